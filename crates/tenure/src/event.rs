@@ -1,0 +1,286 @@
+//! What happened, in the words that logs, `watch` and the event stream share.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::lease::{Loss, ReleaseReason};
+use crate::name::{InstanceId, LeaseKind, LeaseName};
+use crate::token::Token;
+
+/// How loud an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// For those who look closely.
+    Debug,
+    /// The ordinary course of things.
+    Info,
+    /// Something that should not last.
+    Warn,
+}
+
+impl Level {
+    /// The word for logs.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+        }
+    }
+}
+
+/// Where a candidate stands in an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// Somebody else leads.
+    Follower,
+    /// Asking for the leadership.
+    Candidate,
+    /// Leading.
+    Leader,
+}
+
+impl Standing {
+    /// The word for logs and events.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Follower => "follower",
+            Self::Candidate => "candidate",
+            Self::Leader => "leader",
+        }
+    }
+}
+
+/// Something that happened to an instance. The time is put on by whoever writes it down.
+///
+/// ```
+/// use tenure::lease::Loss;
+/// use tenure::{Event, Happening, InstanceId, LeaseName, Token};
+///
+/// let event = Event {
+///     instance: InstanceId::new("api-1")?,
+///     lease: Some(LeaseName::role("cleanup")?),
+///     token: Token::new(42),
+///     what: Happening::Lost(Loss::Missing),
+/// };
+/// assert_eq!(event.to_string(), "lease.lost instance_id=api-1 role=cleanup token=42 reason=missing");
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whom it happened to.
+    pub instance: InstanceId,
+    /// Which lease it is about.
+    pub lease: Option<LeaseName>,
+    /// Which term it is about.
+    pub token: Option<Token>,
+    /// What happened.
+    pub what: Happening,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Happening {
+    /// A term began.
+    Acquired {
+        /// The length of the lease.
+        ttl: Duration,
+    },
+    /// The lease could not be had for now.
+    AcquireFailed {
+        /// Who has it, when somebody has.
+        owner: Option<InstanceId>,
+        /// What went wrong, when something did.
+        error: Option<String>,
+    },
+    /// A term goes on.
+    Renewed {
+        /// The length of the lease.
+        ttl: Duration,
+    },
+    /// A renewal did not succeed.
+    RenewFailed {
+        /// What went wrong.
+        error: String,
+    },
+    /// No new work starts until a renewal succeeds.
+    Uncertain {
+        /// What went wrong.
+        error: String,
+    },
+    /// A renewal succeeded after all.
+    Recovered,
+    /// A term was let go of.
+    Released(ReleaseReason),
+    /// A term was lost.
+    Lost(Loss),
+    /// The lease of a holder that did not let go of it was acquired.
+    TakenOver {
+        /// Who had it before.
+        owner: InstanceId,
+    },
+    /// A candidate's standing changed. Comes before the two that follow.
+    StateChanged {
+        /// What it was.
+        from: Standing,
+        /// What it is.
+        to: Standing,
+    },
+    /// A candidate leads.
+    LeadershipAcquired,
+    /// A candidate leads no more.
+    LeadershipLost {
+        /// Why: a word of [`Loss`] or [`ReleaseReason`].
+        reason: &'static str,
+    },
+    /// An election could not be held.
+    ElectionFailed {
+        /// What went wrong.
+        error: String,
+    },
+    /// An instance joined the fleet.
+    Joined,
+    /// An instance left the fleet.
+    Left,
+    /// A poll began.
+    PollStarted,
+    /// A poll ended.
+    PollFinished {
+        /// What went wrong, when something did.
+        error: Option<String>,
+    },
+    /// A result was not published because its term was over.
+    PublishRefused {
+        /// Who has the lease now, when somebody has.
+        owner: Option<InstanceId>,
+    },
+}
+
+impl Happening {
+    /// The event's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Acquired { .. } => "lease.acquired",
+            Self::AcquireFailed { .. } => "lease.acquire_failed",
+            Self::Renewed { .. } => "lease.renewed",
+            Self::RenewFailed { .. } => "lease.renew_failed",
+            Self::Uncertain { .. } => "lease.uncertain",
+            Self::Recovered => "lease.recovered",
+            Self::Released(_) => "lease.released",
+            Self::Lost(_) => "lease.lost",
+            Self::TakenOver { .. } => "lease.taken_over",
+            Self::StateChanged { .. } => "election.state_changed",
+            Self::LeadershipAcquired => "election.leadership_acquired",
+            Self::LeadershipLost { .. } => "election.leadership_lost",
+            Self::ElectionFailed { .. } => "election.failed",
+            Self::Joined => "fleet.joined",
+            Self::Left => "fleet.left",
+            Self::PollStarted => "poll.started",
+            Self::PollFinished { .. } => "poll.finished",
+            Self::PublishRefused { .. } => "publish.refused",
+        }
+    }
+
+    /// How loud it is.
+    pub fn level(&self) -> Level {
+        match self {
+            Self::PollStarted | Self::PollFinished { .. } => Level::Debug,
+            Self::AcquireFailed { error: None, .. } => Level::Info,
+            Self::AcquireFailed { .. }
+            | Self::RenewFailed { .. }
+            | Self::Uncertain { .. }
+            | Self::Lost(_)
+            | Self::ElectionFailed { .. }
+            | Self::PublishRefused { .. } => Level::Warn,
+            _ => Level::Info,
+        }
+    }
+}
+
+impl Event {
+    /// The fields after `timestamp`, `level` and `event`, in the order they are written.
+    pub fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![("instance_id", self.instance.to_string())];
+        let mut add = |name, value: String| fields.push((name, value));
+        if let Some(lease) = &self.lease {
+            let name = match lease.kind() {
+                LeaseKind::Lease => "lease",
+                LeaseKind::Role => "role",
+                LeaseKind::Target => "endpoint_id",
+            };
+            add(name, lease.label().to_owned());
+        }
+        if let Some(token) = self.token {
+            add("token", token.to_string());
+        }
+        match &self.what {
+            Happening::Acquired { ttl } | Happening::Renewed { ttl } => add("ttl_ms", ttl.as_millis().to_string()),
+            Happening::AcquireFailed { owner, error } => {
+                owner.iter().for_each(|owner| add("owner", owner.to_string()));
+                error.iter().for_each(|error| add("error", error.clone()));
+            }
+            Happening::RenewFailed { error }
+            | Happening::Uncertain { error }
+            | Happening::ElectionFailed { error }
+            | Happening::PollFinished { error: Some(error) } => add("error", error.clone()),
+            Happening::Released(reason) => add("reason", reason.word().to_owned()),
+            Happening::Lost(loss) => {
+                add("reason", loss.word().to_owned());
+                if let Loss::Taken { by } = loss {
+                    add("owner", by.to_string());
+                }
+            }
+            Happening::TakenOver { owner } | Happening::PublishRefused { owner: Some(owner) } => {
+                add("owner", owner.to_string());
+            }
+            Happening::StateChanged { from, to } => {
+                add("from", from.word().to_owned());
+                add("to", to.word().to_owned());
+            }
+            Happening::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
+            Happening::Recovered
+            | Happening::LeadershipAcquired
+            | Happening::Joined
+            | Happening::Left
+            | Happening::PollStarted
+            | Happening::PollFinished { error: None }
+            | Happening::PublishRefused { owner: None } => {}
+        }
+        fields
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what.name())?;
+        for (name, value) in self.fields() {
+            if value.chars().any(|c| c.is_whitespace() || c.is_control() || c == '"') {
+                write!(f, " {name}={value:?}")?;
+            } else {
+                write!(f, " {name}={value}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_target_is_an_endpoint_and_text_is_quoted() {
+        let event = Event {
+            instance: InstanceId::new("api-1").unwrap(),
+            lease: Some(LeaseName::target("poll", "eu-1").unwrap()),
+            token: Token::new(7),
+            what: Happening::RenewFailed { error: "no answer within 2s".to_owned() },
+        };
+        assert_eq!(
+            event.to_string(),
+            r#"lease.renew_failed instance_id=api-1 endpoint_id=eu-1 token=7 error="no answer within 2s""#
+        );
+        assert_eq!(event.what.level(), Level::Warn);
+    }
+}

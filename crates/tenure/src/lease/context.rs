@@ -1,0 +1,82 @@
+//! What every phase of a lease may use: who we are, the settings, chance, and the list of actions being made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Action, Attempt, LeaseSettings};
+use crate::event::{Event, Happening};
+use crate::flaw::Planted;
+use crate::name::{InstanceId, LeaseName};
+use crate::store::{Claim, Holding, Request};
+use crate::time::Moment;
+use crate::token::{Nonce, Token};
+
+/// The longest random delay where the end of somebody's lease is awaited.
+const EXPIRY_JITTER: Duration = Duration::from_millis(25);
+
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) name: LeaseName,
+    pub(super) instance: InstanceId,
+    pub(super) nonce: Nonce,
+    pub(super) settings: Arc<LeaseSettings>,
+    pub(super) rng: fastrand::Rng,
+    /// Whether there is a connection that has entered.
+    pub(super) online: bool,
+    pub(super) actions: Vec<Action>,
+    pub(super) attempts: u64,
+    pub(super) planted: Planted,
+}
+
+/// A request in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InFlight {
+    pub(super) attempt: Attempt,
+    pub(super) sent: Moment,
+}
+
+impl Context {
+    pub(super) fn tell(&mut self, token: Option<Token>, what: Happening) {
+        let event = Event { instance: self.instance.clone(), lease: Some(self.name.clone()), token, what };
+        self.actions.push(Action::Tell(event));
+    }
+
+    /// Sends a request. `now` is before it is queued anywhere, and is what deadlines are counted from.
+    pub(super) fn send(&mut self, now: Moment, request: Request) -> InFlight {
+        self.attempts += 1;
+        let in_flight = InFlight { attempt: Attempt(self.attempts), sent: now };
+        let give_up_at = self.give_up_at(&in_flight);
+        self.actions.push(Action::Send { attempt: in_flight.attempt, request, give_up_at });
+        in_flight
+    }
+
+    pub(super) fn give_up_at(&self, in_flight: &InFlight) -> Moment {
+        in_flight.sent + self.settings.attempt_timeout()
+    }
+
+    pub(super) fn claim(&self) -> Claim {
+        Claim { name: self.name.clone(), holder: self.instance.clone(), nonce: self.nonce, ttl: self.settings.ttl() }
+    }
+
+    pub(super) fn holding(&self, token: Token) -> Holding {
+        Holding { name: self.name.clone(), holder: self.instance.clone(), token }
+    }
+
+    /// A span made up to a tenth shorter, so that many leases do not move in step.
+    pub(super) fn shortened(&mut self, span: Duration) -> Duration {
+        span.mul_f64(1.0 - 0.1 * self.rng.f64())
+    }
+
+    /// How long to wait before trying again after so many failures in a row.
+    pub(super) fn backoff(&mut self, failures: u32) -> Duration {
+        let first = self.settings.attempt_timeout() / 2;
+        let longest = self.settings.renew_every();
+        let span = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
+        span.mul_f64(0.5 + 0.5 * self.rng.f64())
+    }
+
+    /// Just after somebody's lease has ended.
+    pub(super) fn after_expiry(&mut self, remaining: Duration) -> Duration {
+        remaining + Duration::from_millis(1) + EXPIRY_JITTER.mul_f64(self.rng.f64() * 0.9)
+    }
+}

@@ -1,0 +1,132 @@
+//! How a term ends: let go of, or lost.
+
+use std::fmt;
+
+use crate::name::InstanceId;
+
+/// Why a term was lost. Final: a term is never un-lost; winning the lease again is a new term with a new token.
+///
+/// ```
+/// use tenure::lease::Loss;
+///
+/// assert_eq!(Loss::ClockStep.word(), "clock_step");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The deadline came nearer than the stop budget before the lease was renewed.
+    Expired,
+    /// Another holder has the lease.
+    Taken {
+        /// Who has it.
+        by: InstanceId,
+    },
+    /// The lease is not in the store any more.
+    Missing,
+    /// The store has lost its data or was restored from older data.
+    StoreReset,
+    /// The store's clock and ours disagree about how much time has passed.
+    ClockStep,
+    /// An operator ended the term.
+    Revoked,
+    /// Renewals failed until work had to stop.
+    Unreachable,
+    /// The work made no progress for too long.
+    Stalled,
+}
+
+impl Loss {
+    /// The word for logs and events.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Taken { .. } => "taken",
+            Self::Missing => "missing",
+            Self::StoreReset => "store_reset",
+            Self::ClockStep => "clock_step",
+            Self::Revoked => "revoked",
+            Self::Unreachable => "unreachable",
+            Self::Stalled => "stalled",
+        }
+    }
+
+    /// Whether the store may still list the term, so that letting go of it helps whoever waits.
+    pub(super) fn may_still_be_listed(&self) -> bool {
+        match self {
+            Self::Expired | Self::ClockStep | Self::Revoked | Self::Unreachable | Self::Stalled => true,
+            Self::Taken { .. } | Self::Missing | Self::StoreReset => false,
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken { by } => write!(f, "taken by {by}"),
+            other => f.write_str(other.word()),
+        }
+    }
+}
+
+/// Why a term was let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReleaseReason {
+    /// Its holder was done.
+    Voluntary,
+    /// Its process is ending.
+    Shutdown,
+    /// Another instance should have it.
+    Rebalance,
+    /// It was handed to a named instance.
+    HandedOver,
+    /// Its target is paused.
+    Paused,
+    /// Its target is gone.
+    Removed,
+    /// An operator asked for it.
+    StepDown,
+}
+
+impl ReleaseReason {
+    /// The word for logs and events.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Voluntary => "voluntary",
+            Self::Shutdown => "shutdown",
+            Self::Rebalance => "rebalance",
+            Self::HandedOver => "handed_over",
+            Self::Paused => "paused",
+            Self::Removed => "removed",
+            Self::StepDown => "step_down",
+        }
+    }
+}
+
+impl fmt::Display for ReleaseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ending {
+    /// The lease was never granted; the attempt was given up.
+    GivenUp,
+    /// The term was let go of after its work had ended.
+    Released(ReleaseReason),
+    /// The term was lost.
+    Lost(Loss),
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GivenUp => f.write_str("given up"),
+            Self::Released(reason) => write!(f, "released ({reason})"),
+            Self::Lost(loss) => write!(f, "lost ({loss})"),
+        }
+    }
+}

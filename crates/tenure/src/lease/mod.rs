@@ -1,0 +1,232 @@
+//! The life of one term, from the first request to the last goodbye, as a state machine without I/O.
+//!
+//! [`Lease::step`] takes a moment and an [`Input`] and returns [`Action`]s. It reads no clock, draws no randomness that
+//! was not given to it, and waits for nothing, so the same code runs under an async runtime and in the simulator.
+//!
+//! ```text
+//!   Pursuing ──granted──▶ Holding ──goodbye, work ended──▶ Parting ──▶ Over
+//!      │                     │                                ▲
+//!      │                     └──lost──▶ Falling ──work ended──┤
+//!      └──given up────────────────────────────────────────────┘
+//! ```
+//!
+//! The rules it keeps:
+//!
+//! - A term is valid until `D = sent + ttl·(1−ρ) − 2 ms`, counted from before its request was queued. Only a renewal
+//!   that succeeded moves D, and only forward; a reply that comes too late is not success.
+//! - Validity is computed at every look ([`Lease::is_valid`], [`Lease::remaining`]). There is no flag to go stale.
+//! - A renewal that fails makes the lease uncertain: no work starts until one succeeds. One that is refused is a loss.
+//!   At D − S the term is lost in any case. A loss is final and has a [reason](Loss).
+//! - Every goodbye waits for the work to end before the lease is released, and goes on renewing meanwhile, but not for
+//!   ever. Work that does not end in time keeps the lease from being released: it runs out.
+//! - Wake-ups carry an [`Epoch`]; one that is out of date changes nothing, so none is ever cancelled.
+
+mod context;
+mod ending;
+mod farewell;
+mod pursuit;
+mod settings;
+mod signal;
+mod term;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use context::Context;
+use farewell::{Fall, Parting};
+use pursuit::Pursuit;
+use term::Term;
+
+pub use ending::{Ending, Loss, ReleaseReason};
+pub use settings::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
+pub use signal::{Action, Attempt, Epoch, Input, LeaseState, Permission, Wish};
+
+use crate::flaw::Planted;
+use crate::name::{InstanceId, LeaseName};
+use crate::time::Moment;
+use crate::token::{Nonce, Token};
+
+/// One pursuit of a lease and the term it leads to.
+///
+/// Whoever drives it keeps four promises: requests are sent in the order given; [`Input::WorkEnded`] is said exactly
+/// when nothing of the term's work is running any more; no other `Lease` of the same name is driven in this process
+/// until this one [is over](Lease::ending); and no work acts without a look at [`Lease::is_valid`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use tenure::lease::{Action, Input, Lease, LeaseSettings, LeaseState};
+/// use tenure::store::Request;
+/// use tenure::time::Moment;
+/// use tenure::{InstanceId, LeaseName};
+///
+/// let settings = Arc::new(LeaseSettings::default());
+/// let mut lease = Lease::new(LeaseName::role("cleanup")?, InstanceId::new("api-1")?, settings, 42);
+/// let actions = lease.step(Moment::ZERO, Input::Tick);
+/// assert!(matches!(&actions[0], Action::Send { request: Request::Acquire { .. }, .. }));
+/// assert_eq!(lease.state(Moment::ZERO), LeaseState::Unknown);
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Debug)]
+pub struct Lease {
+    context: Context,
+    phase: Phase,
+    told: Permission,
+    epoch: Epoch,
+    armed: Option<Moment>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Pursuing(Pursuit),
+    Holding(Term),
+    Falling(Fall),
+    Parting(Parting),
+    Over(Ending),
+}
+
+impl Lease {
+    /// A lease that nobody has asked for yet: the first [`Input::Tick`] does. It takes for granted that the store has
+    /// been entered. All chance comes from the seed.
+    pub fn new(name: LeaseName, instance: InstanceId, settings: Arc<LeaseSettings>, seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let nonce = Nonce::random(&mut rng);
+        Self {
+            context: Context {
+                name,
+                instance,
+                nonce,
+                settings,
+                rng,
+                online: true,
+                actions: Vec::new(),
+                attempts: 0,
+                planted: Planted::default(),
+            },
+            phase: Phase::Pursuing(Pursuit::new(None)),
+            told: Permission::None,
+            epoch: Epoch::default(),
+            armed: None,
+        }
+    }
+
+    /// Names a term that this process has ended and that the store may still list, so that it can be replaced.
+    #[must_use]
+    pub fn after(mut self, ended: Token) -> Self {
+        self.phase = Phase::Pursuing(Pursuit::new(Some(ended)));
+        self
+    }
+
+    /// Plants a mistake for the simulator to find.
+    #[cfg(feature = "flaws")]
+    pub fn plant(&mut self, flaw: crate::flaw::Flaw) {
+        self.context.planted.plant(flaw);
+    }
+
+    /// Takes in what happened and returns what is to be done about it, in order.
+    pub fn step(&mut self, now: Moment, input: Input) -> Vec<Action> {
+        match &input {
+            Input::Wake(epoch) if *epoch != self.epoch => return Vec::new(),
+            Input::Wake(_) => self.armed = None,
+            Input::ConnectionLost => self.context.online = false,
+            Input::Entered(_) => self.context.online = true,
+            _ => {}
+        }
+        let context = &mut self.context;
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Over(Ending::GivenUp)) {
+            Phase::Pursuing(pursuit) => pursuit.step(now, input, context),
+            Phase::Holding(term) => term.step(now, input, context),
+            Phase::Falling(fall) => fall.step(now, input, context),
+            Phase::Parting(parting) => parting.step(now, input, context),
+            Phase::Over(ending) => Phase::Over(ending),
+        };
+        self.tell_permission(now);
+        self.arm(now);
+        std::mem::take(&mut self.context.actions)
+    }
+
+    /// The lease as its user sees it.
+    pub fn state(&self, now: Moment) -> LeaseState {
+        match &self.phase {
+            Phase::Pursuing(pursuit) => pursuit.state(),
+            Phase::Holding(term) if now < term.deadline => term.state(now),
+            _ => LeaseState::Unknown,
+        }
+    }
+
+    /// What work may do.
+    pub fn permission(&self, now: Moment) -> Permission {
+        match &self.phase {
+            Phase::Pursuing(_) => Permission::None,
+            Phase::Holding(term) => term.permission(now),
+            Phase::Falling(fall) => fall.permission(now),
+            Phase::Parting(_) | Phase::Over(_) => Permission::MustBeGone,
+        }
+    }
+
+    /// Whether the term may be relied on, computed from the deadline.
+    pub fn is_valid(&self, now: Moment) -> bool {
+        !self.remaining(now).is_zero()
+    }
+
+    /// For how long the term may be relied on.
+    pub fn remaining(&self, now: Moment) -> Duration {
+        match &self.phase {
+            Phase::Holding(term) => term.deadline.since(now),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The token of the term, while it is held.
+    pub fn token(&self) -> Option<Token> {
+        match &self.phase {
+            Phase::Holding(term) => Some(term.token),
+            _ => None,
+        }
+    }
+
+    /// When the term began and when it was last renewed, while it is held.
+    pub fn times(&self) -> Option<(Moment, Moment)> {
+        match &self.phase {
+            Phase::Holding(term) => Some((term.acquired_at, term.renewed_at)),
+            _ => None,
+        }
+    }
+
+    /// How it ended, once it has.
+    pub fn ending(&self) -> Option<&Ending> {
+        match &self.phase {
+            Phase::Over(ending) => Some(ending),
+            _ => None,
+        }
+    }
+
+    /// The name of the lease.
+    pub fn name(&self) -> &LeaseName {
+        &self.context.name
+    }
+
+    fn tell_permission(&mut self, now: Moment) {
+        let permission = self.permission(now);
+        if permission != self.told {
+            self.told = permission;
+            self.context.actions.push(Action::Permit(permission));
+        }
+    }
+
+    fn arm(&mut self, now: Moment) {
+        let wanted = match &self.phase {
+            Phase::Pursuing(pursuit) => pursuit.next_wake(&self.context),
+            Phase::Holding(term) => Some(term.next_wake(now, &self.context)),
+            Phase::Falling(fall) => fall.next_wake(now),
+            Phase::Parting(parting) => Some(parting.next_wake(&self.context)),
+            Phase::Over(_) => None,
+        };
+        if wanted != self.armed {
+            self.armed = wanted;
+            self.epoch = Epoch(self.epoch.0 + 1);
+            if let Some(at) = wanted {
+                self.context.actions.push(Action::Wake { at, epoch: self.epoch });
+            }
+        }
+    }
+}

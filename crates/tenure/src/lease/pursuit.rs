@@ -1,0 +1,292 @@
+//! Before the term: asking for the lease, and waiting well when somebody else has it.
+
+use std::time::Duration;
+
+use super::context::{Context, InFlight};
+use super::farewell::Parting;
+use super::term::Term;
+use super::{Action, Ending, Input, LeaseState, Phase};
+use crate::event::Happening;
+use crate::flaw::Flaw;
+use crate::name::InstanceId;
+use crate::store::{Announcement, Continuity, Ended, Grant, Held, Reply, Request};
+use crate::time::{FIXED_SLACK, Moment, ServerReading, deadline};
+use crate::token::{Nonce, Token};
+
+#[derive(Debug)]
+pub(super) struct Pursuit {
+    /// A term that this process has ended and that the store may still list.
+    ended: Option<Token>,
+    asking: Option<InFlight>,
+    next_at: Moment,
+    /// Whether the store may have granted something that we do not know of.
+    unsure: bool,
+    failures: u32,
+    obstacle: Obstacle,
+    /// The term that was last announced as over.
+    announced_over: Option<Token>,
+}
+
+/// What was in the way when we last asked.
+#[derive(Debug, PartialEq, Eq)]
+enum Obstacle {
+    NotAsked,
+    Somebody(Rival),
+    Closed,
+    Error,
+}
+
+/// Somebody else's lease as we last saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rival {
+    owner: InstanceId,
+    token: Option<Token>,
+    /// Before this moment it cannot have run out by itself.
+    earliest_end: Moment,
+    /// By this moment it has, unless it was renewed.
+    latest_end: Moment,
+    /// When the holder may be taken over for lack of progress.
+    stale_at: Option<Moment>,
+}
+
+impl Pursuit {
+    pub(super) fn new(ended: Option<Token>) -> Self {
+        Self {
+            ended,
+            asking: None,
+            next_at: Moment::ZERO,
+            unsure: false,
+            failures: 0,
+            obstacle: Obstacle::NotAsked,
+            announced_over: None,
+        }
+    }
+
+    pub(super) fn state(&self) -> LeaseState {
+        match self.obstacle {
+            Obstacle::Somebody(_) => LeaseState::Other,
+            Obstacle::NotAsked | Obstacle::Closed | Obstacle::Error => LeaseState::Unknown,
+        }
+    }
+
+    pub(super) fn next_wake(&self, ctx: &Context) -> Option<Moment> {
+        match &self.asking {
+            Some(in_flight) => Some(ctx.give_up_at(in_flight)),
+            None if ctx.online => Some(self.next_at),
+            None => None,
+        }
+    }
+
+    pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Context) -> Phase {
+        match input {
+            Input::Wish(_) => return self.give_up(now, ctx),
+            Input::Answered { attempt, reply } if self.is_asking(attempt) => {
+                let sent = self.asking.take().map_or(now, |in_flight| in_flight.sent);
+                match reply {
+                    Reply::Granted(grant) => match self.begin(now, sent, &grant, ctx) {
+                        Some(term) => return Phase::Holding(term),
+                        None => self.next_at = now,
+                    },
+                    other => self.refused(now, sent, other, ctx),
+                }
+            }
+            Input::Failed { attempt, error } if self.is_asking(attempt) => {
+                self.asking = None;
+                self.failures += 1;
+                let patience =
+                    if error.is_retryable() { ctx.backoff(self.failures) } else { ctx.settings.renew_every() };
+                self.next_at = now + patience;
+                self.failed(error.to_string(), ctx);
+            }
+            Input::Unknown { attempt, error } if self.is_asking(attempt) => {
+                self.lost_sight(now, error.to_string(), ctx);
+            }
+            Input::ConnectionLost => {
+                self.unsure |= self.asking.take().is_some();
+                self.next_at = now;
+            }
+            Input::Entered(continuity) => {
+                if continuity != Continuity::Same {
+                    // What was seen in other data says nothing about these.
+                    self.announced_over = None;
+                }
+                self.next_at = now;
+            }
+            Input::LookAgain => self.next_at = now,
+            Input::Announced(announcement) => self.heard(now, announcement, ctx),
+            _ => {}
+        }
+        self.look_at_clock(now, ctx);
+        Phase::Pursuing(self)
+    }
+
+    fn is_asking(&self, attempt: super::Attempt) -> bool {
+        self.asking.is_some_and(|in_flight| in_flight.attempt == attempt)
+    }
+
+    fn look_at_clock(&mut self, now: Moment, ctx: &mut Context) {
+        if self.asking.is_some_and(|in_flight| now >= ctx.give_up_at(&in_flight)) {
+            let limit = ctx.settings.attempt_timeout();
+            self.lost_sight(now, format!("no answer within {limit:?}"), ctx);
+        }
+        if self.asking.is_none() && ctx.online && now >= self.next_at {
+            self.ask(now, ctx);
+        }
+    }
+
+    fn ask(&mut self, now: Moment, ctx: &mut Context) {
+        let claim = ctx.claim();
+        let victim = match &self.obstacle {
+            Obstacle::Somebody(rival) if rival.stale_at.is_some_and(|at| now >= at) => rival.token,
+            _ => None,
+        };
+        let request = match (victim, ctx.settings.take_over_after()) {
+            (Some(victim), Some(stale_after)) => Request::TakeOver { claim, victim, stale_after },
+            _ => Request::Acquire { claim, ended: self.ended },
+        };
+        self.asking = Some(ctx.send(now, request));
+    }
+
+    /// The lease is ours, unless the good news came too late to be true.
+    fn begin(&mut self, now: Moment, sent: Moment, grant: &Grant, ctx: &mut Context) -> Option<Term> {
+        let settings = ctx.settings.clone();
+        let counted_from = if ctx.planted.has(Flaw::DeadlineFromReceipt) { now } else { sent };
+        let valid_until = deadline(counted_from, settings.ttl(), settings.clock_error());
+        if now >= valid_until {
+            self.unsure = true;
+            return None;
+        }
+        let wait_out = grant.wait_out + settings.clock_error().of(grant.wait_out);
+        let not_before = (now + wait_out).max(self.early_grant(now, grant));
+        let reading = ServerReading { server: grant.server, sent, received: now };
+        ctx.tell(Some(grant.token), Happening::Acquired { ttl: settings.ttl() });
+        if let Some(previous) = &grant.previous
+            && previous.holder != ctx.instance
+            && matches!(previous.ended, Ended::Silently | Ended::TakenOver)
+        {
+            ctx.tell(Some(grant.token), Happening::TakenOver { owner: previous.holder.clone() });
+        }
+        Some(Term::new(now, grant.token, valid_until, reading, not_before, ctx))
+    }
+
+    /// A lease that became free before it could have run out, and that nobody is known to have let go of, may still be
+    /// relied on by whoever had it: until when that lasts.
+    fn early_grant(&self, now: Moment, grant: &Grant) -> Moment {
+        let Obstacle::Somebody(rival) = &self.obstacle else { return Moment::ZERO };
+        let let_go = grant.previous.as_ref().is_some_and(|previous| {
+            rival.token == Some(previous.token)
+                && match previous.ended {
+                    Ended::Released | Ended::HandedOver => true,
+                    // Not let go of, but the grant itself says how long to wait.
+                    Ended::TakenOver => true,
+                    Ended::Silently | Ended::Revoked => false,
+                }
+        });
+        if let_go || now >= rival.earliest_end { Moment::ZERO } else { rival.latest_end }
+    }
+
+    fn refused(&mut self, now: Moment, sent: Moment, reply: Reply, ctx: &mut Context) {
+        self.failures = 0;
+        match reply {
+            Reply::Held(held) => self.held(now, sent, held, ctx),
+            Reply::Closed { remaining } => {
+                self.next_at = now + ctx.after_expiry(remaining);
+                if self.obstacle != Obstacle::Closed {
+                    self.obstacle = Obstacle::Closed;
+                    let error = format!("the store has lost data: no lease is granted for another {remaining:?}");
+                    ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
+                }
+            }
+            Reply::NotEntered => {
+                ctx.online = false;
+                ctx.actions.push(Action::Enter);
+            }
+            Reply::TermOver => {
+                ctx.nonce = Nonce::random(&mut ctx.rng);
+                self.unsure = false;
+                self.next_at = now;
+            }
+            other => {
+                self.next_at = now + ctx.settings.renew_every();
+                let error = match other {
+                    Reply::TokensExhausted => "the store has no larger token left".to_owned(),
+                    other => format!("the store gave an answer to another question: {other:?}"),
+                };
+                self.failed(error, ctx);
+            }
+        }
+    }
+
+    fn held(&mut self, now: Moment, sent: Moment, held: Held, ctx: &mut Context) {
+        let error = ctx.settings.clock_error();
+        let stuck = held.remaining.is_none();
+        let remaining = held.remaining.unwrap_or_else(|| ctx.settings.renew_every());
+        let stale_at = match (ctx.settings.take_over_after(), held.idle, held.token) {
+            (Some(limit), Some(idle), Some(_)) => Some(now + limit.saturating_sub(idle) + Duration::from_millis(1)),
+            _ => None,
+        };
+        let rival = Rival {
+            owner: held.by,
+            token: held.token,
+            earliest_end: sent + remaining.saturating_sub(error.of(remaining)).saturating_sub(FIXED_SLACK),
+            latest_end: now + remaining + error.of(remaining),
+            stale_at,
+        };
+        self.next_at = now + ctx.after_expiry(remaining);
+        if let Some(at) = stale_at {
+            self.next_at = self.next_at.min(at);
+        }
+        // The release was announced while we were asking, and our question came first.
+        if self.announced_over.take().is_some_and(|over| rival.token.is_some_and(|token| token <= over)) {
+            self.next_at = now;
+        }
+        let news = match &self.obstacle {
+            Obstacle::Somebody(before) => before.owner != rival.owner,
+            _ => true,
+        };
+        if news || stuck {
+            let error = stuck.then(|| format!("the lease has no end; delete its key {} if nobody holds it", ctx.name));
+            ctx.tell(None, Happening::AcquireFailed { owner: Some(rival.owner.clone()), error });
+        }
+        self.obstacle = Obstacle::Somebody(rival);
+    }
+
+    fn heard(&mut self, now: Moment, announcement: Announcement, ctx: &Context) {
+        match announcement {
+            Announcement::Released { name, token } if name == ctx.name => {
+                if let Obstacle::Somebody(rival) = &mut self.obstacle
+                    && rival.token.is_some_and(|seen| seen <= token)
+                {
+                    rival.earliest_end = now;
+                }
+                self.announced_over = Some(token);
+                self.next_at = now;
+            }
+            Announcement::HandedOver { name, to, .. } if name == ctx.name && to == ctx.instance => self.next_at = now,
+            _ => {}
+        }
+    }
+
+    fn lost_sight(&mut self, now: Moment, error: String, ctx: &mut Context) {
+        self.asking = None;
+        self.unsure = true;
+        self.failures += 1;
+        self.next_at = now + ctx.backoff(self.failures);
+        self.failed(error, ctx);
+    }
+
+    fn failed(&mut self, error: String, ctx: &mut Context) {
+        if !matches!(self.obstacle, Obstacle::Somebody(_)) {
+            self.obstacle = Obstacle::Error;
+        }
+        ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
+    }
+
+    fn give_up(self, now: Moment, ctx: &mut Context) -> Phase {
+        if !ctx.online || !(self.unsure || self.asking.is_some()) {
+            return Phase::Over(Ending::GivenUp);
+        }
+        let clean_up = Request::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: ctx.nonce };
+        Phase::Parting(Parting::sent(now, clean_up, Ending::GivenUp, ctx))
+    }
+}

@@ -1,0 +1,332 @@
+//! How long a lease lasts and how hard it is held on to; checked when built.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::time::{ClockError, FIXED_SLACK};
+
+const SHORTEST_TTL: Duration = Duration::from_millis(100);
+const LONGEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The settings of one lease. Every combination that can be built keeps its promises.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::lease::LeaseSettings;
+///
+/// let settings = LeaseSettings::builder().ttl(Duration::from_secs(15)).build()?;
+/// assert_eq!(settings.renew_every(), Duration::from_secs(5));
+///
+/// let error = LeaseSettings::builder()
+///     .ttl(Duration::from_secs(15))
+///     .stop_budget(Duration::from_secs(10))
+///     .build()
+///     .unwrap_err();
+/// assert!(error.to_string().contains("two attempts"));
+/// # Ok::<(), tenure::lease::SettingsError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseSettings {
+    ttl: Duration,
+    renew_every: Duration,
+    attempt_timeout: Duration,
+    stop_budget: Duration,
+    max_drain: Duration,
+    stall_after: Option<Duration>,
+    take_over_after: Option<Duration>,
+    clock_error: ClockError,
+}
+
+impl LeaseSettings {
+    /// Settings with the defaults for a ttl of 30 seconds.
+    pub fn builder() -> LeaseSettingsBuilder {
+        LeaseSettingsBuilder::default()
+    }
+
+    /// The length of the lease, in whole milliseconds.
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// P: the time from one renewal to the next.
+    pub fn renew_every(&self) -> Duration {
+        self.renew_every
+    }
+
+    /// R: how long one attempt may take before its outcome counts as unknown.
+    pub fn attempt_timeout(&self) -> Duration {
+        self.attempt_timeout
+    }
+
+    /// S: the time that work gets, once cancelled, to be gone before the lease can end.
+    pub fn stop_budget(&self) -> Duration {
+        self.stop_budget
+    }
+
+    /// How long a goodbye goes on renewing while it waits for work to end.
+    pub fn max_drain(&self) -> Duration {
+        self.max_drain
+    }
+
+    /// The progress gate: without progress for this long, renewals stop.
+    pub fn stall_after(&self) -> Option<Duration> {
+        self.stall_after
+    }
+
+    /// After how long without progress a *waiter* takes the lease from a holder that still renews.
+    pub fn take_over_after(&self) -> Option<Duration> {
+        self.take_over_after
+    }
+
+    /// ρ: the difference in clock rates that deadlines allow for.
+    pub fn clock_error(&self) -> ClockError {
+        self.clock_error
+    }
+
+    /// How long a lease that was handed over waits for its receiver.
+    pub fn accept_window(&self) -> Duration {
+        (self.ttl / 10).max(Duration::from_secs(1)).min(self.ttl)
+    }
+}
+
+impl Default for LeaseSettings {
+    fn default() -> Self {
+        LeaseSettingsBuilder::default().resolve()
+    }
+}
+
+/// Builds [`LeaseSettings`]. What is not set follows from the ttl.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct LeaseSettingsBuilder {
+    ttl: Duration,
+    renew_every: Option<Duration>,
+    attempt_timeout: Option<Duration>,
+    stop_budget: Option<Duration>,
+    max_drain: Duration,
+    stall_after: Option<Duration>,
+    take_over_after: Option<Duration>,
+    clock_error: ClockError,
+}
+
+impl Default for LeaseSettingsBuilder {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(30),
+            renew_every: None,
+            attempt_timeout: None,
+            stop_budget: None,
+            max_drain: Duration::from_secs(10),
+            stall_after: None,
+            take_over_after: None,
+            clock_error: ClockError::default(),
+        }
+    }
+}
+
+impl LeaseSettingsBuilder {
+    /// The length of the lease: 100 ms to 24 h, 30 s by default. Longer rides out longer stalls of the store; shorter
+    /// replaces a crashed holder sooner.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// P, a third of the ttl by default.
+    pub fn renew_every(mut self, interval: Duration) -> Self {
+        self.renew_every = Some(interval);
+        self
+    }
+
+    /// R, a fifth of P by default.
+    pub fn attempt_timeout(mut self, limit: Duration) -> Self {
+        self.attempt_timeout = Some(limit);
+        self
+    }
+
+    /// S, a sixth of the ttl and at most 5 s by default.
+    pub fn stop_budget(mut self, budget: Duration) -> Self {
+        self.stop_budget = Some(budget);
+        self
+    }
+
+    /// How long a goodbye waits for work to end, 10 s by default.
+    pub fn max_drain(mut self, limit: Duration) -> Self {
+        self.max_drain = limit;
+        self
+    }
+
+    /// Turns the progress gate on: when the work has reported no progress for this long, renewals stop and the term
+    /// ends as stalled. At least P.
+    pub fn stall_after(mut self, limit: Duration) -> Self {
+        self.stall_after = Some(limit);
+        self
+    }
+
+    /// While waiting, take the lease from a holder that renews but has made no progress for this long. At least P,
+    /// since progress travels with renewals.
+    pub fn take_over_after(mut self, limit: Duration) -> Self {
+        self.take_over_after = Some(limit);
+        self
+    }
+
+    /// ρ, one percent by default.
+    pub fn clock_error(mut self, error: ClockError) -> Self {
+        self.clock_error = error;
+        self
+    }
+
+    /// Checks that the numbers fit together.
+    ///
+    /// # Errors
+    /// When they do not; the message has the numbers.
+    pub fn build(self) -> Result<LeaseSettings, SettingsError> {
+        if !(SHORTEST_TTL..=LONGEST_TTL).contains(&self.ttl) {
+            return Err(SettingsError::TtlOutOfRange { ttl: self.ttl });
+        }
+        let settings = self.resolve();
+        let (interval, attempt) = (settings.renew_every, settings.attempt_timeout);
+        if attempt.is_zero() || attempt > interval {
+            return Err(SettingsError::AttemptTimeout { attempt, interval });
+        }
+        let available = settings
+            .ttl
+            .saturating_sub(settings.clock_error.of(settings.ttl))
+            .saturating_sub(FIXED_SLACK)
+            .saturating_sub(settings.stop_budget);
+        let needed = interval.saturating_add(attempt).saturating_mul(2);
+        if needed > available {
+            return Err(SettingsError::TooTight {
+                ttl: settings.ttl,
+                interval,
+                attempt,
+                stop_budget: settings.stop_budget,
+                available,
+                needed,
+            });
+        }
+        for (what, limit) in [("stall_after", settings.stall_after), ("take_over_after", settings.take_over_after)] {
+            if let Some(limit) = limit.filter(|limit| *limit < interval) {
+                return Err(SettingsError::ProgressLimit { what, limit, interval });
+            }
+        }
+        Ok(settings)
+    }
+
+    fn resolve(self) -> LeaseSettings {
+        // The server counts whole milliseconds; a fraction would make our deadline later than the lease.
+        let ttl = Duration::from_millis(u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX));
+        let renew_every = self.renew_every.unwrap_or(ttl / 3);
+        LeaseSettings {
+            ttl,
+            renew_every,
+            attempt_timeout: self.attempt_timeout.unwrap_or(renew_every / 5),
+            stop_budget: self.stop_budget.unwrap_or((ttl / 6).min(Duration::from_secs(5))),
+            max_drain: self.max_drain,
+            stall_after: self.stall_after,
+            take_over_after: self.take_over_after,
+            clock_error: self.clock_error,
+        }
+    }
+}
+
+/// Which numbers of a lease's settings do not fit together.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// The ttl is too short or too long.
+    #[error("a ttl of {ttl:?} is out of range: {SHORTEST_TTL:?} to 24 h")]
+    TtlOutOfRange {
+        /// The ttl asked for.
+        ttl: Duration,
+    },
+    /// One attempt must be able to fail before the next is due.
+    #[error(
+        "an attempt time-out of {attempt:?} does not fit a renewal interval of {interval:?}: it must be above zero and not longer"
+    )]
+    AttemptTimeout {
+        /// R.
+        attempt: Duration,
+        /// P.
+        interval: Duration,
+    },
+    /// Two full attempts must fit before work has to be cancelled.
+    #[error(
+        "two attempts to renew do not fit: every {interval:?} with {attempt:?} each needs {needed:?}, but a ttl of {ttl:?} \
+         leaves {available:?} after the clock error and a stop budget of {stop_budget:?}; renew more often, stop faster, or \
+         lengthen the ttl"
+    )]
+    TooTight {
+        /// The ttl.
+        ttl: Duration,
+        /// P.
+        interval: Duration,
+        /// R.
+        attempt: Duration,
+        /// S.
+        stop_budget: Duration,
+        /// What the ttl leaves.
+        available: Duration,
+        /// What two attempts need.
+        needed: Duration,
+    },
+    /// Progress is reported with renewals, so it cannot be asked for more often.
+    #[error("{what} of {limit:?} is shorter than the renewal interval of {interval:?}, with which progress travels")]
+    ProgressLimit {
+        /// Which setting.
+        what: &'static str,
+        /// Its value.
+        limit: Duration,
+        /// P.
+        interval: Duration,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn defaults_follow_from_the_ttl_and_fit_at_every_length() {
+        let settings = LeaseSettings::default();
+        assert_eq!(settings, LeaseSettings::builder().build().unwrap());
+        assert_eq!(settings.renew_every(), ms(10_000));
+        assert_eq!(settings.attempt_timeout(), ms(2_000));
+        assert_eq!(settings.stop_budget(), ms(5_000));
+        assert_eq!(settings.accept_window(), ms(3_000));
+        for ttl in [100, 101, 333, 1_000, 5_000, 60_000, 86_400_000] {
+            assert!(LeaseSettings::builder().ttl(ms(ttl)).build().is_ok(), "{ttl} ms");
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused_with_the_numbers() {
+        let base = LeaseSettings::builder().ttl(ms(9_000));
+        let cases = [
+            (LeaseSettings::builder().ttl(ms(99)), "99ms"),
+            (LeaseSettings::builder().ttl(ms(86_400_001)), "24 h"),
+            (base.renew_every(ms(4_000)), "4s"),
+            (base.stop_budget(ms(3_000)), "3s"),
+            (base.attempt_timeout(ms(0)), "0ns"),
+            (base.attempt_timeout(ms(3_001)), "3.001s"),
+            (base.renew_every(Duration::MAX), "attempt"),
+            (base.stall_after(ms(2_999)), "stall_after of 2.999s"),
+            (base.take_over_after(ms(10)), "take_over_after of 10ms"),
+        ];
+        for (builder, expected) in cases {
+            let message = builder.build().unwrap_err().to_string();
+            assert!(message.contains(expected), "{message:?} does not mention {expected:?}");
+        }
+    }
+
+    #[test]
+    fn fractions_of_a_millisecond_are_dropped() {
+        let settings = LeaseSettings::builder().ttl(Duration::from_micros(1_500_900)).build().unwrap();
+        assert_eq!(settings.ttl(), ms(1_500));
+    }
+}

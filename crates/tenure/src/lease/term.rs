@@ -1,0 +1,330 @@
+//! The term itself: renewing, doubting, and stopping in time.
+
+use super::context::{Context, InFlight};
+use super::farewell::{Fall, Parting};
+use super::{Action, Ending, Input, LeaseState, Loss, Permission, Phase, ReleaseReason, Wish};
+use crate::event::Happening;
+use crate::flaw::Flaw;
+use crate::name::InstanceId;
+use crate::store::{Announcement, Ask, Continuity, Refusal, Reply, Request};
+use crate::time::{Moment, ServerReading, ServerTime, deadline};
+use crate::token::Token;
+
+#[derive(Debug)]
+pub(super) struct Term {
+    pub(super) token: Token,
+    /// D. Moved only by a renewal that succeeded in time, and only forward.
+    pub(super) deadline: Moment,
+    pub(super) acquired_at: Moment,
+    pub(super) renewed_at: Moment,
+    reading: ServerReading,
+    renewing: Option<InFlight>,
+    next_renewal: Moment,
+    failures: u32,
+    trust: Trust,
+    /// Somebody before us may rely on the lease until then.
+    not_before: Moment,
+    last_progress: Moment,
+    progressed: bool,
+    goodbye: Option<Goodbye>,
+}
+
+/// How sure we are that the lease is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    Certain,
+    /// The connection is being replaced; new work waits for it, but not for long.
+    Deferred {
+        until: Moment,
+    },
+    Uncertain,
+}
+
+/// A goodbye that waits for work to end.
+#[derive(Debug)]
+struct Goodbye {
+    farewell: Farewell,
+    cancel_at: Moment,
+    renew_until: Moment,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Farewell {
+    Release(ReleaseReason),
+    HandOver(InstanceId),
+}
+
+impl Term {
+    pub(super) fn new(
+        now: Moment,
+        token: Token,
+        deadline: Moment,
+        reading: ServerReading,
+        not_before: Moment,
+        ctx: &mut Context,
+    ) -> Self {
+        ctx.actions.push(Action::Deadline(deadline));
+        let interval = ctx.settings.renew_every();
+        Self {
+            token,
+            deadline,
+            acquired_at: now,
+            renewed_at: now,
+            next_renewal: reading.sent + ctx.shortened(interval),
+            reading,
+            renewing: None,
+            failures: 0,
+            trust: Trust::Certain,
+            not_before,
+            last_progress: now,
+            progressed: false,
+            goodbye: None,
+        }
+    }
+
+    pub(super) fn state(&self, now: Moment) -> LeaseState {
+        if self.trust == Trust::Uncertain || now < self.not_before { LeaseState::Uncertain } else { LeaseState::Owned }
+    }
+
+    pub(super) fn permission(&self, now: Moment) -> Permission {
+        let token = self.token;
+        match &self.goodbye {
+            Some(goodbye) if now >= goodbye.cancel_at => Permission::MustCancel { gone_by: self.deadline },
+            Some(_) => Permission::HoldStarts { token },
+            None if self.trust == Trust::Certain && now >= self.not_before => Permission::MayStart { token },
+            None => Permission::HoldStarts { token },
+        }
+    }
+
+    pub(super) fn next_wake(&self, now: Moment, ctx: &Context) -> Moment {
+        let mut at = self.deadline - ctx.settings.stop_budget();
+        let mut sooner = |moment: Option<Moment>| at = at.min(moment.unwrap_or(at));
+        sooner(match &self.renewing {
+            Some(in_flight) => Some(ctx.give_up_at(in_flight)),
+            None => self.renewal_due(now, ctx),
+        });
+        if let Trust::Deferred { until } = self.trust {
+            sooner(Some(until));
+        }
+        sooner(Some(self.not_before).filter(|at| *at > now));
+        sooner(self.goodbye.as_ref().map(|goodbye| goodbye.cancel_at).filter(|at| *at > now));
+        at
+    }
+
+    pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Context) -> Phase {
+        // Before anything else: a reply that comes too late is not success.
+        if now >= self.deadline - ctx.settings.stop_budget() {
+            if let Input::Answered { reply: Reply::Refused(refusal), .. } = input {
+                return self.lose(now, Loss::from(refusal), ctx);
+            }
+            let loss = self.why_out_of_time(now, ctx);
+            return match (input, self.lose(now, loss, ctx)) {
+                (Input::WorkEnded, Phase::Falling(fall)) => fall.step(now, Input::WorkEnded, ctx),
+                (_, phase) => phase,
+            };
+        }
+        match input {
+            // Refused is final, whichever attempt it answers: a token that is not current never will be again.
+            Input::Answered { reply: Reply::Refused(refusal), .. } => return self.lose(now, Loss::from(refusal), ctx),
+            Input::Answered { attempt, reply: Reply::Renewed { server, asked } } if self.is_renewing(attempt) => {
+                if let Err(loss) = self.renewed(now, server, ctx) {
+                    return self.lose(now, loss, ctx);
+                }
+                if let Some(Ask::StepDown { to }) = asked
+                    && self.goodbye.is_none()
+                {
+                    let farewell = to.map_or(Farewell::Release(ReleaseReason::StepDown), Farewell::HandOver);
+                    self.say_goodbye(now, farewell, now, ctx);
+                }
+            }
+            Input::Answered { attempt, reply } if self.is_renewing(attempt) => {
+                self.not_renewed(now, format!("the store gave an answer to another question: {reply:?}"), ctx);
+            }
+            Input::Failed { attempt, error } | Input::Unknown { attempt, error } if self.is_renewing(attempt) => {
+                self.not_renewed(now, error.to_string(), ctx);
+            }
+            Input::ConnectionLost => {
+                if self.renewing.take().is_some() {
+                    self.next_renewal = now;
+                }
+                if self.trust == Trust::Certain {
+                    self.trust = Trust::Deferred { until: now + ctx.settings.attempt_timeout() };
+                }
+            }
+            Input::Entered(Continuity::Same) => {
+                if let Trust::Deferred { .. } = self.trust {
+                    self.trust = Trust::Certain;
+                }
+            }
+            Input::Entered(Continuity::Changed) => {
+                self.renewing = None;
+                self.next_renewal = now;
+                self.doubt("the store may have lost data".to_owned(), ctx);
+            }
+            Input::Entered(Continuity::Reset) => return self.lose(now, Loss::StoreReset, ctx),
+            // A hint, like every announcement: the renewal will tell.
+            Input::Announced(Announcement::Revoked { name, token } | Announcement::Asked { name, token })
+                if name == ctx.name && token == self.token =>
+            {
+                self.next_renewal = now
+            }
+            Input::LookAgain => self.next_renewal = self.next_renewal.min(now),
+            Input::Progress => {
+                self.last_progress = now;
+                self.progressed = true;
+            }
+            Input::WorkEnded => {
+                if let Some(goodbye) = &self.goodbye {
+                    let farewell = goodbye.farewell.clone();
+                    return self.part(now, farewell, ctx);
+                }
+            }
+            Input::Wish(wish) => {
+                let (farewell, cancel_at) = match wish {
+                    Wish::Release(reason) => (Farewell::Release(reason), now),
+                    Wish::Drain(reason) => (Farewell::Release(reason), now + ctx.settings.max_drain()),
+                    Wish::HandOver(to) => (Farewell::HandOver(to), now),
+                };
+                if ctx.planted.has(Flaw::ReleaseBeforeJoin) {
+                    return self.part(now, farewell, ctx);
+                }
+                self.say_goodbye(now, farewell, cancel_at, ctx);
+            }
+            _ => {}
+        }
+        self.look_at_clock(now, ctx);
+        Phase::Holding(self)
+    }
+
+    fn is_renewing(&self, attempt: super::Attempt) -> bool {
+        self.renewing.is_some_and(|in_flight| in_flight.attempt == attempt)
+    }
+
+    pub(super) fn look_at_clock(&mut self, now: Moment, ctx: &mut Context) {
+        if let Trust::Deferred { until } = self.trust
+            && now >= until
+        {
+            self.doubt("the connection was lost and could not be replaced in time".to_owned(), ctx);
+        }
+        if self.renewing.is_some_and(|in_flight| now >= ctx.give_up_at(&in_flight)) {
+            let limit = ctx.settings.attempt_timeout();
+            self.not_renewed(now, format!("no answer within {limit:?}"), ctx);
+        }
+        if self.renewing.is_none() && self.renewal_due(now, ctx).is_some_and(|due| now >= due) {
+            let request = Request::Renew {
+                holding: ctx.holding(self.token),
+                ttl: ctx.settings.ttl(),
+                progressed: std::mem::take(&mut self.progressed),
+            };
+            self.renewing = Some(ctx.send(now, request));
+        }
+    }
+
+    /// When the next renewal is due, unless something keeps us from renewing: no connection, a goodbye that has
+    /// lasted too long, or work that does nothing.
+    fn renewal_due(&self, now: Moment, ctx: &Context) -> Option<Moment> {
+        let due = self.next_renewal.max(now);
+        let overstayed = self.goodbye.as_ref().is_some_and(|goodbye| due >= goodbye.renew_until);
+        (ctx.online && !overstayed && !self.stalled(due, ctx)).then_some(self.next_renewal)
+    }
+
+    fn stalled(&self, at: Moment, ctx: &Context) -> bool {
+        ctx.settings.stall_after().is_some_and(|limit| at.since(self.last_progress) >= limit)
+    }
+
+    /// Takes in a renewal that succeeded.
+    ///
+    /// # Errors
+    /// When the store's clock has jumped, so that its word about lease lengths is worth nothing.
+    pub(super) fn renewed(&mut self, now: Moment, server: ServerTime, ctx: &mut Context) -> Result<(), Loss> {
+        let sent = self.renewing.take().map_or(now, |in_flight| in_flight.sent);
+        let settings = ctx.settings.clone();
+        let reading = ServerReading { server, sent, received: now };
+        if reading.jumped_since(&self.reading, settings.clock_error()) {
+            return Err(Loss::ClockStep);
+        }
+        self.reading = reading;
+        let counted_from = if ctx.planted.has(Flaw::DeadlineFromReceipt) { now } else { sent };
+        self.deadline = self.deadline.max(deadline(counted_from, settings.ttl(), settings.clock_error()));
+        self.renewed_at = now;
+        self.failures = 0;
+        self.next_renewal = sent + ctx.shortened(settings.renew_every());
+        ctx.actions.push(Action::Deadline(self.deadline));
+        ctx.tell(Some(self.token), Happening::Renewed { ttl: settings.ttl() });
+        if self.trust == Trust::Uncertain {
+            ctx.tell(Some(self.token), Happening::Recovered);
+        }
+        self.trust = Trust::Certain;
+        Ok(())
+    }
+
+    fn not_renewed(&mut self, now: Moment, error: String, ctx: &mut Context) {
+        self.renewing = None;
+        self.failures += 1;
+        self.next_renewal = now + ctx.backoff(self.failures);
+        ctx.tell(Some(self.token), Happening::RenewFailed { error: error.clone() });
+        self.doubt(error, ctx);
+    }
+
+    fn doubt(&mut self, error: String, ctx: &mut Context) {
+        if self.trust != Trust::Uncertain {
+            self.trust = Trust::Uncertain;
+            ctx.tell(Some(self.token), Happening::Uncertain { error });
+        }
+    }
+
+    fn say_goodbye(&mut self, now: Moment, farewell: Farewell, cancel_at: Moment, ctx: &Context) {
+        // A second wish may hurry the first, and where to is decided by the last one.
+        let cancel_at = self.goodbye.as_ref().map_or(cancel_at, |goodbye| goodbye.cancel_at.min(cancel_at));
+        let patience = ctx.settings.max_drain().max(ctx.settings.stop_budget());
+        let renew_until = if cancel_at > now { cancel_at + ctx.settings.stop_budget() } else { now + patience };
+        let renew_until = self.goodbye.as_ref().map_or(renew_until, |goodbye| goodbye.renew_until.min(renew_until));
+        self.goodbye = Some(Goodbye { farewell, cancel_at, renew_until });
+    }
+
+    fn why_out_of_time(&self, now: Moment, ctx: &Context) -> Loss {
+        if self.stalled(now, ctx) {
+            Loss::Stalled
+        } else if self.trust == Trust::Certain && ctx.online {
+            Loss::Expired
+        } else {
+            Loss::Unreachable
+        }
+    }
+
+    fn lose(self, now: Moment, loss: Loss, ctx: &mut Context) -> Phase {
+        ctx.tell(Some(self.token), Happening::Lost(loss.clone()));
+        Phase::Falling(Fall::new(now, self, loss, ctx))
+    }
+
+    /// The work is over: nothing may start any more, and the lease can go.
+    fn part(self, now: Moment, farewell: Farewell, ctx: &mut Context) -> Phase {
+        let holding = ctx.holding(self.token);
+        let (reason, request) = match farewell {
+            Farewell::Release(reason) => (reason, Request::Release { holding, ending: Ending::Released(reason) }),
+            Farewell::HandOver(to) => {
+                let window = ctx.settings.accept_window();
+                (ReleaseReason::HandedOver, Request::HandOver { holding, to, window })
+            }
+        };
+        ctx.tell(Some(self.token), Happening::Released(reason));
+        let ending = Ending::Released(reason);
+        if ctx.online {
+            Phase::Parting(Parting::sent(now, request, ending, ctx))
+        } else {
+            Phase::Parting(Parting::waiting(self.deadline, request, ending))
+        }
+    }
+}
+
+impl From<Refusal> for Loss {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Taken { by } => Self::Taken { by },
+            Refusal::Stalled => Self::Stalled,
+            Refusal::Missing => Self::Missing,
+            Refusal::StoreReset => Self::StoreReset,
+            Refusal::Revoked => Self::Revoked,
+        }
+    }
+}

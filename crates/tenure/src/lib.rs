@@ -1,0 +1,43 @@
+//! One leader per role and one holder per target, on the store you already run.
+//!
+//! A *lease* is a name, a holder, a time to live and a [token](Token) that only ever grows. A *term* is one holding of
+//! it, from grant to goodbye. While its term lasts a holder may act; before the lease can be anybody else's, it has
+//! stopped.
+//!
+//! # What is promised, and what is not
+//!
+//! A term may be relied on until its [deadline](time::deadline), which is counted from when the request was *sent* on a
+//! clock that [counts suspend](time). Work is cancelled a stop budget before that, so a holder that is cut off, or
+//! whose store stalls, is done before another can begin. A publication, renewal or release whose term is over is
+//! refused by the store, by holder *and* token.
+//!
+//! Not covered by the lease alone: work that does not yield; a request that was already on the wire when the process
+//! was stopped; a machine whose every clock was frozen. For these there is the token: pass it on and refuse smaller
+//! ones.
+//!
+//! # What is here
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
+//! | [`time`] | the lease clock and deadlines |
+//! | [`store`] | what a store must do, and the stores |
+#![cfg_attr(feature = "testing", doc = "| [`testing`] | the conformance suite that every store runs |")]
+//!
+//! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a moment and an input and returns actions.
+//! The same code runs in a program and in the simulator.
+
+mod event;
+#[doc(hidden)]
+pub mod flaw;
+pub mod lease;
+mod name;
+pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
+pub mod time;
+mod token;
+
+pub use event::{Event, Happening, Level, Standing};
+pub use name::{InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};
+pub use token::{Nonce, Token};

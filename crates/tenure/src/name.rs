@@ -1,0 +1,338 @@
+//! Names of leases and of instances: validated once, cheap to pass around.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// The longest label, prefix or instance id, in bytes.
+pub const MAX_NAME_LENGTH: usize = 256;
+
+/// Why a name was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The text has no characters.
+    #[error("a {what} must not be empty")]
+    Empty {
+        /// What was being named.
+        what: &'static str,
+    },
+    /// The text is too long.
+    #[error("the {what} has {length} bytes; {MAX_NAME_LENGTH} is the most")]
+    TooLong {
+        /// What was being named.
+        what: &'static str,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The text has a character that could be mistaken for structure.
+    #[error(
+        "the {what} {text:?} has {character:?} at byte {at}; braces, white space and control characters are not allowed"
+    )]
+    BadCharacter {
+        /// What was being named.
+        what: &'static str,
+        /// The text.
+        text: String,
+        /// The offending character.
+        character: char,
+        /// Where it stands.
+        at: usize,
+    },
+    /// The prefix is one that Tenure keeps for itself.
+    #[error("the prefix {prefix:?} is Tenure's own; choose one that does not begin with `tenure:`")]
+    ReservedPrefix {
+        /// The prefix.
+        prefix: String,
+    },
+    /// The prefix has braces that are not exactly one `{tag}`.
+    #[error("the prefix {prefix:?} may have at most one hash tag, written {{tag}}")]
+    BadHashTag {
+        /// The prefix.
+        prefix: String,
+    },
+}
+
+/// What a lease is for. It decides how the lease is called in events, nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LeaseKind {
+    /// A lease by itself.
+    Lease,
+    /// The leadership of a role.
+    Role,
+    /// A target of a pool.
+    Target,
+}
+
+/// The name of a lease: a kind, and the key it has in the store.
+///
+/// Two names are equal when their keys are. A label can not leave its prefix: it has no braces, no white space and no
+/// control characters, and every kind has a prefix of its own.
+///
+/// ```
+/// use tenure::LeaseName;
+///
+/// assert_eq!(LeaseName::role("cleanup")?.key(), "leader:cleanup");
+/// assert_eq!(LeaseName::target("poll", "10.0.0.7:9100")?.key(), "poll:lease:10.0.0.7:9100");
+/// let error = LeaseName::lease("nightly}report").unwrap_err();
+/// assert!(error.to_string().contains("'}' at byte 7"));
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Clone)]
+pub struct LeaseName {
+    key: Arc<str>,
+    label_at: u16,
+    kind: LeaseKind,
+}
+
+impl LeaseName {
+    /// A lease by itself: `lease:<label>`.
+    ///
+    /// # Errors
+    /// When the label is empty, too long, or has a character that is not allowed.
+    pub fn lease(label: &str) -> Result<Self, NameError> {
+        Self::with_prefix(LeaseKind::Lease, "lease:", label)
+    }
+
+    /// The leadership of a role: `leader:<label>`.
+    ///
+    /// # Errors
+    /// When the label is empty, too long, or has a character that is not allowed.
+    pub fn role(label: &str) -> Result<Self, NameError> {
+        Self::with_prefix(LeaseKind::Role, "leader:", label)
+    }
+
+    /// A target of a pool: `<pool>:lease:<label>`.
+    ///
+    /// # Errors
+    /// When either is empty, too long, or has a character that is not allowed.
+    pub fn target(pool: &str, label: &str) -> Result<Self, NameError> {
+        check("pool name", pool)?;
+        Self::with_prefix(LeaseKind::Target, &format!("{pool}:lease:"), label)
+    }
+
+    /// A name under a prefix of one's own, which may carry one hash tag (`{my-app}:leader:`).
+    ///
+    /// # Errors
+    /// When the label or the prefix is not acceptable.
+    pub fn with_prefix(kind: LeaseKind, prefix: &str, label: &str) -> Result<Self, NameError> {
+        check_prefix(prefix)?;
+        check("lease name", label)?;
+        let key: Arc<str> = format!("{prefix}{label}").into();
+        // Both parts are at most MAX_NAME_LENGTH long.
+        let label_at = u16::try_from(prefix.len()).unwrap_or(0);
+        Ok(Self { key, label_at, kind })
+    }
+
+    /// The key in the store, before the namespace is put in front of it.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The name as its user wrote it.
+    pub fn label(&self) -> &str {
+        self.key.get(usize::from(self.label_at)..).unwrap_or(&self.key)
+    }
+
+    /// What the lease is for.
+    pub fn kind(&self) -> LeaseKind {
+        self.kind
+    }
+}
+
+impl PartialEq for LeaseName {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Eq for LeaseName {}
+
+impl PartialOrd for LeaseName {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LeaseName {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key.cmp(&other.key)
+    }
+}
+
+impl Hash for LeaseName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key.hash(state);
+    }
+}
+
+impl fmt::Display for LeaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)
+    }
+}
+
+impl fmt::Debug for LeaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaseName({})", self.key)
+    }
+}
+
+/// Who holds a lease: one process, from its start to its end.
+///
+/// ```
+/// use tenure::InstanceId;
+///
+/// let id = InstanceId::generate("api-7fd8c9", 1_736_598_400_000_000_000, 0xa1b2c3d4)?;
+/// assert_eq!(id.as_str(), "api-7fd8c9-1736598400000000000-a1b2c3d4");
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(Arc<str>);
+
+impl InstanceId {
+    /// An id chosen by the caller. It must be unique among all processes that ever use the store: two processes with
+    /// one id would take each other's leases for their own.
+    ///
+    /// # Errors
+    /// When the text is empty, too long, or has a character that is not allowed.
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        check("instance id", text)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The id `<host>-<nanoseconds>-<8 hex>` of a process that started at this Unix time.
+    ///
+    /// # Errors
+    /// When the host name is empty, too long, or has a character that is not allowed.
+    pub fn generate(host: &str, started_unix_nanos: u64, suffix: u32) -> Result<Self, NameError> {
+        check("instance name", host)?;
+        Self::new(&format!("{host}-{started_unix_nanos}-{suffix:08x}"))
+    }
+
+    /// An id for this process: its host's name, the time now, and a random suffix.
+    pub fn for_this_process() -> Self {
+        let uname = rustix::system::uname();
+        let host: String =
+            String::from_utf8_lossy(uname.nodename().to_bytes()).chars().filter(|c| allowed(*c)).collect();
+        let host = if check("host name", &host).is_ok() { host.as_str() } else { "unknown" };
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self(format!("{host}-{}-{:08x}", now.as_nanos(), fastrand::u32(..)).into())
+    }
+
+    /// A holder as some other program wrote it into the store: characters that are not allowed are replaced, so that
+    /// it can be shown and never be mistaken for one of ours.
+    pub fn foreign(text: &str) -> Self {
+        match Self::new(text) {
+            Ok(id) => id,
+            Err(_) => {
+                let shown: String = text.chars().take(64).map(|c| if allowed(c) { c } else { '?' }).collect();
+                Self(format!("foreign?{shown}").into())
+            }
+        }
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InstanceId({})", self.0)
+    }
+}
+
+fn allowed(character: char) -> bool {
+    !character.is_control() && !character.is_whitespace() && !matches!(character, '{' | '}')
+}
+
+fn check(what: &'static str, text: &str) -> Result<(), NameError> {
+    if text.is_empty() {
+        return Err(NameError::Empty { what });
+    }
+    if text.len() > MAX_NAME_LENGTH {
+        return Err(NameError::TooLong { what, length: text.len() });
+    }
+    match text.char_indices().find(|(_, c)| !allowed(*c)) {
+        Some((at, character)) => Err(NameError::BadCharacter { what, text: text.to_owned(), character, at }),
+        None => Ok(()),
+    }
+}
+
+fn check_prefix(prefix: &str) -> Result<(), NameError> {
+    let bad_tag = || NameError::BadHashTag { prefix: prefix.to_owned() };
+    let plain = match prefix.split_once('{') {
+        None => prefix.to_owned(),
+        Some((before, rest)) => {
+            let (tag, after) = rest.split_once('}').ok_or_else(bad_tag)?;
+            if tag.is_empty() || [before, tag, after].iter().any(|part| part.contains(['{', '}'])) {
+                return Err(bad_tag());
+            }
+            format!("{before}{tag}{after}")
+        }
+    };
+    check("prefix", &plain)?;
+    if plain.starts_with("tenure:") {
+        return Err(NameError::ReservedPrefix { prefix: prefix.to_owned() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_own_prefix() -> Result<(), NameError> {
+        let names = [LeaseName::lease("x")?, LeaseName::role("x")?, LeaseName::target("poll", "x")?];
+        assert_eq!(names.iter().map(LeaseName::key).collect::<Vec<_>>(), ["lease:x", "leader:x", "poll:lease:x"]);
+        assert!(names.iter().all(|name| name.label() == "x"));
+        Ok(())
+    }
+
+    #[test]
+    fn labels_cannot_break_out_of_a_prefix_or_a_hash_tag() {
+        for bad in ["", " ", "a b", "a\nb", "a\0b", "{", "}", "a{b}c", "\u{85}", &"x".repeat(257)] {
+            assert!(LeaseName::lease(bad).is_err(), "{bad:?}");
+            assert!(InstanceId::new(bad).is_err(), "{bad:?}");
+            assert!(LeaseName::target(bad, "x").is_err(), "{bad:?}");
+        }
+        for good in ["a", "*", "[a-z]?", "päusen", "\"'\\", "a:b:c", "tenure:ns", &"x".repeat(256)] {
+            assert!(LeaseName::lease(good).is_ok(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_may_have_one_hash_tag_and_is_never_tenures_own() {
+        let with = |prefix| LeaseName::with_prefix(LeaseKind::Role, prefix, "x");
+        assert_eq!(with("{my-app}:leader:").unwrap().key(), "{my-app}:leader:x");
+        assert_eq!(with("{my-app}:leader:").unwrap().label(), "x");
+        for bad in ["", "{}:", "{a", "a}", "{a}{b}", "{{a}}", "tenure:", "tenure:term:", "{tenure:ns}"] {
+            assert!(with(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn foreign_holders_can_be_shown_whatever_they_wrote() {
+        assert_eq!(InstanceId::foreign("node-1").as_str(), "node-1");
+        assert_eq!(InstanceId::foreign("a b\n{c}").as_str(), "foreign?a?b??c?");
+        assert_eq!(InstanceId::foreign("").as_str(), "foreign?");
+        assert!(InstanceId::foreign(&"\n".repeat(10_000)).as_str().len() < 100);
+    }
+
+    #[test]
+    fn two_ids_of_one_process_differ() {
+        assert_ne!(InstanceId::for_this_process(), InstanceId::for_this_process());
+    }
+}

@@ -1,0 +1,178 @@
+//! Entering a namespace: how a process finds out that the store is not what it was.
+//!
+//! A store can lose everything (a flush, a restart without persistence), lose the last writes (a failover), or go back
+//! in time (a restored backup). Leases that were granted before then may still be relied on by holders that have not
+//! noticed. So the namespace has a record with a *generation*; whoever finds it missing or older than remembered
+//! writes a new generation and *closes* the namespace, so that nothing is granted until every lease from before has
+//! run out. Whoever finds a newer generation adopts it and never writes its own memory over it.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::token::Token;
+
+/// Which incarnation of a namespace's data this is. Grows; minted like a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u64);
+
+/// Which run of the server this is: another value after every restart, failover included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ServerRun(pub u128);
+
+/// What a process brings along when it enters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// What it remembers, unless it is new.
+    pub memory: Option<NamespaceMemory>,
+    /// The longest ttl it uses. The namespace's own is raised to it.
+    pub max_ttl: Duration,
+    /// The operator's word that nobody holds anything: a namespace without a record opens at once.
+    pub bootstrap: bool,
+    /// The operator's word that a restart loses nothing: it closes nothing.
+    pub durable: bool,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// The generation of the data.
+    pub generation: Generation,
+    /// Whether this entry wrote that generation.
+    pub minted: bool,
+    /// The run of the server.
+    pub run: ServerRun,
+    /// The longest ttl in the namespace.
+    pub max_ttl: Duration,
+    /// Below this no token is granted any more.
+    pub token_floor: Token,
+    /// Whether the store had forgotten a token floor that this process remembered.
+    pub rolled_back: bool,
+    /// How long nothing is granted, and why this entry decided so, if it did.
+    pub closed_for: Duration,
+    /// Why this entry closed the namespace, if it did.
+    pub closing: Option<Closing>,
+}
+
+/// Why an entry closed the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Closing {
+    /// The record was gone.
+    RecordMissing,
+    /// The record was of an older generation than remembered.
+    OlderGeneration,
+    /// The server was restarted.
+    ServerRestarted,
+    /// The store had forgotten a token floor.
+    TokensWentBack,
+    /// There was no record, and others are listening: they may hold leases.
+    OthersListening,
+    /// There was no record, and the server is too young to tell a new namespace from a lost one.
+    ServerTooYoung,
+}
+
+impl fmt::Display for Closing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RecordMissing => "the store has lost its data",
+            Self::OlderGeneration => "the store was restored from older data",
+            Self::ServerRestarted => "the server was restarted",
+            Self::TokensWentBack => "the store has forgotten tokens it had granted",
+            Self::OthersListening => "there is no namespace record, yet other instances are connected",
+            Self::ServerTooYoung => "there is no namespace record and the server started only recently",
+        })
+    }
+}
+
+/// How what was found relates to what a process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Continuity {
+    /// The same data in the same run: everything held goes on, with its old deadline.
+    Same,
+    /// Perhaps not the same: everything held must be verified by a renewal before new work starts.
+    Changed,
+    /// Other data: everything held is lost.
+    Reset,
+}
+
+/// What a process remembers about a namespace between connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceMemory {
+    /// The generation last entered.
+    pub generation: Generation,
+    /// The server run last entered.
+    pub run: ServerRun,
+    /// The token floor last seen.
+    pub token_floor: Token,
+    /// The highest token ever seen, over all leases.
+    pub high_water: Token,
+    /// The longest ttl known.
+    pub max_ttl: Duration,
+}
+
+impl NamespaceMemory {
+    /// The memory of a process that has just entered for the first time.
+    pub fn of(entered: &Entered) -> Self {
+        Self {
+            generation: entered.generation,
+            run: entered.run,
+            token_floor: entered.token_floor,
+            high_water: entered.token_floor,
+            max_ttl: entered.max_ttl,
+        }
+    }
+
+    /// Remembers a token that was seen.
+    pub fn saw(&mut self, token: Token) {
+        self.high_water = self.high_water.max(token);
+    }
+
+    /// Takes in what a later entry found, and says what that means for everything held.
+    pub fn reenter(&mut self, entered: &Entered) -> Continuity {
+        let continuity = if !entered.minted && entered.generation > self.generation {
+            Continuity::Reset
+        } else if entered.generation == self.generation && entered.run == self.run && !entered.rolled_back {
+            Continuity::Same
+        } else {
+            Continuity::Changed
+        };
+        let high_water = self.high_water;
+        *self = Self { max_ttl: self.max_ttl.max(entered.max_ttl), ..Self::of(entered) };
+        self.saw(high_water);
+        continuity
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_later_entry_means_for_everything_held() {
+        let entered = |generation, minted, run| Entered {
+            generation: Generation(generation),
+            minted,
+            run: ServerRun(run),
+            max_ttl: Duration::from_secs(30),
+            token_floor: Token::ZERO,
+            rolled_back: false,
+            closed_for: Duration::ZERO,
+            closing: None,
+        };
+        let cases = [
+            ("nothing happened", entered(5, false, 1), Continuity::Same),
+            ("restarted, somebody else noticed first", entered(5, false, 2), Continuity::Changed),
+            ("lost, we wrote the new generation", entered(6, true, 1), Continuity::Changed),
+            ("lost, somebody else did", entered(6, false, 1), Continuity::Reset),
+            ("lost and restarted, somebody else wrote", entered(9, false, 2), Continuity::Reset),
+            ("tokens went back", Entered { rolled_back: true, ..entered(5, false, 1) }, Continuity::Changed),
+        ];
+        for (case, later, expected) in cases {
+            let mut memory = NamespaceMemory::of(&entered(5, true, 1));
+            memory.saw(Token::MAX);
+            assert_eq!(memory.reenter(&later), expected, "{case}");
+            assert_eq!(memory.generation, later.generation, "{case}");
+            assert_eq!(memory.high_water, Token::MAX, "{case}: the highest token is never forgotten");
+        }
+    }
+}

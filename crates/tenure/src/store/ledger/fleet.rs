@@ -1,0 +1,61 @@
+//! Who is alive, and the indexes that spare everybody a scan.
+
+use std::time::Duration;
+
+use super::{Heartbeat, Ledger};
+use crate::name::InstanceId;
+use crate::store::{Announcement, Member, Reply};
+use crate::time::ServerTime;
+
+impl Ledger {
+    pub(super) fn beat(
+        &mut self,
+        now: ServerTime,
+        instance: &InstanceId,
+        ttl: Duration,
+        record: &[u8],
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        let beat = Heartbeat { record: record.to_vec(), expires: now + ttl };
+        let before = self.members.insert(instance.clone(), beat);
+        if before.is_none_or(|before| before.expires <= now) {
+            announcements.push(Announcement::Joined { instance: instance.clone() });
+        }
+        Reply::Done
+    }
+
+    pub(super) fn leave(&mut self, instance: &InstanceId, announcements: &mut Vec<Announcement>) -> Reply {
+        if self.members.remove(instance).is_some() {
+            announcements.push(Announcement::Left { instance: instance.clone() });
+        }
+        Reply::Done
+    }
+
+    pub(super) fn list_members(&mut self, now: ServerTime) -> Reply {
+        self.members.retain(|_, beat| beat.expires > now);
+        let member = |(instance, beat): (&InstanceId, &Heartbeat)| Member {
+            instance: instance.clone(),
+            record: beat.record.clone(),
+            remaining: beat.expires.since(now),
+        };
+        Reply::Members(self.members.iter().map(member).collect())
+    }
+
+    pub(super) fn index_add(&mut self, index: &str, entry: &str, announcements: &mut Vec<Announcement>) -> Reply {
+        if self.indexes.entry(index.to_owned()).or_default().insert(entry.to_owned()) {
+            announcements.push(Announcement::IndexChanged { index: index.to_owned() });
+        }
+        Reply::Done
+    }
+
+    pub(super) fn index_remove(&mut self, index: &str, entry: &str, announcements: &mut Vec<Announcement>) -> Reply {
+        if self.indexes.get_mut(index).is_some_and(|entries| entries.remove(entry)) {
+            announcements.push(Announcement::IndexChanged { index: index.to_owned() });
+        }
+        Reply::Done
+    }
+
+    pub(super) fn index_list(&self, index: &str) -> Reply {
+        Reply::Index(self.indexes.get(index).into_iter().flatten().cloned().collect())
+    }
+}

@@ -1,0 +1,382 @@
+//! Leases and terms: the part of a store that decides who may act.
+
+use std::time::Duration;
+
+use super::{LeaseKey, Ledger, Namespace, TermRecord};
+use crate::flaw::Flaw;
+use crate::name::{InstanceId, LeaseName};
+use crate::store::{
+    Announcement, Ask, Claim, Ended, Generation, Grant, Held, Holding, LeaseReport, PreviousTerm, Published, Refusal,
+    Reply,
+};
+use crate::time::ServerTime;
+use crate::token::{Nonce, Token};
+
+impl Ledger {
+    pub(super) fn acquire(
+        &mut self,
+        now: ServerTime,
+        generation: Generation,
+        claim: &Claim,
+        ended: Option<Token>,
+    ) -> Reply {
+        let namespace = match self.open_namespace(now, generation) {
+            Ok(namespace) => namespace,
+            Err(gate) => return gate.into(),
+        };
+        self.clamp_expiry(now, namespace.max_ttl, &claim.name);
+        let term = self.terms.get(claim.name.key()).cloned();
+        match (self.alive(now, &claim.name), term) {
+            (Some(lease), Some(term)) if lease.holder == claim.holder && term.holder == claim.holder => {
+                let same = term.nonce == Some(claim.nonce) || term.nonce.is_none();
+                if same && term.ended != Ended::Revoked {
+                    // The same claim again, or an offer taken up: the same term, for a whole ttl from now.
+                    self.go_on(now, claim, &term)
+                } else if ended == Some(term.token) {
+                    self.grant(now, namespace, claim, Some(term.closed(Ended::Released)), now)
+                } else {
+                    Reply::Held(self.held(now, namespace.max_ttl, &claim.name))
+                }
+            }
+            (Some(_), _) => Reply::Held(self.held(now, namespace.max_ttl, &claim.name)),
+            (None, Some(term)) if term.nonce == Some(claim.nonce) => Reply::TermOver,
+            (None, term) => self.grant(now, namespace, claim, term, now),
+        }
+    }
+
+    pub(super) fn take_over(
+        &mut self,
+        now: ServerTime,
+        generation: Generation,
+        claim: &Claim,
+        victim: Token,
+        stale_after: Duration,
+    ) -> Reply {
+        let namespace = match self.open_namespace(now, generation) {
+            Ok(namespace) => namespace,
+            Err(gate) => return gate.into(),
+        };
+        let Some(term) = self.terms.get(claim.name.key()).cloned() else {
+            return self.acquire(now, generation, claim, None);
+        };
+        let Some(lease) = self.alive(now, &claim.name) else {
+            return self.acquire(now, generation, claim, None);
+        };
+        let stale = now.since(term.progress) >= stale_after;
+        if term.token == victim && term.holder == lease.holder && stale {
+            // Without a ttl the holder can only have relied on the longest one there is.
+            let until = lease.expires.unwrap_or(now + namespace.max_ttl).min(now + namespace.max_ttl);
+            let deposed = TermRecord { deposed: Some(victim), ..term.closed(Ended::TakenOver) };
+            return self.grant(now, namespace, claim, Some(deposed), until);
+        }
+        self.acquire(now, generation, claim, None)
+    }
+
+    pub(super) fn renew(&mut self, now: ServerTime, holding: &Holding, ttl: Duration, progressed: bool) -> Reply {
+        if let Err(refusal) = self.check(now, holding) {
+            return Reply::Refused(refusal);
+        }
+        self.set_expiry(&holding.name, now + ttl);
+        let asked = self.terms.get_mut(holding.name.key()).and_then(|term| {
+            if progressed {
+                term.progress = now;
+            }
+            term.asked.clone()
+        });
+        Reply::Renewed { server: now, asked }
+    }
+
+    pub(super) fn release(
+        &mut self,
+        now: ServerTime,
+        holding: &Holding,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        match self.check(now, holding) {
+            Ok(()) => {}
+            // A holder whose term was revoked lets go of what it still occupies.
+            Err(Refusal::Revoked) if self.alive(now, &holding.name).is_some_and(|l| l.holder == holding.holder) => {}
+            Err(refusal) => {
+                let again = self.terms.get(holding.name.key()).is_some_and(|term| {
+                    term.token == holding.token && term.holder == holding.holder && term.ended == Ended::Released
+                });
+                return if again { Reply::Done } else { Reply::Refused(refusal) };
+            }
+        }
+        self.leases.remove(holding.name.key());
+        if let Some(term) = self.terms.get_mut(holding.name.key()) {
+            term.ended = Ended::Released;
+        }
+        announcements.push(Announcement::Released { name: holding.name.clone(), token: holding.token });
+        Reply::Done
+    }
+
+    pub(super) fn abandon(
+        &mut self,
+        now: ServerTime,
+        name: &LeaseName,
+        holder: &InstanceId,
+        nonce: Nonce,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        let token = self
+            .terms
+            .get(name.key())
+            .filter(|term| term.nonce == Some(nonce) && term.holder == *holder)
+            .map(|term| term.token);
+        if let Some(token) = token {
+            let holding = Holding { name: name.clone(), holder: holder.clone(), token };
+            self.release(now, &holding, announcements);
+        }
+        Reply::Done
+    }
+
+    pub(super) fn hand_over(
+        &mut self,
+        now: ServerTime,
+        holding: &Holding,
+        to: &InstanceId,
+        window: Duration,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        if let Err(refusal) = self.check(now, holding) {
+            return Reply::Refused(refusal);
+        }
+        let floor = self.namespace.map_or(Token::ZERO, |namespace| namespace.token_floor);
+        let Some(token) = holding.token.next(floor, now.as_micros()) else {
+            return Reply::TokensExhausted;
+        };
+        let previous = self.terms.get(holding.name.key()).map(|term| term.closed(Ended::HandedOver).as_previous());
+        let term = TermRecord { nonce: None, ..TermRecord::begun(now, token, to.clone(), previous) };
+        self.terms.insert(holding.name.key().to_owned(), term);
+        let lease = LeaseKey { holder: to.clone(), expires: Some(now + window) };
+        self.leases.insert(holding.name.key().to_owned(), lease);
+        announcements.push(Announcement::HandedOver { name: holding.name.clone(), token, to: to.clone() });
+        Reply::HandedOver { token }
+    }
+
+    pub(super) fn revoke(&mut self, now: ServerTime, name: &LeaseName, announcements: &mut Vec<Announcement>) -> Reply {
+        let Some(lease) = self.alive(now, name).cloned() else {
+            return Reply::Refused(Refusal::Missing);
+        };
+        let Some(term) = self.terms.get(name.key()) else {
+            return Reply::Refused(Refusal::Taken { by: lease.holder });
+        };
+        let floor = self.namespace.map_or(Token::ZERO, |namespace| namespace.token_floor);
+        let Some(raised) = term.token.next(floor, now.as_micros()) else {
+            return Reply::TokensExhausted;
+        };
+        let token = term.token;
+        // The key stays until its holder lets go or the ttl ends: its work may be running, and only the holder knows.
+        let revoked = TermRecord { token: raised, deposed: Some(token), asked: None, ..term.closed(Ended::Revoked) };
+        self.terms.insert(name.key().to_owned(), revoked);
+        announcements.push(Announcement::Revoked { name: name.clone(), token });
+        Reply::Done
+    }
+
+    pub(super) fn ask(
+        &mut self,
+        now: ServerTime,
+        name: &LeaseName,
+        token: Token,
+        ask: &Ask,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        if self.alive(now, name).is_none() {
+            return Reply::Refused(Refusal::Missing);
+        }
+        match self.terms.get_mut(name.key()) {
+            Some(term) if term.token == token && term.ended == Ended::Silently => {
+                term.asked = Some(ask.clone());
+                announcements.push(Announcement::Asked { name: name.clone(), token });
+                Reply::Done
+            }
+            Some(term) => Reply::Refused(Refusal::Taken { by: term.holder.clone() }),
+            None => Reply::Refused(Refusal::StoreReset),
+        }
+    }
+
+    pub(super) fn inspect(&self, now: ServerTime, name: &LeaseName) -> Reply {
+        let max_ttl = self.namespace.map_or(Duration::MAX, |namespace| namespace.max_ttl);
+        let term = self.terms.get(name.key());
+        Reply::Lease(LeaseReport {
+            held: self.alive(now, name).map(|_| self.held(now, max_ttl, name)),
+            last: term.map(TermRecord::as_previous),
+            since: term.map(|term| term.since),
+            asked: term.and_then(|term| term.asked.clone()),
+        })
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        now: ServerTime,
+        holding: &Holding,
+        record: &str,
+        value: &[u8],
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        if let Err(refusal) = self.check(now, holding) {
+            return Reply::Refused(refusal);
+        }
+        let published = Published { token: holding.token, at: now, value: value.to_vec() };
+        self.records.insert((holding.name.key().to_owned(), record.to_owned()), published);
+        announcements.push(Announcement::Published {
+            name: holding.name.clone(),
+            record: record.to_owned(),
+            token: holding.token,
+        });
+        Reply::Done
+    }
+
+    pub(super) fn read(&self, name: &LeaseName, record: &str) -> Reply {
+        Reply::Record(self.records.get(&(name.key().to_owned(), record.to_owned())).cloned())
+    }
+
+    /// Whether the term is the current one: holder and token both equal, and the lease not over.
+    fn check(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
+        let term = self.terms.get(holding.name.key());
+        let deposed = term.is_some_and(|term| term.deposed == Some(holding.token));
+        if deposed && term.is_some_and(|term| term.ended == Ended::Revoked) {
+            return Err(Refusal::Revoked);
+        }
+        match (self.alive(now, &holding.name), term) {
+            (None, None) => Err(Refusal::StoreReset),
+            (None, Some(_)) => Err(Refusal::Missing),
+            (Some(lease), Some(term)) if lease.holder == holding.holder && term.holder == holding.holder => {
+                if term.token == holding.token || self.planted.has(Flaw::CompareByHolderOnly) {
+                    Ok(())
+                } else {
+                    Err(Refusal::Taken { by: lease.holder.clone() })
+                }
+            }
+            (Some(lease), None) if lease.holder == holding.holder => Err(Refusal::StoreReset),
+            (Some(_), Some(_)) if deposed => Err(Refusal::Stalled),
+            (Some(lease), _) => Err(Refusal::Taken { by: lease.holder.clone() }),
+        }
+    }
+
+    fn open_namespace(&mut self, now: ServerTime, generation: Generation) -> Result<Namespace, Gate> {
+        match &mut self.namespace {
+            Some(namespace) if namespace.generation == generation => {
+                let remaining = namespace.closed_for(now);
+                // A server clock that was set back must not keep the namespace closed.
+                namespace.closed_until = now + remaining;
+                let namespace = *namespace;
+                if remaining.is_zero() { Ok(namespace) } else { Err(Gate::Closed { remaining }) }
+            }
+            _ => Err(Gate::NotEntered),
+        }
+    }
+
+    /// A new term, which may work once `wait_out_until` has passed.
+    fn grant(
+        &mut self,
+        now: ServerTime,
+        namespace: Namespace,
+        claim: &Claim,
+        term: Option<TermRecord>,
+        wait_out_until: ServerTime,
+    ) -> Reply {
+        let stored = term.as_ref().map_or(Token::ZERO, |term| term.token);
+        let Some(token) = stored.next(namespace.token_floor, now.as_micros()) else {
+            return Reply::TokensExhausted;
+        };
+        // A ttl above the longest one raises that first: it is how long the namespace closes after a loss.
+        if let Some(namespace) = &mut self.namespace {
+            namespace.max_ttl = namespace.max_ttl.max(claim.ttl);
+        }
+        let begun = TermRecord {
+            nonce: Some(claim.nonce),
+            wait_out_until,
+            deposed: term.as_ref().filter(|term| term.ended == Ended::TakenOver).and_then(|term| term.deposed),
+            ..TermRecord::begun(now, token, claim.holder.clone(), term.as_ref().map(TermRecord::as_previous))
+        };
+        self.go_on(now, claim, &begun)
+    }
+
+    /// Writes a term's record and its key for a whole ttl from now.
+    fn go_on(&mut self, now: ServerTime, claim: &Claim, term: &TermRecord) -> Reply {
+        let term = TermRecord { nonce: Some(claim.nonce), ..term.clone() };
+        let lease = LeaseKey { holder: claim.holder.clone(), expires: Some(now + claim.ttl) };
+        let grant = Grant {
+            token: term.token,
+            server: now,
+            wait_out: term.wait_out_until.since(now),
+            previous: term.previous.clone(),
+        };
+        self.leases.insert(claim.name.key().to_owned(), lease);
+        self.terms.insert(claim.name.key().to_owned(), term);
+        Reply::Granted(grant)
+    }
+
+    fn alive(&self, now: ServerTime, name: &LeaseName) -> Option<&LeaseKey> {
+        self.leases.get(name.key()).filter(|lease| lease.alive(now))
+    }
+
+    fn held(&self, now: ServerTime, max_ttl: Duration, name: &LeaseName) -> Held {
+        let lease = self.leases.get(name.key());
+        let term = self.terms.get(name.key()).filter(|term| lease.is_some_and(|lease| lease.holder == term.holder));
+        Held {
+            by: lease.map_or_else(|| InstanceId::foreign(""), |lease| lease.holder.clone()),
+            token: term.map(|term| term.token),
+            remaining: lease.and_then(|lease| lease.expires).map(|expires| expires.since(now).min(max_ttl)),
+            idle: term.map(|term| now.since(term.progress)),
+        }
+    }
+
+    /// A term cannot have longer than the longest ttl left; it seems to when the server's clock was set back. Leases of
+    /// foreign programs are left alone.
+    fn clamp_expiry(&mut self, now: ServerTime, max_ttl: Duration, name: &LeaseName) {
+        if let (Some(lease), Some(term)) = (self.leases.get_mut(name.key()), self.terms.get(name.key()))
+            && lease.holder == term.holder
+        {
+            lease.expires = lease.expires.map(|expires| expires.min(now + max_ttl));
+        }
+    }
+
+    fn set_expiry(&mut self, name: &LeaseName, expires: ServerTime) {
+        if let Some(lease) = self.leases.get_mut(name.key()) {
+            lease.expires = Some(expires);
+        }
+    }
+}
+
+/// Why nothing is granted at all.
+enum Gate {
+    NotEntered,
+    Closed { remaining: Duration },
+}
+
+impl From<Gate> for Reply {
+    fn from(gate: Gate) -> Self {
+        match gate {
+            Gate::NotEntered => Self::NotEntered,
+            Gate::Closed { remaining } => Self::Closed { remaining },
+        }
+    }
+}
+
+impl TermRecord {
+    fn begun(now: ServerTime, token: Token, holder: InstanceId, previous: Option<PreviousTerm>) -> Self {
+        Self {
+            token,
+            holder,
+            nonce: None,
+            since: now,
+            ended: Ended::Silently,
+            wait_out_until: now,
+            progress: now,
+            asked: None,
+            deposed: None,
+            previous,
+        }
+    }
+
+    fn closed(&self, ended: Ended) -> Self {
+        Self { ended, ..self.clone() }
+    }
+
+    fn as_previous(&self) -> PreviousTerm {
+        PreviousTerm { token: self.token, holder: self.holder.clone(), ended: self.ended }
+    }
+}

@@ -1,0 +1,181 @@
+//! What every store does, written down as a pure function.
+//!
+//! The ledger is the reference: the memory store wraps it, the simulator runs it behind a simulated network, and the
+//! conformance suite holds every other store to the same answers. It has no clock; the server's time comes in.
+
+mod fleet;
+mod leases;
+mod namespace;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::flaw::Planted;
+use crate::name::{InstanceId, LeaseName};
+use crate::time::ServerTime;
+use crate::token::{Nonce, Token};
+
+use super::{Announcement, Ask, Ended, Generation, PreviousTerm, Published, Reply, Request, ServerRun};
+
+/// The contents of one namespace.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{Claim, Entry, Ledger, Reply, Request, Server, ServerRun};
+/// use tenure::time::ServerTime;
+/// use tenure::{InstanceId, LeaseName, Nonce};
+///
+/// let mut ledger = Ledger::default();
+/// let now = ServerTime::from_micros(1_736_598_400_000_000);
+/// let server = Server { now, run: ServerRun(1), uptime: Duration::from_secs(3_600), listeners: 0 };
+/// let entered = ledger.enter(&server, &Entry { max_ttl: Duration::from_secs(30), ..Entry::default() });
+///
+/// let claim = Claim {
+///     name: LeaseName::role("cleanup")?,
+///     holder: InstanceId::new("api-1")?,
+///     nonce: Nonce::random(&mut fastrand::Rng::with_seed(1)),
+///     ttl: Duration::from_secs(30),
+/// };
+/// let reply = ledger.apply(now, entered.generation, &Request::Acquire { claim, ended: None }, &mut Vec::new());
+/// assert!(matches!(reply, Reply::Granted(grant) if grant.token.get() == 1_736_598_400_000_000));
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    namespace: Option<Namespace>,
+    leases: BTreeMap<String, LeaseKey>,
+    terms: BTreeMap<String, TermRecord>,
+    records: BTreeMap<(String, String), Published>,
+    members: BTreeMap<InstanceId, Heartbeat>,
+    indexes: BTreeMap<String, BTreeSet<String>>,
+    planted: Planted,
+}
+
+/// What a server knows about itself when it is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Its clock.
+    pub now: ServerTime,
+    /// Its run.
+    pub run: ServerRun,
+    /// For how long it has been running.
+    pub uptime: Duration,
+    /// How many others listen to the namespace's announcements.
+    pub listeners: usize,
+}
+
+/// The namespace record.
+#[derive(Clone, Copy, Debug)]
+struct Namespace {
+    generation: Generation,
+    run: ServerRun,
+    closed_until: ServerTime,
+    max_ttl: Duration,
+    token_floor: Token,
+}
+
+/// The lease itself, all that a foreign program sees: a holder and an end.
+#[derive(Clone, Debug)]
+struct LeaseKey {
+    holder: InstanceId,
+    expires: Option<ServerTime>,
+}
+
+/// The record of the last term, which outlives the lease.
+#[derive(Clone, Debug)]
+struct TermRecord {
+    token: Token,
+    holder: InstanceId,
+    /// `None` while the lease waits for the instance it was handed to.
+    nonce: Option<Nonce>,
+    since: ServerTime,
+    ended: Ended,
+    /// Until when an earlier holder may rely on its term, which was taken from it.
+    wait_out_until: ServerTime,
+    progress: ServerTime,
+    asked: Option<Ask>,
+    /// The term that was ended by an operator or taken over, so that its holder can be told why.
+    deposed: Option<Token>,
+    previous: Option<PreviousTerm>,
+}
+
+#[derive(Clone, Debug)]
+struct Heartbeat {
+    record: Vec<u8>,
+    expires: ServerTime,
+}
+
+impl Ledger {
+    /// Carries out one request of a connection that entered this generation, and adds what is to be announced.
+    pub fn apply(
+        &mut self,
+        now: ServerTime,
+        generation: Generation,
+        request: &Request,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        match request {
+            Request::Acquire { claim, ended } => self.acquire(now, generation, claim, *ended),
+            Request::TakeOver { claim, victim, stale_after } => {
+                self.take_over(now, generation, claim, *victim, *stale_after)
+            }
+            Request::Renew { holding, ttl, progressed } => self.renew(now, holding, *ttl, *progressed),
+            Request::Release { holding, .. } => self.release(now, holding, announcements),
+            Request::Abandon { name, holder, nonce } => self.abandon(now, name, holder, *nonce, announcements),
+            Request::HandOver { holding, to, window } => self.hand_over(now, holding, to, *window, announcements),
+            Request::Revoke { name } => self.revoke(now, name, announcements),
+            Request::Ask { name, token, ask } => self.ask(now, name, *token, ask, announcements),
+            Request::Inspect { name } => self.inspect(now, name),
+            Request::Publish { holding, record, value } => self.publish(now, holding, record, value, announcements),
+            Request::Read { name, record } => self.read(name, record),
+            Request::Announce(announcement) => {
+                announcements.push(announcement.clone());
+                Reply::Done
+            }
+            Request::Beat { instance, ttl, record } => self.beat(now, instance, *ttl, record, announcements),
+            Request::Leave { instance } => self.leave(instance, announcements),
+            Request::Members => self.list_members(now),
+            Request::IndexAdd { index, entry } => self.index_add(index, entry, announcements),
+            Request::IndexRemove { index, entry } => self.index_remove(index, entry, announcements),
+            Request::IndexList { index } => self.index_list(index),
+        }
+    }
+
+    /// Forgets everything, as a flush does.
+    pub fn flush(&mut self) {
+        *self = Self { planted: self.planted, ..Self::default() };
+    }
+
+    /// Writes a lease as a foreign program would: no term, no token.
+    pub fn write_foreign(&mut self, name: &LeaseName, holder: &InstanceId, expires: Option<ServerTime>) {
+        self.leases.insert(name.key().to_owned(), LeaseKey { holder: holder.clone(), expires });
+    }
+
+    /// Deletes a lease as an outsider would.
+    pub fn delete_foreign(&mut self, name: &LeaseName) {
+        self.leases.remove(name.key());
+    }
+
+    /// The lease as it stands: its holder, the token on record, and its end.
+    pub fn holder_of(&self, now: ServerTime, name: &LeaseName) -> Option<(InstanceId, Option<Token>)> {
+        let lease = self.leases.get(name.key()).filter(|lease| lease.alive(now))?;
+        Some((lease.holder.clone(), self.terms.get(name.key()).map(|term| term.token)))
+    }
+
+    /// How long the namespace stays closed.
+    pub fn closed_for(&self, now: ServerTime) -> Duration {
+        self.namespace.map_or(Duration::ZERO, |namespace| namespace.closed_for(now))
+    }
+
+    /// Plants a mistake for the simulator to find.
+    #[cfg(feature = "flaws")]
+    pub fn plant(&mut self, flaw: crate::flaw::Flaw) {
+        self.planted.plant(flaw);
+    }
+}
+
+impl LeaseKey {
+    fn alive(&self, now: ServerTime) -> bool {
+        self.expires.is_none_or(|expires| expires > now)
+    }
+}

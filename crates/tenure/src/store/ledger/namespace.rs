@@ -1,0 +1,84 @@
+//! Entering: is this still the store that we knew?
+
+use std::time::Duration;
+
+use crate::flaw::Flaw;
+use crate::time::ServerTime;
+use crate::token::Token;
+
+use super::{Ledger, Namespace, Server};
+use crate::store::{Closing, Entered, Entry, Generation};
+
+impl Ledger {
+    /// Enters the namespace, as every connection does first.
+    pub fn enter(&mut self, server: &Server, entry: &Entry) -> Entered {
+        let memory = entry.memory.as_ref();
+        let found = self.namespace;
+        let known_ttl = memory.map_or(Duration::ZERO, |memory| memory.max_ttl).max(entry.max_ttl);
+        let max_ttl = found.map_or(known_ttl, |record| record.max_ttl.max(known_ttl));
+        let remembered = memory.map(|memory| memory.generation).unwrap_or_default();
+        let rolled_back = match (&found, memory) {
+            (Some(record), Some(memory)) => record.token_floor < memory.token_floor,
+            _ => false,
+        };
+
+        let (minted, closing) = match &found {
+            None if memory.is_some() => (true, Some((Closing::RecordMissing, max_ttl))),
+            None if entry.bootstrap => (true, None),
+            None if server.listeners > 0 => (true, Some((Closing::OthersListening, max_ttl))),
+            None if server.uptime < max_ttl => (true, Some((Closing::ServerTooYoung, max_ttl - server.uptime))),
+            None => (true, None),
+            Some(record) if record.generation < remembered => (true, Some((Closing::OlderGeneration, max_ttl))),
+            Some(record)
+                if record.generation > remembered
+                    && memory.is_some()
+                    && self.planted.has(Flaw::RestampingGeneration) =>
+            {
+                (true, None)
+            }
+            Some(_) if entry.durable => (false, None),
+            Some(record) if record.run != server.run => (false, Some((Closing::ServerRestarted, max_ttl))),
+            Some(_) if rolled_back => (false, Some((Closing::TokensWentBack, max_ttl))),
+            Some(_) => (false, None),
+        };
+
+        let generation = match &found {
+            Some(record) if !minted => record.generation,
+            // Minted like a token, so that a newcomer without memory is still above whoever remembers.
+            _ => Generation((remembered.0 + 1).max(server.now.as_micros())),
+        };
+        // A lease longer than any known so far may have been granted before the namespace was closed.
+        let already = found.map_or(Duration::ZERO, |record| {
+            let closed = record.closed_for(server.now);
+            if closed.is_zero() { closed } else { closed + (max_ttl - record.max_ttl) }
+        });
+        let closed_for = closing.map_or(Duration::ZERO, |(_, span)| span).max(already);
+        let token_floor = found
+            .map_or(Token::ZERO, |record| record.token_floor)
+            .max(memory.map_or(Token::ZERO, |memory| memory.high_water));
+        self.namespace = Some(Namespace {
+            generation,
+            run: server.run,
+            closed_until: server.now + closed_for,
+            max_ttl,
+            token_floor,
+        });
+        Entered {
+            generation,
+            minted,
+            run: server.run,
+            max_ttl,
+            token_floor,
+            rolled_back,
+            closed_for,
+            closing: closing.map(|(why, _)| why),
+        }
+    }
+}
+
+impl Namespace {
+    /// How long nothing is granted: never longer than the longest ttl, whatever the server's clock did meanwhile.
+    pub(super) fn closed_for(&self, now: ServerTime) -> Duration {
+        self.closed_until.since(now).min(self.max_ttl)
+    }
+}

@@ -1,0 +1,153 @@
+//! The switches of the memory store.
+
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use super::{MemoryStore, State};
+use crate::name::{InstanceId, LeaseName};
+use crate::store::Ledger;
+
+/// What of its data a server still has after a restart.
+#[derive(Clone, Debug)]
+pub enum Survival {
+    /// Everything.
+    All,
+    /// What it had when this was remembered with [`MemoryFaults::snapshot`].
+    Since(Ledger),
+    /// Nothing.
+    None,
+}
+
+/// Switches for what goes wrong with real stores.
+#[derive(Clone, Debug)]
+pub struct MemoryFaults {
+    store: MemoryStore,
+}
+
+/// What is switched on.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) delay: Duration,
+    pub(super) down: bool,
+    lose_requests: u32,
+    lose_replies: u32,
+}
+
+/// What becomes of one request.
+pub(super) enum Fate {
+    Deliver,
+    LoseRequest,
+    LoseReply,
+    Refuse,
+}
+
+impl Plan {
+    pub(super) fn next(&mut self) -> Fate {
+        if self.down {
+            Fate::Refuse
+        } else if self.lose_requests > 0 {
+            self.lose_requests -= 1;
+            Fate::LoseRequest
+        } else if self.lose_replies > 0 {
+            self.lose_replies -= 1;
+            Fate::LoseReply
+        } else {
+            Fate::Deliver
+        }
+    }
+}
+
+impl MemoryFaults {
+    pub(super) fn new(store: MemoryStore) -> Self {
+        Self { store }
+    }
+
+    /// The next requests never arrive.
+    pub fn lose_requests(&self, count: u32) {
+        self.store.state().faults.lose_requests = count;
+    }
+
+    /// The next requests are carried out and their replies never arrive.
+    pub fn lose_replies(&self, count: u32) {
+        self.store.state().faults.lose_replies = count;
+    }
+
+    /// Every request arrives this much later. One that is given up on in the meantime still arrives.
+    pub fn delay(&self, span: Duration) {
+        self.store.state().faults.delay = span;
+    }
+
+    /// Switches the server off: everything fails until it is restarted.
+    pub fn stop(&self) {
+        self.store.state().faults.down = true;
+    }
+
+    /// Restarts the server with what has survived. Every connection is closed.
+    pub fn restart(&self, survival: Survival) {
+        let mut state = self.store.state();
+        match survival {
+            Survival::All => {}
+            Survival::Since(ledger) => state.ledger = ledger,
+            Survival::None => state.ledger.flush(),
+        }
+        state.run += 1;
+        state.started = self.store.shared.clock.now();
+        state.faults.down = false;
+        cut(&mut state);
+    }
+
+    /// Closes every connection.
+    pub fn cut_connections(&self) {
+        cut(&mut self.store.state());
+    }
+
+    /// Forgets everything while running on.
+    pub fn flush(&self) {
+        self.store.state().ledger.flush();
+    }
+
+    /// What the store holds now, to be restored later.
+    pub fn snapshot(&self) -> Ledger {
+        self.store.state().ledger.clone()
+    }
+
+    /// Puts older contents back while running on.
+    pub fn restore(&self, ledger: Ledger) {
+        self.store.state().ledger = ledger;
+    }
+
+    /// Sets the server's clock ahead.
+    pub fn step_clock_forward(&self, span: Duration) {
+        let mut state = self.store.state();
+        state.epoch_micros = state.epoch_micros.saturating_add(micros(span));
+    }
+
+    /// Sets the server's clock back.
+    pub fn step_clock_back(&self, span: Duration) {
+        let mut state = self.store.state();
+        state.epoch_micros = state.epoch_micros.saturating_sub(micros(span));
+    }
+
+    /// Writes a lease as a foreign program would; without a ttl it never ends.
+    pub fn write_foreign(&self, name: &LeaseName, holder: &InstanceId, ttl: Option<Duration>) {
+        let mut state = self.store.state();
+        let expires = ttl.map(|ttl| state.server_time(self.store.shared.clock.now()) + ttl);
+        state.ledger.write_foreign(name, holder, expires);
+    }
+
+    /// Deletes a lease as an outsider would.
+    pub fn delete_foreign(&self, name: &LeaseName) {
+        self.store.state().ledger.delete_foreign(name);
+    }
+}
+
+fn cut(state: &mut State) {
+    state.cut_before = state.connections;
+    // Dropping the sender ends every subscription.
+    state.announcements = broadcast::Sender::new(super::BACKLOG);
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,261 @@
+//! A store of one process: the [ledger](super::Ledger) behind a lock, with switches for everything that goes wrong with
+//! real ones.
+
+mod faults;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use faults::Fate;
+pub use faults::{MemoryFaults, Survival};
+
+use super::{
+    Announcement, BoxFuture, Connection, Entered, Entry, ErrorKind, Generation, Heard, Ledger, Outcome, Request,
+    Server, ServerRun, Store, StoreError, Subscription,
+};
+use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
+
+/// How many announcements a slow listener may fall behind before it hears of a gap instead.
+const BACKLOG: usize = 1_024;
+
+/// A store that lives in this process and ends with it. Clones share their contents.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tenure::store::{Entry, Store, memory::MemoryStore};
+/// use tenure::time::ManualClock;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let clock = Arc::new(ManualClock::default());
+/// let store = MemoryStore::with_clock(clock.clone());
+/// let connection = store.enter(Entry { max_ttl: Duration::from_secs(30), ..Entry::default() }).await?;
+/// assert!(connection.entered().minted);
+/// # Ok::<(), tenure::store::StoreError>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: Arc<dyn LeaseClock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    ledger: Ledger,
+    announcements: broadcast::Sender<Announcement>,
+    run: u64,
+    started: Moment,
+    /// The server's clock is the lease clock plus this.
+    epoch_micros: u64,
+    /// Connections from before this count are closed.
+    cut_before: u64,
+    connections: u64,
+    faults: faults::Plan,
+    late: Vec<LateBatch>,
+}
+
+/// Requests that were given up on and are still on their way.
+struct LateBatch {
+    due: Moment,
+    connection: u64,
+    generation: Generation,
+    requests: Vec<Request>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::with_clock(Arc::new(SystemClock))
+    }
+}
+
+impl MemoryStore {
+    /// An empty store whose time is the given clock's.
+    pub fn with_clock(clock: Arc<dyn LeaseClock>) -> Self {
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let started = clock.now();
+        let state = State {
+            ledger: Ledger::default(),
+            announcements: broadcast::Sender::new(BACKLOG),
+            run: 1,
+            started,
+            epoch_micros: u64::try_from(unix.as_micros()).unwrap_or(0),
+            cut_before: 0,
+            connections: 0,
+            faults: faults::Plan::default(),
+            late: Vec::new(),
+        };
+        Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
+    }
+
+    /// The switches for what goes wrong.
+    pub fn faults(&self) -> MemoryFaults {
+        MemoryFaults::new(self.clone())
+    }
+
+    /// The state, with everything carried out that has arrived by now.
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The ledger is whole between any two requests, so a panic elsewhere leaves nothing half done.
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.shared.clock.now();
+        let (due, late) = std::mem::take(&mut state.late).into_iter().partition(|batch| batch.due <= now);
+        state.late = late;
+        for batch in due {
+            for request in &batch.requests {
+                state.carry_out(now, batch.connection, batch.generation, request);
+            }
+        }
+        state
+    }
+
+    fn enter_now(&self, entry: &Entry) -> MemoryConnection {
+        let mut state = self.state();
+        let now = self.shared.clock.now();
+        let server = Server {
+            now: state.server_time(now),
+            run: ServerRun(u128::from(state.run)),
+            uptime: now.since(state.started),
+            listeners: state.announcements.receiver_count(),
+        };
+        let entered = state.ledger.enter(&server, entry);
+        state.connections += 1;
+        MemoryConnection { store: self.clone(), number: state.connections, entered }
+    }
+}
+
+impl State {
+    fn server_time(&self, now: Moment) -> ServerTime {
+        ServerTime::from_micros(self.epoch_micros.saturating_add(now.as_nanos() / 1_000))
+    }
+
+    fn carry_out(&mut self, now: Moment, connection: u64, generation: Generation, request: &Request) -> Outcome {
+        if connection <= self.cut_before {
+            return Outcome::Failed(unreachable("the connection was closed; enter the store again"));
+        }
+        let mut announcements = Vec::new();
+        let reply = self.ledger.apply(self.server_time(now), generation, request, &mut announcements);
+        for announcement in announcements {
+            // Nobody listening is not an error.
+            let _ = self.announcements.send(announcement);
+        }
+        Outcome::Answered(reply)
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MemoryStore")
+    }
+}
+
+impl Store for MemoryStore {
+    fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
+        Box::pin(async move {
+            let (delay, down) = {
+                let state = self.state();
+                (state.faults.delay, state.faults.down)
+            };
+            tokio::time::sleep(delay).await;
+            if down {
+                return Err(unreachable("the server is switched off"));
+            }
+            Ok(Arc::new(self.enter_now(&entry)) as Arc<dyn Connection>)
+        })
+    }
+
+    fn subscribe(&self) -> BoxFuture<'_, Result<Box<dyn Subscription>, StoreError>> {
+        Box::pin(async move {
+            let state = self.state();
+            if state.faults.down {
+                return Err(unreachable("the server is switched off"));
+            }
+            Ok(Box::new(MemorySubscription { receiver: state.announcements.subscribe() }) as Box<dyn Subscription>)
+        })
+    }
+
+    fn location(&self) -> &str {
+        "memory:"
+    }
+}
+
+#[derive(Debug)]
+struct MemoryConnection {
+    store: MemoryStore,
+    number: u64,
+    entered: Entered,
+}
+
+impl Connection for MemoryConnection {
+    fn entered(&self) -> &Entered {
+        &self.entered
+    }
+
+    fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>> {
+        Box::pin(async move {
+            let clock = &self.store.shared.clock;
+            let delay = self.store.state().faults.delay;
+            if delay >= limit {
+                let count = batch.len();
+                self.store.state().late.push(LateBatch {
+                    due: clock.now() + delay,
+                    connection: self.number,
+                    generation: self.entered.generation,
+                    requests: batch,
+                });
+                tokio::time::sleep(limit).await;
+                return vec![Outcome::Unknown(no_answer(limit)); count];
+            }
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            let outcomes: Vec<Outcome> = {
+                let mut state = self.store.state();
+                let now = clock.now();
+                let mut carry_out = |request: &Request| match state.faults.next() {
+                    Fate::Deliver => state.carry_out(now, self.number, self.entered.generation, request),
+                    Fate::LoseRequest => Outcome::Unknown(no_answer(limit)),
+                    Fate::LoseReply => {
+                        state.carry_out(now, self.number, self.entered.generation, request);
+                        Outcome::Unknown(no_answer(limit))
+                    }
+                    Fate::Refuse => Outcome::Failed(unreachable("the server is switched off")),
+                };
+                batch.iter().map(&mut carry_out).collect()
+            };
+            if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Unknown(_))) {
+                tokio::time::sleep(limit).await;
+            }
+            outcomes
+        })
+    }
+}
+
+#[derive(Debug)]
+struct MemorySubscription {
+    receiver: broadcast::Receiver<Announcement>,
+}
+
+impl Subscription for MemorySubscription {
+    fn next(&mut self) -> BoxFuture<'_, Heard> {
+        Box::pin(async move {
+            match self.receiver.recv().await {
+                Ok(announcement) => Heard::Announced(announcement),
+                Err(broadcast::error::RecvError::Lagged(_)) => Heard::Gap,
+                Err(broadcast::error::RecvError::Closed) => Heard::Closed,
+            }
+        })
+    }
+}
+
+fn unreachable(message: &str) -> StoreError {
+    StoreError::new(ErrorKind::Unreachable, format!("memory: {message}"))
+}
+
+fn no_answer(limit: Duration) -> StoreError {
+    unreachable(&format!("no answer within {limit:?}"))
+}

@@ -1,0 +1,83 @@
+//! Where leases live: the trait that every store implements, and the stores themselves.
+//!
+//! A store is *entered* before anything is asked of it: [`Store::enter`] is the only way to a [`Connection`], so no
+//! request can reach a store whose data may have been lost since this process last saw it. A connection takes
+//! [batches of requests](Request) and answers each with an [`Outcome`], of which *unknown* is one of its own: a
+//! request that was sent and not answered may still be carried out, and every request is safe to repeat.
+//!
+//! Lease lengths travel as relative times. Nothing a store answers is a promise about the future: the holder's own
+//! deadline, counted from the moment it *sent* its request, is.
+
+mod announcement;
+mod entry;
+mod error;
+mod ledger;
+#[cfg(feature = "memory")]
+pub mod memory;
+mod open;
+mod reply;
+mod request;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use announcement::{Announcement, Heard};
+pub use entry::{Closing, Continuity, Entered, Entry, Generation, NamespaceMemory, ServerRun};
+pub use error::{ErrorKind, Outcome, StoreError};
+pub use ledger::{Ledger, Server};
+pub use open::open;
+pub use reply::{Ended, Grant, Held, LeaseReport, Member, PreviousTerm, Published, Refusal, Reply};
+pub use request::{Ask, Claim, Holding, Request};
+
+/// A boxed future, so that stores can stand behind one pointer and be chosen by URL at run time.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A place where leases live.
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Opens a connection and enters the namespace over it.
+    ///
+    /// # Errors
+    /// When the store cannot be reached or refuses; [`StoreError::kind`] says whether trying again can help.
+    ///
+    /// # Cancel safety
+    /// Safe: an entry that nobody waits for any more is like one that was made and dropped.
+    fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>>;
+
+    /// Hears the namespace's announcements from now on, over a connection of its own.
+    ///
+    /// # Errors
+    /// As for [`enter`](Self::enter).
+    ///
+    /// # Cancel safety
+    /// Safe.
+    fn subscribe(&self) -> BoxFuture<'_, Result<Box<dyn Subscription>, StoreError>>;
+
+    /// Where the store is, without secrets, for logs and errors.
+    fn location(&self) -> &str;
+}
+
+/// One connection that has entered. When it fails, or an answer does not come in time, it is dropped and the store is
+/// entered again.
+pub trait Connection: fmt::Debug + Send + Sync {
+    /// What was found when this connection entered.
+    fn entered(&self) -> &Entered;
+
+    /// Sends a batch and waits at most `limit` for the outcomes: one for each request, in the same order. Requests of
+    /// a batch stand by themselves; one that is refused does not touch the others.
+    ///
+    /// # Cancel safety
+    /// The requests of a dropped future may or may not be carried out: their outcome is unknown.
+    fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>>;
+}
+
+/// A stream of announcements.
+pub trait Subscription: fmt::Debug + Send {
+    /// The next thing heard.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is lost when the future is dropped.
+    fn next(&mut self) -> BoxFuture<'_, Heard>;
+}

@@ -1,0 +1,160 @@
+//! What a store answers.
+
+use std::time::Duration;
+
+use crate::name::InstanceId;
+use crate::time::ServerTime;
+use crate::token::Token;
+
+use super::Ask;
+
+/// An answer to one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reply {
+    /// The lease is the claimant's.
+    Granted(Grant),
+    /// The lease is somebody else's.
+    Held(Held),
+    /// No lease is granted for now: the store has lost data, and leases from before may still be relied on.
+    Closed {
+        /// How long that lasts.
+        remaining: Duration,
+    },
+    /// The namespace is not the one that was entered: enter again.
+    NotEntered,
+    /// The claim was granted once and that term is over. Use a new nonce.
+    TermOver,
+    /// There is no larger token left.
+    TokensExhausted,
+    /// The term goes on.
+    Renewed {
+        /// The store's clock.
+        server: ServerTime,
+        /// What is asked of the holder.
+        asked: Option<Ask>,
+    },
+    /// The term is over; nothing was done.
+    Refused(Refusal),
+    /// Done.
+    Done,
+    /// The lease is kept for its new holder under this token.
+    HandedOver {
+        /// The new term.
+        token: Token,
+    },
+    /// What is known about a lease.
+    Lease(LeaseReport),
+    /// What stands in a record.
+    Record(Option<Published>),
+    /// Who is alive.
+    Members(Vec<Member>),
+    /// The entries of an index.
+    Index(Vec<String>),
+}
+
+/// A lease that was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The term.
+    pub token: Token,
+    /// The store's clock.
+    pub server: ServerTime,
+    /// How long the term before may still be relied on by its holder. No work may start earlier.
+    pub wait_out: Duration,
+    /// The term before, when there is a record of one.
+    pub previous: Option<PreviousTerm>,
+}
+
+/// The term before the one that was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreviousTerm {
+    /// Its token.
+    pub token: Token,
+    /// Who held it.
+    pub holder: InstanceId,
+    /// How it ended, as far as the store knows.
+    pub ended: Ended,
+}
+
+/// How a term ended, as far as the store knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nobody said that it ended: it ran out, or an outsider removed it.
+    Silently,
+    /// Its holder let go of it.
+    Released,
+    /// Its holder handed it over.
+    HandedOver,
+    /// An operator ended it.
+    Revoked,
+    /// It was taken from a holder that made no progress.
+    TakenOver,
+}
+
+/// A lease that somebody else has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Who has it.
+    pub by: InstanceId,
+    /// The term, unless a foreign program holds it.
+    pub token: Option<Token>,
+    /// How long it is theirs without renewal, never more than the namespace's longest ttl. `None`: for ever, the
+    /// lease is stuck.
+    pub remaining: Option<Duration>,
+    /// How long ago its work last made progress, when that is known.
+    pub idle: Option<Duration>,
+}
+
+/// Why a request about a term was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another term has the lease.
+    Taken {
+        /// Who has it.
+        by: InstanceId,
+    },
+    /// The lease was taken because its holder made no progress.
+    Stalled,
+    /// The lease is free.
+    Missing,
+    /// The store knows nothing of this lease: it has lost its data.
+    StoreReset,
+    /// An operator ended the term.
+    Revoked,
+}
+
+/// What is known about a lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseReport {
+    /// Who has it now.
+    pub held: Option<Held>,
+    /// The last term on record.
+    pub last: Option<PreviousTerm>,
+    /// When that term began, by the store's clock.
+    pub since: Option<ServerTime>,
+    /// What is asked of the holder.
+    pub asked: Option<Ask>,
+}
+
+/// A record beside a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The term it was published in.
+    pub token: Token,
+    /// When, by the store's clock.
+    pub at: ServerTime,
+    /// What was published.
+    pub value: Vec<u8>,
+}
+
+/// An instance that is alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Who.
+    pub instance: InstanceId,
+    /// What it says about itself.
+    pub record: Vec<u8>,
+    /// How long that may be believed.
+    pub remaining: Duration,
+}

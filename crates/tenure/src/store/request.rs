@@ -1,0 +1,171 @@
+//! What can be asked of a store.
+
+use std::time::Duration;
+
+use crate::lease::Ending;
+use crate::name::{InstanceId, LeaseName};
+use crate::token::{Nonce, Token};
+
+use super::Announcement;
+
+/// Who wants a lease, and by which attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which lease.
+    pub name: LeaseName,
+    /// Who wants it.
+    pub holder: InstanceId,
+    /// The attempt: repeating a claim with the same nonce is the same attempt.
+    pub nonce: Nonce,
+    /// For how long.
+    pub ttl: Duration,
+}
+
+/// A term as its holder names it. Requests about a term are refused unless holder *and* token are the current ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Which lease.
+    pub name: LeaseName,
+    /// Who holds it.
+    pub holder: InstanceId,
+    /// Which term.
+    pub token: Token,
+}
+
+/// Something asked of a holder. It is stored, so that it reaches a holder that did not hear the announcement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Let go of the lease, in favour of the named instance if there is one.
+    StepDown {
+        /// Who should have it next.
+        to: Option<InstanceId>,
+    },
+}
+
+/// One request. All of them are safe to repeat and harmless when they arrive late.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Request {
+    /// Grant the lease if it is free, if this very claim already has it, or if it was handed to this holder.
+    Acquire {
+        /// Who asks.
+        claim: Claim,
+        /// A term of this holder that its process has ended: if the store still lists it, it may be replaced.
+        ended: Option<Token>,
+    },
+    /// Grant the lease although its holder still renews it, if that holder has reported no progress for too long.
+    TakeOver {
+        /// Who asks.
+        claim: Claim,
+        /// The term to be ended.
+        victim: Token,
+        /// How long without progress is too long.
+        stale_after: Duration,
+    },
+    /// Let the term go on for a whole ttl from now.
+    Renew {
+        /// The term.
+        holding: Holding,
+        /// For how long.
+        ttl: Duration,
+        /// Whether its work has made progress since the last renewal.
+        progressed: bool,
+    },
+    /// End the term; its work is over.
+    Release {
+        /// The term.
+        holding: Holding,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// Clean up after a claim whose outcome was never learned.
+    Abandon {
+        /// Which lease.
+        name: LeaseName,
+        /// Who claimed it.
+        holder: InstanceId,
+        /// The attempt.
+        nonce: Nonce,
+    },
+    /// End the term in favour of another instance, which must [acquire](Request::Acquire) the lease within the window.
+    HandOver {
+        /// The term.
+        holding: Holding,
+        /// Who should have it.
+        to: InstanceId,
+        /// How long it is kept for them.
+        window: Duration,
+    },
+    /// End the current term by force. The lease stays taken until its holder has let go of it or the ttl has passed.
+    Revoke {
+        /// Which lease.
+        name: LeaseName,
+    },
+    /// Ask something of the holder of a term.
+    Ask {
+        /// Which lease.
+        name: LeaseName,
+        /// The term it is asked of.
+        token: Token,
+        /// What.
+        ask: Ask,
+    },
+    /// Tell what is known about a lease.
+    Inspect {
+        /// Which lease.
+        name: LeaseName,
+    },
+    /// Write a record beside the lease, unless the term is over.
+    Publish {
+        /// The term.
+        holding: Holding,
+        /// Which record.
+        record: String,
+        /// What to write.
+        value: Vec<u8>,
+    },
+    /// Read a record beside a lease.
+    Read {
+        /// Which lease.
+        name: LeaseName,
+        /// Which record.
+        record: String,
+    },
+    /// Tell everybody who listens.
+    Announce(Announcement),
+    /// Say that an instance is alive. The first beat announces that it joined.
+    Beat {
+        /// Who is alive.
+        instance: InstanceId,
+        /// For how long that may be believed.
+        ttl: Duration,
+        /// What it says about itself.
+        record: Vec<u8>,
+    },
+    /// Say that an instance is leaving.
+    Leave {
+        /// Who leaves.
+        instance: InstanceId,
+    },
+    /// List the instances that are alive.
+    Members,
+    /// Put an entry into an index.
+    IndexAdd {
+        /// Which index.
+        index: String,
+        /// The entry.
+        entry: String,
+    },
+    /// Take an entry out of an index.
+    IndexRemove {
+        /// Which index.
+        index: String,
+        /// The entry.
+        entry: String,
+    },
+    /// List the entries of an index.
+    IndexList {
+        /// Which index.
+        index: String,
+    },
+}

@@ -1,0 +1,43 @@
+//! The clock as everything else sees it, and one that tests move by hand.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Moment;
+
+/// A clock whose readings never go back and that keeps counting while the machine sleeps.
+///
+/// [`SystemClock`](super::SystemClock) is the real one. Decisions in this crate take a [`Moment`] as an argument and
+/// never read a clock themselves; the clock is read at the edge.
+pub trait LeaseClock: Send + Sync {
+    /// The current moment.
+    fn now(&self) -> Moment;
+}
+
+/// A clock that stands still until it is told to move.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::time::{LeaseClock, ManualClock};
+///
+/// let clock = ManualClock::default();
+/// let before = clock.now();
+/// clock.advance(Duration::from_secs(30));
+/// assert_eq!(clock.now().since(before), Duration::from_secs(30));
+/// ```
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// Moves the clock forward.
+    pub fn advance(&self, span: Duration) {
+        let target = self.now() + span;
+        self.0.fetch_max(target.as_nanos(), Ordering::AcqRel);
+    }
+}
+
+impl LeaseClock for ManualClock {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(self.0.load(Ordering::Acquire))
+    }
+}

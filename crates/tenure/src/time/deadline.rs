@@ -1,0 +1,120 @@
+//! Until when a lease may be relied on, and whether the store's clock can still be trusted.
+
+use std::time::Duration;
+
+use super::{Moment, ServerTime};
+
+/// The fixed part of the safety margin of every deadline: rounding to milliseconds and clock noise.
+pub const FIXED_SLACK: Duration = Duration::from_millis(2);
+
+/// The largest difference in *rate* between this machine's clock and the store's that a lease allows for.
+///
+/// One percent by default. Fast clock slewing can exceed that; raise it where clocks are corrected in large strides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClockError {
+    parts_per_million: u32,
+}
+
+impl ClockError {
+    /// The largest error that can be configured, ten percent.
+    pub const MAX: Self = Self { parts_per_million: 100_000 };
+
+    /// An error in parts per million, at most [`ClockError::MAX`].
+    pub fn from_ppm(parts_per_million: u32) -> Self {
+        Self { parts_per_million: parts_per_million.min(Self::MAX.parts_per_million) }
+    }
+
+    /// How much a clock may be off after `span`.
+    pub fn of(self, span: Duration) -> Duration {
+        let nanos = span.as_nanos().saturating_mul(u128::from(self.parts_per_million)) / 1_000_000;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl Default for ClockError {
+    fn default() -> Self {
+        Self { parts_per_million: 10_000 }
+    }
+}
+
+/// The moment D up to which a lease of length `ttl` may be relied on, counted from when its request was *sent*.
+///
+/// The server starts counting when the request arrives, which is never before it was sent, so D passes here before the
+/// lease can end there. How long the reply took does not matter.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::time::{ClockError, Moment, deadline};
+///
+/// let d = deadline(Moment::ZERO, Duration::from_secs(30), ClockError::default());
+/// assert_eq!(d.since(Moment::ZERO), Duration::from_millis(29_698));
+/// ```
+pub fn deadline(sent: Moment, ttl: Duration, error: ClockError) -> Moment {
+    sent + ttl.saturating_sub(error.of(ttl)).saturating_sub(FIXED_SLACK)
+}
+
+/// One look at the store's clock: what it said, and between which local moments it said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerReading {
+    /// The time the store reported.
+    pub server: ServerTime,
+    /// When the request left.
+    pub sent: Moment,
+    /// When the reply was here.
+    pub received: Moment,
+}
+
+impl ServerReading {
+    /// Whether the store's clock and ours disagree about the time since `earlier` by more than rates and round trips
+    /// can explain: one of them jumped, and lease lengths cannot be trusted.
+    pub fn jumped_since(&self, earlier: &Self, error: ClockError) -> bool {
+        let shortest = self.sent.since(earlier.received);
+        let longest = self.received.since(earlier.sent);
+        if self.server < earlier.server {
+            // Back by more than a rounding error, or forward by less than can have passed.
+            return earlier.server.since(self.server) > FIXED_SLACK || shortest > FIXED_SLACK;
+        }
+        let server = self.server.since(earlier.server);
+        server + error.of(shortest) + FIXED_SLACK < shortest || server > longest + error.of(longest) + FIXED_SLACK
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(server_ms: u64, sent_ms: u64, received_ms: u64) -> ServerReading {
+        let at = |ms| Moment::ZERO + Duration::from_millis(ms);
+        ServerReading {
+            server: ServerTime::from_micros(server_ms * 1_000),
+            sent: at(sent_ms),
+            received: at(received_ms),
+        }
+    }
+
+    #[test]
+    fn a_deadline_never_overflows() {
+        let d = deadline(Moment::END, Duration::MAX, ClockError::MAX);
+        assert_eq!(d, Moment::END);
+        assert_eq!(deadline(Moment::ZERO, Duration::from_millis(1), ClockError::default()), Moment::ZERO);
+    }
+
+    #[test]
+    fn server_clock_steps_are_told_from_slow_replies() {
+        let error = ClockError::default();
+        let base = reading(1_000_000, 0, 10);
+        let cases = [
+            ("as expected", reading(1_010_005, 10_000, 10_010), false),
+            ("rates differ by one percent", reading(1_010_090, 10_000, 10_010), false),
+            ("a reply that took two seconds explains two seconds", reading(1_012_000, 10_000, 12_000), false),
+            ("forward by a second", reading(1_011_005, 10_000, 10_010), true),
+            ("back by a second", reading(1_009_005, 10_000, 10_010), true),
+            ("back before the last reading", reading(999_000, 10_000, 10_010), true),
+            ("stands still", reading(1_000_000, 10_000, 10_010), true),
+            ("same millisecond, read twice", reading(1_000_000, 10, 11), false),
+        ];
+        for (case, later, jumped) in cases {
+            assert_eq!(later.jumped_since(&base, error), jumped, "{case}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The lease clock and the arithmetic of deadlines.
+//!
+//! A lease is a promise about *elapsed* time, and the usual clocks keep it badly: `Instant` stands still while the
+//! machine is suspended, the wall clock can be set back. The [lease clock](LeaseClock) is the larger of two elapsed
+//! times, boot time (which counts suspend) and forward wall time (which catches up after a snapshot or a paused
+//! virtual machine). It can therefore run fast, which costs an early goodbye, and never slow against both.
+//!
+//! What no clock on the machine can see: a hypervisor that freezes the guest and does not correct its time. Only the
+//! token covers that case.
+
+mod clock;
+mod deadline;
+mod merged;
+mod moment;
+mod system;
+
+pub use clock::{LeaseClock, ManualClock};
+pub use deadline::{ClockError, FIXED_SLACK, ServerReading, deadline};
+pub use merged::MergedClock;
+pub use moment::{Moment, ServerTime};
+pub use system::SystemClock;

@@ -1,0 +1,111 @@
+//! Points in time: one kind for this process, one for the store.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A point on this process's [lease clock](super::LeaseClock), in nanoseconds since the clock's own beginning.
+///
+/// Arithmetic saturates: a deadline that cannot be represented is the end of time, never a wrapped-around past.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::time::Moment;
+///
+/// let start = Moment::from_nanos(500);
+/// assert_eq!((start + Duration::from_nanos(5)).since(start), Duration::from_nanos(5));
+/// assert_eq!(start + Duration::MAX, Moment::END);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// The beginning of the clock.
+    pub const ZERO: Self = Self(0);
+    /// The last moment that can be written down, some 584 years after the first.
+    pub const END: Self = Self(u64::MAX);
+
+    /// The moment this many nanoseconds after the clock's beginning.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock's beginning.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time since `earlier`, zero when `earlier` is not earlier.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(saturating_nanos(span)))
+    }
+}
+
+impl std::ops::Sub<Duration> for Moment {
+    type Output = Self;
+
+    fn sub(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(saturating_nanos(span)))
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3}s", self.0 as f64 / 1e9)
+    }
+}
+
+/// The store's own time, in microseconds since the Unix epoch.
+///
+/// It is the store's wall clock and may jump; nothing here compares it with a [`Moment`] except to *detect* such jumps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerTime(u64);
+
+impl ServerTime {
+    /// The server time this many microseconds after the Unix epoch.
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The time since `earlier`, zero when `earlier` is not earlier.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for ServerTime {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
+    }
+}
+
+fn saturating_nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_saturate_at_both_ends() {
+        assert_eq!(Moment::END + Duration::from_nanos(1), Moment::END);
+        assert_eq!(Moment::ZERO - Duration::MAX, Moment::ZERO);
+        assert_eq!(Moment::ZERO.since(Moment::END), Duration::ZERO);
+        assert_eq!(ServerTime::from_micros(1) + Duration::MAX, ServerTime::from_micros(u64::MAX));
+    }
+}

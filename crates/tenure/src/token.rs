@@ -1,0 +1,106 @@
+//! What makes one term different from every other: its token and its nonce.
+
+use std::fmt;
+
+/// The number of a term. Within a lease it only ever grows, so whoever is shown two tokens knows which term is later.
+///
+/// Pass it with every effect on the outside world and refuse smaller ones there: that is fencing, and the only thing
+/// that covers a holder that was frozen without noticing.
+///
+/// ```
+/// use tenure::Token;
+///
+/// let token = Token::new(1_736_598_400_000_000).ok_or("too large")?;
+/// assert_eq!(token.to_string(), "1736598400000000");
+/// assert!(Token::new(u64::MAX).is_none());
+/// # Ok::<(), &str>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(u64);
+
+impl Token {
+    /// Smaller than every token that is ever granted.
+    pub const ZERO: Self = Self(0);
+    /// The largest token. Up to here a double holds every integer, so Lua and JavaScript can compare tokens.
+    pub const MAX: Self = Self((1 << 53) - 1);
+
+    /// The token with this number, unless it is above [`Token::MAX`].
+    pub const fn new(number: u64) -> Option<Self> {
+        if number <= Self::MAX.0 { Some(Self(number)) } else { None }
+    }
+
+    /// The number itself.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The next token: above both this one and the floor, and at least the server's microseconds, so that tokens go on
+    /// growing when the store has lost its counters. `None` when there is none left.
+    pub fn next(self, floor: Self, server_micros: u64) -> Option<Self> {
+        Self::new((self.max(floor).0 + 1).max(server_micros))
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// A random number that names one attempt at a term.
+///
+/// A repeated request with the same nonce is the same attempt; another nonce is a stranger, even under the same
+/// instance id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nonce(u128);
+
+impl Nonce {
+    /// A nonce from the given source of randomness.
+    pub fn random(rng: &mut fastrand::Rng) -> Self {
+        Self(rng.u128(..))
+    }
+
+    /// Reads the 32 hexadecimal digits that [`Display`](fmt::Display) writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
+            return None;
+        }
+        u128::from_str_radix(text, 16).ok().map(Self)
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Nonce({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_token_is_above_everything_known() {
+        let token = |n| Token::new(n).unwrap();
+        assert_eq!(token(5).next(token(9), 3), Some(token(10)));
+        assert_eq!(token(9).next(token(5), 3), Some(token(10)));
+        assert_eq!(token(5).next(token(9), 1_000), Some(token(1_000)));
+        assert_eq!(Token::MAX.next(Token::ZERO, 0), None);
+        assert_eq!(Token::ZERO.next(Token::ZERO, u64::MAX), None);
+    }
+
+    #[test]
+    fn nonces_read_back_what_they_wrote_and_nothing_else() {
+        let nonce = Nonce::random(&mut fastrand::Rng::with_seed(1));
+        assert_eq!(Nonce::parse(&nonce.to_string()), Some(nonce));
+        for bad in ["", "abc", &"g".repeat(32), &format!("+{}", "0".repeat(31)), &"A".repeat(32)] {
+            assert_eq!(Nonce::parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Letting go, in the right order.
+
+use tenure::lease::{Ending, Input, Loss, Permission, ReleaseReason, Wish};
+use tenure::store::{Ask, Continuity, Refusal, Reply, Request};
+use tenure::time::Moment;
+
+use crate::rig::{DEADLINE, Rig, me, ms, other, token};
+
+#[test]
+fn a_release_waits_for_the_work_to_end() {
+    let mut rig = Rig::holding();
+    rig.at(1_000);
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Shutdown)));
+    assert_eq!(rig.permissions(), [Permission::MustCancel { gone_by: Moment::ZERO + ms(DEADLINE) }]);
+    assert!(rig.requests().is_empty());
+    rig.at(1_200);
+    rig.take();
+    rig.input(Input::WorkEnded);
+    assert_eq!(rig.permissions(), [Permission::MustBeGone]);
+    assert_eq!(rig.events(), ["lease.released token=100 reason=shutdown"]);
+    let [Request::Release { holding, .. }] = &rig.requests()[..] else { panic!("{:?}", rig.requests()) };
+    assert_eq!((&holding.holder, holding.token), (&me(), token(100)));
+    rig.reply(Reply::Done);
+    assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Shutdown)));
+}
+
+#[test]
+fn a_release_that_was_sent_ends_the_term_whatever_the_reply() {
+    for answer in [Some(Reply::Refused(Refusal::Missing)), None] {
+        let mut rig = Rig::holding();
+        rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+        rig.input(Input::WorkEnded);
+        match answer {
+            Some(reply) => rig.reply(reply),
+            None => rig.at(2_001),
+        }
+        assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
+    }
+}
+
+#[test]
+fn a_drain_lets_the_work_finish_first() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Drain(ReleaseReason::Rebalance)));
+    assert_eq!(rig.permissions(), [Permission::HoldStarts { token: token(100) }]);
+    rig.at(8_000);
+    rig.input(Input::WorkEnded);
+    assert!(matches!(rig.requests()[..], [Request::Release { .. }]));
+}
+
+#[test]
+fn a_drain_that_takes_too_long_is_cancelled() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Drain(ReleaseReason::Rebalance)));
+    rig.take();
+    rig.at(9_999);
+    assert!(!rig.permissions().iter().any(|p| matches!(p, Permission::MustCancel { .. })));
+    rig.at(10_001);
+    assert!(matches!(rig.permissions().last(), Some(Permission::MustCancel { .. })));
+}
+
+#[test]
+fn a_second_wish_hurries_the_first() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Drain(ReleaseReason::Rebalance)));
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Shutdown)));
+    assert!(matches!(rig.permissions().last(), Some(Permission::MustCancel { .. })));
+}
+
+#[test]
+fn the_lease_is_renewed_while_a_goodbye_waits_but_not_for_ever() {
+    let mut rig = Rig::holding();
+    rig.at(5_000);
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Shutdown)));
+    let sent = rig.until_sent(11_000);
+    rig.reply(rig.renewed());
+    rig.take();
+    rig.at(sent + DEADLINE - 1);
+    assert!(rig.requests().is_empty(), "max drain has passed: the lease is left to run out");
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=expired"]);
+    rig.at(sent + DEADLINE);
+    assert_eq!(rig.permissions().last(), Some(&Permission::MustBeGone));
+    rig.input(Input::WorkEnded);
+    rig.reply(Reply::Refused(Refusal::Missing));
+    assert_eq!(rig.lease.ending(), Some(&Ending::Lost(Loss::Expired)));
+}
+
+#[test]
+fn a_hand_over_names_its_receiver_after_the_work_has_ended() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::HandOver(other())));
+    assert!(rig.requests().is_empty());
+    rig.input(Input::WorkEnded);
+    let [Request::HandOver { to, window, .. }] = &rig.requests()[..] else { panic!("{:?}", rig.requests()) };
+    assert_eq!((to, *window), (&other(), ms(3_000)));
+    assert_eq!(rig.events(), ["lease.released token=100 reason=handed_over"]);
+}
+
+#[test]
+fn a_step_down_that_was_asked_for_is_heeded_with_the_next_renewal() {
+    for (to, expected) in [(None, "step_down"), (Some(other()), "handed_over")] {
+        let mut rig = Rig::holding();
+        rig.until_sent(11_000);
+        rig.reply(Reply::Renewed { server: rig.server(), asked: Some(Ask::StepDown { to }) });
+        assert!(matches!(rig.permissions().last(), Some(Permission::MustCancel { .. })));
+        rig.take();
+        rig.input(Input::WorkEnded);
+        assert_eq!(rig.events(), [format!("lease.released token=100 reason={expected}")]);
+    }
+}
+
+#[test]
+fn a_loss_during_a_goodbye_is_a_loss() {
+    let mut rig = Rig::holding();
+    rig.at(5_000);
+    rig.input(Input::Wish(Wish::Drain(ReleaseReason::Rebalance)));
+    rig.until_sent(11_000);
+    rig.reply(Reply::Refused(Refusal::Taken { by: other() }));
+    rig.take();
+    rig.input(Input::WorkEnded);
+    assert!(rig.requests().is_empty(), "it is not ours to release");
+    assert_eq!(rig.lease.ending(), Some(&Ending::Lost(Loss::Taken { by: other() })));
+}
+
+#[test]
+fn without_a_connection_the_release_waits_for_one() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Shutdown)));
+    rig.input(Input::ConnectionLost);
+    rig.input(Input::WorkEnded);
+    assert!(rig.requests().is_empty());
+    rig.at(5_000);
+    rig.input(Input::Entered(Continuity::Same));
+    assert!(matches!(rig.requests()[..], [Request::Release { .. }]));
+}
+
+#[test]
+fn work_that_ends_by_itself_releases_nothing() {
+    let mut rig = Rig::holding();
+    rig.input(Input::WorkEnded);
+    assert!(rig.requests().is_empty());
+    assert!(rig.may_start(), "the next unit of work may start");
+}

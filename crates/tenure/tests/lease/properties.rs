@@ -1,0 +1,223 @@
+//! Whatever happens, in whatever order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tenure::lease::{Action, Attempt, Epoch, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
+use tenure::store::{Announcement, Ask, Continuity, Ended, Grant, Held, PreviousTerm, Refusal, Reply, Request};
+use tenure::time::{ClockError, Moment, ServerTime, deadline};
+use tenure::{Happening, Token};
+
+use crate::rig::{error, me, name, other};
+
+fn tokens() -> impl Strategy<Value = Token> {
+    prop_oneof![Just(Token::ZERO), (1_u64..200).prop_map(|n| Token::new(n).unwrap()), Just(Token::MAX)]
+}
+
+fn spans() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        Just(Duration::ZERO),
+        (0_u64..60_000).prop_map(Duration::from_millis),
+        Just(Duration::from_secs(u64::MAX / 4)),
+        Just(Duration::MAX / 4),
+    ]
+}
+
+fn replies() -> impl Strategy<Value = Reply> {
+    let server = prop_oneof![0_u64..100_000_000, Just(u64::MAX)].prop_map(ServerTime::from_micros);
+    let ended = prop_oneof![
+        Just(Ended::Silently),
+        Just(Ended::Released),
+        Just(Ended::HandedOver),
+        Just(Ended::Revoked),
+        Just(Ended::TakenOver)
+    ];
+    let previous =
+        prop::option::of((tokens(), ended).prop_map(|(token, ended)| PreviousTerm { token, holder: other(), ended }));
+    prop_oneof![
+        4 => (tokens(), server.clone(), spans(), previous).prop_map(|(token, server, wait_out, previous)| {
+            Reply::Granted(Grant { token, server, wait_out, previous })
+        }),
+        2 => (prop::option::of(tokens()), prop::option::of(spans()), prop::option::of(spans())).prop_map(
+            |(token, remaining, idle)| Reply::Held(Held { by: other(), token, remaining, idle })
+        ),
+        4 => (server, prop::option::of(prop::option::of(Just(other()))))
+            .prop_map(|(server, to)| Reply::Renewed { server, asked: to.map(|to| Ask::StepDown { to }) }),
+        1 => spans().prop_map(|remaining| Reply::Closed { remaining }),
+        1 => prop_oneof![
+            Just(Reply::NotEntered),
+            Just(Reply::TermOver),
+            Just(Reply::TokensExhausted),
+            Just(Reply::Done),
+            Just(Reply::Record(None)),
+            Just(Reply::Refused(Refusal::Missing)),
+            Just(Reply::Refused(Refusal::Taken { by: me() })),
+        ],
+    ]
+}
+
+/// An attempt or epoch is given relative to the newest one, so that both current and stale ones come up.
+#[derive(Clone, Debug)]
+enum Shock {
+    Reply { back: u64, reply: Reply },
+    Honest,
+    Failed { back: u64 },
+    Unknown { back: u64 },
+    Wake { back: u64 },
+    Plain(Input),
+}
+
+fn shocks() -> impl Strategy<Value = Shock> {
+    let reasons = prop_oneof![Just(ReleaseReason::Shutdown), Just(ReleaseReason::Paused)];
+    prop_oneof![
+        4 => (0_u64..3, replies()).prop_map(|(back, reply)| Shock::Reply { back, reply }),
+        8 => Just(Shock::Honest),
+        1 => (0_u64..3).prop_map(|back| Shock::Failed { back }),
+        1 => (0_u64..3).prop_map(|back| Shock::Unknown { back }),
+        3 => (0_u64..3).prop_map(|back| Shock::Wake { back }),
+        4 => Just(Shock::Plain(Input::Tick)),
+        1 => prop_oneof![
+            Just(Input::ConnectionLost),
+            Just(Input::Entered(Continuity::Same)),
+            Just(Input::Entered(Continuity::Changed)),
+            Just(Input::Entered(Continuity::Reset)),
+            tokens().prop_map(|token| Input::Announced(Announcement::Released { name: name(), token })),
+            tokens().prop_map(|token| Input::Announced(Announcement::Revoked { name: name(), token })),
+            Just(Input::LookAgain),
+            Just(Input::Progress),
+            Just(Input::WorkEnded),
+        ]
+        .prop_map(Shock::Plain),
+        1 => (reasons, 0..3).prop_map(|(reason, which)| Shock::Plain(Input::Wish(match which {
+            0 => Wish::Release(reason),
+            1 => Wish::Drain(reason),
+            _ => Wish::HandOver(other()),
+        }))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_input_at_any_time(
+        seed in any::<u64>(),
+        stall in any::<bool>(),
+        steps in prop::collection::vec((prop_oneof![9 => 0_u64..5_000, 1 => 0_u64..100_000_000], shocks()), 1..120),
+    ) {
+        let mut settings = LeaseSettings::builder();
+        if stall {
+            settings = settings.stall_after(Duration::from_secs(15)).take_over_after(Duration::from_secs(15));
+        }
+        let settings = settings.build().unwrap();
+        let mut lease = Lease::new(name(), me(), Arc::new(settings), seed);
+        let mut now = Moment::ZERO;
+        let (mut newest, mut epoch) = (Attempt(0), Epoch(0));
+        let mut pending: Option<(Attempt, Request, Moment)> = None;
+        let mut deadline_told: Option<Moment> = None;
+        let mut latest_send = Moment::ZERO;
+        let mut lost = false;
+        let mut over = false;
+        let mut last_rank = 0;
+
+        for (elapsed, shock) in steps {
+            now = now + Duration::from_millis(elapsed);
+            let back = |newest: u64, back: u64| newest.saturating_sub(back);
+            let server = ServerTime::from_micros(1_000_000 + now.as_nanos() / 1_000);
+            let input = match shock {
+                Shock::Reply { back: b, reply } => Input::Answered { attempt: Attempt(back(newest.0, b)), reply },
+                // What a well-behaved store would say to what was last asked.
+                Shock::Honest => match &pending {
+                    Some((attempt, Request::Renew { .. }, _)) => {
+                        Input::Answered { attempt: *attempt, reply: Reply::Renewed { server, asked: None } }
+                    }
+                    Some((attempt, Request::Acquire { .. } | Request::TakeOver { .. }, _)) => Input::Answered {
+                        attempt: *attempt,
+                        reply: Reply::Granted(Grant {
+                            token: Token::new(now.as_nanos() / 1_000 + 1).unwrap_or(Token::MAX),
+                            server,
+                            wait_out: Duration::ZERO,
+                            previous: None,
+                        }),
+                    },
+                    Some((attempt, ..)) => Input::Answered { attempt: *attempt, reply: Reply::Done },
+                    None => Input::Tick,
+                },
+                Shock::Failed { back: b } => Input::Failed { attempt: Attempt(back(newest.0, b)), error: error() },
+                Shock::Unknown { back: b } => Input::Unknown { attempt: Attempt(back(newest.0, b)), error: error() },
+                Shock::Wake { back: b } => Input::Wake(Epoch(back(epoch.0, b))),
+                Shock::Plain(input) => input,
+            };
+            let stale = matches!(&input, Input::Wake(e) if *e != epoch);
+            let valid_before = lease.is_valid(now);
+            let actions = lease.step(now, input);
+            prop_assert!(!stale || actions.is_empty(), "a stale wake-up did something");
+
+            let mut sends = 0;
+            for action in actions {
+                match action {
+                    Action::Send { attempt, request, give_up_at } => {
+                        sends += 1;
+                        prop_assert!(attempt > newest, "attempts are numbered upwards");
+                        prop_assert!(give_up_at > now);
+                        if matches!(request, Request::Renew { .. }) {
+                            prop_assert!(!lost, "renewed after it was lost");
+                        }
+                        newest = attempt;
+                        latest_send = now;
+                        pending = Some((attempt, request, now));
+                    }
+                    Action::Wake { at, epoch: e } => {
+                        prop_assert!(e > epoch);
+                        prop_assert!(at > now || lease.ending().is_none());
+                        epoch = e;
+                    }
+                    Action::Deadline(d) => {
+                        prop_assert!(!lost, "a deadline after the loss");
+                        prop_assert!(deadline_told.is_none_or(|before| d >= before), "D went back");
+                        let latest = deadline(latest_send, settings.ttl(), ClockError::default());
+                        prop_assert!(d <= latest, "D is counted from after the last request was sent");
+                        deadline_told = Some(d);
+                    }
+                    Action::Tell(event) => {
+                        if let Happening::Lost(_) = event.what {
+                            prop_assert!(!lost, "lost twice");
+                            lost = true;
+                        }
+                    }
+                    Action::Permit(permission) => {
+                        let rank = match permission {
+                            Permission::MayStart { .. } => {
+                                prop_assert!(!lost, "un-lost");
+                                prop_assert!(lease.remaining(now) > settings.stop_budget(), "may start with no time left");
+                                1
+                            }
+                            Permission::HoldStarts { .. } => 1,
+                            Permission::MustCancel { gone_by } => {
+                                prop_assert!(deadline_told.is_some_and(|d| gone_by <= d));
+                                2
+                            }
+                            Permission::MustBeGone => 3,
+                            _ => 0,
+                        };
+                        prop_assert!(rank >= last_rank, "a cancellation was taken back");
+                        last_rank = rank;
+                    }
+                    _ => {}
+                }
+            }
+            prop_assert!(sends <= 1, "more than one request in flight");
+            if lost {
+                prop_assert!(!lease.is_valid(now));
+            }
+            if let Some(d) = deadline_told {
+                prop_assert!(now < d || !lease.is_valid(now));
+            } else {
+                prop_assert!(!lease.is_valid(now) && !valid_before);
+            }
+            prop_assert!(!over || lease.ending().is_some(), "came back from the end");
+            over = lease.ending().is_some();
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Asking and waiting.
+
+use std::time::Duration;
+
+use tenure::lease::{Action, Ending, Input, LeaseSettings, LeaseState, ReleaseReason, Wish};
+use tenure::store::{
+    Announcement, Continuity, Ended, ErrorKind, Grant, Held, PreviousTerm, Reply, Request, StoreError,
+};
+
+use crate::rig::{DEADLINE, Rig, me, ms, name, other, token};
+
+fn nonce_of(request: &Request) -> String {
+    match request {
+        Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => claim.nonce.to_string(),
+        other => panic!("not a claim: {other:?}"),
+    }
+}
+
+#[test]
+fn a_grant_is_valid_from_when_it_was_asked_for() {
+    let mut rig = Rig::new();
+    rig.at(1_500);
+    rig.reply(rig.granted(100));
+    assert_eq!(rig.state(), LeaseState::Owned);
+    assert_eq!(rig.lease.remaining(rig.now), ms(DEADLINE - 1_500));
+    assert!(rig.may_start());
+    assert_eq!(rig.events(), ["lease.acquired token=100 ttl_ms=30000"]);
+}
+
+#[test]
+fn a_claim_whose_outcome_is_unknown_is_repeated_with_the_same_nonce() {
+    let mut rig = Rig::new();
+    let first = nonce_of(rig.requests()[0]);
+    rig.unknown();
+    rig.until_sent(5_000);
+    assert_eq!(nonce_of(rig.requests()[0]), first);
+    rig.reply(rig.granted(100));
+    assert!(rig.may_start());
+}
+
+#[test]
+fn an_answer_to_an_abandoned_claim_is_not_a_grant() {
+    let mut rig = Rig::new();
+    let abandoned = rig.last_attempt();
+    rig.until_sent(10_000);
+    rig.input(Input::Answered { attempt: abandoned, reply: rig.granted(100) });
+    assert_eq!(rig.state(), LeaseState::Unknown);
+    assert!(!rig.may_start());
+}
+
+#[test]
+fn a_grant_that_arrives_after_its_own_deadline_is_asked_for_again() {
+    let mut rig = Rig::new();
+    rig.asleep_until(DEADLINE);
+    rig.take();
+    rig.reply(rig.granted(100));
+    assert!(!rig.may_start());
+    assert_eq!(rig.requests().len(), 1, "asked again, at once");
+}
+
+#[test]
+fn a_waiter_comes_back_when_the_lease_has_run_out() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(4_000)));
+    assert_eq!(rig.state(), LeaseState::Other);
+    assert_eq!(rig.events(), ["lease.acquire_failed owner=other"]);
+    let sent = rig.until_sent(10_000);
+    assert!((4_001..=4_026).contains(&sent), "{sent}");
+    rig.reply(rig.granted(100));
+    assert!(rig.may_start(), "it had run out by itself: nothing to wait for");
+}
+
+#[test]
+fn a_waiter_is_woken_by_the_release() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.at(1_000);
+    rig.take();
+    rig.input(Input::Announced(Announcement::Released { name: name(), token: token(50) }));
+    assert_eq!(rig.requests().len(), 1);
+    rig.reply(rig.granted(100));
+    assert!(rig.may_start(), "the release was announced");
+}
+
+#[test]
+fn a_release_announced_while_asking_is_not_missed() {
+    let mut rig = Rig::new();
+    rig.take();
+    rig.input(Input::Announced(Announcement::Released { name: name(), token: token(50) }));
+    assert!(rig.requests().is_empty(), "one question at a time");
+    rig.reply(rig.held(50, ms(20_000)));
+    assert_eq!(rig.requests().len(), 1, "the answer was from before the release");
+    rig.reply(rig.held(50, ms(20_000)));
+    assert_eq!(rig.requests().len(), 1, "but one announcement is good for one question");
+}
+
+#[test]
+fn a_lease_that_is_free_too_early_is_not_worked_on_until_its_holder_must_have_stopped() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.at(1_000);
+    rig.input(Input::LookAgain);
+    rig.reply(rig.granted(100));
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+    assert!(!rig.may_start());
+    rig.until_sent(12_000);
+    rig.reply(rig.renewed());
+    assert!(!rig.may_start(), "held and renewed, but not to be worked on");
+    rig.at(20_199);
+    assert!(!rig.may_start(), "20 s and one percent");
+    rig.at(20_201);
+    assert!(rig.may_start());
+}
+
+#[test]
+fn a_recorded_release_needs_no_waiting_even_if_it_was_not_heard() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.at(1_000);
+    rig.input(Input::LookAgain);
+    let previous = Some(PreviousTerm { token: token(50), holder: other(), ended: Ended::Released });
+    rig.reply(Reply::Granted(Grant { token: token(100), server: rig.server(), wait_out: Duration::ZERO, previous }));
+    assert!(rig.may_start());
+}
+
+#[test]
+fn a_dead_holders_lease_is_told_apart_from_a_free_one() {
+    let mut rig = Rig::new();
+    let previous = Some(PreviousTerm { token: token(50), holder: other(), ended: Ended::Silently });
+    rig.reply(Reply::Granted(Grant { token: token(100), server: rig.server(), wait_out: Duration::ZERO, previous }));
+    assert_eq!(rig.events(), ["lease.acquired token=100 ttl_ms=30000", "lease.taken_over token=100 owner=other"]);
+}
+
+#[test]
+fn a_closed_namespace_is_waited_out_and_said_once() {
+    let mut rig = Rig::new();
+    rig.reply(Reply::Closed { remaining: ms(3_000) });
+    let events = rig.events();
+    assert!(events.len() == 1 && events[0].contains("no lease is granted for another 3s"), "{events:?}");
+    let sent = rig.until_sent(5_000);
+    assert!((3_001..=3_026).contains(&sent), "{sent}");
+    rig.take();
+    rig.reply(Reply::Closed { remaining: ms(1_000) });
+    assert!(rig.events().is_empty());
+}
+
+#[test]
+fn a_namespace_that_changed_is_entered_again_before_asking() {
+    let mut rig = Rig::new();
+    rig.take();
+    rig.reply(Reply::NotEntered);
+    assert!(rig.take().contains(&Action::Enter));
+    rig.at(60_000);
+    assert!(rig.requests().is_empty(), "nothing is asked of a store that was not entered");
+    rig.input(Input::Entered(Continuity::Reset));
+    assert_eq!(rig.requests().len(), 1);
+}
+
+#[test]
+fn a_claim_whose_term_is_over_gets_a_new_nonce() {
+    let mut rig = Rig::new();
+    let first = nonce_of(rig.requests()[0]);
+    rig.take();
+    rig.reply(Reply::TermOver);
+    assert_ne!(nonce_of(rig.requests()[0]), first);
+}
+
+#[test]
+fn a_stuck_lease_is_reported_and_looked_at_again() {
+    let mut rig = Rig::new();
+    rig.reply(Reply::Held(Held { by: other(), token: None, remaining: None, idle: None }));
+    assert!(rig.events()[0].contains("lease:report if nobody holds it"), "{:?}", rig.events());
+    assert!(rig.until_sent(11_000) >= 10_000);
+}
+
+#[test]
+fn a_misconfigured_store_is_not_asked_in_a_hot_loop() {
+    let mut rig = Rig::new();
+    for _ in 0..5 {
+        let attempt = rig.last_attempt();
+        let before = rig.now;
+        rig.input(Input::Failed { attempt, error: StoreError::new(ErrorKind::Configuration, "test: no permission") });
+        let limit = rig.now.as_nanos() / 1_000_000 + 11_000;
+        rig.until_sent(limit);
+        assert!(rig.now.since(before) >= ms(10_000));
+    }
+}
+
+#[test]
+fn giving_up_cleans_up_only_what_may_have_been_granted() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.take();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    assert_eq!(rig.lease.ending(), Some(&Ending::GivenUp));
+    assert!(rig.requests().is_empty());
+
+    let mut rig = Rig::new();
+    rig.take();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    assert!(matches!(rig.requests()[..], [Request::Abandon { .. }]));
+    rig.at(2_001);
+    assert_eq!(rig.lease.ending(), Some(&Ending::GivenUp));
+}
+
+#[test]
+fn a_holder_without_progress_is_taken_over_and_given_time_to_stop() {
+    let settings = LeaseSettings::builder().take_over_after(ms(12_000)).build().unwrap();
+    let mut rig = Rig::with(settings);
+    let held = |idle| {
+        Reply::Held(Held { by: other(), token: Some(token(50)), remaining: Some(ms(29_000)), idle: Some(ms(idle)) })
+    };
+    rig.reply(held(4_000));
+    let sent = rig.until_sent(10_000);
+    assert_eq!(sent, 8_001);
+    assert!(matches!(rig.requests()[..], [Request::TakeOver { victim, .. }] if *victim == token(50)));
+    // It has made progress in the meantime.
+    rig.reply(held(1_000));
+    assert_eq!(rig.until_sent(30_000), 8_001 + 11_001);
+    let previous = Some(PreviousTerm { token: token(50), holder: other(), ended: Ended::TakenOver });
+    rig.reply(Reply::Granted(Grant { token: token(100), server: rig.server(), wait_out: ms(3_000), previous }));
+    assert!(!rig.may_start());
+    rig.at(19_002 + 3_029);
+    assert!(!rig.may_start());
+    rig.at(19_002 + 3_031);
+    assert!(rig.may_start());
+}
+
+#[test]
+fn a_lease_handed_to_us_is_asked_for_at_once() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.take();
+    rig.input(Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: other() }));
+    assert!(rig.requests().is_empty());
+    rig.input(Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: me() }));
+    assert_eq!(rig.requests().len(), 1);
+}

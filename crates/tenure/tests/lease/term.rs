@@ -1,0 +1,252 @@
+//! Holding on, doubting, losing.
+
+use tenure::lease::{Action, Ending, Input, LeaseSettings, LeaseState, Loss, Permission};
+use tenure::store::{Continuity, Refusal, Reply, Request};
+use tenure::time::{Moment, ServerTime};
+
+use crate::rig::{DEADLINE, Rig, STOP_AT, ms, other, token};
+
+#[test]
+fn renewals_go_on_a_third_of_the_ttl_apart_and_move_the_deadline() {
+    let mut rig = Rig::holding();
+    let mut last = 0;
+    for _ in 0..20 {
+        let sent = rig.until_sent(last + 11_000);
+        assert!((9_000..=10_001).contains(&(sent - last)), "{sent} after {last}");
+        last = sent;
+        rig.at(sent + 100);
+        rig.reply(rig.renewed());
+        let deadline = Moment::ZERO + ms(sent + DEADLINE);
+        assert!(rig.lease.remaining(rig.now).abs_diff(deadline.since(rig.now)) <= ms(1), "counted from sending");
+        assert!(rig.may_start());
+    }
+}
+
+#[test]
+fn a_failed_renewal_stops_new_work_until_one_succeeds() {
+    let mut rig = Rig::holding();
+    rig.until_sent(11_000);
+    rig.take();
+    rig.unknown();
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+    assert_eq!(rig.permissions(), [Permission::HoldStarts { token: token(100) }]);
+    assert!(rig.lease.is_valid(rig.now), "work in flight goes on");
+    let before = rig.lease.remaining(rig.now);
+    rig.until_sent(15_000);
+    assert!(rig.lease.remaining(rig.now) <= before, "a failure moves no deadline");
+    rig.take();
+    rig.reply(rig.renewed());
+    assert_eq!(rig.state(), LeaseState::Owned);
+    assert_eq!(rig.permissions(), [Permission::MayStart { token: token(100) }]);
+    assert_eq!(rig.events(), ["lease.renewed token=100 ttl_ms=30000", "lease.recovered token=100"]);
+}
+
+#[test]
+fn an_attempt_that_hangs_is_given_up_on_without_being_told() {
+    let mut rig = Rig::holding();
+    let sent = rig.until_sent(11_000);
+    rig.at(sent + 1_998);
+    assert_eq!(rig.state(), LeaseState::Owned);
+    rig.at(sent + 2_001);
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+}
+
+#[test]
+fn two_full_attempts_are_made_before_work_is_cancelled() {
+    let mut rig = Rig::holding();
+    rig.take();
+    rig.at(STOP_AT - 1);
+    assert!(rig.requests().len() >= 2, "{} attempts", rig.requests().len());
+    assert!(rig.requests().iter().all(|request| matches!(request, Request::Renew { .. })));
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+    rig.take();
+    rig.at(STOP_AT);
+    assert_eq!(rig.permissions(), [Permission::MustCancel { gone_by: Moment::ZERO + ms(DEADLINE) }]);
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=unreachable"]);
+    assert!(!rig.lease.is_valid(rig.now));
+    rig.take();
+    rig.at(DEADLINE);
+    assert_eq!(rig.permissions(), [Permission::MustBeGone]);
+    assert!(rig.requests().is_empty(), "nothing is renewed or released while work may run");
+    assert_eq!(rig.lease.ending(), None);
+    rig.input(Input::WorkEnded);
+    assert!(matches!(rig.requests()[..], [Request::Release { .. }]));
+    rig.reply(Reply::Refused(Refusal::Missing));
+    assert_eq!(rig.lease.ending(), Some(&Ending::Lost(Loss::Unreachable)));
+}
+
+#[test]
+fn a_renewal_that_succeeds_too_late_does_not_undo_the_loss() {
+    let mut rig = Rig::holding();
+    let sent = rig.until_sent(11_000);
+    rig.asleep_until(STOP_AT);
+    rig.reply(Reply::Renewed { server: rig.server(), asked: None });
+    assert!(sent < STOP_AT);
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=expired"]);
+    rig.reply(rig.renewed());
+    assert!(!rig.lease.is_valid(rig.now));
+}
+
+#[test]
+fn waking_after_the_deadline_means_gone_not_cancelled() {
+    let mut rig = Rig::holding();
+    rig.asleep_until(3_600_000);
+    assert!(!rig.lease.is_valid(rig.now), "computed, before anything has woken");
+    assert_eq!(rig.state(), LeaseState::Unknown);
+    rig.input(Input::Tick);
+    assert_eq!(rig.permissions(), [Permission::MustBeGone]);
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=expired"]);
+}
+
+#[test]
+fn every_refusal_is_a_loss_with_its_own_reason() {
+    let cases = [
+        (Refusal::Taken { by: other() }, "taken owner=other"),
+        (Refusal::Missing, "missing"),
+        (Refusal::StoreReset, "store_reset"),
+        (Refusal::Revoked, "revoked"),
+        (Refusal::Stalled, "stalled"),
+    ];
+    for (refusal, reason) in cases {
+        let mut rig = Rig::holding();
+        rig.until_sent(11_000);
+        rig.take();
+        rig.reply(Reply::Refused(refusal));
+        assert_eq!(rig.events(), [format!("lease.lost token=100 reason={reason}")]);
+        assert_eq!(rig.permissions(), [Permission::MustCancel { gone_by: rig.now + ms(5_000) }]);
+        assert!(!rig.lease.is_valid(rig.now));
+    }
+}
+
+#[test]
+fn a_refusal_counts_even_when_the_attempt_was_given_up_on() {
+    let mut rig = Rig::holding();
+    rig.until_sent(11_000);
+    let abandoned = rig.last_attempt();
+    rig.unknown();
+    rig.until_sent(15_000);
+    rig.take();
+    rig.input(Input::Answered { attempt: abandoned, reply: Reply::Refused(Refusal::Missing) });
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=missing"]);
+}
+
+#[test]
+fn a_success_that_belongs_to_an_abandoned_attempt_moves_nothing() {
+    let mut rig = Rig::holding();
+    rig.until_sent(11_000);
+    let abandoned = rig.last_attempt();
+    rig.unknown();
+    let before = rig.lease.remaining(rig.now);
+    rig.input(Input::Answered { attempt: abandoned, reply: rig.renewed() });
+    assert_eq!(rig.lease.remaining(rig.now), before);
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+}
+
+#[test]
+fn a_server_clock_that_jumped_ends_the_term() {
+    for shift in [-3_600_000_000_i64, -1_000_000, 1_000_000, 3_600_000_000] {
+        let mut rig = Rig::holding();
+        rig.until_sent(11_000);
+        let server = ServerTime::from_micros(rig.server().as_micros().saturating_add_signed(shift));
+        rig.take();
+        rig.reply(Reply::Renewed { server, asked: None });
+        assert_eq!(rig.events(), ["lease.lost token=100 reason=clock_step"], "{shift}");
+    }
+}
+
+#[test]
+fn a_replaced_connection_defers_starts_and_keeps_the_deadline() {
+    let mut rig = Rig::holding();
+    rig.at(5_000);
+    let before = rig.lease.remaining(rig.now);
+    rig.input(Input::ConnectionLost);
+    assert!(!rig.may_start());
+    assert_eq!(rig.state(), LeaseState::Owned, "deferred, not in doubt");
+    rig.at(5_500);
+    rig.input(Input::Entered(Continuity::Same));
+    assert!(rig.may_start());
+    assert_eq!(rig.lease.remaining(rig.now), before - ms(500));
+    assert!(rig.events().is_empty());
+}
+
+#[test]
+fn a_connection_that_is_not_replaced_in_time_puts_the_lease_in_doubt() {
+    let mut rig = Rig::holding();
+    rig.at(5_000);
+    rig.input(Input::ConnectionLost);
+    rig.at(6_999);
+    assert_eq!(rig.state(), LeaseState::Owned);
+    rig.at(7_000);
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+    rig.at(STOP_AT);
+    assert!(rig.requests().is_empty(), "there is nobody to ask");
+    assert!(rig.events().last().unwrap().ends_with("reason=unreachable"));
+}
+
+#[test]
+fn a_store_that_may_have_lost_data_is_asked_before_new_work_starts() {
+    let mut rig = Rig::holding();
+    rig.at(5_000);
+    rig.input(Input::ConnectionLost);
+    rig.input(Input::Entered(Continuity::Changed));
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+    assert!(matches!(rig.requests()[..], [Request::Renew { .. }]));
+    rig.reply(rig.renewed());
+    assert!(rig.may_start());
+}
+
+#[test]
+fn a_store_with_other_data_is_a_loss_at_once() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Entered(Continuity::Reset));
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=store_reset"]);
+    rig.take();
+    rig.input(Input::WorkEnded);
+    assert_eq!(rig.lease.ending(), Some(&Ending::Lost(Loss::StoreReset)));
+    assert!(rig.requests().is_empty(), "there is nothing of ours in it");
+}
+
+#[test]
+fn renewals_stop_when_the_work_makes_no_progress() {
+    let settings = LeaseSettings::builder().stall_after(ms(15_000)).build().unwrap();
+    let mut rig = Rig::holding_with(settings);
+    let sent = rig.until_sent(11_000);
+    rig.reply(rig.renewed());
+    rig.take();
+    rig.at(sent + STOP_AT - 1);
+    assert!(rig.requests().is_empty(), "no progress since the beginning");
+    rig.at(sent + STOP_AT);
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=stalled"]);
+}
+
+#[test]
+fn progress_reopens_the_gate_and_travels_with_the_renewal() {
+    let settings = LeaseSettings::builder().stall_after(ms(15_000)).build().unwrap();
+    let mut rig = Rig::holding_with(settings);
+    rig.until_sent(11_000);
+    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: false, .. }]));
+    rig.reply(rig.renewed());
+    rig.at(26_000);
+    rig.take();
+    rig.input(Input::Progress);
+    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: true, .. }]));
+}
+
+#[test]
+fn wake_ups_that_are_out_of_date_change_nothing() {
+    let mut rig = Rig::holding();
+    let mut wakes = Vec::new();
+    for _ in 0..3 {
+        rig.until_sent(200_000);
+        rig.reply(rig.renewed());
+        wakes.extend(rig.take().into_iter().filter_map(|action| match action {
+            Action::Wake { epoch, .. } => Some(epoch),
+            _ => None,
+        }));
+    }
+    wakes.pop();
+    for stale in wakes {
+        rig.input(Input::Wake(stale));
+        assert!(rig.actions.is_empty());
+    }
+}
