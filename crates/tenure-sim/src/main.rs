@@ -1,2 +1,91 @@
-//! x
-fn main() {}
+//! The simulator as a program.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use tenure_sim::campaign;
+use tenure_sim::world::World;
+
+const USAGE: &str = "\
+Runs Tenure's decisions in simulated worlds, one per seed.
+
+Usage: tenure-sim [--seeds N] [--seed S] [--trace] [--jobs N]
+
+  --seeds N   how many worlds (default 1000)
+  --seed S    the first seed (default 0); alone, run just this one
+  --trace     print everything that was seen, one world only
+  --jobs N    how many threads (default: all cores)
+
+Exits with 0 if everything held, 1 if something did not, 64 for wrong usage.";
+
+struct Options {
+    first: u64,
+    count: u64,
+    trace: bool,
+    jobs: usize,
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let (mut first, mut count, mut trace) = (None, None, false);
+    let mut jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    while let Some(flag) = args.next() {
+        let mut number = || {
+            let value = args.next().ok_or(format!("{flag} needs a number"))?;
+            value.parse::<u64>().map_err(|_| format!("{flag} needs a number, not {value:?}"))
+        };
+        match flag.as_str() {
+            "--seeds" => count = Some(number()?),
+            "--seed" => first = Some(number()?),
+            "--jobs" => jobs = usize::try_from(number()?).map_err(|_| "too many jobs".to_owned())?,
+            "--trace" => trace = true,
+            "--help" | "-h" => return Ok(None),
+            other => return Err(format!("unknown argument {other:?}")),
+        }
+    }
+    let count = count.unwrap_or(if first.is_some() { 1 } else { 1_000 });
+    if trace && count != 1 {
+        return Err("--trace is for one world: add --seed S".to_owned());
+    }
+    Ok(Some(Options { first: first.unwrap_or(0), count, trace, jobs }))
+}
+
+fn main() -> ExitCode {
+    let options = match parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(message) => {
+            eprintln!("tenure-sim: {message}\n\n{USAGE}");
+            return ExitCode::from(64);
+        }
+    };
+    if options.trace {
+        let outcome = World::run(options.first, None, true);
+        return report(options.first, outcome.violation);
+    }
+    let started = Instant::now();
+    let summary = campaign::run(options.first, options.count, None, options.jobs);
+    print!("{summary}");
+    println!("took {:.1?}", started.elapsed());
+    match summary.failure {
+        Some((seed, violation)) => report(seed, Some(violation)),
+        None => report(options.first, None),
+    }
+}
+
+fn report(seed: u64, violation: Option<tenure_sim::world::Violation>) -> ExitCode {
+    match violation {
+        Some(violation) => {
+            println!("VIOLATED in the world of seed {seed}, at {}s: {}", violation.at, violation.invariant);
+            println!("  {}", violation.message);
+            println!("  replay with: cargo xtask sim --seed {seed} --trace");
+            ExitCode::FAILURE
+        }
+        None => {
+            println!("everything held");
+            ExitCode::SUCCESS
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! The life of one term, from the first request to the last goodbye, as a state machine without I/O.
 //!
-//! [`Lease::step`] takes a moment and an [`Input`] and returns [`Action`]s. It reads no clock, draws no randomness that
+//! [`Lease::step`] takes a reading of the clock and an [`Input`] and returns [`Action`]s. It reads no clock, draws no randomness that
 //! was not given to it, and waits for nothing, so the same code runs under an async runtime and in the simulator.
 //!
 //! ```text
@@ -43,7 +43,7 @@ pub use signal::{Action, Attempt, Epoch, Input, LeaseState, Permission, Wish};
 
 use crate::flaw::Planted;
 use crate::name::{InstanceId, LeaseName};
-use crate::time::Moment;
+use crate::time::{Moment, Now};
 use crate::token::{Nonce, Token};
 
 /// One pursuit of a lease and the term it leads to.
@@ -56,14 +56,14 @@ use crate::token::{Nonce, Token};
 /// use std::sync::Arc;
 /// use tenure::lease::{Action, Input, Lease, LeaseSettings, LeaseState};
 /// use tenure::store::Request;
-/// use tenure::time::Moment;
+/// use tenure::time::Now;
 /// use tenure::{InstanceId, LeaseName};
 ///
 /// let settings = Arc::new(LeaseSettings::default());
 /// let mut lease = Lease::new(LeaseName::role("cleanup")?, InstanceId::new("api-1")?, settings, 42);
-/// let actions = lease.step(Moment::ZERO, Input::Tick);
+/// let actions = lease.step(Now::default(), Input::Tick);
 /// assert!(matches!(&actions[0], Action::Send { request: Request::Acquire { .. }, .. }));
-/// assert_eq!(lease.state(Moment::ZERO), LeaseState::Unknown);
+/// assert_eq!(lease.state(Now::default()), LeaseState::Unknown);
 /// # Ok::<(), tenure::NameError>(())
 /// ```
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl Lease {
     }
 
     /// Takes in what happened and returns what is to be done about it, in order.
-    pub fn step(&mut self, now: Moment, input: Input) -> Vec<Action> {
+    pub fn step(&mut self, now: Now, input: Input) -> Vec<Action> {
         match &input {
             Input::Wake(epoch) if *epoch != self.epoch => return Vec::new(),
             Input::Wake(_) => self.armed = None,
@@ -135,8 +135,8 @@ impl Lease {
         self.phase = match std::mem::replace(&mut self.phase, Phase::Over(Ending::GivenUp)) {
             Phase::Pursuing(pursuit) => pursuit.step(now, input, context),
             Phase::Holding(term) => term.step(now, input, context),
-            Phase::Falling(fall) => fall.step(now, input, context),
-            Phase::Parting(parting) => parting.step(now, input, context),
+            Phase::Falling(fall) => fall.step(now.moment, input, context),
+            Phase::Parting(parting) => parting.step(now.moment, input, context),
             Phase::Over(ending) => Phase::Over(ending),
         };
         self.tell_permission(now);
@@ -145,20 +145,20 @@ impl Lease {
     }
 
     /// The lease as its user sees it.
-    pub fn state(&self, now: Moment) -> LeaseState {
+    pub fn state(&self, now: Now) -> LeaseState {
         match &self.phase {
             Phase::Pursuing(pursuit) => pursuit.state(),
-            Phase::Holding(term) if now < term.deadline => term.state(now),
+            Phase::Holding(term) if now.moment < term.deadline => term.state(now),
             _ => LeaseState::Unknown,
         }
     }
 
-    /// What work may do.
-    pub fn permission(&self, now: Moment) -> Permission {
+    /// What work may do, computed at every look.
+    pub fn permission(&self, now: Now) -> Permission {
         match &self.phase {
             Phase::Pursuing(_) => Permission::None,
-            Phase::Holding(term) => term.permission(now),
-            Phase::Falling(fall) => fall.permission(now),
+            Phase::Holding(term) => term.permission(now, &self.context),
+            Phase::Falling(fall) => fall.permission(now.moment),
             Phase::Parting(_) | Phase::Over(_) => Permission::MustBeGone,
         }
     }
@@ -205,7 +205,7 @@ impl Lease {
         &self.context.name
     }
 
-    fn tell_permission(&mut self, now: Moment) {
+    fn tell_permission(&mut self, now: Now) {
         let permission = self.permission(now);
         if permission != self.told {
             self.told = permission;
@@ -213,11 +213,11 @@ impl Lease {
         }
     }
 
-    fn arm(&mut self, now: Moment) {
+    fn arm(&mut self, now: Now) {
         let wanted = match &self.phase {
             Phase::Pursuing(pursuit) => pursuit.next_wake(&self.context),
             Phase::Holding(term) => Some(term.next_wake(now, &self.context)),
-            Phase::Falling(fall) => fall.next_wake(now),
+            Phase::Falling(fall) => fall.next_wake(now.moment),
             Phase::Parting(parting) => Some(parting.next_wake(&self.context)),
             Phase::Over(_) => None,
         };

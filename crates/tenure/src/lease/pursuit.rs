@@ -10,7 +10,7 @@ use crate::event::Happening;
 use crate::flaw::Flaw;
 use crate::name::InstanceId;
 use crate::store::{Announcement, Continuity, Ended, Grant, Held, Reply, Request};
-use crate::time::{FIXED_SLACK, Moment, ServerReading, deadline};
+use crate::time::{FIXED_SLACK, Moment, Now, ServerReading, Steady, deadline};
 use crate::token::{Nonce, Token};
 
 #[derive(Debug)]
@@ -42,9 +42,9 @@ struct Rival {
     owner: InstanceId,
     token: Option<Token>,
     /// Before this moment it cannot have run out by itself.
-    earliest_end: Moment,
+    earliest_end: Steady,
     /// By this moment it has, unless it was renewed.
-    latest_end: Moment,
+    latest_end: Steady,
     /// When the holder may be taken over for lack of progress.
     stale_at: Option<Moment>,
 }
@@ -77,17 +77,18 @@ impl Pursuit {
         }
     }
 
-    pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Context) -> Phase {
+    pub(super) fn step(mut self, clocks: Now, input: Input, ctx: &mut Context) -> Phase {
+        let now = clocks.moment;
         match input {
             Input::Wish(_) => return self.give_up(now, ctx),
             Input::Answered { attempt, reply } if self.is_asking(attempt) => {
                 let sent = self.asking.take().map_or(now, |in_flight| in_flight.sent);
                 match reply {
-                    Reply::Granted(grant) => match self.begin(now, sent, &grant, ctx) {
+                    Reply::Granted(grant) => match self.begin(clocks, sent, &grant, ctx) {
                         Some(term) => return Phase::Holding(term),
                         None => self.next_at = now,
                     },
-                    other => self.refused(now, sent, other, ctx),
+                    other => self.refused(clocks, sent, other, ctx),
                 }
             }
             Input::Failed { attempt, error } if self.is_asking(attempt) => {
@@ -113,7 +114,7 @@ impl Pursuit {
                 self.next_at = now;
             }
             Input::LookAgain => self.next_at = now,
-            Input::Announced(announcement) => self.heard(now, announcement, ctx),
+            Input::Announced(announcement) => self.heard(clocks, announcement, ctx),
             _ => {}
         }
         self.look_at_clock(now, ctx);
@@ -148,7 +149,8 @@ impl Pursuit {
     }
 
     /// The lease is ours, unless the good news came too late to be true.
-    fn begin(&mut self, now: Moment, sent: Moment, grant: &Grant, ctx: &mut Context) -> Option<Term> {
+    fn begin(&mut self, clocks: Now, sent: Moment, grant: &Grant, ctx: &mut Context) -> Option<Term> {
+        let now = clocks.moment;
         let settings = ctx.settings.clone();
         let counted_from = if ctx.planted.has(Flaw::DeadlineFromReceipt) { now } else { sent };
         let valid_until = deadline(counted_from, settings.ttl(), settings.clock_error());
@@ -157,7 +159,7 @@ impl Pursuit {
             return None;
         }
         let wait_out = grant.wait_out + settings.clock_error().of(grant.wait_out);
-        let not_before = (now + wait_out).max(self.early_grant(now, grant));
+        let not_before = (clocks.steady + wait_out).max(self.early_grant(clocks, grant));
         let reading = ServerReading { server: grant.server, sent, received: now };
         ctx.tell(Some(grant.token), Happening::Acquired { ttl: settings.ttl() });
         if let Some(previous) = &grant.previous
@@ -166,13 +168,13 @@ impl Pursuit {
         {
             ctx.tell(Some(grant.token), Happening::TakenOver { owner: previous.holder.clone() });
         }
-        Some(Term::new(now, grant.token, valid_until, reading, not_before, ctx))
+        Some(Term::new(clocks, grant.token, valid_until, reading, not_before, ctx))
     }
 
     /// A lease that became free before it could have run out, and that nobody is known to have let go of, may still be
     /// relied on by whoever had it: until when that lasts.
-    fn early_grant(&self, now: Moment, grant: &Grant) -> Moment {
-        let Obstacle::Somebody(rival) = &self.obstacle else { return Moment::ZERO };
+    fn early_grant(&self, clocks: Now, grant: &Grant) -> Steady {
+        let Obstacle::Somebody(rival) = &self.obstacle else { return Steady::ZERO };
         let let_go = grant.previous.as_ref().is_some_and(|previous| {
             rival.token == Some(previous.token)
                 && match previous.ended {
@@ -182,13 +184,14 @@ impl Pursuit {
                     Ended::Silently | Ended::Revoked => false,
                 }
         });
-        if let_go || now >= rival.earliest_end { Moment::ZERO } else { rival.latest_end }
+        if let_go || clocks.steady >= rival.earliest_end { Steady::ZERO } else { rival.latest_end }
     }
 
-    fn refused(&mut self, now: Moment, sent: Moment, reply: Reply, ctx: &mut Context) {
+    fn refused(&mut self, clocks: Now, sent: Moment, reply: Reply, ctx: &mut Context) {
+        let now = clocks.moment;
         self.failures = 0;
         match reply {
-            Reply::Held(held) => self.held(now, sent, held, ctx),
+            Reply::Held(held) => self.held(clocks, sent, held, ctx),
             Reply::Closed { remaining } => {
                 self.next_at = now + ctx.after_expiry(remaining);
                 if self.obstacle != Obstacle::Closed {
@@ -217,7 +220,8 @@ impl Pursuit {
         }
     }
 
-    fn held(&mut self, now: Moment, sent: Moment, held: Held, ctx: &mut Context) {
+    fn held(&mut self, clocks: Now, sent: Moment, held: Held, ctx: &mut Context) {
+        let now = clocks.moment;
         let error = ctx.settings.clock_error();
         let stuck = held.remaining.is_none();
         let remaining = held.remaining.unwrap_or_else(|| ctx.settings.renew_every());
@@ -225,11 +229,14 @@ impl Pursuit {
             (Some(limit), Some(idle), Some(_)) => Some(now + limit.saturating_sub(idle) + Duration::from_millis(1)),
             _ => None,
         };
+        // The store spoke after the request was sent and before the reply was here.
+        let shortest =
+            remaining.saturating_sub(now.since(sent)).saturating_sub(error.of(remaining)).saturating_sub(FIXED_SLACK);
         let rival = Rival {
             owner: held.by,
             token: held.token,
-            earliest_end: sent + remaining.saturating_sub(error.of(remaining)).saturating_sub(FIXED_SLACK),
-            latest_end: now + remaining + error.of(remaining),
+            earliest_end: clocks.steady + shortest,
+            latest_end: clocks.steady + remaining + error.of(remaining),
             stale_at,
         };
         self.next_at = now + ctx.after_expiry(remaining);
@@ -251,13 +258,14 @@ impl Pursuit {
         self.obstacle = Obstacle::Somebody(rival);
     }
 
-    fn heard(&mut self, now: Moment, announcement: Announcement, ctx: &Context) {
+    fn heard(&mut self, clocks: Now, announcement: Announcement, ctx: &Context) {
+        let now = clocks.moment;
         match announcement {
             Announcement::Released { name, token } if name == ctx.name => {
                 if let Obstacle::Somebody(rival) = &mut self.obstacle
                     && rival.token.is_some_and(|seen| seen <= token)
                 {
-                    rival.earliest_end = now;
+                    rival.earliest_end = clocks.steady;
                 }
                 self.announced_over = Some(token);
                 self.next_at = now;

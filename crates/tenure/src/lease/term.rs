@@ -7,7 +7,7 @@ use crate::event::Happening;
 use crate::flaw::Flaw;
 use crate::name::InstanceId;
 use crate::store::{Announcement, Ask, Continuity, Refusal, Reply, Request};
-use crate::time::{Moment, ServerReading, ServerTime, deadline};
+use crate::time::{Moment, Now, ServerReading, ServerTime, Steady, deadline};
 use crate::token::Token;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Term {
     failures: u32,
     trust: Trust,
     /// Somebody before us may rely on the lease until then.
-    not_before: Moment,
+    wait_out: Option<Steady>,
     last_progress: Moment,
     progressed: bool,
     goodbye: Option<Goodbye>,
@@ -56,13 +56,14 @@ enum Farewell {
 
 impl Term {
     pub(super) fn new(
-        now: Moment,
+        clocks: Now,
         token: Token,
         deadline: Moment,
         reading: ServerReading,
-        not_before: Moment,
+        not_before: Steady,
         ctx: &mut Context,
     ) -> Self {
+        let now = clocks.moment;
         ctx.actions.push(Action::Deadline(deadline));
         let interval = ctx.settings.renew_every();
         Self {
@@ -75,28 +76,41 @@ impl Term {
             renewing: None,
             failures: 0,
             trust: Trust::Certain,
-            not_before,
+            wait_out: Some(not_before).filter(|until| *until > clocks.steady),
             last_progress: now,
             progressed: false,
             goodbye: None,
         }
     }
 
-    pub(super) fn state(&self, now: Moment) -> LeaseState {
-        if self.trust == Trust::Uncertain || now < self.not_before { LeaseState::Uncertain } else { LeaseState::Owned }
+    pub(super) fn state(&self, clocks: Now) -> LeaseState {
+        if self.trust == Trust::Uncertain || self.waits(clocks) { LeaseState::Uncertain } else { LeaseState::Owned }
     }
 
-    pub(super) fn permission(&self, now: Moment) -> Permission {
+    pub(super) fn permission(&self, clocks: Now, ctx: &Context) -> Permission {
+        let now = clocks.moment;
         let token = self.token;
+        // Computed, so that whoever looks before we have been woken is not told what was true then.
+        if now >= self.deadline {
+            return Permission::MustBeGone;
+        }
+        if now >= self.deadline - ctx.settings.stop_budget() {
+            return Permission::MustCancel { gone_by: self.deadline };
+        }
         match &self.goodbye {
             Some(goodbye) if now >= goodbye.cancel_at => Permission::MustCancel { gone_by: self.deadline },
             Some(_) => Permission::HoldStarts { token },
-            None if self.trust == Trust::Certain && now >= self.not_before => Permission::MayStart { token },
+            None if self.trust == Trust::Certain && !self.waits(clocks) => Permission::MayStart { token },
             None => Permission::HoldStarts { token },
         }
     }
 
-    pub(super) fn next_wake(&self, now: Moment, ctx: &Context) -> Moment {
+    fn waits(&self, clocks: Now) -> bool {
+        self.wait_out.is_some_and(|until| clocks.steady < until)
+    }
+
+    pub(super) fn next_wake(&self, clocks: Now, ctx: &Context) -> Moment {
+        let now = clocks.moment;
         let mut at = self.deadline - ctx.settings.stop_budget();
         let mut sooner = |moment: Option<Moment>| at = at.min(moment.unwrap_or(at));
         sooner(match &self.renewing {
@@ -106,12 +120,17 @@ impl Term {
         if let Trust::Deferred { until } = self.trust {
             sooner(Some(until));
         }
-        sooner(Some(self.not_before).filter(|at| *at > now));
+        sooner(self.wait_out.map(|until| now + until.since(clocks.steady)));
         sooner(self.goodbye.as_ref().map(|goodbye| goodbye.cancel_at).filter(|at| *at > now));
         at
     }
 
-    pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Context) -> Phase {
+    pub(super) fn step(mut self, clocks: Now, input: Input, ctx: &mut Context) -> Phase {
+        let now = clocks.moment;
+        if self.wait_out.is_some() && !self.waits(clocks) {
+            self.wait_out = None;
+            self.last_progress = now;
+        }
         // Before anything else: a reply that comes too late is not success.
         if now >= self.deadline - ctx.settings.stop_budget() {
             if let Input::Answered { reply: Reply::Refused(refusal), .. } = input {
@@ -214,7 +233,8 @@ impl Term {
             let request = Request::Renew {
                 holding: ctx.holding(self.token),
                 ttl: ctx.settings.ttl(),
-                progressed: std::mem::take(&mut self.progressed),
+                // Waiting for somebody else to stop is all the progress there can be.
+                progressed: std::mem::take(&mut self.progressed) || self.wait_out.is_some(),
             };
             self.renewing = Some(ctx.send(now, request));
         }
@@ -229,7 +249,8 @@ impl Term {
     }
 
     fn stalled(&self, at: Moment, ctx: &Context) -> bool {
-        ctx.settings.stall_after().is_some_and(|limit| at.since(self.last_progress) >= limit)
+        let limit = ctx.settings.stall_after().filter(|_| self.wait_out.is_none());
+        limit.is_some_and(|limit| at.since(self.last_progress) >= limit)
     }
 
     /// Takes in a renewal that succeeded.

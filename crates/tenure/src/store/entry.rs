@@ -9,11 +9,20 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::Reply;
 use crate::token::Token;
 
-/// Which incarnation of a namespace's data this is. Grows; minted like a token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Generation(pub u64);
+/// Which incarnation of a namespace's data this is.
+///
+/// The number grows and is minted like a token. It alone would not do: two processes that remember the same number can
+/// each mint the next one, for two different losses. So whoever mints a generation stamps it, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Generation {
+    /// Grows with every generation.
+    pub number: u64,
+    /// Chance, to tell generations with one number apart.
+    pub stamp: u64,
+}
 
 /// Which run of the server this is: another value after every restart, failover included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,6 +33,8 @@ pub struct ServerRun(pub u128);
 pub struct Entry {
     /// What it remembers, unless it is new.
     pub memory: Option<NamespaceMemory>,
+    /// A random number, which becomes the stamp of the generation if this entry mints one.
+    pub stamp: u64,
     /// The longest ttl it uses. The namespace's own is raised to it.
     pub max_ttl: Duration,
     /// The operator's word that nobody holds anything: a namespace without a record opens at once.
@@ -127,14 +138,27 @@ impl NamespaceMemory {
         self.high_water = self.high_water.max(token);
     }
 
+    /// Remembers whatever tokens a reply shows, one's own and those of others.
+    pub fn learn(&mut self, reply: &Reply) {
+        match reply {
+            Reply::Granted(grant) => self.saw(grant.token),
+            Reply::HandedOver { token } => self.saw(*token),
+            Reply::Held(held) => held.token.into_iter().for_each(|token| self.saw(token)),
+            Reply::Lease(report) => report.last.iter().for_each(|last| self.saw(last.token)),
+            _ => {}
+        }
+    }
+
     /// Takes in what a later entry found, and says what that means for everything held.
     pub fn reenter(&mut self, entered: &Entered) -> Continuity {
-        let continuity = if !entered.minted && entered.generation > self.generation {
-            Continuity::Reset
-        } else if entered.generation == self.generation && entered.run == self.run && !entered.rolled_back {
-            Continuity::Same
-        } else {
+        let continuity = if entered.minted {
             Continuity::Changed
+        } else if entered.generation != self.generation {
+            Continuity::Reset
+        } else if entered.run != self.run || entered.rolled_back {
+            Continuity::Changed
+        } else {
+            Continuity::Same
         };
         let high_water = self.high_water;
         *self = Self { max_ttl: self.max_ttl.max(entered.max_ttl), ..Self::of(entered) };
@@ -149,8 +173,8 @@ mod tests {
 
     #[test]
     fn what_a_later_entry_means_for_everything_held() {
-        let entered = |generation, minted, run| Entered {
-            generation: Generation(generation),
+        let entered = |number, minted, run| Entered {
+            generation: Generation { number, stamp: 1 },
             minted,
             run: ServerRun(run),
             max_ttl: Duration::from_secs(30),
@@ -164,6 +188,11 @@ mod tests {
             ("restarted, somebody else noticed first", entered(5, false, 2), Continuity::Changed),
             ("lost, we wrote the new generation", entered(6, true, 1), Continuity::Changed),
             ("lost, somebody else did", entered(6, false, 1), Continuity::Reset),
+            (
+                "lost, somebody else wrote a generation with the same number",
+                Entered { generation: Generation { number: 5, stamp: 2 }, ..entered(5, false, 1) },
+                Continuity::Reset,
+            ),
             ("lost and restarted, somebody else wrote", entered(9, false, 2), Continuity::Reset),
             ("tokens went back", Entered { rolled_back: true, ..entered(5, false, 1) }, Continuity::Changed),
         ];

@@ -3,15 +3,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Moment;
+use super::{Moment, Now};
 
 /// A clock whose readings never go back and that keeps counting while the machine sleeps.
 ///
 /// [`SystemClock`](super::SystemClock) is the real one. Decisions in this crate take a [`Moment`] as an argument and
 /// never read a clock themselves; the clock is read at the edge.
 pub trait LeaseClock: Send + Sync {
+    /// Both readings, taken together.
+    fn read(&self) -> Now;
+
     /// The current moment.
-    fn now(&self) -> Moment;
+    fn now(&self) -> Moment {
+        self.read().moment
+    }
 }
 
 /// A clock that stands still until it is told to move.
@@ -37,7 +42,7 @@ impl ManualClock {
 }
 
 impl LeaseClock for ManualClock {
-    fn now(&self) -> Moment {
-        Moment::from_nanos(self.0.load(Ordering::Acquire))
+    fn read(&self) -> Now {
+        Now::undisturbed(Moment::from_nanos(self.0.load(Ordering::Acquire)))
     }
 }

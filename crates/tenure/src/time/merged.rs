@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::Moment;
+use super::{Moment, Now, Steady};
 
 /// Differences below this are the noise of reading two clocks one after the other, and are not counted.
 ///
@@ -10,7 +10,7 @@ use super::Moment;
 /// [deadline](super::deadline) covers.
 const NOISE: i64 = 500_000;
 
-/// Merges boot time and wall time: each reading advances by the larger of the two elapsed times, and a wall clock that
+/// Merges boot time and wall time into the lease clock: each reading advances by the larger of the two elapsed times, and a wall clock that
 /// is set back is ignored.
 ///
 /// Pure: both readings come in as values, so the simulator runs this very code. It holds one offset per clock, each of
@@ -23,10 +23,12 @@ const NOISE: i64 = 500_000;
 /// let clock = MergedClock::starting_at(0, 1_700_000_000 * SECOND);
 /// // One second of boot time; meanwhile someone set the wall clock an hour ahead.
 /// let now = clock.read(SECOND, (1_700_000_000 + 3_600) * SECOND);
-/// assert_eq!(now.as_nanos(), 3_600_000_000_000);
+/// assert_eq!(now.moment.as_nanos(), 3_600_000_000_000);
+/// assert_eq!(now.steady.since(tenure::time::Steady::ZERO).as_secs(), 1);
 /// ```
 #[derive(Debug)]
 pub struct MergedClock {
+    started_at_boot: i64,
     boot_offset: AtomicI64,
     wall_offset: AtomicI64,
 }
@@ -34,11 +36,15 @@ pub struct MergedClock {
 impl MergedClock {
     /// A clock that reads zero for these two readings (nanoseconds of boot time, nanoseconds since the Unix epoch).
     pub fn starting_at(boot: i64, wall: i64) -> Self {
-        Self { boot_offset: AtomicI64::new(boot.saturating_neg()), wall_offset: AtomicI64::new(wall.saturating_neg()) }
+        Self {
+            started_at_boot: boot,
+            boot_offset: AtomicI64::new(boot.saturating_neg()),
+            wall_offset: AtomicI64::new(wall.saturating_neg()),
+        }
     }
 
     /// The merged time for a pair of readings taken together.
-    pub fn read(&self, boot: i64, wall: i64) -> Moment {
+    pub fn read(&self, boot: i64, wall: i64) -> Now {
         let by_boot = boot.saturating_add(self.boot_offset.load(Ordering::Acquire));
         let by_wall = wall.saturating_add(self.wall_offset.load(Ordering::Acquire));
         let lead = by_wall.saturating_sub(by_boot);
@@ -54,7 +60,11 @@ impl MergedClock {
             }
             by_boot
         };
-        Moment::from_nanos(u64::try_from(now).unwrap_or(0))
+        let nanos = |signed: i64| u64::try_from(signed).unwrap_or(0);
+        Now {
+            moment: Moment::from_nanos(nanos(now)),
+            steady: Steady::from_nanos(nanos(boot.saturating_sub(self.started_at_boot))),
+        }
     }
 }
 
@@ -69,9 +79,9 @@ mod tests {
     #[test]
     fn a_backward_wall_step_is_ignored_and_later_forward_time_still_counts() {
         let clock = MergedClock::starting_at(0, 0);
-        assert_eq!(clock.read(1_000 * MS, -3_600_000 * MS).as_nanos(), 1_000_000_000);
+        assert_eq!(clock.read(1_000 * MS, -3_600_000 * MS).moment.as_nanos(), 1_000_000_000);
         // From the new wall reading on, a forward gap counts again.
-        assert_eq!(clock.read(2_000 * MS, -3_600_000 * MS + 5_000 * MS).as_nanos(), 6_000_000_000);
+        assert_eq!(clock.read(2_000 * MS, -3_600_000 * MS + 5_000 * MS).moment.as_nanos(), 6_000_000_000);
     }
 
     #[test]
@@ -80,7 +90,7 @@ mod tests {
         let mut now = Moment::ZERO;
         for step in 1..=1_000_000_i64 {
             let noise = if step % 2 == 0 { 400_000 } else { -400_000 };
-            now = clock.read(step * 1_000, step * 1_000 + noise);
+            now = clock.read(step * 1_000, step * 1_000 + noise).moment;
         }
         assert!(now.as_nanos() < 1_003_000_000, "{now}");
     }
@@ -95,7 +105,7 @@ mod tests {
             for (elapsed, shift) in steps {
                 boot += elapsed * MS;
                 wall += (elapsed + shift) * MS;
-                let now = clock.read(boot, wall).as_nanos() as i64;
+                let now = clock.read(boot, wall).moment.as_nanos() as i64;
                 for &(earlier, earlier_boot, earlier_wall) in &seen {
                     prop_assert!(now >= earlier, "went back");
                     let elapsed = (boot - earlier_boot).max(wall - earlier_wall);

@@ -62,6 +62,53 @@ impl fmt::Display for Moment {
     }
 }
 
+/// A point on this process's *steady* clock: boot time alone, in nanoseconds since the clock's own beginning.
+///
+/// The lease clock may run ahead of true time, when somebody sets the wall clock; that ends one's own term early and is
+/// safe. Waiting for *somebody else's* term to end is the other way round: there a clock that runs ahead is the
+/// danger, and this one does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Steady(u64);
+
+impl Steady {
+    /// The beginning of the clock.
+    pub const ZERO: Self = Self(0);
+
+    /// The point this many nanoseconds after the clock's beginning.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// The time since `earlier`, zero when `earlier` is not earlier.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Steady {
+    type Output = Self;
+
+    fn add(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(saturating_nanos(span)))
+    }
+}
+
+/// One reading of both local clocks, taken together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// By the lease clock, which never runs slow: for one's own deadlines.
+    pub moment: Moment,
+    /// By the steady clock, which never runs fast: for waiting until somebody else's lease has ended.
+    pub steady: Steady,
+}
+
+impl Now {
+    /// A reading of clocks that have never been set: both show the same.
+    pub const fn undisturbed(moment: Moment) -> Self {
+        Self { moment, steady: Steady(moment.0) }
+    }
+}
+
 /// The store's own time, in microseconds since the Unix epoch.
 ///
 /// It is the store's wall clock and may jump; nothing here compares it with a [`Moment`] except to *detect* such jumps.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::{LeaseClock, MergedClock, Moment};
+use super::{LeaseClock, MergedClock, Now};
 
 /// How far apart the two boot-time readings around a wall-clock reading may be before the pair is read again.
 const CLOSE_ENOUGH: i64 = 100_000;
@@ -23,7 +23,7 @@ const CLOSE_ENOUGH: i64 = 100_000;
 pub struct SystemClock;
 
 impl LeaseClock for SystemClock {
-    fn now(&self) -> Moment {
+    fn read(&self) -> Now {
         static CLOCK: OnceLock<MergedClock> = OnceLock::new();
         let (boot, wall) = read_both();
         CLOCK.get_or_init(|| MergedClock::starting_at(boot, wall)).read(boot, wall)

@@ -113,6 +113,26 @@ fn a_lease_that_is_free_too_early_is_not_worked_on_until_its_holder_must_have_st
 }
 
 #[test]
+fn setting_the_wall_clock_ahead_does_not_shorten_the_wait_for_somebody_else() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(10_000)));
+    rig.at(1_000);
+    rig.input(Input::LookAgain);
+    rig.reply(rig.granted(100));
+    // Five seconds that did not happen: our own deadline is nearer, the other's is not.
+    rig.wall_step = ms(5_000);
+    rig.asleep_until(6_100);
+    rig.input(Input::Tick);
+    assert_eq!(rig.lease.remaining(rig.now), ms(1_000 + DEADLINE - 6_100));
+    rig.until_sent(12_000);
+    rig.reply(rig.renewed());
+    rig.at(15_099);
+    assert!(!rig.may_start());
+    rig.at(15_101);
+    assert!(rig.may_start());
+}
+
+#[test]
 fn a_recorded_release_needs_no_waiting_even_if_it_was_not_heard() {
     let mut rig = Rig::new();
     rig.reply(rig.held(50, ms(20_000)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::lease::{Action, Attempt, Epoch, Input, Lease, LeaseSettings, LeaseState, Permission};
 use tenure::store::{ErrorKind, Grant, Held, Reply, Request, StoreError};
-use tenure::time::{Moment, ServerTime};
+use tenure::time::{Moment, Now, ServerTime};
 use tenure::{InstanceId, LeaseName, Token};
 
 pub const fn ms(n: u64) -> Duration {
@@ -36,6 +36,8 @@ pub fn error() -> StoreError {
 pub struct Rig {
     pub lease: Lease,
     pub now: Moment,
+    /// How far the wall clock was set ahead: the lease clock counts it, the steady one does not.
+    pub wall_step: Duration,
     /// Everything since the last [`Rig::take`].
     pub actions: Vec<Action>,
     wake: Option<(Moment, Epoch)>,
@@ -52,7 +54,14 @@ impl Rig {
 
     pub fn with(settings: LeaseSettings) -> Self {
         let lease = Lease::new(name(), me(), Arc::new(settings), 7);
-        let mut rig = Self { lease, now: Moment::ZERO, actions: Vec::new(), wake: None, last_send: None };
+        let mut rig = Self {
+            lease,
+            now: Moment::ZERO,
+            wall_step: Duration::ZERO,
+            actions: Vec::new(),
+            wake: None,
+            last_send: None,
+        };
         rig.input(Input::Tick);
         rig
     }
@@ -86,8 +95,12 @@ impl Rig {
         Reply::Held(Held { by: other(), token: Some(token(number)), remaining: Some(remaining), idle: None })
     }
 
+    pub fn clocks(&self) -> Now {
+        Now { moment: self.now, steady: Now::undisturbed(self.now - self.wall_step).steady }
+    }
+
     pub fn input(&mut self, input: Input) {
-        let actions = self.lease.step(self.now, input);
+        let actions = self.lease.step(self.clocks(), input);
         for action in &actions {
             match action {
                 Action::Wake { at, epoch } => self.wake = Some((*at, *epoch)),
@@ -141,7 +154,7 @@ impl Rig {
     /// Goes on until something is sent, and returns when.
     pub fn until_sent(&mut self, limit: u64) -> u64 {
         self.take();
-        let start = (self.now.as_nanos() / 1_000_000) as u64;
+        let start = self.now.as_nanos() / 1_000_000;
         for millis in start..=limit {
             self.at(millis);
             if !self.requests().is_empty() {
@@ -187,10 +200,10 @@ impl Rig {
     }
 
     pub fn state(&self) -> LeaseState {
-        self.lease.state(self.now)
+        self.lease.state(self.clocks())
     }
 
     pub fn may_start(&self) -> bool {
-        matches!(self.lease.permission(self.now), Permission::MayStart { .. })
+        matches!(self.lease.permission(self.clocks()), Permission::MayStart { .. })
     }
 }

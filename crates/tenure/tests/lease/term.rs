@@ -92,6 +92,7 @@ fn waking_after_the_deadline_means_gone_not_cancelled() {
     let mut rig = Rig::holding();
     rig.asleep_until(3_600_000);
     assert!(!rig.lease.is_valid(rig.now), "computed, before anything has woken");
+    assert_eq!(rig.lease.permission(rig.clocks()), Permission::MustBeGone);
     assert_eq!(rig.state(), LeaseState::Unknown);
     rig.input(Input::Tick);
     assert_eq!(rig.permissions(), [Permission::MustBeGone]);

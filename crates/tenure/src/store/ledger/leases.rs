@@ -29,11 +29,13 @@ impl Ledger {
         match (self.alive(now, &claim.name), term) {
             (Some(lease), Some(term)) if lease.holder == claim.holder && term.holder == claim.holder => {
                 let same = term.nonce == Some(claim.nonce) || term.nonce.is_none();
-                if same && term.ended != Ended::Revoked {
+                if ended == Some(term.token) {
+                    // Its process is done with that term: this is a new one, even if a store that went back in time
+                    // shows it as an offer not taken up.
+                    self.grant(now, namespace, claim, Some(term.closed(Ended::Released)), now)
+                } else if same && term.ended != Ended::Revoked {
                     // The same claim again, or an offer taken up: the same term, for a whole ttl from now.
                     self.go_on(now, claim, &term)
-                } else if ended == Some(term.token) {
-                    self.grant(now, namespace, claim, Some(term.closed(Ended::Released)), now)
                 } else {
                     Reply::Held(self.held(now, namespace.max_ttl, &claim.name))
                 }
@@ -146,8 +148,8 @@ impl Ledger {
         let Some(token) = holding.token.next(floor, now.as_micros()) else {
             return Reply::TokensExhausted;
         };
-        let previous = self.terms.get(holding.name.key()).map(|term| term.closed(Ended::HandedOver).as_previous());
-        let term = TermRecord { nonce: None, ..TermRecord::begun(now, token, to.clone(), previous) };
+        let ended = self.terms.get(holding.name.key()).map(|term| term.closed(Ended::HandedOver));
+        let term = TermRecord::begun(now, token, to.clone(), ended.as_ref());
         self.terms.insert(holding.name.key().to_owned(), term);
         let lease = LeaseKey { holder: to.clone(), expires: Some(now + window) };
         self.leases.insert(holding.name.key().to_owned(), lease);
@@ -285,18 +287,24 @@ impl Ledger {
         if let Some(namespace) = &mut self.namespace {
             namespace.max_ttl = namespace.max_ttl.max(claim.ttl);
         }
-        let begun = TermRecord {
-            nonce: Some(claim.nonce),
-            wait_out_until,
-            deposed: term.as_ref().filter(|term| term.ended == Ended::TakenOver).and_then(|term| term.deposed),
-            ..TermRecord::begun(now, token, claim.holder.clone(), term.as_ref().map(TermRecord::as_previous))
-        };
+        let mut begun = TermRecord::begun(now, token, claim.holder.clone(), term.as_ref());
+        begun.wait_out_until = begun.wait_out_until.max(wait_out_until);
+        begun.deposed = term.filter(|term| term.ended == Ended::TakenOver).and_then(|term| term.deposed);
         self.go_on(now, claim, &begun)
     }
 
     /// Writes a term's record and its key for a whole ttl from now.
     fn go_on(&mut self, now: ServerTime, claim: &Claim, term: &TermRecord) -> Reply {
-        let term = TermRecord { nonce: Some(claim.nonce), ..term.clone() };
+        // Never further away than the longest ttl, whatever the server's clock did meanwhile.
+        let furthest = now + self.namespace.map_or(Duration::ZERO, |namespace| namespace.max_ttl);
+        let wait_out_until = term.wait_out_until.min(furthest);
+        let term = TermRecord {
+            nonce: Some(claim.nonce),
+            wait_out_until,
+            // Whoever has to wait cannot make progress, and must not be deposed for it.
+            progress: term.progress.max(wait_out_until),
+            ..term.clone()
+        };
         let lease = LeaseKey { holder: claim.holder.clone(), expires: Some(now + claim.ttl) };
         let grant = Grant {
             token: term.token,
@@ -324,13 +332,15 @@ impl Ledger {
         }
     }
 
-    /// A term cannot have longer than the longest ttl left; it seems to when the server's clock was set back. Leases of
-    /// foreign programs are left alone.
+    /// A term cannot have longer than the longest ttl left, nor progress from the future; it seems to when the server's
+    /// clock was set back. Leases of foreign programs are left alone.
     fn clamp_expiry(&mut self, now: ServerTime, max_ttl: Duration, name: &LeaseName) {
-        if let (Some(lease), Some(term)) = (self.leases.get_mut(name.key()), self.terms.get(name.key()))
+        if let (Some(lease), Some(term)) = (self.leases.get_mut(name.key()), self.terms.get_mut(name.key()))
             && lease.holder == term.holder
         {
-            lease.expires = lease.expires.map(|expires| expires.min(now + max_ttl));
+            let furthest = now + max_ttl;
+            lease.expires = lease.expires.map(|expires| expires.min(furthest));
+            term.progress = term.progress.min(furthest);
         }
     }
 
@@ -357,18 +367,20 @@ impl From<Gate> for Reply {
 }
 
 impl TermRecord {
-    fn begun(now: ServerTime, token: Token, holder: InstanceId, previous: Option<PreviousTerm>) -> Self {
+    /// A new term, not claimed by anybody yet.
+    fn begun(now: ServerTime, token: Token, holder: InstanceId, before: Option<&Self>) -> Self {
         Self {
             token,
             holder,
             nonce: None,
             since: now,
             ended: Ended::Silently,
-            wait_out_until: now,
+            // Whoever was deposed may rely on its term for as long as before, however many terms come in between.
+            wait_out_until: before.map_or(now, |before| before.wait_out_until),
             progress: now,
             asked: None,
             deposed: None,
-            previous,
+            previous: before.map(Self::as_previous),
         }
     }
 

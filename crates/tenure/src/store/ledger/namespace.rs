@@ -15,8 +15,15 @@ impl Ledger {
         let memory = entry.memory.as_ref();
         let found = self.namespace;
         let known_ttl = memory.map_or(Duration::ZERO, |memory| memory.max_ttl).max(entry.max_ttl);
+        let restamp = self.planted.has(Flaw::RestampingGeneration);
+        let found = match (found, memory) {
+            (Some(record), Some(memory)) if restamp && record.generation.number > memory.generation.number => {
+                Some(Namespace { generation: memory.generation, closed_until: server.now, ..record })
+            }
+            (found, _) => found,
+        };
         let max_ttl = found.map_or(known_ttl, |record| record.max_ttl.max(known_ttl));
-        let remembered = memory.map(|memory| memory.generation).unwrap_or_default();
+        let remembered = memory.map_or(0, |memory| memory.generation.number);
         let rolled_back = match (&found, memory) {
             (Some(record), Some(memory)) => record.token_floor < memory.token_floor,
             _ => false,
@@ -28,14 +35,7 @@ impl Ledger {
             None if server.listeners > 0 => (true, Some((Closing::OthersListening, max_ttl))),
             None if server.uptime < max_ttl => (true, Some((Closing::ServerTooYoung, max_ttl - server.uptime))),
             None => (true, None),
-            Some(record) if record.generation < remembered => (true, Some((Closing::OlderGeneration, max_ttl))),
-            Some(record)
-                if record.generation > remembered
-                    && memory.is_some()
-                    && self.planted.has(Flaw::RestampingGeneration) =>
-            {
-                (true, None)
-            }
+            Some(record) if record.generation.number < remembered => (true, Some((Closing::OlderGeneration, max_ttl))),
             Some(_) if entry.durable => (false, None),
             Some(record) if record.run != server.run => (false, Some((Closing::ServerRestarted, max_ttl))),
             Some(_) if rolled_back => (false, Some((Closing::TokensWentBack, max_ttl))),
@@ -45,7 +45,7 @@ impl Ledger {
         let generation = match &found {
             Some(record) if !minted => record.generation,
             // Minted like a token, so that a newcomer without memory is still above whoever remembers.
-            _ => Generation((remembered.0 + 1).max(server.now.as_micros())),
+            _ => Generation { number: (remembered + 1).max(server.now.as_micros()), stamp: entry.stamp },
         };
         // A lease longer than any known so far may have been granted before the namespace was closed.
         let already = found.map_or(Duration::ZERO, |record| {

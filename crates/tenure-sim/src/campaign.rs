@@ -1,0 +1,100 @@
+//! Many worlds, on every core, and what came of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::flaw::SimFlaw;
+use crate::promise::Measurements;
+use crate::world::{Violation, World};
+
+/// What came of many worlds.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// How many were run.
+    pub worlds: u64,
+    /// How much time passed in them.
+    pub simulated: Duration,
+    /// How often things happened.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// What was measured outside the promise.
+    pub measurements: Measurements,
+    /// The failing seed with the lowest number, and what went wrong.
+    pub failure: Option<(u64, Violation)>,
+}
+
+/// Runs the worlds of these seeds and stops at the first failure.
+pub fn run(first: u64, count: u64, flaw: Option<SimFlaw>, jobs: usize) -> Summary {
+    let next = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let summary = Mutex::new(Summary::default());
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                let mut own = Summary::default();
+                while !failed.load(Ordering::Relaxed) {
+                    let offset = next.fetch_add(1, Ordering::Relaxed);
+                    if offset >= count {
+                        break;
+                    }
+                    let seed = first.wrapping_add(offset);
+                    let outcome = World::run(seed, flaw, false);
+                    own.worlds += 1;
+                    own.simulated += outcome.simulated;
+                    for (what, count) in outcome.counts {
+                        *own.counts.entry(what).or_default() += count;
+                    }
+                    own.measured(outcome.measurements);
+                    if let Some(violation) = outcome.violation {
+                        own.failure = Some((seed, violation));
+                        failed.store(true, Ordering::Relaxed);
+                    }
+                }
+                summary.lock().unwrap_or_else(PoisonError::into_inner).merge(own);
+            });
+        }
+    });
+    summary.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Summary {
+    fn merge(&mut self, other: Self) {
+        self.worlds += other.worlds;
+        self.simulated += other.simulated;
+        for (what, count) in other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+        self.measured(other.measurements);
+        self.failure = match (self.failure.take(), other.failure) {
+            (Some(one), Some(two)) => Some(if one.0 <= two.0 { one } else { two }),
+            (one, two) => one.or(two),
+        };
+    }
+
+    fn measured(&mut self, measurements: Measurements) {
+        for (what, (count, longest)) in measurements {
+            let entry = self.measurements.entry(what).or_default();
+            entry.0 += count;
+            entry.1 = entry.1.max(longest);
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} worlds, {:.0} simulated minutes", self.worlds, self.simulated.as_secs_f64() / 60.0)?;
+        for (what, count) in &self.counts {
+            writeln!(f, "  {count:>10}  {what}")?;
+        }
+        if !self.measurements.is_empty() {
+            writeln!(f, "outside the promise, or measured only:")?;
+        }
+        for (what, (count, longest)) in &self.measurements {
+            writeln!(f, "  {count:>10}  {what}, longest {longest:.0?}")?;
+        }
+        Ok(())
+    }
+}

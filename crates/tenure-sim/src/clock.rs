@@ -1,0 +1,123 @@
+//! Clocks that run too fast or too slow, jump, and freeze.
+
+use std::time::Duration;
+
+use tenure::time::{MergedClock, Now, ServerTime};
+
+use crate::timeline::TrueTime;
+
+/// What the server's clock says when the world begins.
+const SERVER_EPOCH_MICROS: u64 = 1_700_000_000_000_000;
+
+/// The two clocks of one machine, merged by the very code that merges the real ones.
+#[derive(Debug)]
+pub struct LocalClock {
+    rate_ppm: i64,
+    anchor: TrueTime,
+    boot_at_anchor: i64,
+    wall_shift: i64,
+    frozen: bool,
+    merged: MergedClock,
+}
+
+impl LocalClock {
+    /// A clock that runs this many millionths too fast.
+    pub fn new(now: TrueTime, rate_ppm: i64) -> Self {
+        Self {
+            rate_ppm,
+            anchor: now,
+            boot_at_anchor: 0,
+            wall_shift: 0,
+            frozen: false,
+            merged: MergedClock::starting_at(0, 0),
+        }
+    }
+
+    /// A reading of the lease clock and the steady clock.
+    pub fn read(&self, now: TrueTime) -> Now {
+        let boot = self.boot(now);
+        self.merged.read(boot, boot.saturating_add(self.wall_shift))
+    }
+
+    /// How much true time passes while this clock's boot time advances by a span.
+    pub fn true_span(&self, span: Duration) -> Duration {
+        scale(span, 1_000_000, 1_000_000 + self.rate_ppm)
+    }
+
+    /// Sets the wall clock forward or back.
+    pub fn step_wall(&mut self, shift_nanos: i64) {
+        self.wall_shift = self.wall_shift.saturating_add(shift_nanos);
+    }
+
+    /// Stops every clock of the machine, as a hypervisor can.
+    pub fn freeze(&mut self, now: TrueTime) {
+        self.boot_at_anchor = self.boot(now);
+        self.anchor = now;
+        self.frozen = true;
+    }
+
+    /// Lets them run on from where they stopped.
+    pub fn thaw(&mut self, now: TrueTime) {
+        self.anchor = now;
+        self.frozen = false;
+    }
+
+    fn boot(&self, now: TrueTime) -> i64 {
+        if self.frozen {
+            return self.boot_at_anchor;
+        }
+        let elapsed = scale(now.since(self.anchor), 1_000_000 + self.rate_ppm, 1_000_000);
+        self.boot_at_anchor.saturating_add(i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX))
+    }
+}
+
+/// The store's clock: wall time, with its own rate, which can be set.
+#[derive(Debug)]
+pub struct ServerClock {
+    rate_ppm: i64,
+    shift_micros: i64,
+}
+
+impl ServerClock {
+    /// A clock that runs this many millionths too fast.
+    pub fn new(rate_ppm: i64) -> Self {
+        Self { rate_ppm, shift_micros: 0 }
+    }
+
+    /// The clock's reading.
+    pub fn read(&self, now: TrueTime) -> ServerTime {
+        let elapsed = scale(Duration::from_nanos(now.as_nanos()), 1_000_000 + self.rate_ppm, 1_000_000);
+        let micros = SERVER_EPOCH_MICROS.saturating_add(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));
+        ServerTime::from_micros(micros.saturating_add_signed(self.shift_micros))
+    }
+
+    /// Sets the clock forward or back.
+    pub fn step(&mut self, shift_micros: i64) {
+        self.shift_micros = self.shift_micros.saturating_add(shift_micros);
+    }
+}
+
+fn scale(span: Duration, numerator: i64, denominator: i64) -> Duration {
+    let (numerator, denominator) = (numerator.max(1) as u128, denominator.max(1) as u128);
+    Duration::from_nanos(u64::try_from(span.as_nanos() * numerator / denominator).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::time::Moment;
+
+    use super::*;
+
+    #[test]
+    fn a_frozen_clock_stands_still_and_a_set_back_wall_clock_does_not_matter() {
+        let second = Duration::from_secs(1);
+        let start = TrueTime::default();
+        let mut clock = LocalClock::new(start, 0);
+        clock.step_wall(-3_600_000_000_000);
+        assert_eq!(clock.read(start + second).moment.since(Moment::ZERO), second);
+        clock.freeze(start + second);
+        assert_eq!(clock.read(start + second * 60).moment.since(Moment::ZERO), second);
+        clock.thaw(start + second * 60);
+        assert_eq!(clock.read(start + second * 61).moment.since(Moment::ZERO), second * 2);
+    }
+}

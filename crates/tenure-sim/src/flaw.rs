@@ -1,0 +1,12 @@
+//! Mistakes that can be planted, to see that they are found.
+
+use tenure::flaw::Flaw;
+
+/// A mistake in the library's core, or in how a program uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimFlaw {
+    /// One of the core's own.
+    Core(Flaw),
+    /// Work goes by what it was told last and does not look at the deadline.
+    CachedBoolean,
+}

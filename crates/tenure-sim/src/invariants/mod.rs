@@ -1,0 +1,53 @@
+//! What must hold, one file each.
+//!
+//! An invariant sees [observations](Observation) and nothing else. Faults that are outside the promise open a *window*
+//! (see [`Promise`]): what happens in it is measured and not judged.
+
+mod goodbye_order;
+mod held_within_bound;
+mod loss_is_final;
+mod one_worker;
+mod only_own_lease;
+mod publications_fenced;
+mod quarantine_ends;
+mod tokens_increase;
+mod work_within_validity;
+
+use crate::observation::Observation;
+use crate::promise::Promise;
+use crate::timeline::TrueTime;
+
+/// Something that must hold.
+pub trait Invariant {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// Takes in what was seen.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn observe(&mut self, now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String>;
+
+    /// Judges what should have happened by the end.
+    ///
+    /// # Errors
+    /// What is missing.
+    fn finish(&mut self, _now: TrueTime) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// All of them, for a world with this many leases.
+pub fn all(leases: usize) -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(one_worker::OneWorker::default()),
+        Box::new(tokens_increase::TokensIncrease::default()),
+        Box::new(work_within_validity::WorkWithinValidity),
+        Box::new(publications_fenced::PublicationsFenced::default()),
+        Box::new(only_own_lease::OnlyOwnLease),
+        Box::new(goodbye_order::GoodbyeOrder::default()),
+        Box::new(loss_is_final::LossIsFinal::default()),
+        Box::new(held_within_bound::HeldWithinBound::new(leases)),
+        Box::new(quarantine_ends::QuarantineEnds::default()),
+    ]
+}

@@ -1,0 +1,81 @@
+//! No two terms of a lease have work running at the same time.
+//!
+//! Work of a process that is stopped does nothing and does not count. When the process goes on, it counts again from
+//! its first action: by then it must have ended if another has begun.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Invariant;
+use crate::observation::{LeaseId, Observation, TermId};
+use crate::promise::Promise;
+use crate::timeline::TrueTime;
+
+#[derive(Debug, Default)]
+pub(super) struct OneWorker {
+    running: BTreeMap<LeaseId, BTreeSet<TermId>>,
+    /// Work that was running when its process was stopped, and has not acted since.
+    dormant: BTreeSet<TermId>,
+    /// Overlaps that began in a window outside the promise.
+    excused: BTreeMap<LeaseId, TrueTime>,
+}
+
+impl OneWorker {
+    fn end(&mut self, now: TrueTime, term: TermId, promise: &mut Promise) {
+        if let Some(running) = self.running.get_mut(&term.lease) {
+            running.remove(&term);
+        }
+        self.dormant.remove(&term);
+        self.measure(now, term.lease, promise);
+    }
+
+    /// Closes the measurement of an excused overlap that is over.
+    fn measure(&mut self, now: TrueTime, lease: LeaseId, promise: &mut Promise) {
+        if self.active(lease).len() < 2
+            && let Some(since) = self.excused.remove(&lease)
+        {
+            promise.measure("overlapping work", now.since(since));
+        }
+    }
+
+    fn active(&self, lease: LeaseId) -> Vec<TermId> {
+        let running = self.running.get(&lease).into_iter().flatten();
+        running.filter(|term| !self.dormant.contains(term)).copied().collect()
+    }
+}
+
+impl Invariant for OneWorker {
+    fn name(&self) -> &'static str {
+        "no two terms of a lease have work running"
+    }
+
+    fn observe(&mut self, now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
+        match seen {
+            Observation::WorkStarted(term) | Observation::Acted { term, .. } => {
+                self.running.entry(term.lease).or_default().insert(*term);
+                self.dormant.remove(term);
+                let active = self.active(term.lease);
+                if active.len() > 1 {
+                    if !promise.is_suspended(now) {
+                        let others: Vec<String> = active.iter().map(TermId::to_string).collect();
+                        return Err(format!("{term} works while work is running of: {}", others.join("; ")));
+                    }
+                    self.excused.entry(term.lease).or_insert(now);
+                }
+            }
+            Observation::WorkEnded(term) => self.end(now, *term, promise),
+            Observation::Stopped(process) => {
+                let terms = self.running.values().flatten().filter(|term| term.process == *process);
+                self.dormant.extend(terms.copied());
+                let leases: Vec<LeaseId> = self.running.keys().copied().collect();
+                leases.into_iter().for_each(|lease| self.measure(now, lease, promise));
+            }
+            Observation::Crashed(process) => {
+                let terms: Vec<TermId> =
+                    self.running.values().flatten().filter(|term| term.process == *process).copied().collect();
+                terms.into_iter().for_each(|term| self.end(now, term, promise));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

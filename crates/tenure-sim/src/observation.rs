@@ -1,0 +1,100 @@
+//! What can be seen from outside: the only thing that invariants judge by.
+
+use std::fmt;
+use std::time::Duration;
+
+use tenure::Token;
+use tenure::lease::Loss;
+use tenure::time::Moment;
+
+use crate::faults::Fault;
+
+/// A process, by its place in the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProcessId(pub usize);
+
+/// A lease, by its place in the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeaseId(pub usize);
+
+/// One term, as whoever acts in it names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TermId {
+    /// Who.
+    pub process: ProcessId,
+    /// Which lease.
+    pub lease: LeaseId,
+    /// Which term.
+    pub token: Token,
+}
+
+impl fmt::Display for TermId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} lease {} token {}", self.process.0, self.lease.0, self.token)
+    }
+}
+
+/// Something that was seen.
+#[derive(Clone, Debug)]
+pub enum Observation {
+    /// The store granted a term (or made one by hand-over; then the process is the receiver).
+    Granted(TermId),
+    /// The store carried out a renewal, release or hand-over that names this term.
+    Touched {
+        /// The term it names.
+        term: TermId,
+        /// The token the lease had.
+        current: Option<Token>,
+        /// Whether it was the end of the term.
+        ended: bool,
+    },
+    /// The store accepted a publication.
+    Published(TermId),
+    /// An operator ended the current term of a lease.
+    Revoked(LeaseId),
+    /// The namespace is closed for this long, and its longest ttl is this.
+    Closed {
+        /// How long.
+        remaining: Duration,
+        /// The longest ttl.
+        max_ttl: Duration,
+    },
+    /// A request to renew left its process.
+    RenewSent(TermId),
+    /// A request that ends a term left its process.
+    GoodbyeSent(TermId),
+    /// A machine said that its term is lost.
+    Lost(TermId, Loss),
+    /// A machine said that work may start.
+    MayStart(TermId),
+    /// Work started.
+    WorkStarted(TermId),
+    /// Work did something.
+    Acted {
+        /// The term it was done in.
+        term: TermId,
+        /// The process's own clock.
+        local: Moment,
+        /// Until when the term may be relied on, worked out from when requests were sent.
+        valid_until: Moment,
+    },
+    /// Work whose check had passed before its process was stopped did something after it went on.
+    ActedLate(TermId),
+    /// Work ended.
+    WorkEnded(TermId),
+    /// A process was stopped; nothing of it runs.
+    Stopped(ProcessId),
+    /// A process goes on.
+    Continued(ProcessId),
+    /// A process is gone, with everything it did.
+    Crashed(ProcessId),
+    /// A fault happened.
+    Fault(Fault),
+    /// A new namespace was opened at once, because nobody could be seen who knew the old one.
+    FoundedOpen,
+    /// From now on nothing goes wrong, and every lease must be worked on within this time.
+    Calm {
+        /// The bound.
+        within: Duration,
+    },
+}

@@ -1,0 +1,101 @@
+//! A checker that has never caught anything proves nothing: each planted mistake must be found, by the invariant that
+//! is there for it, and without it the same worlds must hold.
+
+use tenure::flaw::Flaw;
+use tenure_sim::campaign;
+use tenure_sim::flaw::SimFlaw;
+
+/// Worlds tried before a mistake counts as missed.
+const WORLDS: u64 = 400;
+
+#[track_caller]
+fn must_be_caught(flaw: SimFlaw, by: &[&str]) {
+    let summary = campaign::run(0, WORLDS, Some(flaw), 1);
+    let (seed, violation) = summary.failure.expect("the mistake was not found");
+    assert!(
+        by.contains(&violation.invariant),
+        "in the world of seed {seed} it was found by {:?} instead: {}",
+        violation.invariant,
+        violation.message
+    );
+}
+
+#[test]
+fn without_a_mistake_the_same_worlds_hold() {
+    let summary = campaign::run(0, WORLDS, None, 1);
+    assert!(summary.failure.is_none(), "{:?}", summary.failure);
+}
+
+#[test]
+fn a_deadline_counted_from_receipt_is_caught() {
+    must_be_caught(SimFlaw::Core(Flaw::DeadlineFromReceipt), &["no work after its guard's validity"]);
+}
+
+#[test]
+fn a_release_before_the_work_has_ended_is_caught() {
+    must_be_caught(SimFlaw::Core(Flaw::ReleaseBeforeJoin), &["goodbyes come after the work"]);
+}
+
+#[test]
+fn a_store_that_compares_holders_only_is_caught() {
+    must_be_caught(
+        SimFlaw::Core(Flaw::CompareByHolderOnly),
+        &["a request about a term touches only that term", "no publication outside its term"],
+    );
+}
+
+#[test]
+fn a_cached_boolean_is_caught() {
+    must_be_caught(SimFlaw::CachedBoolean, &["no work after its guard's validity"]);
+}
+
+#[test]
+fn a_generation_written_over_a_newer_one_is_caught() {
+    must_be_caught(
+        SimFlaw::Core(Flaw::RestampingGeneration),
+        &[
+            "no two terms of a lease have work running",
+            "a free name is held within the bound",
+            "tokens strictly increase",
+        ],
+    );
+}
+
+#[test]
+fn a_renewal_after_the_loss_is_caught() {
+    must_be_caught(SimFlaw::Core(Flaw::RenewAfterLost), &["a loss is final"]);
+}
+
+#[test]
+fn the_worlds_are_stormy_enough() {
+    let summary = campaign::run(0, WORLDS, None, 1);
+    for what in ["expired", "taken", "missing", "store_reset", "clock_step", "revoked", "unreachable", "stalled"] {
+        assert!(summary.counts.contains_key(what), "no term was lost as {what}");
+    }
+    let faults = [
+        "crash",
+        "stop",
+        "freeze",
+        "partition",
+        "connection reset",
+        "slow network",
+        "store stall",
+        "restart with all data",
+        "restart without the last writes",
+        "restart from a backup",
+        "restart with nothing",
+        "flush",
+        "wall clock step",
+        "server clock step",
+        "outsider deletes a lease",
+    ];
+    for fault in faults {
+        assert!(summary.counts.contains_key(fault), "no fault of the kind {fault:?}");
+    }
+}
+
+#[test]
+fn a_seed_decides_everything() {
+    let run = || format!("{:?}", campaign::run(17, 3, None, 1));
+    assert_eq!(run(), run());
+}
