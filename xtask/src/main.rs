@@ -1,2 +1,145 @@
-//! x
-fn main() {}
+//! Tenure's development commands: `cargo xtask help` lists them.
+
+mod command_line;
+mod prerequisites;
+mod routines;
+mod small_tree;
+mod stages;
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+
+use command_line::CommandLine;
+use routines::Routine;
+
+const HELP: &str = "\
+Tenure's development commands
+
+Usage: cargo xtask COMMAND
+
+  test         Get what the tests need, then run all of them
+  check        The quick loop: format, clippy, the library's tests, 200 simulated histories
+  lint         Format, clippy, documentation, dependency policy
+  sim [ARG]…   The simulator, built for release: --seeds N, --seed S, --trace, --jobs N
+  ci           What .ci/run runs: test, then lint
+  help         This text";
+
+/// How a program that was called wrongly ends, as in `sysexits.h`.
+const USAGE: u8 = 64;
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    Test,
+    Check,
+    Lint,
+    Sim(Vec<String>),
+    Ci,
+    Help,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let request = match parse(&arguments) {
+        Ok(request) => request,
+        Err(message) => {
+            eprintln!("xtask: {message}; `cargo xtask help` lists the commands");
+            return ExitCode::from(USAGE);
+        }
+    };
+    if let Err(message) = go_to_the_root() {
+        eprintln!("xtask: {message}");
+        return ExitCode::FAILURE;
+    }
+    let passed = match request {
+        Request::Test => Routine::test().run(),
+        Request::Check => Routine::check().run(),
+        Request::Lint => Routine::lint().run(),
+        Request::Ci => Routine::test().then(Routine::lint()).run(),
+        Request::Sim(arguments) => return simulate(arguments),
+        Request::Help => {
+            println!("{HELP}");
+            true
+        }
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn parse(arguments: &[String]) -> Result<Request, String> {
+    let (command, rest) = arguments.split_first().ok_or("no command")?;
+    let request = match command.as_str() {
+        "test" => Request::Test,
+        "check" => Request::Check,
+        "lint" => Request::Lint,
+        // The simulator knows its own flags.
+        "sim" => return Ok(Request::Sim(rest.to_vec())),
+        "ci" => Request::Ci,
+        "help" | "--help" | "-h" => Request::Help,
+        unknown => return Err(format!("unknown command `{unknown}`")),
+    };
+    match rest {
+        [] => Ok(request),
+        [flag] if flag == "--help" || flag == "-h" => Ok(Request::Help),
+        [argument, ..] => Err(format!("`{command}` takes no argument `{argument}`")),
+    }
+}
+
+/// Every stage is written for the workspace's root, wherever in it we were called.
+fn go_to_the_root() -> Result<(), String> {
+    let Some(own) = env::var_os("CARGO_MANIFEST_DIR") else {
+        return Err("run me as `cargo xtask`".to_owned());
+    };
+    let root = Path::new(&own).parent().unwrap_or(Path::new("."));
+    env::set_current_dir(root).map_err(|error| format!("can not go to {}: {error}", root.display()))
+}
+
+/// Ends as the simulator did.
+fn simulate(arguments: Vec<String>) -> ExitCode {
+    match CommandLine::new("cargo run --release -p tenure-sim --").arguments(arguments).status() {
+        Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from),
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Request, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_command_in_the_help_is_known() {
+        for line in HELP.lines().filter(|line| line.starts_with("  ")) {
+            let command = line.split_whitespace().next().unwrap();
+            assert!(parsed(command).is_ok(), "{command}");
+        }
+    }
+
+    #[test]
+    fn arguments_go_to_the_simulator_and_to_nothing_else() {
+        let arguments = ["--seed", "7", "--trace"].map(str::to_owned).to_vec();
+        assert_eq!(parsed("sim --seed 7 --trace"), Ok(Request::Sim(arguments)));
+        assert_eq!(parsed("test --fast"), Err("`test` takes no argument `--fast`".to_owned()));
+        assert_eq!(parsed("help me"), Err("`help` takes no argument `me`".to_owned()));
+    }
+
+    #[test]
+    fn help_can_be_asked_for_in_every_way() {
+        for line in ["help", "--help", "-h", "test --help", "lint -h"] {
+            assert_eq!(parsed(line), Ok(Request::Help), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_is_named() {
+        assert_eq!(parsed("tset"), Err("unknown command `tset`".to_owned()));
+        assert_eq!(parsed("--fast"), Err("unknown command `--fast`".to_owned()));
+        assert_eq!(parsed(""), Err("no command".to_owned()));
+    }
+}

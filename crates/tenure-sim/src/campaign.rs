@@ -90,10 +90,13 @@ impl fmt::Display for Summary {
             writeln!(f, "  {count:>10}  {what}")?;
         }
         if !self.measurements.is_empty() {
-            writeln!(f, "outside the promise, or measured only:")?;
+            writeln!(f, "measured, not judged:")?;
         }
         for (what, (count, longest)) in &self.measurements {
-            writeln!(f, "  {count:>10}  {what}, longest {longest:.0?}")?;
+            match longest {
+                0.0 => writeln!(f, "  {count:>10}  {what}")?,
+                longest => writeln!(f, "  {count:>10}  {what}, longest {longest:.2} ttl")?,
+            }
         }
         Ok(())
     }

@@ -12,43 +12,47 @@ use crate::timeline::TrueTime;
 /// is set, an outsider's deletion, and a flush that nobody is there to notice are outside.
 #[derive(Debug)]
 pub struct Promise {
-    longest_ttl: Duration,
+    ttl: Duration,
     suspended_until: TrueTime,
+    /// What an overlap that begins now is put down to.
+    cause: &'static str,
     measurements: Measurements,
 }
 
-/// What was measured: how often, and the longest.
-pub type Measurements = BTreeMap<&'static str, (u64, Duration)>;
+/// What was measured: how often, and the longest, in ttls.
+pub type Measurements = BTreeMap<&'static str, (u64, f64)>;
 
 impl Promise {
-    /// A promise for leases of at most this length.
-    pub fn new(longest_ttl: Duration) -> Self {
-        Self { longest_ttl, suspended_until: TrueTime::default(), measurements: Measurements::new() }
+    /// A promise for leases of this length.
+    pub fn new(ttl: Duration) -> Self {
+        Self { ttl, suspended_until: TrueTime::default(), cause: "", measurements: Measurements::new() }
     }
 
     /// Takes in what happened to the promise itself.
     pub fn observe(&mut self, now: TrueTime, seen: &Observation) {
+        let (cause, lasts) = match seen {
+            Observation::Fault(Fault::Freeze { span, .. }) => ("overlap after frozen clocks", *span),
+            Observation::Fault(Fault::ServerClockStep { .. }) => ("overlap after a server clock step", Duration::ZERO),
+            Observation::Fault(Fault::OutsiderDeletes { .. }) => ("overlap after an outsider's delete", Duration::ZERO),
+            Observation::FoundedOpen => ("overlap after a flush that nobody was there to notice", Duration::ZERO),
+            _ => return,
+        };
         // A term that was granted before is over one ttl later, noticed or not.
-        let window = self.longest_ttl + self.longest_ttl / 10;
-        let mut suspend = |span: Duration| self.suspended_until = self.suspended_until.max(now + span);
-        match seen {
-            Observation::Fault(Fault::Freeze { span, .. }) => suspend(*span + window),
-            Observation::Fault(Fault::ServerClockStep { .. } | Fault::OutsiderDeletes { .. })
-            | Observation::FoundedOpen => suspend(window),
-            _ => {}
-        }
+        let window = lasts + self.ttl + self.ttl / 10;
+        self.suspended_until = self.suspended_until.max(now + window);
+        self.cause = cause;
     }
 
-    /// Whether overlapping work is measured and not judged just now.
-    pub fn is_suspended(&self, now: TrueTime) -> bool {
-        now < self.suspended_until
+    /// What overlapping work is put down to, and so measured and not judged, just now.
+    pub fn excuse(&self, now: TrueTime) -> Option<&'static str> {
+        (now < self.suspended_until).then_some(self.cause)
     }
 
-    /// Notes how long something outside the promise lasted.
+    /// Notes how long something lasted.
     pub fn measure(&mut self, what: &'static str, span: Duration) {
         let (count, longest) = self.measurements.entry(what).or_default();
         *count += 1;
-        *longest = (*longest).max(span);
+        *longest = longest.max(span.as_secs_f64() / self.ttl.as_secs_f64());
     }
 
     /// Notes that something outside the promise happened.

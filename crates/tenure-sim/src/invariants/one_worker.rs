@@ -16,7 +16,7 @@ pub(super) struct OneWorker {
     /// Work that was running when its process was stopped, and has not acted since.
     dormant: BTreeSet<TermId>,
     /// Overlaps that began in a window outside the promise.
-    excused: BTreeMap<LeaseId, TrueTime>,
+    excused: BTreeMap<LeaseId, (TrueTime, &'static str)>,
 }
 
 impl OneWorker {
@@ -31,9 +31,9 @@ impl OneWorker {
     /// Closes the measurement of an excused overlap that is over.
     fn measure(&mut self, now: TrueTime, lease: LeaseId, promise: &mut Promise) {
         if self.active(lease).len() < 2
-            && let Some(since) = self.excused.remove(&lease)
+            && let Some((since, cause)) = self.excused.remove(&lease)
         {
-            promise.measure("overlapping work", now.since(since));
+            promise.measure(cause, now.since(since));
         }
     }
 
@@ -55,11 +55,11 @@ impl Invariant for OneWorker {
                 self.dormant.remove(term);
                 let active = self.active(term.lease);
                 if active.len() > 1 {
-                    if !promise.is_suspended(now) {
+                    let Some(cause) = promise.excuse(now) else {
                         let others: Vec<String> = active.iter().map(TermId::to_string).collect();
                         return Err(format!("{term} works while work is running of: {}", others.join("; ")));
-                    }
-                    self.excused.entry(term.lease).or_insert(now);
+                    };
+                    self.excused.entry(term.lease).or_insert((now, cause));
                 }
             }
             Observation::WorkEnded(term) => self.end(now, *term, promise),

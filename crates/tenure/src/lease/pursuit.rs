@@ -196,7 +196,7 @@ impl Pursuit {
                 self.next_at = now + ctx.after_expiry(remaining);
                 if self.obstacle != Obstacle::Closed {
                     self.obstacle = Obstacle::Closed;
-                    let error = format!("the store has lost data: no lease is granted for another {remaining:?}");
+                    let error = format!("the store was restarted or has lost data: no lease is granted for {remaining:?}");
                     ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
                 }
             }

@@ -1,0 +1,245 @@
+//! What the stages need beside cargo, how to find it, and how to get it.
+//!
+//! [`plan`] decides and does nothing else; [`ensure`] looks at the machine and does what was decided.
+
+use crate::command_line::CommandLine;
+use crate::stages::Outcome;
+
+/// Formats the code.
+pub const RUSTFMT: Tool = Tool {
+    name: "rustfmt",
+    needed_for: "the format check",
+    found_by: "cargo fmt --version",
+    component: Some("rustfmt"),
+    package: "rustfmt",
+};
+
+/// Lints the code.
+pub const CLIPPY: Tool = Tool {
+    name: "clippy",
+    needed_for: "the lints",
+    found_by: "cargo clippy --version",
+    component: Some("clippy"),
+    package: "rust-clippy",
+};
+
+/// A program that a stage needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// What it is called.
+    name: &'static str,
+    /// What needs it.
+    needed_for: &'static str,
+    /// A command that succeeds when it is there.
+    found_by: &'static str,
+    /// The rustup component that has it, if one does.
+    component: Option<&'static str>,
+    /// The Debian package that has it.
+    package: &'static str,
+}
+
+/// What the machine offers for installing.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    root: bool,
+    apt: bool,
+    rustup: bool,
+}
+
+/// What to do about the tools that are missing.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    /// All are there.
+    Nothing,
+    /// Run these, in order.
+    Install(Vec<CommandLine>),
+    /// Someone with the right to do it must; the line says what.
+    Ask(String),
+}
+
+/// Makes sure that the tools are there.
+///
+/// # Errors
+/// When one is missing and could not be installed. The text says what to install.
+pub fn ensure(tools: &[Tool]) -> Result<Outcome, String> {
+    if tools.is_empty() {
+        println!("nothing needed");
+        return Ok(Outcome::Passed);
+    }
+    let missing = missing(tools);
+    match plan(&missing, Machine::look()) {
+        Plan::Nothing => println!("all there: {}", names(tools)),
+        Plan::Ask(line) => return Err(line),
+        Plan::Install(lines) => {
+            println!("missing: {}", names(&missing));
+            for line in &lines {
+                println!("installing: {line}");
+                line.run()?;
+            }
+            if let Some(tool) = self::missing(&missing).first() {
+                return Err(format!("{} was installed, but `{}` still fails", tool.name, tool.found_by));
+            }
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+fn plan(missing: &[Tool], machine: Machine) -> Plan {
+    if missing.is_empty() {
+        return Plan::Nothing;
+    }
+    let mut components = Vec::new();
+    let mut packages = Vec::new();
+    for tool in missing {
+        match tool.component {
+            Some(component) if machine.rustup => components.push(component),
+            _ => packages.push(tool.package),
+        }
+    }
+    let by_rustup = (!components.is_empty())
+        .then(|| CommandLine::new("rustup component add").arguments(components.iter().copied()));
+
+    if packages.is_empty() || (machine.root && machine.apt) {
+        let by_apt = (!packages.is_empty()).then(|| {
+            let install = CommandLine::new("apt-get install -y --no-install-recommends")
+                .variable("DEBIAN_FRONTEND", "noninteractive")
+                .arguments(packages);
+            // Lists that are old or absent name packages that can not be fetched.
+            [CommandLine::new("apt-get update"), install]
+        });
+        return Plan::Install(by_rustup.into_iter().chain(by_apt.into_iter().flatten()).collect());
+    }
+
+    let needs = missing.iter().map(|tool| format!("{} (for {})", tool.name, tool.needed_for)).collect::<Vec<_>>();
+    let by_hand = if machine.apt {
+        format!("`sudo apt-get install {}`", packages.join(" "))
+    } else {
+        format!("your package manager (Debian's names: {})", packages.join(", "))
+    };
+    let ways = by_rustup.map(|line| format!("`{line}`")).into_iter().chain([by_hand]).collect::<Vec<_>>();
+    Plan::Ask(format!("missing: {}; install with {}", needs.join(", "), ways.join(" and ")))
+}
+
+impl Machine {
+    fn look() -> Self {
+        Self {
+            root: CommandLine::new("id -u").output().is_ok_and(|id| id.trim() == "0"),
+            apt: CommandLine::new("apt-get --version").succeeds(),
+            rustup: CommandLine::new("rustup --version").succeeds(),
+        }
+    }
+}
+
+fn missing(tools: &[Tool]) -> Vec<Tool> {
+    tools.iter().filter(|tool| !CommandLine::new(tool.found_by).succeeds()).copied().collect()
+}
+
+fn names(tools: &[Tool]) -> String {
+    tools.iter().map(|tool| tool.name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: Tool = Tool {
+        name: "redis-server",
+        needed_for: "the Redis tests",
+        found_by: "redis-server --version",
+        component: None,
+        package: "redis-server",
+    };
+    const BROWSER: Tool = Tool {
+        name: "chromium",
+        needed_for: "the page tests",
+        found_by: "chromium --version",
+        component: None,
+        package: "chromium",
+    };
+
+    const BARE: Machine = Machine { root: false, apt: false, rustup: false };
+
+    /// The commands to run, or else the line for the user.
+    fn planned(missing: &[Tool], machine: Machine) -> Result<Vec<String>, String> {
+        match plan(missing, machine) {
+            Plan::Nothing => Ok(Vec::new()),
+            Plan::Install(lines) => Ok(lines.iter().map(ToString::to_string).collect()),
+            Plan::Ask(line) => Err(line),
+        }
+    }
+
+    #[test]
+    fn nothing_is_done_when_nothing_is_missing() {
+        for machine in [BARE, Machine { root: true, apt: true, rustup: true }] {
+            assert_eq!(plan(&[], machine), Plan::Nothing);
+        }
+    }
+
+    #[test]
+    fn components_come_from_rustup_and_need_no_root() {
+        let machine = Machine { rustup: true, ..BARE };
+        assert_eq!(planned(&[RUSTFMT, CLIPPY], machine).unwrap(), ["rustup component add rustfmt clippy"]);
+    }
+
+    #[test]
+    fn without_rustup_root_gets_them_from_debian() {
+        let machine = Machine { root: true, apt: true, rustup: false };
+        assert_eq!(
+            planned(&[RUSTFMT, CLIPPY], machine).unwrap(),
+            [
+                "apt-get update",
+                "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends rustfmt rust-clippy",
+            ]
+        );
+    }
+
+    #[test]
+    fn each_source_is_asked_once_for_all_it_has() {
+        let machine = Machine { root: true, apt: true, rustup: true };
+        assert_eq!(
+            planned(&[SERVER, CLIPPY, BROWSER], machine).unwrap(),
+            [
+                "rustup component add clippy",
+                "apt-get update",
+                "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends redis-server chromium",
+            ]
+        );
+    }
+
+    #[test]
+    fn who_is_not_root_is_told_what_to_install_and_nothing_is_run() {
+        let machine = Machine { apt: true, ..BARE };
+        assert_eq!(
+            planned(&[SERVER, CLIPPY], machine).unwrap_err(),
+            "missing: redis-server (for the Redis tests), clippy (for the lints); \
+             install with `sudo apt-get install redis-server rust-clippy`"
+        );
+        let machine = Machine { apt: true, rustup: true, ..BARE };
+        assert_eq!(
+            planned(&[SERVER, CLIPPY], machine).unwrap_err(),
+            "missing: redis-server (for the Redis tests), clippy (for the lints); \
+             install with `rustup component add clippy` and `sudo apt-get install redis-server`"
+        );
+    }
+
+    #[test]
+    fn without_apt_the_package_manager_is_the_users() {
+        for root in [false, true] {
+            let line = planned(&[SERVER], Machine { root, ..BARE }).unwrap_err();
+            assert_eq!(
+                line,
+                "missing: redis-server (for the Redis tests); \
+                 install with your package manager (Debian's names: redis-server)"
+            );
+        }
+    }
+
+    #[test]
+    fn a_tool_is_there_when_its_command_succeeds() {
+        let absent = Tool { found_by: "tenure-has-no-such-program", ..SERVER };
+        let present = Tool { found_by: "true", ..BROWSER };
+        assert_eq!(missing(&[absent, present]), [absent]);
+        assert_eq!(ensure(&[present]), Ok(Outcome::Passed));
+        assert_eq!(ensure(&[]), Ok(Outcome::Passed));
+    }
+}

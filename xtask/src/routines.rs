@@ -1,0 +1,105 @@
+//! The commands that are rows of stages: `test`, `check`, `lint`, and `ci`, which is test and lint.
+
+use crate::command_line::CommandLine;
+use crate::prerequisites::{self, CLIPPY, RUSTFMT, Tool};
+use crate::small_tree;
+use crate::stages::{self, Outcome, Stage};
+
+/// Stages, and the tools that they need.
+pub struct Routine {
+    tools: Vec<Tool>,
+    stages: Vec<Stage>,
+}
+
+impl Routine {
+    /// All tests: every crate and feature, the library alone, many simulated histories, the examples.
+    pub fn test() -> Self {
+        Self {
+            tools: Vec::new(),
+            stages: vec![
+                // Apart from the tests, so that their time is their own.
+                command("build", "cargo test --workspace --all-features --no-run"),
+                command("tests", "cargo test --workspace --all-features"),
+                command("library alone", "cargo test -p tenure --no-default-features"),
+                Stage::check("small tree", small_tree::check).repeat_with(&small_tree::command()),
+                command("simulator", "cargo run --release -p tenure-sim -- --seeds 10000"),
+                command("example one_lease", "cargo run -p tenure --example one_lease"),
+            ],
+        }
+    }
+
+    /// The quick loop while writing code.
+    pub fn check() -> Self {
+        Self {
+            tools: vec![RUSTFMT, CLIPPY],
+            stages: vec![
+                format_check(),
+                clippy(),
+                command("library tests", "cargo test -p tenure --all-features --lib --tests"),
+                command("simulator", "cargo run --release -p tenure-sim -- --seeds 200"),
+            ],
+        }
+    }
+
+    /// All that can be said about the code without running it.
+    pub fn lint() -> Self {
+        let documentation =
+            |name, line| Stage::command(name, CommandLine::new(line).variable("RUSTDOCFLAGS", "-D warnings"));
+        Self {
+            tools: vec![RUSTFMT, CLIPPY],
+            stages: vec![
+                format_check(),
+                clippy(),
+                documentation("docs", "cargo doc --workspace --no-deps --all-features"),
+                documentation("docs by default", "cargo doc -p tenure --no-deps"),
+                dependency_policy(),
+            ],
+        }
+    }
+
+    /// This routine, then another.
+    pub fn then(mut self, other: Self) -> Self {
+        for tool in other.tools {
+            if !self.tools.contains(&tool) {
+                self.tools.push(tool);
+            }
+        }
+        self.stages.extend(other.stages);
+        self
+    }
+
+    /// Gets the tools and runs the stages. Returns whether nothing failed.
+    pub fn run(self) -> bool {
+        let tools = self.tools;
+        let first = Stage::check("prerequisites", move || prerequisites::ensure(&tools));
+        stages::run([first].into_iter().chain(self.stages).collect())
+    }
+}
+
+fn command(name: &'static str, line: &str) -> Stage {
+    Stage::command(name, CommandLine::new(line))
+}
+
+fn format_check() -> Stage {
+    command("format", "cargo fmt --all --check")
+}
+
+fn clippy() -> Stage {
+    command("clippy", "cargo clippy --workspace --all-targets --all-features -- -D warnings")
+}
+
+/// The rules of `deny.toml`. The tool takes minutes to build, so it is used when it is there and not asked for.
+fn dependency_policy() -> Stage {
+    let line = CommandLine::new("cargo deny check bans licenses sources");
+    Stage::check("dependency policy", {
+        let line = line.clone();
+        move || {
+            if CommandLine::new("cargo deny --version").succeeds() {
+                return line.run().map(|()| Outcome::Passed);
+            }
+            let why = "cargo-deny is not installed; get it with `cargo install cargo-deny --locked`";
+            Ok(Outcome::Skipped(why.to_owned()))
+        }
+    })
+    .repeat_with(&line)
+}

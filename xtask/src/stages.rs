@@ -1,0 +1,160 @@
+//! A command as a row of stages: run one after the other, timed, and told in a closing table.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use crate::command_line::CommandLine;
+
+/// What became of a stage that did not fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did all of its work.
+    Passed,
+    /// It had nothing to run with; the text says why.
+    Skipped(String),
+}
+
+/// One step of a command.
+pub struct Stage {
+    name: &'static str,
+    repeat: Option<String>,
+    action: Box<dyn FnOnce() -> Result<Outcome, String>>,
+}
+
+impl Stage {
+    /// A stage that is one command, which must succeed.
+    pub fn command(name: &'static str, line: CommandLine) -> Self {
+        let repeat = Some(line.to_string());
+        let action = move || match line.status()? {
+            status if status.success() => Ok(Outcome::Passed),
+            status => Err(status.to_string()),
+        };
+        Self { name, repeat, action: Box::new(action) }
+    }
+
+    /// A stage that looks for itself. It can be repeated by hand only with [`Stage::repeat_with`].
+    pub fn check(name: &'static str, action: impl FnOnce() -> Result<Outcome, String> + 'static) -> Self {
+        Self { name, repeat: None, action: Box::new(action) }
+    }
+
+    /// The stage with the command that repeats it.
+    pub fn repeat_with(mut self, line: &CommandLine) -> Self {
+        self.repeat = Some(line.to_string());
+        self
+    }
+}
+
+/// A stage that has run.
+struct Done {
+    name: &'static str,
+    took: Duration,
+    end: &'static str,
+}
+
+/// Runs the stages in order up to the first that fails. Returns whether none did.
+pub fn run(stages: Vec<Stage>) -> bool {
+    let total = stages.len();
+    let mut done = Vec::with_capacity(total);
+    let mut skipped = Vec::new();
+    for (index, stage) in stages.into_iter().enumerate() {
+        let number = index + 1;
+        match &stage.repeat {
+            Some(line) => println!("\n==> {number}/{total} {}: {line}", stage.name),
+            None => println!("\n==> {number}/{total} {}", stage.name),
+        }
+        let start = Instant::now();
+        let result = (stage.action)();
+        let took = start.elapsed();
+        let end = match &result {
+            Ok(Outcome::Passed) => "passed",
+            Ok(Outcome::Skipped(_)) => "SKIPPED",
+            Err(_) => "FAILED",
+        };
+        println!("<== {number}/{total} {}: {end} after {}", stage.name, shown(took));
+        done.push(Done { name: stage.name, took, end });
+        match result {
+            Ok(Outcome::Passed) => {}
+            Ok(Outcome::Skipped(why)) => skipped.push(format!("SKIPPED: {}: {why}", stage.name)),
+            Err(why) => {
+                // A table of one row would only stand in the way of the message.
+                if done.len() > 1 {
+                    println!("\n{}", table(&done));
+                }
+                println!("\nFAILED: {}: {why}", stage.name);
+                if let Some(line) = stage.repeat {
+                    println!("To repeat just this stage: {line}");
+                }
+                return false;
+            }
+        }
+    }
+    println!("\n{}", table(&done));
+    for line in skipped {
+        println!("\n{line}");
+    }
+    true
+}
+
+fn table(done: &[Done]) -> String {
+    let total = done.iter().map(|stage| stage.took).sum();
+    let name_width = done.iter().map(|stage| stage.name.len()).chain(["total".len()]).max().unwrap_or_default();
+    let mut text = String::new();
+    for stage in done {
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "{:name_width$}  {:>12}  {}", stage.name, shown(stage.took), stage.end);
+    }
+    let _ = write!(text, "{:name_width$}  {:>12}", "total", shown(total));
+    text
+}
+
+fn shown(time: Duration) -> String {
+    let tenths = (time.as_millis() + 50) / 100;
+    match tenths / 600 {
+        0 => format!("{}.{} s", tenths / 10, tenths % 10),
+        minutes => format!("{minutes} min {:02} s", tenths / 10 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn times_are_short_to_read() {
+        for (milliseconds, text) in
+            [(0, "0.0 s"), (49, "0.0 s"), (50, "0.1 s"), (12_340, "12.3 s"), (59_949, "59.9 s"), (59_950, "1 min 00 s")]
+        {
+            assert_eq!(shown(Duration::from_millis(milliseconds)), text);
+        }
+        assert_eq!(shown(Duration::from_secs(3_725)), "62 min 05 s");
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_stage_and_the_sum() {
+        let stage = |name, seconds, end| Done { name, took: Duration::from_secs(seconds), end };
+        assert_eq!(
+            table(&[stage("tests", 61, "passed"), stage("simulator", 4, "FAILED")]),
+            "tests        1 min 01 s  passed\n\
+             simulator         4.0 s  FAILED\n\
+             total        1 min 05 s"
+        );
+    }
+
+    #[test]
+    fn the_first_failure_ends_the_run() {
+        static RAN: AtomicUsize = AtomicUsize::new(0);
+        let stage = |result: Result<Outcome, String>| {
+            Stage::check("stage", move || {
+                RAN.fetch_add(1, Ordering::Relaxed);
+                result
+            })
+        };
+        let skipped = || Ok(Outcome::Skipped("not there".to_owned()));
+        assert!(run(vec![stage(Ok(Outcome::Passed)), stage(skipped()), stage(Ok(Outcome::Passed))]));
+        assert_eq!(RAN.swap(0, Ordering::Relaxed), 3);
+        assert!(!run(vec![stage(skipped()), stage(Err("broken".to_owned())), stage(Ok(Outcome::Passed))]));
+        assert_eq!(RAN.load(Ordering::Relaxed), 2);
+    }
+}
