@@ -58,6 +58,7 @@ enum Happening {
 
 /// A process and what the world does to it.
 struct Host {
+    settings: Arc<LeaseSettings>,
     process: Option<Process>,
     /// Counts restarts; timers of an earlier life are out of date.
     life: u64,
@@ -73,7 +74,8 @@ pub struct World {
     rng: fastrand::Rng,
     timeline: Timeline<Happening>,
     directory: Directory,
-    settings: Arc<LeaseSettings>,
+    /// The longest ttl of all.
+    ttl: Duration,
     hosts: Vec<Host>,
     server: Server,
     stalled_until: TrueTime,
@@ -101,11 +103,11 @@ impl World {
                 simulated: Duration::ZERO,
             };
         };
-        let ttl = world.settings.ttl();
+        let ttl = world.ttl;
         world.go_on(ttl * 25);
         world.calm();
         // A quarantine, a lease of somebody who is gone, and an early grant that is waited out, one after the other.
-        let within = ttl * 3 + world.settings.renew_every() * 2 + Duration::from_secs(1);
+        let within = ttl * 4 + Duration::from_secs(1);
         world.see(Observation::Calm { within });
         world.go_on(within);
         world.kill_a_holder();
@@ -117,14 +119,9 @@ impl World {
         let leases = rng.usize(1..=3);
         let processes = rng.usize(2..=5);
         let ttl = Duration::from_millis(rng.u64(400..3_000));
-        let mut settings = LeaseSettings::builder().ttl(ttl).max_drain(ttl.mul_f64(0.2 + rng.f64()));
-        if rng.f64() < 0.3 {
-            settings = settings.stall_after(ttl.mul_f64(0.5 + rng.f64()));
-        }
-        if rng.f64() < 0.3 {
-            settings = settings.take_over_after(ttl.mul_f64(0.5 + rng.f64()));
-        }
-        let settings = Arc::new(settings.build().ok()?);
+        let alike = rng.f64() < 0.6;
+        let settings = settings(&mut rng, ttl, processes, alike)?;
+        let shortest = settings.iter().map(|settings| settings.ttl()).min()?;
         let directory = Directory::new(leases, processes).ok()?;
         let mut ledger = Ledger::default();
         if let Some(SimFlaw::Core(flaw)) = flaw {
@@ -132,10 +129,10 @@ impl World {
         }
         let outside = rng.f64() < 0.4;
         let plan = FaultPlan { every: ttl.mul_f64(0.1 + rng.f64()), store_faults: rng.f64() < 0.6, outside };
-        let latency = ttl.mul_f64(0.0005 + 0.01 * rng.f64());
+        let latency = shortest.mul_f64(0.0005 + 0.01 * rng.f64());
         let mut world = Self {
             timeline: Timeline::default(),
-            settings: settings.clone(),
+            ttl,
             hosts: Vec::new(),
             server: Server::new(ServerClock::new(rng.i64(-4_000..4_000)), ledger, ttl),
             stalled_until: TrueTime::default(),
@@ -152,8 +149,9 @@ impl World {
             directory,
             rng,
         };
-        for index in 0..processes {
+        for (index, settings) in settings.into_iter().enumerate() {
             world.hosts.push(Host {
+                settings,
                 process: None,
                 life: 0,
                 stops: 0,
@@ -213,7 +211,7 @@ impl World {
             }
             Happening::NextFault => {
                 if self.stormy {
-                    let ttl = self.settings.ttl();
+                    let ttl = self.ttl;
                     let (hosts, leases) = (self.hosts.len(), self.directory.leases());
                     let fault = self.plan.choose(&mut self.rng, hosts, leases, ttl);
                     self.strike(fault);
@@ -236,13 +234,13 @@ impl World {
                 if self.server.is_up() {
                     self.server.sync_disk();
                 }
-                self.timeline.schedule(now + self.settings.ttl() / 3, Happening::SyncDisk);
+                self.timeline.schedule(now + self.ttl / 3, Happening::SyncDisk);
             }
             Happening::Backup => {
                 if self.server.is_up() {
                     self.server.make_backup();
                 }
-                let pause = self.settings.ttl().mul_f64(1.0 + 4.0 * self.rng.f64());
+                let pause = self.ttl.mul_f64(1.0 + 4.0 * self.rng.f64());
                 self.timeline.schedule(now + pause, Happening::Backup);
             }
         }
@@ -307,7 +305,7 @@ impl World {
             process,
             &self.directory,
             clock,
-            self.settings.clone(),
+            host.settings.clone(),
             self.rng.fork(),
             self.flaw,
             &mut effects,
@@ -402,7 +400,7 @@ impl World {
         let now = self.timeline.now();
         let Some(holder) = self.server.holder(now, LeaseId(0), &self.directory) else { return };
         self.crash(holder);
-        let ttl = self.settings.ttl();
+        let ttl = self.ttl;
         // The ttl, the jitter of whoever waits, the way there and back, and the start of the work.
         let within = ttl + ttl / 10 + Duration::from_millis(50);
         self.see(Observation::Calm { within });
@@ -490,4 +488,27 @@ impl World {
             simulated: Duration::from_nanos(now.as_nanos()),
         }
     }
+}
+
+/// The settings of each process: the same for all, or shorter ttls for some.
+fn settings(
+    rng: &mut fastrand::Rng,
+    longest: Duration,
+    processes: usize,
+    alike: bool,
+) -> Option<Vec<Arc<LeaseSettings>>> {
+    let (stall, take_over) = (rng.f64(), rng.f64());
+    (0..processes)
+        .map(|index| {
+            let ttl = if alike || index == 0 { longest } else { longest.mul_f64(0.3 + 0.7 * rng.f64()) };
+            let mut settings = LeaseSettings::builder().ttl(ttl).max_drain(ttl.mul_f64(0.2 + rng.f64()));
+            if stall < 0.3 {
+                settings = settings.stall_after(ttl.mul_f64(0.5 + rng.f64()));
+            }
+            if take_over < 0.3 {
+                settings = settings.take_over_after(ttl.mul_f64(0.5 + rng.f64()));
+            }
+            settings.build().ok().map(Arc::new)
+        })
+        .collect()
 }

@@ -170,11 +170,11 @@ impl Term {
                     self.trust = Trust::Deferred { until: now + ctx.settings.attempt_timeout() };
                 }
             }
-            Input::Entered(Continuity::Same) => {
-                if let Trust::Deferred { .. } = self.trust {
-                    self.trust = Trust::Certain;
-                }
-            }
+            Input::Entered(Continuity::Same) => match self.trust {
+                Trust::Deferred { .. } => self.trust = Trust::Certain,
+                Trust::Uncertain => self.next_renewal = now,
+                Trust::Certain => {}
+            },
             Input::Entered(Continuity::Changed) => {
                 self.renewing = None;
                 self.next_renewal = now;

@@ -1,1 +1,90 @@
-//! x
+//! The conformance suite: what every store must do, as cases that any store can run.
+//!
+//! The [ledger](crate::store::Ledger) says what a store answers; the cases hold a store to it. They cover grants,
+//! renewals, releases, hand-overs, take-overs and revocations, late and repeated requests, lost and restored data,
+//! hostile names and values, announcements, the fleet, and storms of concurrent requests.
+//!
+//! # Running it on a store of your own
+//!
+//! Write a [`Subject`]: your store in an empty namespace of its own, a way to let its time pass, and as many
+//! [disturbances](Disturbance) as you can cause. Then name an async function that makes one:
+//!
+//! ```
+//! # #[cfg(feature = "memory")]
+//! # mod example {
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use tenure::store::memory::MemoryStore;
+//! use tenure::store::{BoxFuture, Store};
+//! use tenure::testing::{Disturbance, Disturbed, Subject};
+//!
+//! struct Mine {
+//!     store: MemoryStore,
+//! }
+//!
+//! impl Subject for Mine {
+//!     fn store(&self) -> Arc<dyn Store> {
+//!         Arc::new(self.store.clone())
+//!     }
+//!
+//!     fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+//!         Box::pin(tokio::time::sleep(span))
+//!     }
+//!
+//!     fn disturb(&self, disturbance: Disturbance) -> BoxFuture<'_, Disturbed> {
+//!         Box::pin(async move {
+//!             match disturbance {
+//!                 Disturbance::Flush => self.store.faults().flush(),
+//!                 _ => return Disturbed::Unsupported,
+//!             }
+//!             Disturbed::Done
+//!         })
+//!     }
+//! }
+//!
+//! async fn mine() -> Mine {
+//!     Mine { store: MemoryStore::default() }
+//! }
+//!
+//! // One `#[test]` for each case.
+//! tenure::conformance_tests!(mine);
+//!
+//! # pub fn main() {
+//! // Or a single one, by name.
+//! tenure::testing::run_case("a_free_lease_is_granted", mine);
+//! # }
+//! # }
+//! # fn main() {
+//! #     #[cfg(feature = "memory")]
+//! #     example::main();
+//! # }
+//! ```
+//!
+//! Each case gets a fresh subject and a current-thread tokio runtime of its own, so cases run in parallel and fail by
+//! name. Put the macro into a module to run several stores side by side.
+//!
+//! A case whose disturbance is [unsupported](Disturbed::Unsupported) checks nothing, and says so in one line on the
+//! standard error stream, past the capture of the test harness: look for `NOT CHECKED`. [`run_all`] returns the same
+//! as a [`Report`].
+//!
+//! # What the suite does not do
+//!
+//! It asks no store to be fast. What must still be alive has a ttl of thirty seconds, what must be gone one of a
+//! fraction of a second. It never sleeps by itself; it asks the subject to let time [pass](Subject::pass).
+//!
+//! It does not lose requests or replies on the way. A store with a network should be tested for that as well: a
+//! request without an answer has an *unknown* outcome and must never be reported as failed.
+
+#![expect(clippy::panic, reason = "a conformance case fails by panicking")]
+
+mod cases;
+mod listener;
+mod player;
+mod run;
+mod subject;
+mod trial;
+
+pub use cases::cases;
+pub use run::{Case, Report, Verdict, run_all, run_case};
+pub use subject::{Disturbance, Disturbed, Subject};

@@ -185,6 +185,26 @@ fn a_connection_that_is_not_replaced_in_time_puts_the_lease_in_doubt() {
 }
 
 #[test]
+fn a_lease_in_doubt_is_renewed_as_soon_as_there_is_a_connection() {
+    let mut rig = Rig::holding();
+    rig.at(1_000);
+    rig.input(Input::ConnectionLost);
+    rig.at(4_000);
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+    rig.input(Input::Entered(Continuity::Same));
+    assert!(!rig.may_start(), "entering does not restore what was in doubt; a renewal does");
+    assert!(matches!(rig.requests()[..], [Request::Renew { .. }]));
+    rig.reply(rig.renewed());
+    assert!(rig.may_start());
+}
+
+#[test]
+fn a_lease_is_small() {
+    // A process may hold a hundred thousand of them.
+    assert!(size_of::<tenure::lease::Lease>() <= 400, "{} bytes", size_of::<tenure::lease::Lease>());
+}
+
+#[test]
 fn a_store_that_may_have_lost_data_is_asked_before_new_work_starts() {
     let mut rig = Rig::holding();
     rig.at(5_000);

@@ -33,7 +33,7 @@ impl Ledger {
                     // Its process is done with that term: this is a new one, even if a store that went back in time
                     // shows it as an offer not taken up.
                     self.grant(now, namespace, claim, Some(term.closed(Ended::Released)), now)
-                } else if same && term.ended != Ended::Revoked {
+                } else if same && term.ended == Ended::Silently {
                     // The same claim again, or an offer taken up: the same term, for a whole ttl from now.
                     self.go_on(now, claim, &term)
                 } else {
@@ -78,6 +78,7 @@ impl Ledger {
         if let Err(refusal) = self.check(now, holding) {
             return Reply::Refused(refusal);
         }
+        self.raise_max_ttl(ttl);
         self.set_expiry(&holding.name, now + ttl);
         let asked = self.terms.get_mut(holding.name.key()).and_then(|term| {
             if progressed {
@@ -161,19 +162,19 @@ impl Ledger {
         let Some(lease) = self.alive(now, name).cloned() else {
             return Reply::Refused(Refusal::Missing);
         };
-        let Some(term) = self.terms.get(name.key()) else {
-            return Reply::Refused(Refusal::Taken { by: lease.holder });
-        };
-        let floor = self.namespace.map_or(Token::ZERO, |namespace| namespace.token_floor);
-        let Some(raised) = term.token.next(floor, now.as_micros()) else {
-            return Reply::TokensExhausted;
-        };
-        let token = term.token;
-        // The key stays until its holder lets go or the ttl ends: its work may be running, and only the holder knows.
-        let revoked = TermRecord { token: raised, deposed: Some(token), asked: None, ..term.closed(Ended::Revoked) };
-        self.terms.insert(name.key().to_owned(), revoked);
-        announcements.push(Announcement::Revoked { name: name.clone(), token });
-        Reply::Done
+        match self.terms.get_mut(name.key()) {
+            Some(term) if term.holder == lease.holder => {
+                // The key stays until its holder lets go or the ttl ends: its work may be running, and only the holder
+                // knows. Said again, it changes nothing.
+                if term.ended == Ended::Silently {
+                    term.ended = Ended::Revoked;
+                    term.asked = None;
+                    announcements.push(Announcement::Revoked { name: name.clone(), token: term.token });
+                }
+                Reply::Done
+            }
+            _ => Reply::Refused(Refusal::Taken { by: lease.holder }),
+        }
     }
 
     pub(super) fn ask(
@@ -238,14 +239,18 @@ impl Ledger {
     fn check(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
         let term = self.terms.get(holding.name.key());
         let deposed = term.is_some_and(|term| term.deposed == Some(holding.token));
-        if deposed && term.is_some_and(|term| term.ended == Ended::Revoked) {
+        let same = |term: &TermRecord| term.holder == holding.holder && term.token == holding.token;
+        if term.is_some_and(|term| same(term) && term.ended == Ended::Revoked) {
             return Err(Refusal::Revoked);
         }
         match (self.alive(now, &holding.name), term) {
             (None, None) => Err(Refusal::StoreReset),
             (None, Some(_)) => Err(Refusal::Missing),
             (Some(lease), Some(term)) if lease.holder == holding.holder && term.holder == holding.holder => {
-                if term.token == holding.token || self.planted.has(Flaw::CompareByHolderOnly) {
+                if term.ended != Ended::Silently {
+                    // An outsider has written the holder's name back: that revives nothing.
+                    Err(Refusal::Missing)
+                } else if term.token == holding.token || self.planted.has(Flaw::CompareByHolderOnly) {
                     Ok(())
                 } else {
                     Err(Refusal::Taken { by: lease.holder.clone() })
@@ -283,10 +288,6 @@ impl Ledger {
         let Some(token) = stored.next(namespace.token_floor, now.as_micros()) else {
             return Reply::TokensExhausted;
         };
-        // A ttl above the longest one raises that first: it is how long the namespace closes after a loss.
-        if let Some(namespace) = &mut self.namespace {
-            namespace.max_ttl = namespace.max_ttl.max(claim.ttl);
-        }
         let mut begun = TermRecord::begun(now, token, claim.holder.clone(), term.as_ref());
         begun.wait_out_until = begun.wait_out_until.max(wait_out_until);
         begun.deposed = term.filter(|term| term.ended == Ended::TakenOver).and_then(|term| term.deposed);
@@ -295,6 +296,7 @@ impl Ledger {
 
     /// Writes a term's record and its key for a whole ttl from now.
     fn go_on(&mut self, now: ServerTime, claim: &Claim, term: &TermRecord) -> Reply {
+        self.raise_max_ttl(claim.ttl);
         // Never further away than the longest ttl, whatever the server's clock did meanwhile.
         let furthest = now + self.namespace.map_or(Duration::ZERO, |namespace| namespace.max_ttl);
         let wait_out_until = term.wait_out_until.min(furthest);
@@ -315,6 +317,13 @@ impl Ledger {
         self.leases.insert(claim.name.key().to_owned(), lease);
         self.terms.insert(claim.name.key().to_owned(), term);
         Reply::Granted(grant)
+    }
+
+    /// A ttl above the longest one raises that first: it is how long the namespace closes after a loss.
+    fn raise_max_ttl(&mut self, ttl: Duration) {
+        if let Some(namespace) = &mut self.namespace {
+            namespace.max_ttl = namespace.max_ttl.max(ttl);
+        }
     }
 
     fn alive(&self, now: ServerTime, name: &LeaseName) -> Option<&LeaseKey> {

@@ -103,9 +103,12 @@ impl MemoryStore {
         // The ledger is whole between any two requests, so a panic elsewhere leaves nothing half done.
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.shared.clock.now();
-        let (due, late) = std::mem::take(&mut state.late).into_iter().partition(|batch| batch.due <= now);
+        let (due, late): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.late).into_iter().partition(|batch| batch.due <= now);
         state.late = late;
-        for batch in due {
+        // What arrives while the server is off is lost.
+        let off = state.faults.down;
+        for batch in due.into_iter().filter(|_| !off) {
             for request in &batch.requests {
                 state.carry_out(now, batch.connection, batch.generation, request);
             }

@@ -1,0 +1,137 @@
+//! Many requests at once.
+
+use crate::store::{Outcome, Refusal, Reply, Request};
+use crate::testing::player::{Term, acquire, granted};
+use crate::testing::trial::{LONG, PATIENCE, Trial, job, lease};
+
+/// The answers of a batch, all of whose requests must have been answered.
+#[track_caller]
+fn answers(outcomes: Vec<Outcome>) -> Vec<Reply> {
+    let answer = |outcome| match outcome {
+        Outcome::Answered(reply) => reply,
+        other => panic!("every request of a batch must be answered, not {other:?}"),
+    };
+    outcomes.into_iter().map(answer).collect()
+}
+
+pub(super) async fn an_empty_batch_has_no_outcomes(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    assert_eq!(alice.submit(Vec::new()).await, [], "nothing asked, nothing answered");
+    alice.wins(&job(), LONG).await;
+}
+
+pub(super) async fn each_request_of_a_batch_has_its_own_outcome_in_the_same_order(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let mine = alice.wins(&lease("mine"), LONG).await;
+    let theirs = bob.wins(&lease("theirs"), LONG).await;
+    let gone = alice.wins(&lease("gone"), LONG).await;
+    alice.send(gone.release()).await;
+    let batch = vec![
+        mine.renewal(),
+        theirs.claimed_by(&alice.id).renewal(),
+        gone.renewal(),
+        acquire(&alice.claim(&lease("free"), LONG)),
+        acquire(&alice.claim(&lease("theirs"), LONG)),
+        acquire(&gone.claim),
+        Request::Members,
+        Request::IndexList { index: "none".to_owned() },
+        Request::Read { name: job(), record: "none".to_owned() },
+        Request::Inspect { name: lease("mine") },
+    ];
+    let replies = answers(alice.submit(batch).await);
+    assert_eq!(replies.len(), 10, "one outcome for each request");
+    assert!(matches!(replies[0], Reply::Renewed { .. }), "our term goes on: {:?}", replies[0]);
+    assert_eq!(replies[1], Reply::Refused(Refusal::Taken { by: bob.id.clone() }), "bob's is bob's");
+    assert_eq!(replies[2], Reply::Refused(Refusal::Missing), "a released term is over");
+    assert!(matches!(replies[3], Reply::Granted(_)), "a free lease is granted: {:?}", replies[3]);
+    assert!(matches!(&replies[4], Reply::Held(held) if held.by == bob.id), "a held one is not: {:?}", replies[4]);
+    assert_eq!(replies[5], Reply::TermOver, "a used claim is used");
+    assert_eq!(replies[6], Reply::Members(Vec::new()), "nobody beats");
+    assert_eq!(replies[7], Reply::Index(Vec::new()), "nothing is listed");
+    assert_eq!(replies[8], Reply::Record(None), "nothing was published");
+    let held = matches!(&replies[9], Reply::Lease(report) if report.held.as_ref().is_some_and(|h| h.by == alice.id));
+    assert!(held, "our lease is ours: {:?}", replies[9]);
+}
+
+pub(super) async fn a_refused_request_does_not_touch_the_rest_of_its_batch(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let theirs = bob.wins(&lease("theirs"), LONG).await.claimed_by(&alice.id);
+    let mut terms = Vec::new();
+    for n in 0..10 {
+        terms.push(alice.wins(&lease(&format!("mine-{n}")), LONG).await);
+    }
+    let batch = terms.iter().flat_map(|term| [theirs.release(), term.publication("n", b"1"), theirs.renewal()]);
+    let replies = answers(alice.submit(batch.collect()).await);
+    for three in replies.chunks(3) {
+        assert!(matches!(three[0], Reply::Refused(_)), "not ours to release: {:?}", three[0]);
+        assert_eq!(three[1], Reply::Done, "ours to publish, whatever stands beside it");
+        assert!(matches!(three[2], Reply::Refused(_)), "not ours to renew: {:?}", three[2]);
+    }
+}
+
+pub(super) async fn a_claim_twice_in_one_batch_is_one_term(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let claim = alice.claim(&job(), LONG);
+    let replies = answers(alice.submit(vec![acquire(&claim); 5]).await);
+    let tokens: Vec<_> = replies
+        .iter()
+        .map(|reply| match reply {
+            Reply::Granted(grant) => grant.token,
+            other => panic!("each repetition must be granted, not {other:?}"),
+        })
+        .collect();
+    assert!(tokens.iter().all(|token| *token == tokens[0]), "a repeated claim is one term: {tokens:?}");
+}
+
+pub(super) async fn rival_claims_in_one_batch_have_one_winner(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let batch = (0..50).map(|_| acquire(&alice.claim(&job(), LONG))).collect();
+    let replies = answers(alice.submit(batch).await);
+    let winners = replies.iter().filter(|reply| matches!(reply, Reply::Granted(_))).count();
+    assert_eq!(winners, 1, "a lease has one holder: {replies:?}");
+}
+
+pub(super) async fn a_large_batch_is_answered_completely_and_in_order(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let claims: Vec<_> = (0..2_000).map(|n| alice.claim(&lease(&format!("job-{n}")), LONG)).collect();
+    let replies = answers(alice.submit(claims.iter().map(acquire).collect()).await);
+    assert_eq!(replies.len(), claims.len(), "one outcome for each request");
+    let publications = claims.iter().zip(replies).enumerate().map(|(n, (claim, reply))| {
+        let grant = granted(reply, "every lease is free");
+        Term { claim: claim.clone(), grant }.publication("n", n.to_string().as_bytes())
+    });
+    for reply in answers(alice.submit(publications.collect()).await) {
+        assert_eq!(reply, Reply::Done, "every term may publish");
+    }
+    let reads = claims.iter().map(|claim| Request::Read { name: claim.name.clone(), record: "n".to_owned() });
+    for (n, reply) in answers(alice.submit(reads.collect()).await).into_iter().enumerate() {
+        assert_eq!(value(&reply), n.to_string(), "each outcome stands where its request stood");
+    }
+}
+
+pub(super) async fn batches_at_the_same_time_keep_their_answers_apart(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let term = alice.wins(&job(), LONG).await;
+    let records: Vec<_> = (0..1_000).map(|n| format!("record-{n}")).collect();
+    alice.submit(records.iter().map(|record| term.publication(record, record.as_bytes())).collect()).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for records in records.chunks(20) {
+        let (records, connection) = (records.to_vec(), alice.connection.clone());
+        let read = |record: &String| Request::Read { name: job(), record: record.clone() };
+        let batch: Vec<_> = records.iter().map(read).collect();
+        tasks.spawn(async move { (records, connection.submit(batch, PATIENCE).await) });
+    }
+    while let Some(joined) = tasks.join_next().await {
+        let Ok((records, outcomes)) = joined else { panic!("a batch must not take its task down") };
+        let values: Vec<_> = answers(outcomes).iter().map(value).collect();
+        assert_eq!(values, records, "each batch must have got its own answers");
+    }
+}
+
+/// What was read, as text.
+fn value(reply: &Reply) -> String {
+    match reply {
+        Reply::Record(Some(published)) => String::from_utf8_lossy(&published.value).into_owned(),
+        other => panic!("a record that was published must be there, not {other:?}"),
+    }
+}

@@ -1,0 +1,151 @@
+//! Who is alive, and the indexes.
+
+use std::time::Duration;
+
+use crate::store::{Reply, Request};
+use crate::testing::Disturbance;
+use crate::testing::player::Player;
+use crate::testing::trial::{Checked, LONG, SHORT, Trial, instance, lease};
+
+/// The members as ids.
+async fn ids(player: &Player) -> Vec<String> {
+    player.members().await.into_iter().map(|member| member.instance.as_str().to_owned()).collect()
+}
+
+fn add(index: &str, entry: &str) -> Request {
+    Request::IndexAdd { index: index.to_owned(), entry: entry.to_owned() }
+}
+
+fn remove(index: &str, entry: &str) -> Request {
+    Request::IndexRemove { index: index.to_owned(), entry: entry.to_owned() }
+}
+
+pub(super) async fn nobody_is_alive_at_first(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    assert!(alice.members().await.is_empty(), "entering is not a heartbeat");
+}
+
+pub(super) async fn whoever_beats_is_a_member(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    assert_eq!(alice.beats(LONG, b"weight=1").await, Reply::Done, "a heartbeat always succeeds");
+    assert_eq!(bob.beats(LONG * 2, b"weight=2").await, Reply::Done, "a heartbeat always succeeds");
+    let members = alice.members().await;
+    let shown: Vec<_> = members.iter().map(|m| (m.instance.as_str(), m.record.as_slice())).collect();
+    assert_eq!(shown, [("alice", &b"weight=1"[..]), ("bob", &b"weight=2"[..])], "with what each says about itself");
+    for (member, ttl) in members.iter().zip([LONG, LONG * 2]) {
+        let left = member.remaining;
+        assert!(left > Duration::ZERO && left <= ttl, "{left:?} of {ttl:?} may be believed: {member:?}");
+    }
+}
+
+pub(super) async fn a_later_heartbeat_replaces_the_earlier_one(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    for record in [&b"status=up"[..], b"", b"status=draining"] {
+        alice.beats(LONG, record).await;
+        let members = alice.members().await;
+        assert_eq!(members.len(), 1, "one instance is one member: {members:?}");
+        assert_eq!(members[0].record, record, "and says what it said last");
+    }
+}
+
+pub(super) async fn whoever_stops_beating_is_gone_after_its_ttl(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    alice.beats(SHORT, b"").await;
+    bob.beats(LONG, b"").await;
+    trial.outlast(SHORT).await;
+    assert_eq!(ids(&bob).await, ["bob"], "a heartbeat is believed for its ttl and no longer");
+}
+
+pub(super) async fn whoever_goes_on_beating_stays(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    alice.beats(SHORT, b"").await;
+    alice.beats(LONG, b"").await;
+    trial.outlast(SHORT).await;
+    assert_eq!(ids(&alice).await, ["alice"], "the later heartbeat counts");
+}
+
+pub(super) async fn whoever_leaves_is_gone_at_once(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    alice.beats(LONG, b"").await;
+    bob.beats(LONG, b"").await;
+    for _ in 0..2 {
+        let reply = bob.send(Request::Leave { instance: alice.id.clone() }).await;
+        assert_eq!(reply, Reply::Done, "leaving may be repeated");
+        assert_eq!(ids(&bob).await, ["bob"], "only alice has left");
+    }
+    alice.beats(LONG, b"").await;
+    assert_eq!(ids(&bob).await, ["alice", "bob"], "and may come back");
+}
+
+pub(super) async fn members_and_leases_know_nothing_of_each_other(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    // The same text in every place where a store may put a name.
+    let name = lease("alice");
+    let term = alice.wins(&name, LONG).await;
+    alice.beats(LONG, b"").await;
+    alice.send(add("alice", "alice")).await;
+    alice.send(Request::Leave { instance: alice.id.clone() }).await;
+    alice.send(remove("alice", "alice")).await;
+    let renewed = alice.send(term.renewal()).await;
+    assert!(matches!(renewed, Reply::Renewed { .. }), "leaving the fleet releases no lease: {renewed:?}");
+    alice.beats(LONG, b"").await;
+    alice.send(term.release()).await;
+    assert_eq!(ids(&alice).await, ["alice"], "releasing a lease is not leaving");
+}
+
+pub(super) async fn a_large_fleet_is_listed_completely(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let beat = |n: usize| Request::Beat {
+        instance: instance(&format!("node-{n:04}")),
+        ttl: LONG,
+        record: n.to_string().into_bytes(),
+    };
+    for chunk in (0..1_000).collect::<Vec<_>>().chunks(250) {
+        alice.submit(chunk.iter().map(|n| beat(*n)).collect()).await;
+    }
+    let members = alice.members().await;
+    assert_eq!(members.len(), 1_000, "every instance is listed, once");
+    for (n, member) in members.iter().enumerate() {
+        assert_eq!(member.instance.as_str(), format!("node-{n:04}"), "every instance is listed, once");
+        assert_eq!(member.record, n.to_string().into_bytes(), "each with its own record");
+    }
+}
+
+pub(super) async fn an_index_lists_what_was_added_and_not_removed(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    assert!(alice.index("targets").await.is_empty(), "an index that was never written is empty");
+    for entry in ["b", "a", "c", "a"] {
+        assert_eq!(alice.send(add("targets", entry)).await, Reply::Done, "adding may be repeated");
+    }
+    assert_eq!(bob.index("targets").await, ["a", "b", "c"], "each entry is listed once");
+    for entry in ["b", "b", "never-there"] {
+        assert_eq!(bob.send(remove("targets", entry)).await, Reply::Done, "removing may be repeated");
+    }
+    assert_eq!(alice.index("targets").await, ["a", "c"], "what was removed is gone");
+    for entry in ["a", "c"] {
+        alice.send(remove("targets", entry)).await;
+    }
+    assert!(alice.index("targets").await.is_empty(), "an index may become empty again");
+}
+
+pub(super) async fn indexes_do_not_touch_each_other(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    alice.send(add("one", "a")).await;
+    alice.send(add("two", "a")).await;
+    alice.send(remove("one", "a")).await;
+    assert!(alice.index("one").await.is_empty());
+    assert_eq!(alice.index("two").await, ["a"], "another index keeps its entry");
+}
+
+pub(super) async fn a_flush_forgets_members_and_indexes(trial: &Trial<'_>) -> Checked {
+    let mut alice = trial.player("alice").await;
+    alice.beats(LONG, b"").await;
+    alice.send(add("targets", "a")).await;
+    trial.disturb(Disturbance::Flush).await?;
+    alice.enters_again(trial).await;
+    assert!(alice.members().await.is_empty(), "a flush forgets who is alive");
+    assert!(alice.index("targets").await.is_empty(), "and every index");
+    alice.beats(LONG, b"").await;
+    assert_eq!(ids(&alice).await, ["alice"], "a closed namespace still knows who is alive");
+    Ok(())
+}

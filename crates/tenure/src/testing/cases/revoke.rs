@@ -1,0 +1,103 @@
+//! Ending a term by force: the holder is told, and the lease stays taken until it has let go.
+
+use crate::store::{Ended, Refusal, Reply, Request};
+use crate::testing::player::{Player, Term, acquire, acquire_after, shown};
+use crate::testing::trial::{LONG, SHORT, Trial, instance, job};
+
+/// Alice's term, revoked.
+async fn revoked(trial: &Trial<'_>) -> (Player, Term, Player) {
+    let (alice, operator) = (trial.player("alice").await, trial.player("operator").await);
+    let term = alice.wins(&job(), LONG).await;
+    assert_eq!(operator.send(term.revocation()).await, Reply::Done, "anybody may revoke a term");
+    (alice, term, operator)
+}
+
+pub(super) async fn a_revoked_holder_is_told_so(trial: &Trial<'_>) {
+    let (alice, term, _) = revoked(trial).await;
+    for request in [term.renewal(), term.publication("result", b"stale"), term.hand_over(&instance("heir"), LONG)] {
+        let reply = alice.send(request.clone()).await;
+        assert_eq!(reply, Reply::Refused(Refusal::Revoked), "an operator ended the term: {}", shown(&request));
+    }
+    assert_eq!(alice.read(&job(), "result").await, None, "a revoked term publishes nothing");
+}
+
+pub(super) async fn a_revoked_lease_stays_taken_until_its_holder_lets_go(trial: &Trial<'_>) {
+    let (alice, term, bob) = revoked(trial).await;
+    let held = bob.finds_held(&job()).await;
+    assert_eq!(held.by, alice.id, "the holder's work may still be running");
+    let last = bob.inspect(&job()).await.last.map(|last| last.ended);
+    assert_eq!(last, Some(Ended::Revoked), "an inspection shows that the term was revoked");
+    assert_eq!(alice.send(term.release()).await, Reply::Done, "the holder lets go when its work has ended");
+    let next = bob.wins(&job(), LONG).await;
+    assert!(next.token() > term.token(), "the next term has a larger token");
+}
+
+pub(super) async fn a_revoked_lease_is_free_after_its_ttl(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    // On a slow machine the lease may be over before it is revoked; then another one is.
+    let term = loop {
+        let term = alice.wins(&job(), SHORT).await;
+        let revoked = bob.send(term.revocation()).await == Reply::Done;
+        trial.outlast(SHORT).await;
+        if revoked {
+            break term;
+        }
+    };
+    let next = bob.wins(&job(), LONG).await;
+    assert!(next.token() > term.token(), "the next term has a larger token");
+    let refused = alice.send(term.renewal()).await;
+    assert!(matches!(refused, Reply::Refused(_)), "the revoked term is over: {refused:?}");
+}
+
+pub(super) async fn a_revoked_claim_does_not_go_on(trial: &Trial<'_>) {
+    let (alice, term, _) = revoked(trial).await;
+    let again = alice.send(acquire(&term.claim)).await;
+    assert!(matches!(again, Reply::Held(_)), "the term was ended; its claim is used up: {again:?}");
+    let refused = alice.send(term.renewal()).await;
+    assert_eq!(refused, Reply::Refused(Refusal::Revoked), "asking again must not hide the revocation");
+}
+
+/// The process has ended the term and says so, as it may in any other case.
+pub(super) async fn a_revoked_term_may_be_replaced_by_whoever_has_ended_it(trial: &Trial<'_>) {
+    let (alice, term, _) = revoked(trial).await;
+    let claim = alice.claim(&job(), LONG);
+    let reply = alice.send(acquire_after(&claim, term.token())).await;
+    let Reply::Granted(grant) = reply else {
+        panic!("a process may replace a term that it has ended, revoked or not; the store answered {reply:?}");
+    };
+    assert!(grant.token > term.token(), "the new term has a larger token");
+}
+
+/// A revocation whose reply was lost is sent again; the holder must still learn why and be able to let go.
+pub(super) async fn a_repeated_revocation_changes_nothing(trial: &Trial<'_>) {
+    let (alice, term, operator) = revoked(trial).await;
+    let before = operator.inspect(&job()).await;
+    let again = operator.send(term.revocation()).await;
+    assert!(matches!(again, Reply::Done | Reply::Refused(Refusal::Revoked)), "it was carried out before: {again:?}");
+    assert_eq!(operator.inspect(&job()).await.last, before.last, "there is nothing more to be ended");
+    let refused = alice.send(term.renewal()).await;
+    assert_eq!(refused, Reply::Refused(Refusal::Revoked), "the holder is told the same");
+    assert_eq!(alice.send(term.release()).await, Reply::Done, "and may let go");
+}
+
+/// Whatever number a store puts on record for a revoked term, nobody was granted it.
+pub(super) async fn a_revoked_lease_cannot_be_used_under_any_token_on_record(trial: &Trial<'_>) {
+    let (alice, term, _) = revoked(trial).await;
+    let report = alice.inspect(&job()).await;
+    let shown_tokens = [report.held.and_then(|held| held.token), report.last.map(|last| last.token)];
+    for token in shown_tokens.into_iter().flatten() {
+        for request in [term.under(token).renewal(), term.under(token).publication("result", b"stale")] {
+            let reply = alice.send(request.clone()).await;
+            assert!(matches!(reply, Reply::Refused(_)), "{} must be refused, not {reply:?}", shown(&request));
+        }
+    }
+}
+
+pub(super) async fn a_free_lease_cannot_be_revoked(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let revoke = || Request::Revoke { name: job() };
+    assert_eq!(alice.send(revoke()).await, Reply::Refused(Refusal::Missing), "nobody ever had the lease");
+    let term = alice.wins(&job(), LONG).await;
+    alice.send(term.release()).await;
+    assert_eq!(alice.send(revoke()).await, Reply::Refused(Refusal::Missing), "nobody has the lease any more");
+}

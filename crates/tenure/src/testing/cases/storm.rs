@@ -1,0 +1,177 @@
+//! Everybody at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::name::LeaseName;
+use crate::store::{Claim, Connection, Entry, Outcome, Reply, Request};
+use crate::testing::Disturbance;
+use crate::testing::player::{Term, acquire};
+use crate::testing::trial::{Checked, LONG, PATIENCE, Trial, instance, job, lease, nonce};
+use crate::token::Token;
+
+const TASKS: usize = 200;
+
+/// So many tasks share so many connections, as the leases of one process do.
+const CONNECTIONS: usize = 20;
+
+async fn connections(trial: &Trial<'_>) -> Vec<Arc<dyn Connection>> {
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        connections.push(trial.player("any").await.connection);
+    }
+    connections
+}
+
+fn claim(task: usize, name: &LeaseName) -> Claim {
+    Claim { name: name.clone(), holder: instance(&format!("racer-{task}")), nonce: nonce(), ttl: LONG }
+}
+
+/// Sends one request, which must be answered.
+async fn send(connection: &dyn Connection, request: Request) -> Reply {
+    match connection.submit(vec![request], PATIENCE).await.pop() {
+        Some(Outcome::Answered(reply)) => reply,
+        other => panic!("the store must answer in a storm too, not {other:?}"),
+    }
+}
+
+/// Sends all claims at once, each from a task of its own.
+async fn race(connections: &[Arc<dyn Connection>], claims: Vec<Claim>) -> Vec<(Claim, Reply)> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for (task, claim) in claims.into_iter().enumerate() {
+        let connection = connections[task % connections.len()].clone();
+        tasks.spawn(async move {
+            let reply = send(&*connection, acquire(&claim)).await;
+            (claim, reply)
+        });
+    }
+    tasks.join_all().await
+}
+
+/// The one winner among these, whom all the others must have been told of.
+fn winner(replies: &[(Claim, Reply)]) -> Term {
+    let mut winners = replies.iter().filter_map(|(claim, reply)| match reply {
+        Reply::Granted(grant) => Some(Term { claim: claim.clone(), grant: grant.clone() }),
+        _ => None,
+    });
+    let Some(winner) = winners.next() else { panic!("a free lease must be granted to somebody: {replies:?}") };
+    assert_eq!(winners.next().map(|term| term.claim), None, "{} was granted to another as well", winner.claim.holder);
+    for (claim, reply) in replies {
+        match reply {
+            Reply::Held(held) => {
+                assert_eq!(held.by, winner.claim.holder, "{} must be told who won", claim.holder);
+                assert_eq!(held.token, Some(winner.token()), "{} must be told the term", claim.holder);
+            }
+            Reply::Granted(_) => {}
+            other => panic!("a claim in a race is granted or told who won, not {other:?}"),
+        }
+    }
+    winner
+}
+
+pub(super) async fn of_two_hundred_claims_on_one_lease_one_wins_every_round(trial: &Trial<'_>) {
+    let connections = connections(trial).await;
+    let mut last = Token::ZERO;
+    for round in 0..5 {
+        let replies = race(&connections, (0..TASKS).map(|task| claim(task, &job())).collect()).await;
+        let term = winner(&replies);
+        assert!(term.token() > last, "round {round}: the token {} must be above {last}", term.token());
+        last = term.token();
+        assert_eq!(send(&*connections[0], term.release()).await, Reply::Done, "round {round}: the winner may let go");
+    }
+}
+
+pub(super) async fn of_two_hundred_claims_on_twenty_leases_one_wins_each(trial: &Trial<'_>) {
+    let connections = connections(trial).await;
+    let names: Vec<_> = (0..20).map(|n| lease(&format!("job-{n}"))).collect();
+    let claims = (0..TASKS).map(|task| claim(task, &names[task % names.len()])).collect();
+    let mut by_name: BTreeMap<LeaseName, Vec<_>> = BTreeMap::new();
+    for (claim, reply) in race(&connections, claims).await {
+        by_name.entry(claim.name.clone()).or_default().push((claim, reply));
+    }
+    assert_eq!(by_name.len(), names.len(), "every lease was asked for");
+    for replies in by_name.values() {
+        winner(replies);
+    }
+}
+
+pub(super) async fn one_claim_sent_two_hundred_times_at_once_is_one_term(trial: &Trial<'_>) {
+    let connections = connections(trial).await;
+    let replies = race(&connections, vec![claim(0, &job()); TASKS]).await;
+    let tokens: BTreeSet<_> = replies
+        .iter()
+        .map(|(_, reply)| match reply {
+            Reply::Granted(grant) => grant.token,
+            other => panic!("each repetition must be granted, not {other:?}"),
+        })
+        .collect();
+    assert_eq!(tokens.len(), 1, "a repeated claim is one term");
+}
+
+pub(super) async fn an_offer_in_a_storm_is_taken_up_once(trial: &Trial<'_>) {
+    let connections = connections(trial).await;
+    let alice = trial.player("alice").await;
+    let term = alice.wins(&job(), LONG).await;
+    let receiver = claim(7, &job());
+    let Reply::HandedOver { token } = alice.send(term.hand_over(&receiver.holder, LONG)).await else {
+        panic!("the holder must be able to hand over");
+    };
+    // Half of the claims are the receiver's, each by a nonce of its own.
+    let claims = (0..TASKS).map(|task| claim(if task % 2 == 0 { 7 } else { task }, &job())).collect();
+    let taken = winner(&race(&connections, claims).await);
+    assert_eq!((taken.claim.holder.clone(), taken.token()), (receiver.holder, token), "only the receiver can win");
+}
+
+/// Everybody takes the lease, looks whether anybody else is inside, and lets go again.
+pub(super) async fn in_a_storm_of_grants_and_releases_nobody_meets_and_no_token_repeats(trial: &Trial<'_>) {
+    let connections = connections(trial).await;
+    let inside = Arc::new(AtomicBool::new(false));
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..TASKS {
+        let (connection, inside) = (connections[task % CONNECTIONS].clone(), inside.clone());
+        tasks.spawn(async move {
+            let mut tokens = Vec::new();
+            for _ in 0..5 {
+                let claim = claim(task, &job());
+                let Reply::Granted(grant) = send(&*connection, acquire(&claim)).await else { continue };
+                assert!(!inside.swap(true, Ordering::SeqCst), "two hold the lease at once");
+                tokens.push(grant.token);
+                tokio::task::yield_now().await;
+                inside.store(false, Ordering::SeqCst);
+                let released = send(&*connection, Term { claim, grant }.release()).await;
+                assert_eq!(released, Reply::Done, "whoever holds the lease may let go");
+            }
+            tokens
+        });
+    }
+    let tokens: Vec<_> = tasks.join_all().await.concat();
+    assert!(!tokens.is_empty(), "somebody must have won");
+    let distinct: BTreeSet<_> = tokens.iter().collect();
+    assert_eq!(distinct.len(), tokens.len(), "every term has a token of its own");
+}
+
+pub(super) async fn twenty_that_enter_at_once_after_a_loss_agree_on_one_generation(trial: &Trial<'_>) -> Checked {
+    let mut players = Vec::new();
+    for n in 0..20 {
+        players.push(trial.player(&format!("player-{n}")).await);
+    }
+    let before = players[0].entered().generation.number;
+    trial.disturb(Disturbance::Flush).await?;
+    let mut tasks = tokio::task::JoinSet::new();
+    for player in players {
+        let (store, memory, stamp) = (trial.store(), Some(player.memory), fastrand::u64(..));
+        tasks.spawn(async move { store.enter(Entry { memory, stamp, max_ttl: LONG, ..Entry::default() }).await });
+    }
+    let entered = tasks.join_all().await.into_iter().map(|entered| match entered {
+        Ok(connection) => connection.entered().clone(),
+        Err(error) => panic!("the store must let everybody in: {error}"),
+    });
+    let entered: Vec<_> = entered.collect();
+    assert_eq!(entered.iter().filter(|entered| entered.minted).count(), 1, "one of them writes it: {entered:?}");
+    let generation = entered[0].generation;
+    assert!(generation.number > before, "a loss is a new generation");
+    assert!(entered.iter().all(|entered| entered.generation == generation), "all of them see it: {entered:?}");
+    assert!(entered.iter().all(|entered| !entered.closed_for.is_zero()), "and that it is closed: {entered:?}");
+    Ok(())
+}

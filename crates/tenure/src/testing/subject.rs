@@ -1,0 +1,78 @@
+//! What a store's author brings along: the store, its time, and what can be done to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::name::LeaseName;
+use crate::store::{BoxFuture, Store};
+
+/// A store under test, empty, in a namespace that nobody else uses.
+///
+/// It lasts for one case. Whatever it needs, a server process or a temporary file, ends when it is dropped.
+pub trait Subject: Send + Sync {
+    /// The store. Called again after every disturbance, so another value may be returned then.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Lets at least this much of the store's time pass. A real store sleeps.
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()>;
+
+    /// Does something to the store. When the future ends, it is done and the store can be entered again.
+    fn disturb(&self, disturbance: Disturbance) -> BoxFuture<'_, Disturbed>;
+
+    /// Whether the store can tell that others listen to a namespace which has no record. A store that cannot must be
+    /// told by its operator when a namespace is new.
+    fn counts_listeners(&self) -> bool {
+        true
+    }
+}
+
+/// Something that happens to real stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Disturbance {
+    /// Everything is deleted; the server runs on and connections stay.
+    Flush,
+    /// The server is restarted: a new run, all data kept, every connection closed.
+    Restart,
+    /// The server is restarted without its data. Its uptime counts from now: a store without a server of its own has
+    /// none and does not support this.
+    RestartEmpty,
+    /// All data is copied, to be restored later.
+    Remember,
+    /// The remembered data is put back in place of the present one; the server runs on and connections stay.
+    Restore,
+    /// The server is restarted with the remembered data.
+    RestartRestored,
+    /// Every connection is closed; the server runs on.
+    Cut,
+    /// An outsider writes a lease, over whatever is there: the holder and perhaps a ttl, nothing else.
+    ForeignLease {
+        /// Which lease.
+        name: LeaseName,
+        /// What stands in it. Not necessarily an acceptable instance id.
+        holder: String,
+        /// For how long. `None`: for ever.
+        ttl: Option<Duration>,
+    },
+    /// An outsider deletes a lease and nothing else.
+    ForeignDelete {
+        /// Which lease.
+        name: LeaseName,
+    },
+    /// The server's clock is set back.
+    ClockBack(Duration),
+    /// The server's clock is set ahead.
+    ClockForward(Duration),
+    /// The server has been up for at least this long, by its own account, with nothing lost. A real one is waited for;
+    /// a store without a server of its own is always that old.
+    AgeServer(Duration),
+}
+
+/// What became of a disturbance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disturbed {
+    /// It happened.
+    Done,
+    /// This subject cannot do that. The case is not checked, and says so.
+    Unsupported,
+}
