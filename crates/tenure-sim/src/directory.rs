@@ -69,7 +69,7 @@ impl Directory {
             | Request::HandOver { holding, .. }
             | Request::Publish { holding, .. } => &holding.name,
             Request::Abandon { name, .. }
-            | Request::Revoke { name }
+            | Request::Revoke { name, .. }
             | Request::Ask { name, .. }
             | Request::Inspect { name }
             | Request::Read { name, .. } => name,

@@ -540,6 +540,7 @@ impl Process {
         let receiver = directory.instance(ProcessId(self.rng.usize(..directory.processes()))).clone();
         let held = self.slots[lease.0].lease.as_ref().filter(|machine| machine.is_valid(local));
         let token = held.and_then(Lease::token);
+        let known = token.or(self.memory.as_ref().map(|memory| memory.high_water));
         let wish = match self.rng.u32(..10) {
             0..3 => Some(Wish::Release(ReleaseReason::Voluntary)),
             3..5 => Some(Wish::Drain(ReleaseReason::Rebalance)),
@@ -549,11 +550,13 @@ impl Process {
                 None
             }
             8 => {
-                self.send_other(Request::Revoke { name: directory.name(lease).clone() }, effects);
+                if let Some(token) = known {
+                    self.send_other(Request::Revoke { name: directory.name(lease).clone(), token }, effects);
+                }
                 None
             }
             _ => {
-                if let Some(token) = self.memory.as_ref().map(|memory| token.unwrap_or(memory.high_water)) {
+                if let Some(token) = known {
                     let to = self.rng.bool().then_some(receiver);
                     let ask = Ask::StepDown { to };
                     self.send_other(Request::Ask { name: directory.name(lease).clone(), token, ask }, effects);

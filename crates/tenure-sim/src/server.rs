@@ -32,7 +32,6 @@ pub struct Server {
     was_founded: bool,
     /// The last term seen of each lease, kept by the observer and not by the store.
     last_granted: BTreeMap<LeaseId, Token>,
-    revoked: BTreeMap<LeaseId, Token>,
 }
 
 #[derive(Debug)]
@@ -65,7 +64,6 @@ impl Server {
             longest_ttl,
             was_founded: false,
             last_granted: BTreeMap::new(),
-            revoked: BTreeMap::new(),
         }
     }
 
@@ -227,18 +225,12 @@ impl Server {
                 out.seen.push(Observation::Touched { term: term(holding.token), current, ended: false });
             }
             (Request::Release { holding, .. }, Reply::Done) if current.is_some() && !held_after => {
-                // A holder whose term was revoked may let go of what it still occupies.
-                let revoked = self.revoked.get(&lease) == Some(&holding.token);
-                let current = if revoked { Some(holding.token) } else { current };
                 out.seen.push(Observation::Touched { term: term(holding.token), current, ended: true });
             }
             (Request::Publish { holding, .. }, Reply::Done) => {
                 out.seen.push(Observation::Published(term(holding.token)))
             }
-            (Request::Revoke { .. }, Reply::Done) => {
-                self.revoked.extend(current.map(|token| (lease, token)));
-                out.seen.push(Observation::Revoked(lease));
-            }
+            (Request::Revoke { .. }, Reply::Done) => out.seen.push(Observation::Revoked(lease)),
             _ => {}
         }
     }

@@ -41,3 +41,8 @@ mod token;
 pub use event::{Event, Happening, Level, Standing};
 pub use name::{InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};
 pub use token::{Nonce, Token};
+
+/// The README's examples compile and run.
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -9,6 +9,9 @@ use thiserror::Error;
 /// The longest label, prefix or instance id, in bytes.
 pub const MAX_NAME_LENGTH: usize = 256;
 
+/// How keys of Tenure's own begin.
+const RESERVED: &str = "tenure:";
+
 /// Why a name was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -41,11 +44,11 @@ pub enum NameError {
         /// Where it stands.
         at: usize,
     },
-    /// The prefix is one that Tenure keeps for itself.
-    #[error("the prefix {prefix:?} is Tenure's own; choose one that does not begin with `tenure:`")]
-    ReservedPrefix {
-        /// The prefix.
-        prefix: String,
+    /// The key is one that Tenure keeps for itself.
+    #[error("the key {key:?} is Tenure's own; choose a prefix that does not begin with `{RESERVED}`")]
+    Reserved {
+        /// The key.
+        key: String,
     },
     /// The prefix has braces that are not exactly one `{tag}`.
     #[error("the prefix {prefix:?} may have at most one hash tag, written {{tag}}")]
@@ -122,6 +125,10 @@ impl LeaseName {
         check_prefix(prefix)?;
         check("lease name", label)?;
         let key: Arc<str> = format!("{prefix}{label}").into();
+        // The whole key: a prefix and a label can make a reserved one together.
+        if key.replace(['{', '}'], "").starts_with(RESERVED) {
+            return Err(NameError::Reserved { key: key.to_string() });
+        }
         // Both parts are at most MAX_NAME_LENGTH long.
         let label_at = u16::try_from(prefix.len()).unwrap_or(0);
         Ok(Self { key, label_at, kind })
@@ -282,11 +289,7 @@ fn check_prefix(prefix: &str) -> Result<(), NameError> {
             format!("{before}{tag}{after}")
         }
     };
-    check("prefix", &plain)?;
-    if plain.starts_with("tenure:") {
-        return Err(NameError::ReservedPrefix { prefix: prefix.to_owned() });
-    }
-    Ok(())
+    check("prefix", &plain)
 }
 
 #[cfg(test)]
@@ -321,6 +324,9 @@ mod tests {
         for bad in ["", "{}:", "{a", "a}", "{a}{b}", "{{a}}", "tenure:", "tenure:term:", "{tenure:ns}"] {
             assert!(with(bad).is_err(), "{bad:?}");
         }
+        assert!(LeaseName::with_prefix(LeaseKind::Role, "tenure", ":ns").is_err());
+        assert!(LeaseName::with_prefix(LeaseKind::Role, "{t}", "enure:ns").is_err());
+        assert!(LeaseName::target("tenure", "x").is_err());
     }
 
     #[test]

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure::InstanceId;
-use tenure::store::memory::{MemoryStore, Survival};
-use tenure::store::{BoxFuture, Ledger, Store};
+use tenure::store::memory::{MemoryStore, Snapshot, Survival};
+use tenure::store::{BoxFuture, Store};
 use tenure::testing::{Disturbance, Disturbed, Subject, Verdict, cases, run_all, run_case};
 use tenure::time::ManualClock;
 
 struct Memory {
     clock: Arc<ManualClock>,
     store: MemoryStore,
-    remembered: Mutex<Ledger>,
+    remembered: Mutex<Snapshot>,
 }
 
 async fn memory() -> Memory {
@@ -110,9 +110,7 @@ fn a_store_with_a_mistake_in_it_fails() {
     let flawed = |flaw| {
         move || async move {
             let memory = memory().await;
-            let mut ledger = memory.store.faults().snapshot();
-            ledger.plant(flaw);
-            memory.store.faults().restore(ledger);
+            memory.store.faults().plant(flaw);
             memory
         }
     };

@@ -96,7 +96,7 @@ fn job() -> LeaseName {
 }
 
 fn claim(holder: &str) -> Claim {
-    let nonce = Nonce::random(&mut fastrand::Rng::new());
+    let nonce = Nonce::new(fastrand::u128(..));
     Claim { name: job(), holder: InstanceId::new(holder).unwrap(), nonce, ttl: TTL }
 }
 
@@ -314,7 +314,7 @@ async fn every_request_carried_out_twice_is_as_if_carried_out_once() {
             release(&holding),
             abandon(&setup),
             Request::HandOver { holding: holding.clone(), to: bob.clone(), window: TTL },
-            Request::Revoke { name: name.clone() },
+            Request::Revoke { name: name.clone(), token },
             Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
             Request::Publish { holding, record: text("result"), value: b"1".to_vec() },
             Request::Announce(Announcement::IndexChanged { index: text("targets") }),

@@ -89,7 +89,7 @@ impl Lease {
     /// been entered. All chance comes from the seed.
     pub fn new(name: LeaseName, instance: InstanceId, settings: Arc<LeaseSettings>, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let nonce = Nonce::random(&mut rng);
+        let nonce = Nonce::new(rng.u128(..));
         Self {
             context: Context {
                 name,

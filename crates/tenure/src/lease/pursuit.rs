@@ -196,7 +196,8 @@ impl Pursuit {
                 self.next_at = now + ctx.after_expiry(remaining);
                 if self.obstacle != Obstacle::Closed {
                     self.obstacle = Obstacle::Closed;
-                    let error = format!("the store was restarted or has lost data: no lease is granted for {remaining:?}");
+                    let error =
+                        format!("the store was restarted or has lost data: no lease is granted for {remaining:?}");
                     ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
                 }
             }
@@ -205,7 +206,7 @@ impl Pursuit {
                 ctx.actions.push(Action::Enter);
             }
             Reply::TermOver => {
-                ctx.nonce = Nonce::random(&mut ctx.rng);
+                ctx.nonce = Nonce::new(ctx.rng.u128(..));
                 self.unsure = false;
                 self.next_at = now;
             }

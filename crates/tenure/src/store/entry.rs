@@ -138,12 +138,20 @@ impl NamespaceMemory {
         self.high_water = self.high_water.max(token);
     }
 
-    /// Remembers whatever tokens a reply shows, one's own and those of others.
+    /// Remembers whatever a reply shows of tokens, one's own and those of others, and of the longest ttl. Every reply
+    /// is to be shown: what nobody remembers cannot be restored after a loss.
     pub fn learn(&mut self, reply: &Reply) {
         match reply {
-            Reply::Granted(grant) => self.saw(grant.token),
+            Reply::Granted(grant) => {
+                self.saw(grant.token);
+                self.max_ttl = self.max_ttl.max(grant.max_ttl);
+            }
+            Reply::Renewed { max_ttl, .. } => self.max_ttl = self.max_ttl.max(*max_ttl),
             Reply::HandedOver { token } => self.saw(*token),
-            Reply::Held(held) => held.token.into_iter().for_each(|token| self.saw(token)),
+            Reply::Held(held) => {
+                held.token.into_iter().for_each(|token| self.saw(token));
+                self.max_ttl = self.max_ttl.max(held.max_ttl);
+            }
             Reply::Lease(report) => report.last.iter().for_each(|last| self.saw(last.token)),
             _ => {}
         }

@@ -46,7 +46,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Safe: an entry that nobody waits for any more is like one that was made and dropped.
     fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>>;
 
-    /// Hears the namespace's announcements from now on, over a connection of its own.
+    /// Hears the namespace's announcements from now on, over a connection of its own. Enter first: whoever listens
+    /// already is taken for somebody who may hold leases.
     ///
     /// # Errors
     /// As for [`enter`](Self::enter).

@@ -31,6 +31,8 @@ pub enum Reply {
     Renewed {
         /// The store's clock.
         server: ServerTime,
+        /// The longest ttl in the namespace, to be remembered: it is how long a loss of data closes it.
+        max_ttl: Duration,
         /// What is asked of the holder.
         asked: Option<Ask>,
     },
@@ -60,6 +62,8 @@ pub struct Grant {
     pub token: Token,
     /// The store's clock.
     pub server: ServerTime,
+    /// The longest ttl in the namespace, to be remembered.
+    pub max_ttl: Duration,
     /// How long the term before may still be relied on by its holder. No work may start earlier.
     pub wait_out: Duration,
     /// The term before, when there is a record of one.
@@ -104,6 +108,8 @@ pub struct Held {
     pub remaining: Option<Duration>,
     /// How long ago its work last made progress, when that is known.
     pub idle: Option<Duration>,
+    /// The longest ttl in the namespace, to be remembered.
+    pub max_ttl: Duration,
 }
 
 /// Why a request about a term was refused.

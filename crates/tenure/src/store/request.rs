@@ -42,7 +42,8 @@ pub enum Ask {
     },
 }
 
-/// One request. All of them are safe to repeat and harmless when they arrive late.
+/// One request. All of them are safe to repeat, and no lease is harmed when one arrives late. (A late heartbeat keeps
+/// a member for its ttl, and a late entry stays in its index until somebody takes it out.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {
@@ -96,10 +97,12 @@ pub enum Request {
         /// How long it is kept for them.
         window: Duration,
     },
-    /// End the current term by force. The lease stays taken until its holder has let go of it or the ttl has passed.
+    /// End a term by force. The lease stays taken until its holder has let go of it or the ttl has passed.
     Revoke {
         /// Which lease.
         name: LeaseName,
+        /// The term, so that a late request does not end the next one.
+        token: Token,
     },
     /// Ask something of the holder of a term.
     Ask {

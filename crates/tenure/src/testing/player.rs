@@ -213,7 +213,7 @@ impl Term {
     }
 
     pub(super) fn revocation(&self) -> Request {
-        Request::Revoke { name: self.claim.name.clone() }
+        Request::Revoke { name: self.claim.name.clone(), token: self.grant.token }
     }
 
     /// Every request that is refused unless the term is the current one.

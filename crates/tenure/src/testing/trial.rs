@@ -147,7 +147,7 @@ pub(super) fn instance(id: &str) -> InstanceId {
 
 /// A nonce that was never used before.
 pub(super) fn nonce() -> Nonce {
-    Nonce::random(&mut fastrand::Rng::new())
+    Nonce::new(fastrand::u128(..))
 }
 
 /// The token this much above another one.

@@ -11,7 +11,7 @@ const CLOSE_ENOUGH: i64 = 100_000;
 
 /// The lease clock: the larger of elapsed `CLOCK_BOOTTIME` and elapsed forward wall time.
 ///
-/// All values share one beginning per process, so a [`Moment`] can be compared wherever it was read.
+/// All values share one beginning per process, so a [`Moment`](super::Moment) can be compared wherever it was read.
 ///
 /// ```
 /// use tenure::time::{LeaseClock, SystemClock};

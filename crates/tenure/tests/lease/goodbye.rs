@@ -101,7 +101,7 @@ fn a_step_down_that_was_asked_for_is_heeded_with_the_next_renewal() {
     for (to, expected) in [(None, "step_down"), (Some(other()), "handed_over")] {
         let mut rig = Rig::holding();
         rig.until_sent(11_000);
-        rig.reply(Reply::Renewed { server: rig.server(), asked: Some(Ask::StepDown { to }) });
+        rig.reply(Reply::Renewed { server: rig.server(), max_ttl: ms(30_000), asked: Some(Ask::StepDown { to }) });
         assert!(matches!(rig.permissions().last(), Some(Permission::MustCancel { .. })));
         rig.take();
         rig.input(Input::WorkEnded);

@@ -37,13 +37,13 @@ fn replies() -> impl Strategy<Value = Reply> {
         prop::option::of((tokens(), ended).prop_map(|(token, ended)| PreviousTerm { token, holder: other(), ended }));
     prop_oneof![
         4 => (tokens(), server.clone(), spans(), previous).prop_map(|(token, server, wait_out, previous)| {
-            Reply::Granted(Grant { token, server, wait_out, previous })
+            Reply::Granted(Grant { token, server, max_ttl: Duration::ZERO, wait_out, previous })
         }),
         2 => (prop::option::of(tokens()), prop::option::of(spans()), prop::option::of(spans())).prop_map(
-            |(token, remaining, idle)| Reply::Held(Held { by: other(), token, remaining, idle })
+            |(token, remaining, idle)| Reply::Held(Held { by: other(), token, remaining, idle, max_ttl: Duration::ZERO })
         ),
         4 => (server, prop::option::of(prop::option::of(Just(other()))))
-            .prop_map(|(server, to)| Reply::Renewed { server, asked: to.map(|to| Ask::StepDown { to }) }),
+            .prop_map(|(server, to)| Reply::Renewed { server, max_ttl: Duration::ZERO, asked: to.map(|to| Ask::StepDown { to }) }),
         1 => spans().prop_map(|remaining| Reply::Closed { remaining }),
         1 => prop_oneof![
             Just(Reply::NotEntered),
@@ -130,13 +130,14 @@ proptest! {
                 // What a well-behaved store would say to what was last asked.
                 Shock::Honest => match &pending {
                     Some((attempt, Request::Renew { .. }, _)) => {
-                        Input::Answered { attempt: *attempt, reply: Reply::Renewed { server, asked: None } }
+                        Input::Answered { attempt: *attempt, reply: Reply::Renewed { server, max_ttl: Duration::ZERO, asked: None } }
                     }
                     Some((attempt, Request::Acquire { .. } | Request::TakeOver { .. }, _)) => Input::Answered {
                         attempt: *attempt,
                         reply: Reply::Granted(Grant {
                             token: Token::new(now.as_nanos() / 1_000 + 1).unwrap_or(Token::MAX),
                             server,
+                            max_ttl: Duration::ZERO,
                             wait_out: Duration::ZERO,
                             previous: None,
                         }),

@@ -139,7 +139,13 @@ fn a_recorded_release_needs_no_waiting_even_if_it_was_not_heard() {
     rig.at(1_000);
     rig.input(Input::LookAgain);
     let previous = Some(PreviousTerm { token: token(50), holder: other(), ended: Ended::Released });
-    rig.reply(Reply::Granted(Grant { token: token(100), server: rig.server(), wait_out: Duration::ZERO, previous }));
+    rig.reply(Reply::Granted(Grant {
+        token: token(100),
+        server: rig.server(),
+        max_ttl: ms(30_000),
+        wait_out: Duration::ZERO,
+        previous,
+    }));
     assert!(rig.may_start());
 }
 
@@ -147,7 +153,13 @@ fn a_recorded_release_needs_no_waiting_even_if_it_was_not_heard() {
 fn a_dead_holders_lease_is_told_apart_from_a_free_one() {
     let mut rig = Rig::new();
     let previous = Some(PreviousTerm { token: token(50), holder: other(), ended: Ended::Silently });
-    rig.reply(Reply::Granted(Grant { token: token(100), server: rig.server(), wait_out: Duration::ZERO, previous }));
+    rig.reply(Reply::Granted(Grant {
+        token: token(100),
+        server: rig.server(),
+        max_ttl: ms(30_000),
+        wait_out: Duration::ZERO,
+        previous,
+    }));
     assert_eq!(rig.events(), ["lease.acquired token=100 ttl_ms=30000", "lease.taken_over token=100 owner=other"]);
 }
 
@@ -188,7 +200,7 @@ fn a_claim_whose_term_is_over_gets_a_new_nonce() {
 #[test]
 fn a_stuck_lease_is_reported_and_looked_at_again() {
     let mut rig = Rig::new();
-    rig.reply(Reply::Held(Held { by: other(), token: None, remaining: None, idle: None }));
+    rig.reply(Reply::Held(Held { by: other(), token: None, remaining: None, idle: None, max_ttl: ms(30_000) }));
     assert!(rig.events()[0].contains("lease:report if nobody holds it"), "{:?}", rig.events());
     assert!(rig.until_sent(11_000) >= 10_000);
 }
@@ -228,7 +240,13 @@ fn a_holder_without_progress_is_taken_over_and_given_time_to_stop() {
     let settings = LeaseSettings::builder().take_over_after(ms(12_000)).build().unwrap();
     let mut rig = Rig::with(settings);
     let held = |idle| {
-        Reply::Held(Held { by: other(), token: Some(token(50)), remaining: Some(ms(29_000)), idle: Some(ms(idle)) })
+        Reply::Held(Held {
+            by: other(),
+            token: Some(token(50)),
+            remaining: Some(ms(29_000)),
+            idle: Some(ms(idle)),
+            max_ttl: ms(30_000),
+        })
     };
     rig.reply(held(4_000));
     let sent = rig.until_sent(10_000);
@@ -238,7 +256,13 @@ fn a_holder_without_progress_is_taken_over_and_given_time_to_stop() {
     rig.reply(held(1_000));
     assert_eq!(rig.until_sent(30_000), 8_001 + 11_001);
     let previous = Some(PreviousTerm { token: token(50), holder: other(), ended: Ended::TakenOver });
-    rig.reply(Reply::Granted(Grant { token: token(100), server: rig.server(), wait_out: ms(3_000), previous }));
+    rig.reply(Reply::Granted(Grant {
+        token: token(100),
+        server: rig.server(),
+        max_ttl: ms(30_000),
+        wait_out: ms(3_000),
+        previous,
+    }));
     assert!(!rig.may_start());
     rig.at(19_002 + 3_029);
     assert!(!rig.may_start());

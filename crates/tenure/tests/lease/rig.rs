@@ -84,15 +84,27 @@ impl Rig {
     }
 
     pub fn granted(&self, number: u64) -> Reply {
-        Reply::Granted(Grant { token: token(number), server: self.server(), wait_out: Duration::ZERO, previous: None })
+        Reply::Granted(Grant {
+            token: token(number),
+            server: self.server(),
+            max_ttl: ms(30_000),
+            wait_out: Duration::ZERO,
+            previous: None,
+        })
     }
 
     pub fn renewed(&self) -> Reply {
-        Reply::Renewed { server: self.server(), asked: None }
+        Reply::Renewed { server: self.server(), max_ttl: ms(30_000), asked: None }
     }
 
     pub fn held(&self, number: u64, remaining: Duration) -> Reply {
-        Reply::Held(Held { by: other(), token: Some(token(number)), remaining: Some(remaining), idle: None })
+        Reply::Held(Held {
+            by: other(),
+            token: Some(token(number)),
+            remaining: Some(remaining),
+            idle: None,
+            max_ttl: ms(30_000),
+        })
     }
 
     pub fn clocks(&self) -> Now {

@@ -80,7 +80,7 @@ fn a_renewal_that_succeeds_too_late_does_not_undo_the_loss() {
     let mut rig = Rig::holding();
     let sent = rig.until_sent(11_000);
     rig.asleep_until(STOP_AT);
-    rig.reply(Reply::Renewed { server: rig.server(), asked: None });
+    rig.reply(Reply::Renewed { server: rig.server(), max_ttl: ms(30_000), asked: None });
     assert!(sent < STOP_AT);
     assert_eq!(rig.events(), ["lease.lost token=100 reason=expired"]);
     rig.reply(rig.renewed());
@@ -150,7 +150,7 @@ fn a_server_clock_that_jumped_ends_the_term() {
         rig.until_sent(11_000);
         let server = ServerTime::from_micros(rig.server().as_micros().saturating_add_signed(shift));
         rig.take();
-        rig.reply(Reply::Renewed { server, asked: None });
+        rig.reply(Reply::Renewed { server, max_ttl: ms(30_000), asked: None });
         assert_eq!(rig.events(), ["lease.lost token=100 reason=clock_step"], "{shift}");
     }
 }

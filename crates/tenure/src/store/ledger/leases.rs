@@ -75,7 +75,7 @@ impl Ledger {
     }
 
     pub(super) fn renew(&mut self, now: ServerTime, holding: &Holding, ttl: Duration, progressed: bool) -> Reply {
-        if let Err(refusal) = self.check(now, holding) {
+        if let Err(refusal) = self.check_taken_up(now, holding) {
             return Reply::Refused(refusal);
         }
         self.raise_max_ttl(ttl);
@@ -86,7 +86,7 @@ impl Ledger {
             }
             term.asked.clone()
         });
-        Reply::Renewed { server: now, asked }
+        Reply::Renewed { server: now, max_ttl: self.longest_ttl(), asked }
     }
 
     pub(super) fn release(
@@ -142,7 +142,7 @@ impl Ledger {
         window: Duration,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if let Err(refusal) = self.check(now, holding) {
+        if let Err(refusal) = self.check_taken_up(now, holding) {
             return Reply::Refused(refusal);
         }
         let floor = self.namespace.map_or(Token::ZERO, |namespace| namespace.token_floor);
@@ -158,18 +158,24 @@ impl Ledger {
         Reply::HandedOver { token }
     }
 
-    pub(super) fn revoke(&mut self, now: ServerTime, name: &LeaseName, announcements: &mut Vec<Announcement>) -> Reply {
+    pub(super) fn revoke(
+        &mut self,
+        now: ServerTime,
+        name: &LeaseName,
+        token: Token,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
         let Some(lease) = self.alive(now, name).cloned() else {
             return Reply::Refused(Refusal::Missing);
         };
         match self.terms.get_mut(name.key()) {
-            Some(term) if term.holder == lease.holder => {
+            Some(term) if term.holder == lease.holder && term.token == token => {
                 // The key stays until its holder lets go or the ttl ends: its work may be running, and only the holder
                 // knows. Said again, it changes nothing.
                 if term.ended == Ended::Silently {
                     term.ended = Ended::Revoked;
                     term.asked = None;
-                    announcements.push(Announcement::Revoked { name: name.clone(), token: term.token });
+                    announcements.push(Announcement::Revoked { name: name.clone(), token });
                 }
                 Reply::Done
             }
@@ -185,16 +191,16 @@ impl Ledger {
         ask: &Ask,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if self.alive(now, name).is_none() {
+        let Some(lease) = self.alive(now, name).cloned() else {
             return Reply::Refused(Refusal::Missing);
-        }
+        };
         match self.terms.get_mut(name.key()) {
-            Some(term) if term.token == token && term.ended == Ended::Silently => {
+            Some(term) if term.token == token && term.holder == lease.holder && term.ended == Ended::Silently => {
                 term.asked = Some(ask.clone());
                 announcements.push(Announcement::Asked { name: name.clone(), token });
                 Reply::Done
             }
-            Some(term) => Reply::Refused(Refusal::Taken { by: term.holder.clone() }),
+            Some(_) => Reply::Refused(Refusal::Taken { by: lease.holder }),
             None => Reply::Refused(Refusal::StoreReset),
         }
     }
@@ -206,7 +212,7 @@ impl Ledger {
             held: self.alive(now, name).map(|_| self.held(now, max_ttl, name)),
             last: term.map(TermRecord::as_previous),
             since: term.map(|term| term.since),
-            asked: term.and_then(|term| term.asked.clone()),
+            asked: term.filter(|term| term.ended == Ended::Silently).and_then(|term| term.asked.clone()),
         })
     }
 
@@ -218,7 +224,7 @@ impl Ledger {
         value: &[u8],
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if let Err(refusal) = self.check(now, holding) {
+        if let Err(refusal) = self.check_taken_up(now, holding) {
             return Reply::Refused(refusal);
         }
         let published = Published { token: holding.token, at: now, value: value.to_vec() };
@@ -262,12 +268,20 @@ impl Ledger {
         }
     }
 
+    /// Whether the term is the current one and was taken up by its holder. An offer that was not is nobody's to use,
+    /// and only a store that went back in time can show one to somebody who thinks otherwise.
+    fn check_taken_up(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
+        self.check(now, holding)?;
+        let offered = self.terms.get(holding.name.key()).is_some_and(|term| term.nonce.is_none());
+        if offered { Err(Refusal::StoreReset) } else { Ok(()) }
+    }
+
     fn open_namespace(&mut self, now: ServerTime, generation: Generation) -> Result<Namespace, Gate> {
         match &mut self.namespace {
             Some(namespace) if namespace.generation == generation => {
                 let remaining = namespace.closed_for(now);
                 // A server clock that was set back must not keep the namespace closed.
-                namespace.closed_until = now + remaining;
+                namespace.closed_until = (!remaining.is_zero()).then(|| now + remaining);
                 let namespace = *namespace;
                 if remaining.is_zero() { Ok(namespace) } else { Err(Gate::Closed { remaining }) }
             }
@@ -298,7 +312,7 @@ impl Ledger {
     fn go_on(&mut self, now: ServerTime, claim: &Claim, term: &TermRecord) -> Reply {
         self.raise_max_ttl(claim.ttl);
         // Never further away than the longest ttl, whatever the server's clock did meanwhile.
-        let furthest = now + self.namespace.map_or(Duration::ZERO, |namespace| namespace.max_ttl);
+        let furthest = now + self.longest_ttl();
         let wait_out_until = term.wait_out_until.min(furthest);
         let term = TermRecord {
             nonce: Some(claim.nonce),
@@ -311,12 +325,17 @@ impl Ledger {
         let grant = Grant {
             token: term.token,
             server: now,
+            max_ttl: self.longest_ttl(),
             wait_out: term.wait_out_until.since(now),
             previous: term.previous.clone(),
         };
         self.leases.insert(claim.name.key().to_owned(), lease);
         self.terms.insert(claim.name.key().to_owned(), term);
         Reply::Granted(grant)
+    }
+
+    fn longest_ttl(&self) -> Duration {
+        self.namespace.map_or(Duration::ZERO, |namespace| namespace.max_ttl)
     }
 
     /// A ttl above the longest one raises that first: it is how long the namespace closes after a loss.
@@ -338,6 +357,7 @@ impl Ledger {
             token: term.map(|term| term.token),
             remaining: lease.and_then(|lease| lease.expires).map(|expires| expires.since(now).min(max_ttl)),
             idle: term.map(|term| now.since(term.progress)),
+            max_ttl,
         }
     }
 

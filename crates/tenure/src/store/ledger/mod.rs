@@ -33,7 +33,7 @@ use super::{Announcement, Ask, Ended, Generation, PreviousTerm, Published, Reply
 /// let claim = Claim {
 ///     name: LeaseName::role("cleanup")?,
 ///     holder: InstanceId::new("api-1")?,
-///     nonce: Nonce::random(&mut fastrand::Rng::with_seed(1)),
+///     nonce: Nonce::new(fastrand::u128(..)),
 ///     ttl: Duration::from_secs(30),
 /// };
 /// let reply = ledger.apply(now, entered.generation, &Request::Acquire { claim, ended: None }, &mut Vec::new());
@@ -69,7 +69,8 @@ pub struct Server {
 struct Namespace {
     generation: Generation,
     run: ServerRun,
-    closed_until: ServerTime,
+    /// `None` while it is open, so that a clock that is set back closes nothing.
+    closed_until: Option<ServerTime>,
     max_ttl: Duration,
     token_floor: Token,
 }
@@ -123,7 +124,7 @@ impl Ledger {
             Request::Release { holding, .. } => self.release(now, holding, announcements),
             Request::Abandon { name, holder, nonce } => self.abandon(now, name, holder, *nonce, announcements),
             Request::HandOver { holding, to, window } => self.hand_over(now, holding, to, *window, announcements),
-            Request::Revoke { name } => self.revoke(now, name, announcements),
+            Request::Revoke { name, token } => self.revoke(now, name, *token, announcements),
             Request::Ask { name, token, ask } => self.ask(now, name, *token, ask, announcements),
             Request::Inspect { name } => self.inspect(now, name),
             Request::Publish { holding, record, value } => self.publish(now, holding, record, value, announcements),

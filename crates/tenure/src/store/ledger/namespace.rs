@@ -18,7 +18,7 @@ impl Ledger {
         let restamp = self.planted.has(Flaw::RestampingGeneration);
         let found = match (found, memory) {
             (Some(record), Some(memory)) if restamp && record.generation.number > memory.generation.number => {
-                Some(Namespace { generation: memory.generation, closed_until: server.now, ..record })
+                Some(Namespace { generation: memory.generation, closed_until: None, ..record })
             }
             (found, _) => found,
         };
@@ -56,13 +56,8 @@ impl Ledger {
         let token_floor = found
             .map_or(Token::ZERO, |record| record.token_floor)
             .max(memory.map_or(Token::ZERO, |memory| memory.high_water));
-        self.namespace = Some(Namespace {
-            generation,
-            run: server.run,
-            closed_until: server.now + closed_for,
-            max_ttl,
-            token_floor,
-        });
+        let closed_until = (!closed_for.is_zero()).then(|| server.now + closed_for);
+        self.namespace = Some(Namespace { generation, run: server.run, closed_until, max_ttl, token_floor });
         Entered {
             generation,
             minted,
@@ -79,6 +74,6 @@ impl Ledger {
 impl Namespace {
     /// How long nothing is granted: never longer than the longest ttl, whatever the server's clock did meanwhile.
     pub(super) fn closed_for(&self, now: ServerTime) -> Duration {
-        self.closed_until.since(now).min(self.max_ttl)
+        self.closed_until.map_or(Duration::ZERO, |until| until.since(now).min(self.max_ttl))
     }
 }

@@ -14,10 +14,14 @@ pub enum Survival {
     /// Everything.
     All,
     /// What it had when this was remembered with [`MemoryFaults::snapshot`].
-    Since(Ledger),
+    Since(Snapshot),
     /// Nothing.
     None,
 }
+
+/// What a memory store held at some time.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot(Box<Ledger>);
 
 /// Switches for what goes wrong with real stores.
 #[derive(Clone, Debug)]
@@ -78,9 +82,11 @@ impl MemoryFaults {
         self.store.state().faults.delay = span;
     }
 
-    /// Switches the server off: everything fails until it is restarted.
+    /// Switches the server off: every connection is closed and everything fails until it is restarted.
     pub fn stop(&self) {
-        self.store.state().faults.down = true;
+        let mut state = self.store.state();
+        state.faults.down = true;
+        cut(&mut state);
     }
 
     /// Restarts the server with what has survived. Every connection is closed.
@@ -88,11 +94,11 @@ impl MemoryFaults {
         let mut state = self.store.state();
         match survival {
             Survival::All => {}
-            Survival::Since(ledger) => state.ledger = ledger,
+            Survival::Since(snapshot) => state.ledger = *snapshot.0,
             Survival::None => state.ledger.flush(),
         }
         state.run += 1;
-        state.started = self.store.shared.clock.now();
+        state.restarted = Some(self.store.shared.clock.now());
         state.faults.down = false;
         cut(&mut state);
     }
@@ -108,13 +114,13 @@ impl MemoryFaults {
     }
 
     /// What the store holds now, to be restored later.
-    pub fn snapshot(&self) -> Ledger {
-        self.store.state().ledger.clone()
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(Box::new(self.store.state().ledger.clone()))
     }
 
     /// Puts older contents back while running on.
-    pub fn restore(&self, ledger: Ledger) {
-        self.store.state().ledger = ledger;
+    pub fn restore(&self, snapshot: Snapshot) {
+        self.store.state().ledger = *snapshot.0;
     }
 
     /// Sets the server's clock ahead.
@@ -134,6 +140,12 @@ impl MemoryFaults {
         let mut state = self.store.state();
         let expires = ttl.map(|ttl| state.server_time(self.store.shared.clock.now()) + ttl);
         state.ledger.write_foreign(name, holder, expires);
+    }
+
+    /// Plants a mistake, to see that the conformance suite finds it.
+    #[cfg(feature = "flaws")]
+    pub fn plant(&self, flaw: crate::flaw::Flaw) {
+        self.store.state().ledger.plant(flaw);
     }
 
     /// Deletes a lease as an outsider would.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 use faults::Fate;
-pub use faults::{MemoryFaults, Survival};
+pub use faults::{MemoryFaults, Snapshot, Survival};
 
 use super::{
     Announcement, BoxFuture, Connection, Entered, Entry, ErrorKind, Generation, Heard, Ledger, Outcome, Request,
@@ -50,7 +50,8 @@ struct State {
     ledger: Ledger,
     announcements: broadcast::Sender<Announcement>,
     run: u64,
-    started: Moment,
+    /// When it was last started again. The first start is the beginning: nothing can have been lost before it.
+    restarted: Option<Moment>,
     /// The server's clock is the lease clock plus this.
     epoch_micros: u64,
     /// Connections from before this count are closed.
@@ -78,12 +79,11 @@ impl MemoryStore {
     /// An empty store whose time is the given clock's.
     pub fn with_clock(clock: Arc<dyn LeaseClock>) -> Self {
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let started = clock.now();
         let state = State {
             ledger: Ledger::default(),
             announcements: broadcast::Sender::new(BACKLOG),
             run: 1,
-            started,
+            restarted: None,
             epoch_micros: u64::try_from(unix.as_micros()).unwrap_or(0),
             cut_before: 0,
             connections: 0,
@@ -122,7 +122,7 @@ impl MemoryStore {
         let server = Server {
             now: state.server_time(now),
             run: ServerRun(u128::from(state.run)),
-            uptime: now.since(state.started),
+            uptime: state.restarted.map_or(Duration::MAX, |restarted| now.since(restarted)),
             listeners: state.announcements.receiver_count(),
         };
         let entered = state.ledger.enter(&server, entry);
@@ -159,12 +159,11 @@ impl std::fmt::Debug for MemoryStore {
 impl Store for MemoryStore {
     fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
         Box::pin(async move {
-            let (delay, down) = {
-                let state = self.state();
-                (state.faults.delay, state.faults.down)
-            };
-            tokio::time::sleep(delay).await;
-            if down {
+            let delay = self.state().faults.delay;
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            if self.state().faults.down {
                 return Err(unreachable("the server is switched off"));
             }
             Ok(Arc::new(self.enter_now(&entry)) as Arc<dyn Connection>)

@@ -77,6 +77,26 @@ pub(super) async fn entering_after_a_clock_was_set_back_finds_no_longer_closing(
     Ok(())
 }
 
+pub(super) async fn a_clock_set_back_closes_nothing_that_is_open(trial: &Trial<'_>) -> Checked {
+    let alice = trial.player_with("alice", LONG).await;
+    trial.disturb(Disturbance::ClockBack(HOUR)).await?;
+    alice.wins(&job(), LONG).await;
+    let bob = trial.player_with("bob", LONG).await;
+    assert!(bob.entered().closed_for.is_zero(), "nothing was lost: {:?}", bob.entered());
+    Ok(())
+}
+
+pub(super) async fn every_answer_about_a_lease_tells_the_longest_ttl(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player_with("alice", SHORT).await, trial.player_with("bob", SHORT).await);
+    let term = alice.wins(&job(), LONG).await;
+    assert_eq!(term.grant.max_ttl, LONG, "a claim for longer has raised it");
+    assert_eq!(bob.finds_held(&job()).await.max_ttl, LONG, "whoever waits must learn how long a closing has to last");
+    match alice.send(term.renewal_for(LONG * 2)).await {
+        Reply::Renewed { max_ttl, .. } => assert_eq!(max_ttl, LONG * 2, "so must whoever holds"),
+        other => panic!("the holder must be able to renew; the store answered {other:?}"),
+    }
+}
+
 pub(super) async fn nothing_is_granted_in_a_closed_namespace(trial: &Trial<'_>) -> Checked {
     let mut alice = trial.player("alice").await;
     let term = alice.wins(&job(), LONG).await;

@@ -7,6 +7,7 @@ use crate::store::{Refusal, Reply, Request};
 use crate::testing::Disturbance;
 use crate::testing::player::{acquire, shown, take_over};
 use crate::testing::trial::{Checked, LONG, SHORT, Trial, job, lease};
+use crate::token::Token;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -77,7 +78,7 @@ pub(super) async fn a_foreign_lease_is_not_taken_over(trial: &Trial<'_>) -> Chec
 pub(super) async fn a_foreign_lease_cannot_be_revoked(trial: &Trial<'_>) -> Checked {
     let alice = trial.player("alice").await;
     trial.disturb(written(&job(), "stranger", Some(LONG))).await?;
-    let reply = alice.send(Request::Revoke { name: job() }).await;
+    let reply = alice.send(Request::Revoke { name: job(), token: Token::ZERO }).await;
     let taken = Reply::Refused(Refusal::Taken { by: InstanceId::foreign("stranger") });
     assert_eq!(reply, taken, "there is no term to be ended");
     Ok(())

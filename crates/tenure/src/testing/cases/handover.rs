@@ -56,6 +56,18 @@ pub(super) async fn the_sender_of_a_hand_over_can_do_nothing_more(trial: &Trial<
     assert_eq!(alice.read(&job(), "result").await, None, "the sender published nothing");
 }
 
+pub(super) async fn an_offer_cannot_be_used_before_it_is_taken_up(trial: &Trial<'_>) {
+    let Offer { bob, carol, sent, token, .. } = offer(trial, LONG).await;
+    let offered = sent.claimed_by(&bob.id).under(token);
+    let uses = [offered.renewal(), offered.publication("result", b"early"), offered.hand_over(&carol.id, LONG)];
+    for request in uses {
+        let reply = bob.send(request.clone()).await;
+        assert!(matches!(reply, Reply::Refused(_)), "{} must be refused, not {reply:?}", shown(&request));
+    }
+    let grant = granted(bob.send(acquire(&bob.claim(&job(), LONG))).await, "the offer must still stand");
+    assert_eq!(grant.token, token, "and be the same");
+}
+
 pub(super) async fn only_the_named_instance_can_take_up_an_offer(trial: &Trial<'_>) {
     let Offer { alice, bob, carol, token, .. } = offer(trial, LONG).await;
     for stranger in [&alice, &carol] {

@@ -9,7 +9,7 @@ pub(super) async fn a_renewal_lets_the_term_go_on(trial: &Trial<'_>) {
     let alice = trial.player("alice").await;
     let term = alice.wins(&job(), LONG).await;
     match alice.send(term.renewal()).await {
-        Reply::Renewed { server, asked } => {
+        Reply::Renewed { server, asked, .. } => {
             assert!(server >= term.grant.server, "the store's clock was not set back");
             assert_eq!(asked, None, "nothing was asked of the holder");
         }

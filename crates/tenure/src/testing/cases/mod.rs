@@ -87,6 +87,7 @@ macro_rules! __conformance_cases {
             handover {
                 a_lease_is_handed_to_the_named_instance_under_a_new_token
                 the_sender_of_a_hand_over_can_do_nothing_more
+                an_offer_cannot_be_used_before_it_is_taken_up
                 only_the_named_instance_can_take_up_an_offer
                 an_offer_is_taken_up_by_one_claim_only
                 a_taken_up_offer_lasts_for_a_ttl_and_not_for_the_window
@@ -183,6 +184,8 @@ macro_rules! __conformance_cases {
                 entering_again_does_not_make_a_closing_longer
                 a_clock_set_back_does_not_make_a_closing_longer_than_the_longest_ttl
                 entering_after_a_clock_was_set_back_finds_no_longer_closing
+                a_clock_set_back_closes_nothing_that_is_open
+                every_answer_about_a_lease_tells_the_longest_ttl
                 nothing_is_granted_in_a_closed_namespace
                 a_missing_record_grants_nothing_until_somebody_enters
                 a_generation_minted_by_another_must_be_entered_first
@@ -216,6 +219,7 @@ macro_rules! __conformance_cases {
                 a_revoked_term_may_be_replaced_by_whoever_has_ended_it
                 a_repeated_revocation_changes_nothing
                 a_revoked_lease_cannot_be_used_under_any_token_on_record
+                a_late_revocation_does_not_end_the_next_term
                 a_free_lease_cannot_be_revoked
             }
             asks {

@@ -3,6 +3,7 @@
 use crate::store::{Ended, Refusal, Reply, Request};
 use crate::testing::player::{Player, Term, acquire, acquire_after, shown};
 use crate::testing::trial::{LONG, SHORT, Trial, instance, job};
+use crate::token::Token;
 
 /// Alice's term, revoked.
 async fn revoked(trial: &Trial<'_>) -> (Player, Term, Player) {
@@ -93,11 +94,25 @@ pub(super) async fn a_revoked_lease_cannot_be_used_under_any_token_on_record(tri
     }
 }
 
+pub(super) async fn a_late_revocation_does_not_end_the_next_term(trial: &Trial<'_>) {
+    let (alice, term, operator) = revoked(trial).await;
+    alice.send(term.release()).await;
+    let next = alice.wins(&job(), LONG).await;
+    let reply = operator.send(term.revocation()).await;
+    assert!(matches!(reply, Reply::Refused(_)), "the term it names is over: {reply:?}");
+    let renewed = alice.send(next.renewal()).await;
+    assert!(matches!(renewed, Reply::Renewed { .. }), "the next term must go on: {renewed:?}");
+}
+
 pub(super) async fn a_free_lease_cannot_be_revoked(trial: &Trial<'_>) {
     let alice = trial.player("alice").await;
-    let revoke = || Request::Revoke { name: job() };
-    assert_eq!(alice.send(revoke()).await, Reply::Refused(Refusal::Missing), "nobody ever had the lease");
+    let revoke = |token| Request::Revoke { name: job(), token };
+    assert_eq!(alice.send(revoke(Token::ZERO)).await, Reply::Refused(Refusal::Missing), "nobody ever had the lease");
     let term = alice.wins(&job(), LONG).await;
     alice.send(term.release()).await;
-    assert_eq!(alice.send(revoke()).await, Reply::Refused(Refusal::Missing), "nobody has the lease any more");
+    assert_eq!(
+        alice.send(revoke(term.token())).await,
+        Reply::Refused(Refusal::Missing),
+        "nobody has the lease any more"
+    );
 }
