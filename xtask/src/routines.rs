@@ -22,7 +22,7 @@ impl Routine {
                 command("tests", "cargo test --workspace --all-features"),
                 command("library alone", "cargo test -p tenure --no-default-features"),
                 Stage::check("small tree", small_tree::check).repeat_with(&small_tree::command()),
-                command("simulator", "cargo run --release -p tenure-sim -- --seeds 10000"),
+                command("simulator", "cargo run --release -p tenure-sim -- --seeds 5000"),
                 command("example one_lease", "cargo run -p tenure --example one_lease"),
             ],
         }

@@ -25,7 +25,8 @@ pub(super) struct Term {
     /// Somebody before us may rely on the lease until then.
     wait_out: Option<Steady>,
     last_progress: Moment,
-    progressed: bool,
+    /// Progress up to here is known to the store.
+    progress_reported: Moment,
     goodbye: Option<Goodbye>,
 }
 
@@ -78,7 +79,7 @@ impl Term {
             trust: Trust::Certain,
             wait_out: Some(not_before).filter(|until| *until > clocks.steady),
             last_progress: now,
-            progressed: false,
+            progress_reported: now,
             goodbye: None,
         }
     }
@@ -187,11 +188,7 @@ impl Term {
             {
                 self.next_renewal = now
             }
-            Input::LookAgain => self.next_renewal = self.next_renewal.min(now),
-            Input::Progress => {
-                self.last_progress = now;
-                self.progressed = true;
-            }
+            Input::Progress => self.last_progress = now,
             Input::WorkEnded => {
                 if let Some(goodbye) = &self.goodbye {
                     let farewell = goodbye.farewell.clone();
@@ -234,7 +231,7 @@ impl Term {
                 holding: ctx.holding(self.token),
                 ttl: ctx.settings.ttl(),
                 // Waiting for somebody else to stop is all the progress there can be.
-                progressed: std::mem::take(&mut self.progressed) || self.wait_out.is_some(),
+                progressed: self.last_progress > self.progress_reported || self.wait_out.is_some(),
             };
             self.renewing = Some(ctx.send(now, request));
         }
@@ -268,6 +265,7 @@ impl Term {
         let counted_from = if ctx.planted.has(Flaw::DeadlineFromReceipt) { now } else { sent };
         self.deadline = self.deadline.max(deadline(counted_from, settings.ttl(), settings.clock_error()));
         self.renewed_at = now;
+        self.progress_reported = sent;
         self.failures = 0;
         self.next_renewal = sent + ctx.shortened(settings.renew_every());
         ctx.actions.push(Action::Deadline(self.deadline));

@@ -254,6 +254,21 @@ fn progress_reopens_the_gate_and_travels_with_the_renewal() {
 }
 
 #[test]
+fn progress_is_reported_again_until_a_renewal_has_arrived() {
+    let mut rig = Rig::holding();
+    rig.at(1_000);
+    rig.input(Input::Progress);
+    rig.until_sent(11_000);
+    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: true, .. }]));
+    rig.unknown();
+    rig.until_sent(15_000);
+    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: true, .. }]), "the first may not have arrived");
+    rig.reply(rig.renewed());
+    rig.until_sent(30_000);
+    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: false, .. }]));
+}
+
+#[test]
 fn wake_ups_that_are_out_of_date_change_nothing() {
     let mut rig = Rig::holding();
     let mut wakes = Vec::new();
