@@ -223,6 +223,9 @@ impl Process {
             }
             Packet::Reply(request, reply) if self.link == Link::Up(connection) => self.answered(now, request, reply),
             Packet::Announcement(announcement) if self.link == Link::Up(connection) => {
+                if self.memory.as_ref().is_some_and(|memory| memory.is_outdated_by(&announcement)) {
+                    self.drop_link(true, effects);
+                }
                 self.tell_all(Input::Announced(announcement));
             }
             Packet::Reset if matches!(self.link, Link::Entering(c) | Link::Up(c) if c == connection) => {
@@ -235,10 +238,10 @@ impl Process {
 
     /// The process is about to be stopped: work may be between its check and its action.
     pub fn caught(&mut self, now: TrueTime) {
-        let local = self.clock.read(now).moment;
+        let clocks = self.clock.read(now);
         for slot in &mut self.slots {
             if let (Some(lease), Some(work)) = (&slot.lease, &mut slot.work) {
-                work.check_passed = work.gone_by.is_none() && lease.is_valid(local) && self.rng.f64() < 0.3;
+                work.check_passed = work.gone_by.is_none() && lease.is_valid(clocks) && self.rng.f64() < 0.3;
             }
         }
     }
@@ -480,7 +483,8 @@ impl Process {
     }
 
     fn act(&mut self, now: TrueTime, lease: LeaseId, unit: u64, directory: &Directory, effects: &mut Vec<Effect>) {
-        let local = self.clock.read(now).moment;
+        let clocks = self.clock.read(now);
+        let local = clocks.moment;
         let slot = &self.slots[lease.0];
         let (Some(machine), Some(work)) = (&slot.lease, &slot.work) else { return };
         if work.number != unit {
@@ -489,7 +493,7 @@ impl Process {
         let allowed = match (self.flaw, work.gone_by) {
             (Some(SimFlaw::CachedBoolean), _) => true,
             (_, Some(gone_by)) => local < gone_by,
-            (_, None) => machine.is_valid(local),
+            (_, None) => machine.is_valid(clocks),
         };
         if !allowed {
             self.end_work(lease, effects);
@@ -536,9 +540,9 @@ impl Process {
     /// What users and operators do.
     fn whim(&mut self, now: TrueTime, directory: &Directory, effects: &mut Vec<Effect>) {
         let lease = LeaseId(self.rng.usize(..self.slots.len()));
-        let local = self.clock.read(now).moment;
+        let clocks = self.clock.read(now);
         let receiver = directory.instance(ProcessId(self.rng.usize(..directory.processes()))).clone();
-        let held = self.slots[lease.0].lease.as_ref().filter(|machine| machine.is_valid(local));
+        let held = self.slots[lease.0].lease.as_ref().filter(|machine| machine.is_valid(clocks));
         let token = held.and_then(Lease::token);
         let known = token.or(self.memory.as_ref().map(|memory| memory.high_water));
         let wish = match self.rng.u32(..10) {

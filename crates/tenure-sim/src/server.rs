@@ -90,12 +90,14 @@ impl Server {
                     uptime: self.started.map_or(FIRST_UPTIME, |started| now.since(started)),
                     listeners: others.count(),
                 };
-                let entered = self.ledger.enter(&facts, &entry);
+                let mut announcements = Vec::new();
+                let entered = self.ledger.enter(&facts, &entry, &mut announcements);
                 if entered.minted && entry.memory.is_none() && entered.closing.is_none() && self.was_founded {
                     out.seen.push(Observation::FoundedOpen);
                 }
                 self.was_founded = true;
                 self.observe_closed(now, out);
+                announcements.iter().for_each(|announcement| self.announce(announcement, out));
                 self.connections.insert(connection, Peer { process: from, generation: entered.generation });
                 out.packets.push((from, connection, Packet::Entered(entered)));
             }

@@ -62,6 +62,7 @@ fn a_generation_written_over_a_newer_one_is_caught() {
             "no two terms of a lease have work running",
             "a free name is held within the bound",
             "tokens strictly increase",
+            "a quarantine ends",
         ],
     );
 }

@@ -115,7 +115,13 @@ impl Driver {
                 }
                 said = async { match &mut heard { Some(subscription) => subscription.next().await, None => pending().await } } => {
                     match said {
-                        Heard::Announced(announcement) => Input::Announced(announcement),
+                        Heard::Announced(announcement) => {
+                            if self.memory.as_ref().is_some_and(|memory| memory.is_outdated_by(&announcement)) {
+                                self.connection = None;
+                                self.step(Input::ConnectionLost);
+                            }
+                            Input::Announced(announcement)
+                        }
                         Heard::Gap => Input::LookAgain,
                         Heard::Closed => {
                             heard = None;

@@ -77,6 +77,6 @@ impl Context {
 
     /// Just after somebody's lease has ended.
     pub(super) fn after_expiry(&mut self, remaining: Duration) -> Duration {
-        remaining + Duration::from_millis(1) + EXPIRY_JITTER.mul_f64(self.rng.f64() * 0.9)
+        remaining.saturating_add(Duration::from_millis(1) + EXPIRY_JITTER.mul_f64(self.rng.f64() * 0.9))
     }
 }

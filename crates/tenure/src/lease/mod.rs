@@ -38,6 +38,7 @@ use pursuit::Pursuit;
 use term::Term;
 
 pub use ending::{Ending, Loss, ReleaseReason};
+pub(crate) use settings::LONGEST_TTL;
 pub use settings::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 pub use signal::{Action, Attempt, Epoch, Input, LeaseState, Permission, Wish};
 
@@ -163,15 +164,15 @@ impl Lease {
         }
     }
 
-    /// Whether the term may be relied on, computed from the deadline.
-    pub fn is_valid(&self, now: Moment) -> bool {
+    /// Whether the term may be relied on, computed from the deadline. Not while somebody else may still rely on theirs.
+    pub fn is_valid(&self, now: Now) -> bool {
         !self.remaining(now).is_zero()
     }
 
     /// For how long the term may be relied on.
-    pub fn remaining(&self, now: Moment) -> Duration {
+    pub fn remaining(&self, now: Now) -> Duration {
         match &self.phase {
-            Phase::Holding(term) => term.deadline.since(now),
+            Phase::Holding(term) if !term.waits(now) => term.deadline.since(now.moment),
             _ => Duration::ZERO,
         }
     }

@@ -9,7 +9,7 @@ use super::{Action, Ending, Input, LeaseState, Phase};
 use crate::event::Happening;
 use crate::flaw::Flaw;
 use crate::name::InstanceId;
-use crate::store::{Announcement, Continuity, Ended, Grant, Held, Reply, Request};
+use crate::store::{Announcement, Ended, Grant, Held, Reply, Request};
 use crate::time::{FIXED_SLACK, Moment, Now, ServerReading, Steady, deadline};
 use crate::token::{Nonce, Token};
 
@@ -23,8 +23,8 @@ pub(super) struct Pursuit {
     unsure: bool,
     failures: u32,
     obstacle: Obstacle,
-    /// The term that was last announced as over.
-    announced_over: Option<Token>,
+    /// Whether something was heard since the last question was sent, so that its answer may be out of date.
+    heard_since: bool,
 }
 
 /// What was in the way when we last asked.
@@ -58,7 +58,7 @@ impl Pursuit {
             unsure: false,
             failures: 0,
             obstacle: Obstacle::NotAsked,
-            announced_over: None,
+            heard_since: false,
         }
     }
 
@@ -102,18 +102,15 @@ impl Pursuit {
             Input::Unknown { attempt, error } if self.is_asking(attempt) => {
                 self.lost_sight(now, error.to_string(), ctx);
             }
-            Input::ConnectionLost => {
-                self.unsure |= self.asking.take().is_some();
-                self.next_at = now;
+            Input::ConnectionLost if self.asking.take().is_some() => {
+                self.unsure = true;
+                self.failures += 1;
+                // Once at once, then with growing pauses: a store that can be entered may still fail every claim.
+                let again = self.failures > 1;
+                self.next_at = if again { now + ctx.backoff(self.failures) } else { now };
             }
-            Input::Entered(continuity) => {
-                if continuity != Continuity::Same {
-                    // What was seen in other data says nothing about these.
-                    self.announced_over = None;
-                }
-                self.next_at = now;
-            }
-            Input::LookAgain => self.next_at = now,
+            Input::Entered(_) if self.failures == 0 => self.next_at = now,
+            Input::LookAgain => self.look_again(now),
             Input::Announced(announcement) => self.heard(clocks, announcement, ctx),
             _ => {}
         }
@@ -145,7 +142,14 @@ impl Pursuit {
             (Some(victim), Some(stale_after)) => Request::TakeOver { claim, victim, stale_after },
             _ => Request::Acquire { claim, ended: self.ended },
         };
+        self.heard_since = false;
         self.asking = Some(ctx.send(now, request));
+    }
+
+    /// Something may have changed: ask now, or once more if the question is already on its way.
+    fn look_again(&mut self, now: Moment) {
+        self.heard_since = true;
+        self.next_at = now;
     }
 
     /// The lease is ours, unless the good news came too late to be true.
@@ -158,7 +162,7 @@ impl Pursuit {
             self.unsure = true;
             return None;
         }
-        let wait_out = grant.wait_out + settings.clock_error().of(grant.wait_out);
+        let wait_out = grant.wait_out.saturating_add(settings.clock_error().of(grant.wait_out));
         let not_before = (clocks.steady + wait_out).max(self.early_grant(clocks, grant));
         let reading = ServerReading { server: grant.server, sent, received: now };
         ctx.tell(Some(grant.token), Happening::Acquired { ttl: settings.ttl() });
@@ -237,15 +241,15 @@ impl Pursuit {
             owner: held.by,
             token: held.token,
             earliest_end: clocks.steady + shortest,
-            latest_end: clocks.steady + remaining + error.of(remaining),
+            latest_end: clocks.steady + remaining.saturating_add(error.of(remaining)),
             stale_at,
         };
         self.next_at = now + ctx.after_expiry(remaining);
         if let Some(at) = stale_at {
             self.next_at = self.next_at.min(at);
         }
-        // The release was announced while we were asking, and our question came first.
-        if self.announced_over.take().is_some_and(|over| rival.token.is_some_and(|token| token <= over)) {
+        // Something was announced while we were asking, and our question may have come first.
+        if self.heard_since {
             self.next_at = now;
         }
         let news = match &self.obstacle {
@@ -260,7 +264,6 @@ impl Pursuit {
     }
 
     fn heard(&mut self, clocks: Now, announcement: Announcement, ctx: &Context) {
-        let now = clocks.moment;
         match announcement {
             Announcement::Released { name, token } if name == ctx.name => {
                 if let Obstacle::Somebody(rival) = &mut self.obstacle
@@ -268,10 +271,10 @@ impl Pursuit {
                 {
                     rival.earliest_end = clocks.steady;
                 }
-                self.announced_over = Some(token);
-                self.next_at = now;
+                self.look_again(clocks.moment);
             }
-            Announcement::HandedOver { name, to, .. } if name == ctx.name && to == ctx.instance => self.next_at = now,
+            // To us it is an offer; to others it means that the lease has another end than the one we wait for.
+            Announcement::HandedOver { name, .. } if name == ctx.name => self.look_again(clocks.moment),
             _ => {}
         }
     }

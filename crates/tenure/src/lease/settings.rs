@@ -7,7 +7,8 @@ use thiserror::Error;
 use crate::time::{ClockError, FIXED_SLACK};
 
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
-const LONGEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest ttl there is. No quarantine lasts longer.
+pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The settings of one lease. Every combination that can be built keeps its promises.
 ///

@@ -28,6 +28,8 @@ pub(super) struct Term {
     /// Progress up to here is known to the store.
     progress_reported: Moment,
     goodbye: Option<Goodbye>,
+    /// Whether something was heard since the last renewal was sent that the next one will tell more about.
+    heard_since: bool,
 }
 
 /// How sure we are that the lease is ours.
@@ -81,6 +83,7 @@ impl Term {
             last_progress: now,
             progress_reported: now,
             goodbye: None,
+            heard_since: false,
         }
     }
 
@@ -106,7 +109,8 @@ impl Term {
         }
     }
 
-    fn waits(&self, clocks: Now) -> bool {
+    /// Whether somebody else may still rely on the lease.
+    pub(super) fn waits(&self, clocks: Now) -> bool {
         self.wait_out.is_some_and(|until| clocks.steady < until)
     }
 
@@ -165,7 +169,10 @@ impl Term {
             }
             Input::ConnectionLost => {
                 if self.renewing.take().is_some() {
-                    self.next_renewal = now;
+                    self.failures += 1;
+                    // Once at once, then with growing pauses: a store that can be entered may still fail renewals.
+                    let again = self.failures > 1;
+                    self.next_renewal = if again { now + ctx.backoff(self.failures) } else { now };
                 }
                 if self.trust == Trust::Certain {
                     self.trust = Trust::Deferred { until: now + ctx.settings.attempt_timeout() };
@@ -173,8 +180,8 @@ impl Term {
             }
             Input::Entered(Continuity::Same) => match self.trust {
                 Trust::Deferred { .. } => self.trust = Trust::Certain,
-                Trust::Uncertain => self.next_renewal = now,
-                Trust::Certain => {}
+                Trust::Uncertain if self.failures == 0 => self.next_renewal = now,
+                Trust::Uncertain | Trust::Certain => {}
             },
             Input::Entered(Continuity::Changed) => {
                 self.renewing = None;
@@ -186,7 +193,8 @@ impl Term {
             Input::Announced(Announcement::Revoked { name, token } | Announcement::Asked { name, token })
                 if name == ctx.name && token == self.token =>
             {
-                self.next_renewal = now
+                self.heard_since = true;
+                self.next_renewal = now;
             }
             Input::Progress => self.last_progress = now,
             Input::WorkEnded => {
@@ -233,6 +241,7 @@ impl Term {
                 // Waiting for somebody else to stop is all the progress there can be.
                 progressed: self.last_progress > self.progress_reported || self.wait_out.is_some(),
             };
+            self.heard_since = false;
             self.renewing = Some(ctx.send(now, request));
         }
     }
@@ -267,7 +276,8 @@ impl Term {
         self.renewed_at = now;
         self.progress_reported = sent;
         self.failures = 0;
-        self.next_renewal = sent + ctx.shortened(settings.renew_every());
+        // What was heard meanwhile the store may not have known when it answered.
+        self.next_renewal = if self.heard_since { now } else { sent + ctx.shortened(settings.renew_every()) };
         ctx.actions.push(Action::Deadline(self.deadline));
         ctx.tell(Some(self.token), Happening::Renewed { ttl: settings.ttl() });
         if self.trust == Trust::Uncertain {

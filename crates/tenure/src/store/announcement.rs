@@ -3,6 +3,8 @@
 use crate::name::{InstanceId, LeaseName};
 use crate::token::Token;
 
+use super::Generation;
+
 /// A change that others may be waiting for, published by whatever made it.
 ///
 /// Announcements are hints: they make things faster and never make them right.
@@ -47,6 +49,11 @@ pub enum Announcement {
         record: String,
         /// The term it was published in.
         token: Token,
+    },
+    /// The store had lost its data, or the namespace is new. Whoever entered another generation enters again.
+    GenerationMinted {
+        /// The new generation.
+        generation: Generation,
     },
     /// An instance joined.
     Joined {

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Reply;
+use super::{Announcement, Reply};
 use crate::token::Token;
 
 /// Which incarnation of a namespace's data this is.
@@ -54,9 +54,9 @@ pub struct Entered {
     pub run: ServerRun,
     /// The longest ttl in the namespace.
     pub max_ttl: Duration,
-    /// Below this no token is granted any more.
+    /// No token up to here is granted any more.
     pub token_floor: Token,
-    /// Whether the store had forgotten a token floor that this process remembered.
+    /// Whether the store had forgotten a token that this process remembers.
     pub rolled_back: bool,
     /// How long nothing is granted, and why this entry decided so, if it did.
     pub closed_for: Duration,
@@ -74,7 +74,7 @@ pub enum Closing {
     OlderGeneration,
     /// The server was restarted.
     ServerRestarted,
-    /// The store had forgotten a token floor.
+    /// The store had forgotten a token that was remembered.
     TokensWentBack,
     /// There was no record, and others are listening: they may hold leases.
     OthersListening,
@@ -113,8 +113,6 @@ pub struct NamespaceMemory {
     pub generation: Generation,
     /// The server run last entered.
     pub run: ServerRun,
-    /// The token floor last seen.
-    pub token_floor: Token,
     /// The highest token ever seen, over all leases.
     pub high_water: Token,
     /// The longest ttl known.
@@ -127,7 +125,6 @@ impl NamespaceMemory {
         Self {
             generation: entered.generation,
             run: entered.run,
-            token_floor: entered.token_floor,
             high_water: entered.token_floor,
             max_ttl: entered.max_ttl,
         }
@@ -155,6 +152,11 @@ impl NamespaceMemory {
             Reply::Lease(report) => report.last.iter().for_each(|last| self.saw(last.token)),
             _ => {}
         }
+    }
+
+    /// Whether an announcement says that the namespace is not the one that was entered: enter again.
+    pub fn is_outdated_by(&self, announcement: &Announcement) -> bool {
+        matches!(announcement, Announcement::GenerationMinted { generation } if *generation != self.generation)
     }
 
     /// Takes in what a later entry found, and says what that means for everything held.

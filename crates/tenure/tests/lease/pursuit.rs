@@ -1,11 +1,14 @@
 //! Asking and waiting.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::lease::{Action, Ending, Input, LeaseSettings, LeaseState, ReleaseReason, Wish};
+use tenure::lease::{Action, Ending, Input, Lease, LeaseSettings, LeaseState, ReleaseReason, Wish};
 use tenure::store::{
     Announcement, Continuity, Ended, ErrorKind, Grant, Held, PreviousTerm, Reply, Request, StoreError,
 };
+
+use tenure::time::Now;
 
 use crate::rig::{DEADLINE, Rig, me, ms, name, other, token};
 
@@ -22,7 +25,7 @@ fn a_grant_is_valid_from_when_it_was_asked_for() {
     rig.at(1_500);
     rig.reply(rig.granted(100));
     assert_eq!(rig.state(), LeaseState::Owned);
-    assert_eq!(rig.lease.remaining(rig.now), ms(DEADLINE - 1_500));
+    assert_eq!(rig.lease.remaining(rig.clocks()), ms(DEADLINE - 1_500));
     assert!(rig.may_start());
     assert_eq!(rig.events(), ["lease.acquired token=100 ttl_ms=30000"]);
 }
@@ -104,6 +107,7 @@ fn a_lease_that_is_free_too_early_is_not_worked_on_until_its_holder_must_have_st
     assert_eq!(rig.state(), LeaseState::Uncertain);
     assert!(!rig.may_start());
     rig.until_sent(12_000);
+    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: true, .. }]), "waiting is no lack of progress");
     rig.reply(rig.renewed());
     assert!(!rig.may_start(), "held and renewed, but not to be worked on");
     rig.at(20_199);
@@ -123,7 +127,7 @@ fn setting_the_wall_clock_ahead_does_not_shorten_the_wait_for_somebody_else() {
     rig.wall_step = ms(5_000);
     rig.asleep_until(6_100);
     rig.input(Input::Tick);
-    assert_eq!(rig.lease.remaining(rig.now), ms(1_000 + DEADLINE - 6_100));
+    assert!(!rig.lease.is_valid(rig.clocks()), "somebody else may still rely on the lease");
     rig.until_sent(12_000);
     rig.reply(rig.renewed());
     rig.at(15_099);
@@ -147,6 +151,87 @@ fn a_recorded_release_needs_no_waiting_even_if_it_was_not_heard() {
         previous,
     }));
     assert!(rig.may_start());
+}
+
+#[test]
+fn a_release_of_another_term_than_the_one_seen_does_not_shorten_the_wait() {
+    let previous = |number| Some(PreviousTerm { token: token(number), holder: other(), ended: Ended::Released });
+    let grant = |rig: &Rig, previous| {
+        let (token, server) = (token(100), rig.server());
+        Reply::Granted(Grant { token, server, max_ttl: ms(30_000), wait_out: Duration::ZERO, previous })
+    };
+    // Recorded, but of a term that came after the one that was seen and may have been cut short.
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.at(1_000);
+    rig.input(Input::LookAgain);
+    rig.reply(grant(&rig, previous(60)));
+    assert!(!rig.may_start());
+
+    // Announced, but of a term before the one that was seen.
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.at(1_000);
+    rig.input(Input::Announced(Announcement::Released { name: name(), token: token(40) }));
+    rig.reply(grant(&rig, None));
+    assert!(!rig.may_start());
+}
+
+#[test]
+fn a_term_that_this_process_has_ended_is_named() {
+    let mut lease = Lease::new(name(), me(), Arc::default(), 7).after(token(40));
+    let actions = lease.step(Now::default(), Input::Tick);
+    assert!(
+        matches!(&actions[0], Action::Send { request: Request::Acquire { ended, .. }, .. } if *ended == Some(token(40)))
+    );
+}
+
+#[test]
+fn a_waiter_looks_again_after_every_reconnect() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.at(1_000);
+    rig.take();
+    rig.input(Input::ConnectionLost);
+    assert!(rig.requests().is_empty());
+    rig.input(Input::Entered(Continuity::Same));
+    assert_eq!(rig.requests().len(), 1);
+}
+
+#[test]
+fn whatever_is_heard_while_asking_makes_the_answer_out_of_date() {
+    let hints = [
+        Input::LookAgain,
+        Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: me() }),
+        Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: other() }),
+    ];
+    for hint in hints {
+        let mut rig = Rig::new();
+        rig.take();
+        rig.input(hint.clone());
+        rig.reply(rig.held(50, ms(20_000)));
+        assert_eq!(rig.requests().len(), 1, "{hint:?}");
+    }
+}
+
+#[test]
+fn a_store_that_can_be_entered_and_fails_every_claim_is_not_asked_in_a_hot_loop() {
+    let causes: [fn(&mut Rig); 2] = [
+        |rig| {
+            let attempt = rig.last_attempt();
+            rig.input(Input::Failed { attempt, error: StoreError::new(ErrorKind::Unavailable, "test: busy") });
+        },
+        |_| {},
+    ];
+    for fail in causes {
+        let mut rig = Rig::new();
+        for _ in 0..100 {
+            fail(&mut rig);
+            rig.input(Input::ConnectionLost);
+            rig.input(Input::Entered(Continuity::Same));
+        }
+        assert!(rig.requests().len() <= 3, "{} claims without any time passing", rig.requests().len());
+    }
 }
 
 #[test]
@@ -275,8 +360,19 @@ fn a_lease_handed_to_us_is_asked_for_at_once() {
     let mut rig = Rig::new();
     rig.reply(rig.held(50, ms(20_000)));
     rig.take();
-    rig.input(Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: other() }));
-    assert!(rig.requests().is_empty());
     rig.input(Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: me() }));
     assert_eq!(rig.requests().len(), 1);
+}
+
+#[test]
+fn a_hand_over_to_somebody_who_is_dead_costs_its_window_and_not_a_ttl() {
+    let mut rig = Rig::new();
+    rig.reply(rig.held(50, ms(20_000)));
+    rig.take();
+    rig.input(Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: other() }));
+    rig.reply(rig.held(60, ms(3_000)));
+    let sent = rig.until_sent(10_000);
+    assert!((3_001..=3_026).contains(&sent), "{sent}");
+    rig.reply(rig.granted(100));
+    assert!(rig.may_start());
 }

@@ -1,10 +1,10 @@
 //! Holding on, doubting, losing.
 
 use tenure::lease::{Action, Ending, Input, LeaseSettings, LeaseState, Loss, Permission};
-use tenure::store::{Continuity, Refusal, Reply, Request};
+use tenure::store::{Announcement, Continuity, Refusal, Reply, Request};
 use tenure::time::{Moment, ServerTime};
 
-use crate::rig::{DEADLINE, Rig, STOP_AT, ms, other, token};
+use crate::rig::{DEADLINE, Rig, STOP_AT, ms, name, other, token};
 
 #[test]
 fn renewals_go_on_a_third_of_the_ttl_apart_and_move_the_deadline() {
@@ -17,7 +17,7 @@ fn renewals_go_on_a_third_of_the_ttl_apart_and_move_the_deadline() {
         rig.at(sent + 100);
         rig.reply(rig.renewed());
         let deadline = Moment::ZERO + ms(sent + DEADLINE);
-        assert!(rig.lease.remaining(rig.now).abs_diff(deadline.since(rig.now)) <= ms(1), "counted from sending");
+        assert!(rig.lease.remaining(rig.clocks()).abs_diff(deadline.since(rig.now)) <= ms(1), "counted from sending");
         assert!(rig.may_start());
     }
 }
@@ -30,10 +30,10 @@ fn a_failed_renewal_stops_new_work_until_one_succeeds() {
     rig.unknown();
     assert_eq!(rig.state(), LeaseState::Uncertain);
     assert_eq!(rig.permissions(), [Permission::HoldStarts { token: token(100) }]);
-    assert!(rig.lease.is_valid(rig.now), "work in flight goes on");
-    let before = rig.lease.remaining(rig.now);
+    assert!(rig.lease.is_valid(rig.clocks()), "work in flight goes on");
+    let before = rig.lease.remaining(rig.clocks());
     rig.until_sent(15_000);
-    assert!(rig.lease.remaining(rig.now) <= before, "a failure moves no deadline");
+    assert!(rig.lease.remaining(rig.clocks()) <= before, "a failure moves no deadline");
     rig.take();
     rig.reply(rig.renewed());
     assert_eq!(rig.state(), LeaseState::Owned);
@@ -63,7 +63,7 @@ fn two_full_attempts_are_made_before_work_is_cancelled() {
     rig.at(STOP_AT);
     assert_eq!(rig.permissions(), [Permission::MustCancel { gone_by: Moment::ZERO + ms(DEADLINE) }]);
     assert_eq!(rig.events(), ["lease.lost token=100 reason=unreachable"]);
-    assert!(!rig.lease.is_valid(rig.now));
+    assert!(!rig.lease.is_valid(rig.clocks()));
     rig.take();
     rig.at(DEADLINE);
     assert_eq!(rig.permissions(), [Permission::MustBeGone]);
@@ -84,15 +84,19 @@ fn a_renewal_that_succeeds_too_late_does_not_undo_the_loss() {
     assert!(sent < STOP_AT);
     assert_eq!(rig.events(), ["lease.lost token=100 reason=expired"]);
     rig.reply(rig.renewed());
-    assert!(!rig.lease.is_valid(rig.now));
+    assert!(!rig.lease.is_valid(rig.clocks()));
 }
 
 #[test]
 fn waking_after_the_deadline_means_gone_not_cancelled() {
     let mut rig = Rig::holding();
     rig.asleep_until(3_600_000);
-    assert!(!rig.lease.is_valid(rig.now), "computed, before anything has woken");
+    assert!(!rig.lease.is_valid(rig.clocks()), "computed, before anything has woken");
     assert_eq!(rig.lease.permission(rig.clocks()), Permission::MustBeGone);
+    rig.asleep_until(STOP_AT);
+    let gone_by = Moment::ZERO + ms(DEADLINE);
+    assert_eq!(rig.lease.permission(rig.clocks()), Permission::MustCancel { gone_by });
+    rig.asleep_until(3_600_000);
     assert_eq!(rig.state(), LeaseState::Unknown);
     rig.input(Input::Tick);
     assert_eq!(rig.permissions(), [Permission::MustBeGone]);
@@ -115,7 +119,7 @@ fn every_refusal_is_a_loss_with_its_own_reason() {
         rig.reply(Reply::Refused(refusal));
         assert_eq!(rig.events(), [format!("lease.lost token=100 reason={reason}")]);
         assert_eq!(rig.permissions(), [Permission::MustCancel { gone_by: rig.now + ms(5_000) }]);
-        assert!(!rig.lease.is_valid(rig.now));
+        assert!(!rig.lease.is_valid(rig.clocks()));
     }
 }
 
@@ -137,10 +141,62 @@ fn a_success_that_belongs_to_an_abandoned_attempt_moves_nothing() {
     rig.until_sent(11_000);
     let abandoned = rig.last_attempt();
     rig.unknown();
-    let before = rig.lease.remaining(rig.now);
+    let before = rig.lease.remaining(rig.clocks());
     rig.input(Input::Answered { attempt: abandoned, reply: rig.renewed() });
-    assert_eq!(rig.lease.remaining(rig.now), before);
+    assert_eq!(rig.lease.remaining(rig.clocks()), before);
     assert_eq!(rig.state(), LeaseState::Uncertain);
+}
+
+#[test]
+fn a_success_of_an_abandoned_attempt_is_not_taken_for_that_of_the_next() {
+    let mut rig = Rig::holding();
+    rig.until_sent(11_000);
+    let abandoned = rig.last_attempt();
+    rig.unknown();
+    rig.until_sent(15_000);
+    let before = rig.lease.remaining(rig.clocks());
+    rig.input(Input::Answered { attempt: abandoned, reply: rig.renewed() });
+    assert_eq!(rig.lease.remaining(rig.clocks()), before);
+    assert_eq!(rig.state(), LeaseState::Uncertain);
+}
+
+#[test]
+fn a_small_jump_is_noticed_in_a_long_term_too() {
+    let mut rig = Rig::holding();
+    let mut sent = 0;
+    for _ in 0..200 {
+        sent = rig.until_sent(sent + 11_000);
+        rig.reply(rig.renewed());
+    }
+    rig.until_sent(sent + 11_000);
+    rig.take();
+    let server = ServerTime::from_micros(rig.server().as_micros() + 500_000);
+    rig.reply(Reply::Renewed { server, max_ttl: ms(30_000), asked: None });
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=clock_step"]);
+}
+
+#[test]
+fn what_is_heard_while_renewing_makes_the_answer_out_of_date() {
+    let mut rig = Rig::holding();
+    rig.until_sent(11_000);
+    rig.take();
+    rig.input(Input::Announced(Announcement::Revoked { name: name(), token: token(100) }));
+    assert!(rig.requests().is_empty(), "one renewal at a time");
+    rig.reply(rig.renewed());
+    assert_eq!(rig.requests().len(), 1, "the answer may be from before the revocation");
+}
+
+#[test]
+fn a_store_that_can_be_entered_and_fails_every_renewal_is_not_asked_in_a_hot_loop() {
+    let mut rig = Rig::holding();
+    rig.until_sent(11_000);
+    rig.take();
+    for _ in 0..100 {
+        rig.unknown();
+        rig.input(Input::ConnectionLost);
+        rig.input(Input::Entered(Continuity::Same));
+    }
+    assert!(rig.requests().len() <= 3, "{} renewals without any time passing", rig.requests().len());
 }
 
 #[test]
@@ -159,14 +215,14 @@ fn a_server_clock_that_jumped_ends_the_term() {
 fn a_replaced_connection_defers_starts_and_keeps_the_deadline() {
     let mut rig = Rig::holding();
     rig.at(5_000);
-    let before = rig.lease.remaining(rig.now);
+    let before = rig.lease.remaining(rig.clocks());
     rig.input(Input::ConnectionLost);
     assert!(!rig.may_start());
     assert_eq!(rig.state(), LeaseState::Owned, "deferred, not in doubt");
     rig.at(5_500);
     rig.input(Input::Entered(Continuity::Same));
     assert!(rig.may_start());
-    assert_eq!(rig.lease.remaining(rig.now), before - ms(500));
+    assert_eq!(rig.lease.remaining(rig.clocks()), before - ms(500));
     assert!(rig.events().is_empty());
 }
 

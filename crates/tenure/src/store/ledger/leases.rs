@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{LeaseKey, Ledger, Namespace, TermRecord};
 use crate::flaw::Flaw;
+use crate::lease::LONGEST_TTL;
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
     Announcement, Ask, Claim, Ended, Generation, Grant, Held, Holding, LeaseReport, PreviousTerm, Published, Refusal,
@@ -80,9 +81,11 @@ impl Ledger {
         }
         self.raise_max_ttl(ttl);
         self.set_expiry(&holding.name, now + ttl);
+        let furthest = now + self.longest_ttl();
         let asked = self.terms.get_mut(holding.name.key()).and_then(|term| {
             if progressed {
-                term.progress = now;
+                // Whoever has to wait cannot make progress, and must not be deposed for it.
+                term.progress = now.max(term.wait_out_until.min(furthest));
             }
             term.asked.clone()
         });
@@ -154,6 +157,7 @@ impl Ledger {
         self.terms.insert(holding.name.key().to_owned(), term);
         let lease = LeaseKey { holder: to.clone(), expires: Some(now + window) };
         self.leases.insert(holding.name.key().to_owned(), lease);
+        self.raise_floor(token);
         announcements.push(Announcement::HandedOver { name: holding.name.clone(), token, to: to.clone() });
         Reply::HandedOver { token }
     }
@@ -317,7 +321,6 @@ impl Ledger {
         let term = TermRecord {
             nonce: Some(claim.nonce),
             wait_out_until,
-            // Whoever has to wait cannot make progress, and must not be deposed for it.
             progress: term.progress.max(wait_out_until),
             ..term.clone()
         };
@@ -329,9 +332,18 @@ impl Ledger {
             wait_out: term.wait_out_until.since(now),
             previous: term.previous.clone(),
         };
+        self.raise_floor(term.token);
         self.leases.insert(claim.name.key().to_owned(), lease);
         self.terms.insert(claim.name.key().to_owned(), term);
         Reply::Granted(grant)
+    }
+
+    /// Every token that was granted is below the floor of the next, over all leases: whoever remembers a larger one than
+    /// the floor knows that the store went back in time.
+    fn raise_floor(&mut self, token: Token) {
+        if let Some(namespace) = &mut self.namespace {
+            namespace.token_floor = namespace.token_floor.max(token);
+        }
     }
 
     fn longest_ttl(&self) -> Duration {
@@ -341,7 +353,7 @@ impl Ledger {
     /// A ttl above the longest one raises that first: it is how long the namespace closes after a loss.
     fn raise_max_ttl(&mut self, ttl: Duration) {
         if let Some(namespace) = &mut self.namespace {
-            namespace.max_ttl = namespace.max_ttl.max(ttl);
+            namespace.max_ttl = namespace.max_ttl.max(ttl.min(LONGEST_TTL));
         }
     }
 

@@ -26,9 +26,10 @@ use super::{Announcement, Ask, Ended, Generation, PreviousTerm, Published, Reply
 /// use tenure::{InstanceId, LeaseName, Nonce};
 ///
 /// let mut ledger = Ledger::default();
+/// let entry = Entry { max_ttl: Duration::from_secs(30), ..Entry::default() };
 /// let now = ServerTime::from_micros(1_736_598_400_000_000);
 /// let server = Server { now, run: ServerRun(1), uptime: Duration::from_secs(3_600), listeners: 0 };
-/// let entered = ledger.enter(&server, &Entry { max_ttl: Duration::from_secs(30), ..Entry::default() });
+/// let entered = ledger.enter(&server, &entry, &mut Vec::new());
 ///
 /// let claim = Claim {
 ///     name: LeaseName::role("cleanup")?,

@@ -3,18 +3,19 @@
 use std::time::Duration;
 
 use crate::flaw::Flaw;
+use crate::lease::LONGEST_TTL;
 use crate::time::ServerTime;
 use crate::token::Token;
 
 use super::{Ledger, Namespace, Server};
-use crate::store::{Closing, Entered, Entry, Generation};
+use crate::store::{Announcement, Closing, Entered, Entry, Generation};
 
 impl Ledger {
     /// Enters the namespace, as every connection does first.
-    pub fn enter(&mut self, server: &Server, entry: &Entry) -> Entered {
+    pub fn enter(&mut self, server: &Server, entry: &Entry, announcements: &mut Vec<Announcement>) -> Entered {
         let memory = entry.memory.as_ref();
         let found = self.namespace;
-        let known_ttl = memory.map_or(Duration::ZERO, |memory| memory.max_ttl).max(entry.max_ttl);
+        let known_ttl = memory.map_or(Duration::ZERO, |memory| memory.max_ttl).max(entry.max_ttl).min(LONGEST_TTL);
         let restamp = self.planted.has(Flaw::RestampingGeneration);
         let found = match (found, memory) {
             (Some(record), Some(memory)) if restamp && record.generation.number > memory.generation.number => {
@@ -25,7 +26,9 @@ impl Ledger {
         let max_ttl = found.map_or(known_ttl, |record| record.max_ttl.max(known_ttl));
         let remembered = memory.map_or(0, |memory| memory.generation.number);
         let rolled_back = match (&found, memory) {
-            (Some(record), Some(memory)) => record.token_floor < memory.token_floor,
+            (Some(record), Some(memory)) if record.generation == memory.generation => {
+                record.token_floor < memory.high_water
+            }
             _ => false,
         };
 
@@ -45,12 +48,12 @@ impl Ledger {
         let generation = match &found {
             Some(record) if !minted => record.generation,
             // Minted like a token, so that a newcomer without memory is still above whoever remembers.
-            _ => Generation { number: (remembered + 1).max(server.now.as_micros()), stamp: entry.stamp },
+            _ => Generation { number: remembered.saturating_add(1).max(server.now.as_micros()), stamp: entry.stamp },
         };
         // A lease longer than any known so far may have been granted before the namespace was closed.
         let already = found.map_or(Duration::ZERO, |record| {
             let closed = record.closed_for(server.now);
-            if closed.is_zero() { closed } else { closed + (max_ttl - record.max_ttl) }
+            if closed.is_zero() { closed } else { closed + max_ttl.saturating_sub(record.max_ttl) }
         });
         let closed_for = closing.map_or(Duration::ZERO, |(_, span)| span).max(already);
         let token_floor = found
@@ -58,6 +61,10 @@ impl Ledger {
             .max(memory.map_or(Token::ZERO, |memory| memory.high_water));
         let closed_until = (!closed_for.is_zero()).then(|| server.now + closed_for);
         self.namespace = Some(Namespace { generation, run: server.run, closed_until, max_ttl, token_floor });
+        if minted {
+            // Whoever knows of longer leases than we do must come and make the closing longer.
+            announcements.push(Announcement::GenerationMinted { generation });
+        }
         Entered {
             generation,
             minted,

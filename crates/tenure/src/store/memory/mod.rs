@@ -125,7 +125,9 @@ impl MemoryStore {
             uptime: state.restarted.map_or(Duration::MAX, |restarted| now.since(restarted)),
             listeners: state.announcements.receiver_count(),
         };
-        let entered = state.ledger.enter(&server, entry);
+        let mut announcements = Vec::new();
+        let entered = state.ledger.enter(&server, entry, &mut announcements);
+        state.announce(announcements);
         state.connections += 1;
         MemoryConnection { store: self.clone(), number: state.connections, entered }
     }
@@ -142,11 +144,15 @@ impl State {
         }
         let mut announcements = Vec::new();
         let reply = self.ledger.apply(self.server_time(now), generation, request, &mut announcements);
+        self.announce(announcements);
+        Outcome::Answered(reply)
+    }
+
+    fn announce(&self, announcements: Vec<Announcement>) {
         for announcement in announcements {
             // Nobody listening is not an error.
             let _ = self.announcements.send(announcement);
         }
-        Outcome::Answered(reply)
     }
 }
 

@@ -161,7 +161,8 @@ macro_rules! __conformance_cases {
                 a_durable_store_closes_nothing_after_a_restart
                 even_a_durable_store_closes_when_its_record_is_missing
                 even_bootstrap_closes_for_whoever_remembers_the_namespace
-                a_floor_that_went_back_closes
+                a_token_that_the_store_has_forgotten_closes
+                a_new_generation_is_announced
                 a_restored_backup_is_as_good_as_a_loss
                 a_generation_carries_the_stamp_of_whoever_minted_it
                 two_generations_with_one_number_are_told_apart

@@ -1,9 +1,9 @@
 //! Entering with a memory: is this still the store that we knew?
 
-use crate::store::{Closing, Continuity, Entry, Outcome, Refusal, Reply, Request};
+use crate::store::{Announcement, Closing, Continuity, Entry, Outcome, Refusal, Reply, Request};
 use crate::testing::Disturbance;
 use crate::testing::player::{Player, Term, granted};
-use crate::testing::trial::{BRIEF, Checked, LONG, SHORT, Trial, job, lease, token_above};
+use crate::testing::trial::{BRIEF, Checked, LONG, SHORT, Trial, job, lease};
 
 /// Checks that whoever asks is told how long nothing is granted.
 async fn is_closed(player: &Player) {
@@ -181,16 +181,16 @@ pub(super) async fn even_bootstrap_closes_for_whoever_remembers_the_namespace(tr
     Ok(())
 }
 
-pub(super) async fn a_floor_that_went_back_closes(trial: &Trial<'_>) -> Checked {
+pub(super) async fn a_token_that_the_store_has_forgotten_closes(trial: &Trial<'_>) -> Checked {
     let (mut alice, bob) = (trial.player("alice").await, trial.player("bob").await);
     trial.disturb(Disturbance::Remember).await?;
-    let seen = token_above(alice.wins(&job(), LONG).await.token(), 1_000_000_000_000);
+    let seen = alice.wins(&job(), LONG).await.token();
     alice.memory.saw(seen);
-    alice.enters_again(trial).await;
+    assert_eq!(alice.enters_again(trial).await, Continuity::Same, "a token that the store knows is nothing new");
     trial.disturb(Disturbance::Restore).await?;
     assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
     let entered = alice.entered();
-    assert!(entered.rolled_back && !entered.minted, "the same generation has forgotten a floor: {entered:?}");
+    assert!(entered.rolled_back && !entered.minted, "the same generation has forgotten a token: {entered:?}");
     assert_eq!(entered.closing, Some(Closing::TokensWentBack), "{entered:?}");
     assert_eq!(entered.closed_for, LONG, "leases that the store forgot may be relied on for the longest ttl");
     assert!(entered.token_floor >= seen, "the floor is put back: {entered:?}");
@@ -241,5 +241,16 @@ pub(super) async fn two_generations_with_one_number_are_told_apart(trial: &Trial
     assert_eq!(bob.tries(&job()).await, Reply::NotEntered, "what bob entered is gone");
     let continuity = bob.enters_again(trial).await;
     assert_ne!(continuity, Continuity::Same, "and bob learns of it");
+    Ok(())
+}
+
+pub(super) async fn a_new_generation_is_announced(trial: &Trial<'_>) -> Checked {
+    let mut alice = trial.player("alice").await;
+    let mut listener = trial.listener().await;
+    trial.disturb(Disturbance::Flush).await?;
+    alice.enters_again(trial).await;
+    let generation = alice.entered().generation;
+    // Whoever knows of longer leases must hear of it, to make the closing longer.
+    assert_eq!(listener.hears().await, Announcement::GenerationMinted { generation }, "a loss must be announced");
     Ok(())
 }

@@ -82,8 +82,7 @@ pub(super) async fn a_clients_high_water_raises_the_floor_for_everybody(trial: &
     let (mut alice, bob) = (trial.player("alice").await, trial.player("bob").await);
     let term = alice.wins(&lease("elsewhere"), LONG).await;
     let seen = token_above(term.token(), 1_000_000_000_000);
-    alice.memory.saw(seen);
-    alice.enters_again(trial).await;
+    alice.brings_along(trial, seen).await;
     assert!(alice.entered().token_floor >= seen, "what a client has seen must be merged into the floor");
     let next = bob.wins(&job(), LONG).await;
     assert!(next.token() > seen, "every later token, of any lease and holder, must be above {seen}");
@@ -95,8 +94,7 @@ pub(super) async fn a_handed_over_lease_has_a_token_above_the_floor(trial: &Tria
     let (alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
     let term = alice.wins(&job(), LONG).await;
     let seen = token_above(term.token(), 1_000_000_000_000);
-    bob.memory.saw(seen);
-    bob.enters_again(trial).await;
+    bob.brings_along(trial, seen).await;
     match alice.send(term.hand_over(&bob.id, LONG)).await {
         Reply::HandedOver { token } => assert!(token > seen, "every later token must be above {seen}: {token}"),
         other => panic!("the holder must be able to hand over; the store answered {other:?}"),
@@ -106,8 +104,7 @@ pub(super) async fn a_handed_over_lease_has_a_token_above_the_floor(trial: &Tria
 pub(super) async fn the_floor_is_never_lowered(trial: &Trial<'_>) {
     let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
     let seen = token_above(alice.wins(&job(), LONG).await.token(), 1_000_000_000_000);
-    alice.memory.saw(seen);
-    alice.enters_again(trial).await;
+    alice.brings_along(trial, seen).await;
     bob.enters_again(trial).await;
     assert!(bob.entered().token_floor >= seen, "a client that has seen less must not lower the floor");
 }
@@ -116,8 +113,7 @@ pub(super) async fn the_floor_is_never_lowered(trial: &Trial<'_>) {
 pub(super) async fn large_tokens_are_exact_to_the_last_one(trial: &Trial<'_>) {
     let mut alice = trial.player("alice").await;
     let left = 3;
-    alice.memory.saw(Token::new(Token::MAX.get() - left).unwrap_or_default());
-    alice.enters_again(trial).await;
+    alice.brings_along(trial, Token::new(Token::MAX.get() - left).unwrap_or_default()).await;
     for n in (0..left).rev() {
         let term = alice.wins(&job(), LONG).await;
         assert_eq!(term.token().get(), Token::MAX.get() - n, "each token is one above the last");
@@ -131,8 +127,7 @@ pub(super) async fn large_tokens_are_exact_to_the_last_one(trial: &Trial<'_>) {
 
 pub(super) async fn without_a_larger_token_nothing_is_handed_over(trial: &Trial<'_>) {
     let (mut alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    alice.memory.saw(Token::new(Token::MAX.get() - 1).unwrap_or_default());
-    alice.enters_again(trial).await;
+    alice.brings_along(trial, Token::new(Token::MAX.get() - 1).unwrap_or_default()).await;
     let term = alice.wins(&job(), LONG).await;
     let reply = alice.send(term.hand_over(&bob.id, LONG)).await;
     assert_eq!(reply, Reply::TokensExhausted, "a hand-over needs a token of its own");
