@@ -19,7 +19,7 @@ Tenure's development commands
 Usage: cargo xtask COMMAND
 
   test         Get what the tests need, then run all of them
-  check        The quick loop: format, clippy, the library's tests, 200 simulated histories
+  check        The quick loop: format, clippy, the library's tests, 200 simulated worlds
   lint         Format, clippy, documentation, dependency policy
   sim [ARG]…   The simulator, built for release: --seeds N, --seed S, --trace, --jobs N
   ci           What .ci/run runs: test, then lint
@@ -91,7 +91,7 @@ fn go_to_the_root() -> Result<(), String> {
         return Err("run me as `cargo xtask`".to_owned());
     };
     let root = Path::new(&own).parent().unwrap_or(Path::new("."));
-    env::set_current_dir(root).map_err(|error| format!("can not go to {}: {error}", root.display()))
+    env::set_current_dir(root).map_err(|error| format!("cannot go to {}: {error}", root.display()))
 }
 
 /// Ends as the simulator did.

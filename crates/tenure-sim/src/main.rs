@@ -43,6 +43,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
         }
     }
     let count = count.unwrap_or(if first.is_some() { 1 } else { 1_000 });
+    if count == 0 {
+        return Err("no world at all proves nothing: --seeds must be at least 1".to_owned());
+    }
     if trace && count != 1 {
         return Err("--trace is for one world: add --seed S".to_owned());
     }

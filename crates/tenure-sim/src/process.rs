@@ -93,7 +93,8 @@ struct Slot {
     lease: Option<Lease>,
     /// Which machine; timers of earlier ones are out of date.
     number: u64,
-    token: Option<Token>,
+    /// The last term of an earlier machine.
+    spent: Option<Token>,
     /// Until when the term may be relied on, worked out here from when requests were sent.
     valid_until: Moment,
     /// What a naive client would go by.
@@ -286,10 +287,7 @@ impl Process {
         let local = clocks.moment;
         let slot = &mut self.slots[lease.0];
         let Some(machine) = &mut slot.lease else { return };
-        let token_before = machine.token();
         let actions = machine.step(clocks, input);
-        let token = machine.token().or(token_before);
-        slot.token = token.or(slot.token);
         for action in actions {
             match action {
                 Action::Send { attempt, request, give_up_at } => {
@@ -312,7 +310,7 @@ impl Process {
         }
         let slot = &mut self.slots[lease.0];
         if slot.lease.as_ref().is_some_and(|machine| machine.ending().is_some()) {
-            slot.lease = None;
+            slot.spent = slot.lease.take().and_then(|machine| machine.spent());
             let pause = self.up_to(self.settings.renew_every());
             effects.push(Effect::Wake(pause, Timer::Pursue(lease)));
         }
@@ -325,10 +323,8 @@ impl Process {
             return;
         }
         let mut machine =
-            Lease::new(directory.name(lease).clone(), self.instance.clone(), self.settings.clone(), self.rng.u64(..));
-        if let Some(ended) = slot.token.take() {
-            machine = machine.after(ended);
-        }
+            Lease::new(directory.name(lease).clone(), self.instance.clone(), self.settings.clone(), self.rng.u64(..))
+                .after(slot.spent);
         if let Some(SimFlaw::Core(flaw)) = self.flaw {
             machine.plant(flaw);
         }

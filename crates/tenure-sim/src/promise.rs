@@ -7,7 +7,7 @@ use crate::faults::Fault;
 use crate::observation::Observation;
 use crate::timeline::TrueTime;
 
-/// What is promised at the moment. DESIGN's table: crashes, stops, partitions, stalls, restarts with or without the
+/// What is promised at the moment. Crashes, stops, partitions, stalls, restarts with or without the
 /// last writes, and flushes that somebody notices are inside; a machine whose clocks were frozen, a server clock that
 /// is set, an outsider's deletion, and a flush that nobody is there to notice are outside.
 #[derive(Debug)]

@@ -96,8 +96,9 @@ impl World {
     /// right again, then a crash in the calm.
     pub fn run(seed: u64, flaw: Option<SimFlaw>, trace: bool) -> Outcome {
         let Some(mut world) = Self::new(seed, flaw, trace) else {
+            let message = "its settings do not fit together".to_owned();
             return Outcome {
-                violation: None,
+                violation: Some(Violation { invariant: "a world can be made", message, at: TrueTime::default() }),
                 measurements: Measurements::new(),
                 counts: BTreeMap::new(),
                 simulated: Duration::ZERO,

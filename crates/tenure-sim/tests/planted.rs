@@ -58,18 +58,28 @@ fn a_cached_boolean_is_caught() {
 fn a_generation_written_over_a_newer_one_is_caught() {
     must_be_caught(
         SimFlaw::Core(Flaw::RestampingGeneration),
-        &[
-            "no two terms of a lease have work running",
-            "a free name is held within the bound",
-            "tokens strictly increase",
-            "a quarantine ends",
-        ],
+        &["a quarantine ends", "no two terms of a lease have work running"],
     );
 }
 
 #[test]
 fn a_renewal_after_the_loss_is_caught() {
     must_be_caught(SimFlaw::Core(Flaw::RenewAfterLost), &["a loss is final"]);
+}
+
+#[test]
+fn tokens_that_are_merely_counted_are_caught() {
+    must_be_caught(SimFlaw::Core(Flaw::CountedTokens), &["tokens strictly increase"]);
+}
+
+#[test]
+fn a_loss_without_a_quarantine_is_caught() {
+    must_be_caught(SimFlaw::Core(Flaw::NoQuarantine), &["no two terms of a lease have work running"]);
+}
+
+#[test]
+fn a_waiter_that_waits_to_be_told_is_caught() {
+    must_be_caught(SimFlaw::Core(Flaw::WaitsToBeTold), &["a free name is held within the bound"]);
 }
 
 #[test]

@@ -15,6 +15,12 @@ pub enum Flaw {
     RestampingGeneration,
     /// A term that was lost goes on being renewed, and works again when a renewal succeeds.
     RenewAfterLost,
+    /// Tokens are counted from one, as `INCR` would.
+    CountedTokens,
+    /// A loss of data does not close the namespace.
+    NoQuarantine,
+    /// A waiter goes by announcements alone and does not come back when the ttl has run out.
+    WaitsToBeTold,
 }
 
 /// The mistake that was planted, if any.

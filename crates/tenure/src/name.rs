@@ -50,6 +50,12 @@ pub enum NameError {
         /// The key.
         key: String,
     },
+    /// The pool's keys would not be its own.
+    #[error("a pool cannot be called {pool:?}: `lease`, `leader` and colons would mix its keys with those of others")]
+    PoolName {
+        /// The name.
+        pool: String,
+    },
     /// The prefix has braces that are not exactly one `{tag}`.
     #[error("the prefix {prefix:?} may have at most one hash tag, written {{tag}}")]
     BadHashTag {
@@ -72,7 +78,7 @@ pub enum LeaseKind {
 
 /// The name of a lease: a kind, and the key it has in the store.
 ///
-/// Two names are equal when their keys are. A label can not leave its prefix: it has no braces, no white space and no
+/// Two names are equal when their keys are. A label cannot leave its prefix: it has no braces, no white space and no
 /// control characters, and every kind has a prefix of its own.
 ///
 /// ```
@@ -114,6 +120,10 @@ impl LeaseName {
     /// When either is empty, too long, or has a character that is not allowed.
     pub fn target(pool: &str, label: &str) -> Result<Self, NameError> {
         check("pool name", pool)?;
+        // Either would make keys that plain leases or roles can have, too.
+        if pool.contains(':') || matches!(pool, "lease" | "leader") {
+            return Err(NameError::PoolName { pool: pool.to_owned() });
+        }
         Self::with_prefix(LeaseKind::Target, &format!("{pool}:lease:"), label)
     }
 
@@ -231,7 +241,7 @@ impl InstanceId {
     }
 
     /// A holder as some other program wrote it into the store: characters that are not allowed are replaced, so that
-    /// it can be shown and never be mistaken for one of ours.
+    /// it can be shown.
     pub fn foreign(text: &str) -> Self {
         match Self::new(text) {
             Ok(id) => id,
@@ -327,6 +337,9 @@ mod tests {
         assert!(LeaseName::with_prefix(LeaseKind::Role, "tenure", ":ns").is_err());
         assert!(LeaseName::with_prefix(LeaseKind::Role, "{t}", "enure:ns").is_err());
         assert!(LeaseName::target("tenure", "x").is_err());
+        for pool in ["lease", "leader", "a:b"] {
+            assert!(LeaseName::target(pool, "x").is_err(), "{pool} would share keys with others");
+        }
     }
 
     #[test]

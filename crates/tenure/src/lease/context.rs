@@ -19,6 +19,8 @@ pub(super) struct Context {
     pub(super) name: LeaseName,
     pub(super) instance: InstanceId,
     pub(super) nonce: Nonce,
+    /// The last term of this lease that this process has had, which the store may still list.
+    pub(super) spent: Option<Token>,
     pub(super) settings: Arc<LeaseSettings>,
     pub(super) rng: fastrand::Rng,
     /// Whether there is a connection that has entered.

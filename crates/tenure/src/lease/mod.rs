@@ -87,7 +87,7 @@ enum Phase {
 
 impl Lease {
     /// A lease that nobody has asked for yet: the first [`Input::Tick`] does. It takes for granted that the store has
-    /// been entered. All chance comes from the seed.
+    /// been entered. All chance comes from the seed, the nonce included: it must be another one every time.
     pub fn new(name: LeaseName, instance: InstanceId, settings: Arc<LeaseSettings>, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let nonce = Nonce::new(rng.u128(..));
@@ -96,6 +96,7 @@ impl Lease {
                 name,
                 instance,
                 nonce,
+                spent: None,
                 settings,
                 rng,
                 online: true,
@@ -103,18 +104,25 @@ impl Lease {
                 attempts: 0,
                 planted: Planted::default(),
             },
-            phase: Phase::Pursuing(Pursuit::new(None)),
+            phase: Phase::Pursuing(Pursuit::new()),
             told: Permission::None,
             epoch: Epoch::default(),
             armed: None,
         }
     }
 
-    /// Names a term that this process has ended and that the store may still list, so that it can be replaced.
+    /// Names the last term that this process has had of the lease: what [`Lease::spent`] says of the one before. The
+    /// store may still list it, and only who names it can replace it.
     #[must_use]
-    pub fn after(mut self, ended: Token) -> Self {
-        self.phase = Phase::Pursuing(Pursuit::new(Some(ended)));
+    pub fn after(mut self, spent: Option<Token>) -> Self {
+        self.context.spent = spent;
         self
+    }
+
+    /// The last term that this process has had of the lease, here or [before](Lease::after). Pass it on to the next
+    /// `Lease` of the same name, also when this one was never granted.
+    pub fn spent(&self) -> Option<Token> {
+        self.context.spent
     }
 
     /// Plants a mistake for the simulator to find.

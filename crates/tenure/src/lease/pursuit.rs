@@ -15,8 +15,6 @@ use crate::token::{Nonce, Token};
 
 #[derive(Debug)]
 pub(super) struct Pursuit {
-    /// A term that this process has ended and that the store may still list.
-    ended: Option<Token>,
     asking: Option<InFlight>,
     next_at: Moment,
     /// Whether the store may have granted something that we do not know of.
@@ -50,9 +48,8 @@ struct Rival {
 }
 
 impl Pursuit {
-    pub(super) fn new(ended: Option<Token>) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            ended,
             asking: None,
             next_at: Moment::ZERO,
             unsure: false,
@@ -140,7 +137,7 @@ impl Pursuit {
         };
         let request = match (victim, ctx.settings.take_over_after()) {
             (Some(victim), Some(stale_after)) => Request::TakeOver { claim, victim, stale_after },
-            _ => Request::Acquire { claim, ended: self.ended },
+            _ => Request::Acquire { claim, ended: ctx.spent },
         };
         self.heard_since = false;
         self.asking = Some(ctx.send(now, request));
@@ -245,6 +242,9 @@ impl Pursuit {
             stale_at,
         };
         self.next_at = now + ctx.after_expiry(remaining);
+        if ctx.planted.has(Flaw::WaitsToBeTold) {
+            self.next_at = Moment::END;
+        }
         if let Some(at) = stale_at {
             self.next_at = self.next_at.min(at);
         }

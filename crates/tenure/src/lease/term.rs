@@ -68,6 +68,7 @@ impl Term {
     ) -> Self {
         let now = clocks.moment;
         ctx.actions.push(Action::Deadline(deadline));
+        ctx.spent = Some(token);
         let interval = ctx.settings.renew_every();
         Self {
             token,

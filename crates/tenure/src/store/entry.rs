@@ -10,6 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Announcement, Reply};
+use crate::lease::LeaseSettings;
 use crate::token::Token;
 
 /// Which incarnation of a namespace's data this is.
@@ -29,18 +30,28 @@ pub struct Generation {
 pub struct ServerRun(pub u128);
 
 /// What a process brings along when it enters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+///
+/// The default is for a process that is new, uses leases of the default length, and draws a stamp by chance.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// What it remembers, unless it is new.
     pub memory: Option<NamespaceMemory>,
     /// A random number, which becomes the stamp of the generation if this entry mints one.
     pub stamp: u64,
-    /// The longest ttl it uses. The namespace's own is raised to it.
+    /// The longest ttl it uses, or that anybody uses as far as it knows. The namespace's own is raised to it. A newcomer
+    /// that finds the namespace lost closes it for this long.
     pub max_ttl: Duration,
     /// The operator's word that nobody holds anything: a namespace without a record opens at once.
     pub bootstrap: bool,
     /// The operator's word that a restart loses nothing: it closes nothing.
     pub durable: bool,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        let max_ttl = LeaseSettings::default().ttl();
+        Self { memory: None, stamp: fastrand::u64(..), max_ttl, bootstrap: false, durable: false }
+    }
 }
 
 /// What was found.
@@ -58,7 +69,7 @@ pub struct Entered {
     pub token_floor: Token,
     /// Whether the store had forgotten a token that this process remembers.
     pub rolled_back: bool,
-    /// How long nothing is granted, and why this entry decided so, if it did.
+    /// How long nothing is granted.
     pub closed_for: Duration,
     /// Why this entry closed the namespace, if it did.
     pub closing: Option<Closing>,

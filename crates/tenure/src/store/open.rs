@@ -54,14 +54,19 @@ mod tests {
 
     #[test]
     fn wrong_urls_are_refused_without_repeating_them() {
-        for url in
-            ["", "localhost", "memory:/tmp/x", "http://user:hunter2@host", "hunter2:6379", "redis://:hunter2@host"]
-        {
+        for url in [
+            "",
+            "localhost",
+            "memory:/tmp/x",
+            "http://user:hunter2@host",
+            "hunter2:6379",
+            "Hunter2-secret:6379",
+            "redis://:hunter2@host",
+        ] {
             let error = open(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Address, "{url}");
-            assert!(!error.to_string().contains("hunter2@"), "{error}");
+            assert!(!error.to_string().contains("hunter"), "{error}");
             assert!(!error.is_retryable());
         }
-        assert!(!open("Hunter2-secret:6379").unwrap_err().to_string().contains("Hunter2"));
     }
 }

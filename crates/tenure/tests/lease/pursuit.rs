@@ -179,8 +179,10 @@ fn a_release_of_another_term_than_the_one_seen_does_not_shorten_the_wait() {
 
 #[test]
 fn a_term_that_this_process_has_ended_is_named() {
-    let mut lease = Lease::new(name(), me(), Arc::default(), 7).after(token(40));
+    let mut lease = Lease::new(name(), me(), Arc::default(), 7).after(Some(token(40)));
     let actions = lease.step(Now::default(), Input::Tick);
+    assert_eq!(lease.spent(), Some(token(40)), "and has to be, until there is a new one");
+    assert_eq!(Rig::holding().lease.spent(), Some(token(100)));
     assert!(
         matches!(&actions[0], Action::Send { request: Request::Acquire { ended, .. }, .. } if *ended == Some(token(40)))
     );

@@ -33,7 +33,7 @@ impl Ledger {
                 if ended == Some(term.token) {
                     // Its process is done with that term: this is a new one, even if a store that went back in time
                     // shows it as an offer not taken up.
-                    self.grant(now, namespace, claim, Some(term.closed(Ended::Released)), now)
+                    self.grant(now, namespace, claim, Some(term.closed(Ended::Released)), None)
                 } else if same && term.ended == Ended::Silently {
                     // The same claim again, or an offer taken up: the same term, for a whole ttl from now.
                     self.go_on(now, claim, &term)
@@ -43,7 +43,7 @@ impl Ledger {
             }
             (Some(_), _) => Reply::Held(self.held(now, namespace.max_ttl, &claim.name)),
             (None, Some(term)) if term.nonce == Some(claim.nonce) => Reply::TermOver,
-            (None, term) => self.grant(now, namespace, claim, term, now),
+            (None, term) => self.grant(now, namespace, claim, term, None),
         }
     }
 
@@ -70,7 +70,7 @@ impl Ledger {
             // Without a ttl the holder can only have relied on the longest one there is.
             let until = lease.expires.unwrap_or(now + namespace.max_ttl).min(now + namespace.max_ttl);
             let deposed = TermRecord { deposed: Some(victim), ..term.closed(Ended::TakenOver) };
-            return self.grant(now, namespace, claim, Some(deposed), until);
+            return self.grant(now, namespace, claim, Some(deposed), Some(until));
         }
         self.acquire(now, generation, claim, None)
     }
@@ -85,7 +85,7 @@ impl Ledger {
         let asked = self.terms.get_mut(holding.name.key()).and_then(|term| {
             if progressed {
                 // Whoever has to wait cannot make progress, and must not be deposed for it.
-                term.progress = now.max(term.wait_out_until.min(furthest));
+                term.progress = term.wait_out_until.map_or(now, |until| now.max(until.min(furthest)));
             }
             term.asked.clone()
         });
@@ -300,10 +300,15 @@ impl Ledger {
         namespace: Namespace,
         claim: &Claim,
         term: Option<TermRecord>,
-        wait_out_until: ServerTime,
+        wait_out_until: Option<ServerTime>,
     ) -> Reply {
         let stored = term.as_ref().map_or(Token::ZERO, |term| term.token);
-        let Some(token) = stored.next(namespace.token_floor, now.as_micros()) else {
+        let minted = if self.planted.has(Flaw::CountedTokens) {
+            stored.next(Token::ZERO, 0)
+        } else {
+            stored.next(namespace.token_floor, now.as_micros())
+        };
+        let Some(token) = minted else {
             return Reply::TokensExhausted;
         };
         let mut begun = TermRecord::begun(now, token, claim.holder.clone(), term.as_ref());
@@ -317,11 +322,11 @@ impl Ledger {
         self.raise_max_ttl(claim.ttl);
         // Never further away than the longest ttl, whatever the server's clock did meanwhile.
         let furthest = now + self.longest_ttl();
-        let wait_out_until = term.wait_out_until.min(furthest);
+        let wait_out_until = term.wait_out_until.map(|until| until.min(furthest)).filter(|until| *until > now);
         let term = TermRecord {
             nonce: Some(claim.nonce),
             wait_out_until,
-            progress: term.progress.max(wait_out_until),
+            progress: wait_out_until.map_or(term.progress, |until| until.max(term.progress)),
             ..term.clone()
         };
         let lease = LeaseKey { holder: claim.holder.clone(), expires: Some(now + claim.ttl) };
@@ -329,7 +334,7 @@ impl Ledger {
             token: term.token,
             server: now,
             max_ttl: self.longest_ttl(),
-            wait_out: term.wait_out_until.since(now),
+            wait_out: term.wait_out_until.map_or(Duration::ZERO, |until| until.since(now)),
             previous: term.previous.clone(),
         };
         self.raise_floor(term.token);
@@ -417,7 +422,7 @@ impl TermRecord {
             since: now,
             ended: Ended::Silently,
             // Whoever was deposed may rely on its term for as long as before, however many terms come in between.
-            wait_out_until: before.map_or(now, |before| before.wait_out_until),
+            wait_out_until: before.and_then(|before| before.wait_out_until),
             progress: now,
             asked: None,
             deposed: None,

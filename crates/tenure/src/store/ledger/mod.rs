@@ -92,11 +92,12 @@ struct TermRecord {
     nonce: Option<Nonce>,
     since: ServerTime,
     ended: Ended,
-    /// Until when an earlier holder may rely on its term, which was taken from it.
-    wait_out_until: ServerTime,
+    /// Until when an earlier holder may rely on its term, which was taken from it. `None` when there is nobody to wait
+    /// for, so that a clock that is set back makes nobody wait.
+    wait_out_until: Option<ServerTime>,
     progress: ServerTime,
     asked: Option<Ask>,
-    /// The term that was ended by an operator or taken over, so that its holder can be told why.
+    /// The term that was taken over, so that its holder can be told why.
     deposed: Option<Token>,
     previous: Option<PreviousTerm>,
 }

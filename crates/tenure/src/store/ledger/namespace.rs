@@ -55,6 +55,7 @@ impl Ledger {
             let closed = record.closed_for(server.now);
             if closed.is_zero() { closed } else { closed + max_ttl.saturating_sub(record.max_ttl) }
         });
+        let closing = closing.filter(|_| !self.planted.has(Flaw::NoQuarantine));
         let closed_for = closing.map_or(Duration::ZERO, |(_, span)| span).max(already);
         let token_floor = found
             .map_or(Token::ZERO, |record| record.token_floor)

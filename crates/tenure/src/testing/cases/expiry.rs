@@ -110,6 +110,16 @@ pub(super) async fn a_clock_set_back_keeps_no_lease_for_ever(trial: &Trial<'_>) 
     Ok(())
 }
 
+pub(super) async fn a_clock_set_back_makes_nobody_wait_who_need_not(trial: &Trial<'_>) -> Checked {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let term = alice.wins(&job(), LONG).await;
+    trial.disturb(Disturbance::ClockBack(Duration::from_secs(3_600))).await?;
+    alice.send(term.release()).await;
+    let next = bob.wins(&job(), LONG).await;
+    assert_eq!(next.grant.wait_out, Duration::ZERO, "nobody was deposed, so there is nobody to wait for");
+    Ok(())
+}
+
 pub(super) async fn a_clock_set_ahead_ends_leases_and_breaks_nothing(trial: &Trial<'_>) -> Checked {
     let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
     let old = alice.wins(&job(), LONG).await;

@@ -117,6 +117,7 @@ macro_rules! __conformance_cases {
                 a_lease_with_little_left_is_still_held
                 one_lease_running_out_does_not_end_another
                 a_clock_set_back_keeps_no_lease_for_ever
+                a_clock_set_back_makes_nobody_wait_who_need_not
                 a_clock_set_ahead_ends_leases_and_breaks_nothing
             }
             foreign {
