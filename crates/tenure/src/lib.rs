@@ -24,7 +24,11 @@
 //! | [`store`] | what a store must do, and the stores |
 #![cfg_attr(feature = "testing", doc = "| [`testing`] | the conformance suite that every store runs |")]
 //!
-//! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a moment and an input and returns actions.
+//! Features: `memory` (by default) is the store of one process, `testing` the conformance suite; `flaws` is for
+//! Tenure's own tests of its tests. Without any there is no async runtime in the tree.
+//!
+//! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a reading of the clock and an input and returns
+//! actions.
 //! The same code runs in a program and in the simulator.
 
 mod event;

@@ -1,4 +1,4 @@
-//! One lease, two instances, and a store that fails: acquire, work, release, loss, and a late result that is refused.
+//! One lease, three instances, and a store that fails: acquire, work, release, loss, and a late result that is refused.
 //!
 //! ```text
 //! cargo run -p tenure --example one_lease
@@ -20,7 +20,7 @@ use tenure::{InstanceId, LeaseName};
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::default();
     let name = LeaseName::lease("nightly-report")?;
-    let settings = Arc::new(LeaseSettings::builder().ttl(Duration::from_millis(1_500)).build()?);
+    let settings = Arc::new(LeaseSettings::builder().ttl(Duration::from_secs(3)).build()?);
     let start = |who: &str| -> Result<Instance, Box<dyn Error>> {
         let id = InstanceId::new(who)?;
         Ok(Instance::start(store.clone(), name.clone(), id, settings.clone()))

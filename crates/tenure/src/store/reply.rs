@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::lease::Ending;
 use crate::name::InstanceId;
 use crate::time::ServerTime;
 use crate::token::Token;
@@ -139,6 +140,8 @@ pub struct LeaseReport {
     pub last: Option<PreviousTerm>,
     /// When that term began, by the store's clock.
     pub since: Option<ServerTime>,
+    /// How its holder said that it ended, if it did.
+    pub ending: Option<Ending>,
     /// What is asked of the holder.
     pub asked: Option<Ask>,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{LeaseKey, Ledger, Namespace, TermRecord};
 use crate::flaw::Flaw;
-use crate::lease::LONGEST_TTL;
+use crate::lease::{Ending, LONGEST_TTL};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
     Announcement, Ask, Claim, Ended, Generation, Grant, Held, Holding, LeaseReport, PreviousTerm, Published, Refusal,
@@ -96,6 +96,7 @@ impl Ledger {
         &mut self,
         now: ServerTime,
         holding: &Holding,
+        ending: &Ending,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
         match self.check(now, holding) {
@@ -112,6 +113,7 @@ impl Ledger {
         self.leases.remove(holding.name.key());
         if let Some(term) = self.terms.get_mut(holding.name.key()) {
             term.ended = Ended::Released;
+            term.ending = Some(ending.clone());
         }
         announcements.push(Announcement::Released { name: holding.name.clone(), token: holding.token });
         Reply::Done
@@ -132,7 +134,7 @@ impl Ledger {
             .map(|term| term.token);
         if let Some(token) = token {
             let holding = Holding { name: name.clone(), holder: holder.clone(), token };
-            self.release(now, &holding, announcements);
+            self.release(now, &holding, &Ending::GivenUp, announcements);
         }
         Reply::Done
     }
@@ -216,6 +218,7 @@ impl Ledger {
             held: self.alive(now, name).map(|_| self.held(now, max_ttl, name)),
             last: term.map(TermRecord::as_previous),
             since: term.map(|term| term.since),
+            ending: term.and_then(|term| term.ending.clone()),
             asked: term.filter(|term| term.ended == Ended::Silently).and_then(|term| term.asked.clone()),
         })
     }
@@ -425,6 +428,7 @@ impl TermRecord {
             wait_out_until: before.and_then(|before| before.wait_out_until),
             progress: now,
             asked: None,
+            ending: None,
             deposed: None,
             previous: before.map(Self::as_previous),
         }

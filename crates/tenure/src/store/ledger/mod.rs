@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::flaw::Planted;
+use crate::lease::Ending;
 use crate::name::{InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -97,6 +98,8 @@ struct TermRecord {
     wait_out_until: Option<ServerTime>,
     progress: ServerTime,
     asked: Option<Ask>,
+    /// How its holder said that it ended.
+    ending: Option<Ending>,
     /// The term that was taken over, so that its holder can be told why.
     deposed: Option<Token>,
     previous: Option<PreviousTerm>,
@@ -123,7 +126,7 @@ impl Ledger {
                 self.take_over(now, generation, claim, *victim, *stale_after)
             }
             Request::Renew { holding, ttl, progressed } => self.renew(now, holding, *ttl, *progressed),
-            Request::Release { holding, .. } => self.release(now, holding, announcements),
+            Request::Release { holding, ending } => self.release(now, holding, ending, announcements),
             Request::Abandon { name, holder, nonce } => self.abandon(now, name, holder, *nonce, announcements),
             Request::HandOver { holding, to, window } => self.hand_over(now, holding, to, *window, announcements),
             Request::Revoke { name, token } => self.revoke(now, name, *token, announcements),

@@ -1,5 +1,6 @@
 //! Holding a lease: renewals, releases and publications, which only the current term may make.
 
+use crate::lease::{Ending, Loss, ReleaseReason};
 use crate::store::{Ended, Refusal, Reply, Request};
 use crate::testing::player::{Term, shown};
 use crate::testing::trial::{LONG, Trial, job, lease, token_above};
@@ -100,6 +101,16 @@ pub(super) async fn a_released_lease_is_free_at_once(trial: &Trial<'_>) {
     assert_eq!(last, Some((term.token(), alice.id, Ended::Released)), "the last term stays on record");
     let next = bob.wins(&job(), LONG).await;
     assert!(next.token() > term.token(), "the next term has a larger token");
+}
+
+pub(super) async fn how_a_term_ended_is_on_record(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    for ending in [Ending::Released(ReleaseReason::Rebalance), Ending::Lost(Loss::Stalled)] {
+        let term = alice.wins(&job(), LONG).await;
+        assert_eq!(alice.inspect(&job()).await.ending, None, "a term that goes on has not ended");
+        alice.send(Request::Release { holding: term.holding(), ending: ending.clone() }).await;
+        assert_eq!(alice.inspect(&job()).await.ending, Some(ending), "its holder said so");
+    }
 }
 
 pub(super) async fn a_release_may_be_repeated(trial: &Trial<'_>) {

@@ -79,6 +79,7 @@ macro_rules! __conformance_cases {
                 the_right_holder_under_a_token_that_differs_in_the_last_digit_is_refused
                 a_lease_that_was_never_granted_cannot_be_used
                 a_released_lease_is_free_at_once
+                how_a_term_ended_is_on_record
                 a_release_may_be_repeated
                 a_released_term_can_do_nothing_more
                 a_publication_can_be_read_by_anybody
