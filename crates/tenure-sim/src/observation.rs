@@ -90,8 +90,8 @@ pub enum Observation {
     Crashed(ProcessId),
     /// A fault happened.
     Fault(Fault),
-    /// A new namespace was opened at once, because nobody could be seen who knew the old one.
-    FoundedOpen,
+    /// A newcomer took a lost namespace for a new one, or closed it for too short a time, because nobody told it better.
+    FoundedTooSoon,
     /// From now on nothing goes wrong, and every lease must be worked on within this time.
     Calm {
         /// The bound.

@@ -9,7 +9,7 @@ use crate::timeline::TrueTime;
 
 /// What is promised at the moment. Crashes, stops, partitions, stalls, restarts with or without the
 /// last writes, and flushes that somebody notices are inside; a machine whose clocks were frozen, a server clock that
-/// is set, an outsider's deletion, and a flush that nobody is there to notice are outside.
+/// is set, an outsider's deletion, and a loss that a newcomer without memory deals with alone are outside.
 #[derive(Debug)]
 pub struct Promise {
     ttl: Duration,
@@ -34,7 +34,7 @@ impl Promise {
             Observation::Fault(Fault::Freeze { span, .. }) => ("overlap after frozen clocks", *span),
             Observation::Fault(Fault::ServerClockStep { .. }) => ("overlap after a server clock step", Duration::ZERO),
             Observation::Fault(Fault::OutsiderDeletes { .. }) => ("overlap after an outsider's delete", Duration::ZERO),
-            Observation::FoundedOpen => ("overlap after a flush that nobody was there to notice", Duration::ZERO),
+            Observation::FoundedTooSoon => ("overlap after a newcomer founded a lost namespace", Duration::ZERO),
             _ => return,
         };
         // A term that was granted before is over one ttl later, noticed or not.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure::Token;
-use tenure::store::{Announcement, Generation, Ledger, Reply, Request, Server as ServerFacts, ServerRun};
+use tenure::store::{Announcement, Closing, Generation, Ledger, Reply, Request, Server as ServerFacts, ServerRun};
 
 use crate::clock::ServerClock;
 use crate::directory::Directory;
@@ -92,8 +92,12 @@ impl Server {
                 };
                 let mut announcements = Vec::new();
                 let entered = self.ledger.enter(&facts, &entry, &mut announcements);
-                if entered.minted && entry.memory.is_none() && entered.closing.is_none() && self.was_founded {
-                    out.seen.push(Observation::FoundedOpen);
+                // A newcomer closes a namespace that was lost for the longest ttl that it knows of, if at all.
+                let young = entered.closing == Some(Closing::ServerTooYoung);
+                let covered = entered.closed_for + if young { facts.uptime } else { Duration::ZERO };
+                let newcomer = entered.minted && entry.memory.is_none() && self.was_founded;
+                if newcomer && covered < self.longest_ttl {
+                    out.seen.push(Observation::FoundedTooSoon);
                 }
                 self.was_founded = true;
                 self.observe_closed(now, out);
