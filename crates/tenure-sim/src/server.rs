@@ -30,6 +30,7 @@ pub struct Server {
     backup: Ledger,
     longest_ttl: Duration,
     was_founded: bool,
+    flushed_since_start: bool,
     /// The last term seen of each lease, kept by the observer and not by the store.
     last_granted: BTreeMap<LeaseId, Token>,
 }
@@ -63,6 +64,7 @@ impl Server {
             connections: BTreeMap::new(),
             longest_ttl,
             was_founded: false,
+            flushed_since_start: false,
             last_granted: BTreeMap::new(),
         }
     }
@@ -93,8 +95,9 @@ impl Server {
                 let mut announcements = Vec::new();
                 let entered = self.ledger.enter(&facts, &entry, &mut announcements);
                 // A newcomer closes a namespace that was lost for the longest ttl that it knows of, if at all.
-                let young = entered.closing == Some(Closing::ServerTooYoung);
-                let covered = entered.closed_for + if young { facts.uptime } else { Duration::ZERO };
+                // What was lost by the restart was granted before it; what was flushed since was not.
+                let by_restart = entered.closing == Some(Closing::ServerTooYoung) && !self.flushed_since_start;
+                let covered = entered.closed_for + if by_restart { facts.uptime } else { Duration::ZERO };
                 let newcomer = entered.minted && entry.memory.is_none() && self.was_founded;
                 if newcomer && covered < self.longest_ttl {
                     out.seen.push(Observation::FoundedTooSoon);
@@ -114,7 +117,9 @@ impl Server {
                 None => out.packets.push((from, connection, Packet::Reset)),
             },
             Packet::Reset => {
-                self.connections.remove(&connection);
+                if self.connections.get(&connection).is_some_and(|peer| peer.process == from) {
+                    self.connections.remove(&connection);
+                }
             }
             Packet::Entered(_) | Packet::Reply(..) | Packet::Announcement(_) => {}
         }
@@ -150,6 +155,7 @@ impl Server {
             self.up = true;
             self.run += 1;
             self.started = Some(now);
+            self.flushed_since_start = false;
             self.on_disk = self.ledger.clone();
         }
     }
@@ -161,6 +167,7 @@ impl Server {
 
     /// Forgets everything.
     pub fn flush(&mut self) {
+        self.flushed_since_start = true;
         self.ledger.flush();
     }
 
