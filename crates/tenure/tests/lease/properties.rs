@@ -115,6 +115,7 @@ proptest! {
         let mut now = Moment::ZERO;
         let (mut newest, mut epoch) = (Attempt(0), Epoch(0));
         let mut pending: Option<(Attempt, Request, Moment)> = None;
+        let mut in_flight: Option<(Attempt, Moment)> = None;
         let mut deadline_told: Option<Moment> = None;
         let mut latest_send = Moment::ZERO;
         let mut lost = false;
@@ -151,6 +152,14 @@ proptest! {
                 Shock::Plain(input) => input,
             };
             let stale = matches!(&input, Input::Wake(e) if *e != epoch);
+            // Answered, given up on, or gone with its connection: only then may the next question be sent.
+            match &input {
+                Input::Answered { attempt, .. } | Input::Failed { attempt, .. } | Input::Unknown { attempt, .. } => {
+                    in_flight = in_flight.filter(|(open, _)| open != attempt);
+                }
+                Input::ConnectionLost | Input::Entered(Continuity::Changed) => in_flight = None,
+                _ => in_flight = in_flight.filter(|(_, give_up_at)| now < *give_up_at),
+            }
             let valid_before = lease.is_valid(Now::undisturbed(now));
             let actions = lease.step(Now::undisturbed(now), input);
             prop_assert!(!stale || actions.is_empty(), "a stale wake-up did something");
@@ -164,6 +173,11 @@ proptest! {
                         prop_assert!(give_up_at > now);
                         if matches!(request, Request::Renew { .. }) {
                             prop_assert!(!lost, "renewed after it was lost");
+                        }
+                        if matches!(request, Request::Renew { .. } | Request::Acquire { .. } | Request::TakeOver { .. }) {
+                            let expired = in_flight.is_none_or(|(_, give_up_at)| now >= give_up_at);
+                            prop_assert!(expired, "asked again while a question was on its way");
+                            in_flight = Some((attempt, give_up_at));
                         }
                         newest = attempt;
                         latest_send = now;
@@ -208,7 +222,7 @@ proptest! {
                     _ => {}
                 }
             }
-            prop_assert!(sends <= 1, "more than one request in flight");
+            prop_assert!(sends <= 1, "more than one request at a time");
             if lost {
                 prop_assert!(!lease.is_valid(Now::undisturbed(now)));
             }
