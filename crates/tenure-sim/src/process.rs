@@ -271,11 +271,6 @@ impl Process {
         self.slots.iter_mut().for_each(|slot| slot.hung = false);
     }
 
-    /// Whether any of its work is running.
-    pub fn is_working(&self) -> bool {
-        self.slots.iter().any(|slot| slot.work.is_some())
-    }
-
     fn settle(&mut self, now: TrueTime, effects: &mut Vec<Effect>) {
         while let Some((lease, input)) = self.inbox.pop_front() {
             self.step(now, lease, input, effects);
