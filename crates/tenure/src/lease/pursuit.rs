@@ -23,6 +23,8 @@ pub(super) struct Pursuit {
     obstacle: Obstacle,
     /// Whether something was heard since the last question was sent, so that its answer may be out of date.
     heard_since: bool,
+    /// What was last said to be wrong; it is not said again until something else has happened.
+    complaint: Option<String>,
 }
 
 /// What was in the way when we last asked.
@@ -56,6 +58,7 @@ impl Pursuit {
             failures: 0,
             obstacle: Obstacle::NotAsked,
             heard_since: false,
+            complaint: None,
         }
     }
 
@@ -191,6 +194,9 @@ impl Pursuit {
     fn refused(&mut self, clocks: Now, sent: Moment, reply: Reply, ctx: &mut Context) {
         let now = clocks.moment;
         self.failures = 0;
+        if matches!(reply, Reply::Held(_) | Reply::Closed { .. }) {
+            self.complaint = None;
+        }
         match reply {
             Reply::Held(held) => self.held(clocks, sent, held, ctx),
             Reply::Closed { remaining } => {
@@ -291,7 +297,10 @@ impl Pursuit {
         if !matches!(self.obstacle, Obstacle::Somebody(_)) {
             self.obstacle = Obstacle::Error;
         }
-        ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
+        if self.complaint.as_ref() != Some(&error) {
+            self.complaint = Some(error.clone());
+            ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
+        }
     }
 
     fn give_up(self, now: Moment, ctx: &mut Context) -> Phase {

@@ -293,16 +293,19 @@ fn a_stuck_lease_is_reported_and_looked_at_again() {
 }
 
 #[test]
-fn a_misconfigured_store_is_not_asked_in_a_hot_loop() {
+fn a_misconfigured_store_is_not_asked_in_a_hot_loop_and_said_once() {
     let mut rig = Rig::new();
+    let mut said = 0;
     for _ in 0..5 {
         let attempt = rig.last_attempt();
         let before = rig.now;
         rig.input(Input::Failed { attempt, error: StoreError::new(ErrorKind::Configuration, "test: no permission") });
+        said += rig.events().len();
         let limit = rig.now.as_nanos() / 1_000_000 + 11_000;
         rig.until_sent(limit);
         assert!(rig.now.since(before) >= ms(10_000));
     }
+    assert_eq!(said, 1);
 }
 
 #[test]
