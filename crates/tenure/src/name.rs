@@ -158,6 +158,31 @@ impl LeaseName {
     pub fn kind(&self) -> LeaseKind {
         self.kind
     }
+
+    /// The whole name as one word, which [`decode`](Self::decode) reads: a letter for the kind, where the label begins,
+    /// and the key.
+    pub(crate) fn encode(&self) -> String {
+        let letter = match self.kind {
+            LeaseKind::Lease => 'l',
+            LeaseKind::Role => 'r',
+            LeaseKind::Target => 't',
+        };
+        format!("{letter}{}:{}", self.label_at, self.key)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: it may come from anywhere.
+    pub(crate) fn decode(word: &str) -> Option<Self> {
+        let (head, key) = word.split_once(':')?;
+        let mut head = head.chars();
+        let kind = match head.next()? {
+            'l' => LeaseKind::Lease,
+            'r' => LeaseKind::Role,
+            't' => LeaseKind::Target,
+            _ => return None,
+        };
+        let (prefix, label) = key.split_at_checked(head.as_str().parse().ok()?)?;
+        Self::with_prefix(kind, prefix, label).ok()
+    }
 }
 
 impl PartialEq for LeaseName {
@@ -274,7 +299,7 @@ fn allowed(character: char) -> bool {
     !character.is_control() && !character.is_whitespace() && !matches!(character, '{' | '}')
 }
 
-fn check(what: &'static str, text: &str) -> Result<(), NameError> {
+pub(crate) fn check(what: &'static str, text: &str) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError::Empty { what });
     }
@@ -287,7 +312,7 @@ fn check(what: &'static str, text: &str) -> Result<(), NameError> {
     }
 }
 
-fn check_prefix(prefix: &str) -> Result<(), NameError> {
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), NameError> {
     let bad_tag = || NameError::BadHashTag { prefix: prefix.to_owned() };
     let plain = match prefix.split_once('{') {
         None => prefix.to_owned(),
@@ -339,6 +364,22 @@ mod tests {
         assert!(LeaseName::target("tenure", "x").is_err());
         for pool in ["lease", "leader", "a:b"] {
             assert!(LeaseName::target(pool, "x").is_err(), "{pool} would share keys with others");
+        }
+    }
+
+    #[test]
+    fn names_travel_as_one_word() {
+        let names = [
+            LeaseName::lease("a:b").unwrap(),
+            LeaseName::target("poll", "päusen").unwrap(),
+            LeaseName::with_prefix(LeaseKind::Role, "{my-app}:leader:", "x").unwrap(),
+        ];
+        for name in names {
+            let back = LeaseName::decode(&name.encode()).unwrap();
+            assert_eq!((back.key(), back.label(), back.kind()), (name.key(), name.label(), name.kind()));
+        }
+        for bad in ["", "l", "l6", "x6:lease:a", "l99:lease:a", "l-1:lease:a", "t12:poll:lease:ä b", "l7:tenure:a"] {
+            assert_eq!(LeaseName::decode(bad), None, "{bad}");
         }
     }
 

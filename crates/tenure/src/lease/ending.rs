@@ -130,3 +130,82 @@ impl fmt::Display for Ending {
         }
     }
 }
+
+impl Loss {
+    fn from_word(word: &str, by: Option<&str>) -> Option<Self> {
+        let plain = [
+            Self::Expired,
+            Self::Missing,
+            Self::StoreReset,
+            Self::ClockStep,
+            Self::Revoked,
+            Self::Unreachable,
+            Self::Stalled,
+        ];
+        match by {
+            Some(by) if word == "taken" => Some(Self::Taken { by: InstanceId::foreign(by) }),
+            Some(_) => None,
+            None => plain.into_iter().find(|loss| loss.word() == word),
+        }
+    }
+}
+
+impl ReleaseReason {
+    const ALL: [Self; 7] = [
+        Self::Voluntary,
+        Self::Shutdown,
+        Self::Rebalance,
+        Self::HandedOver,
+        Self::Paused,
+        Self::Removed,
+        Self::StepDown,
+    ];
+}
+
+impl Ending {
+    /// A few words, which [`decode`](Self::decode) reads.
+    pub(crate) fn encode(&self) -> String {
+        match self {
+            Self::GivenUp => "given_up".to_owned(),
+            Self::Released(reason) => format!("released {reason}"),
+            Self::Lost(Loss::Taken { by }) => format!("lost taken {by}"),
+            Self::Lost(loss) => format!("lost {}", loss.word()),
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let mut words = text.splitn(3, ' ');
+        match (words.next()?, words.next(), words.next()) {
+            ("given_up", None, None) => Some(Self::GivenUp),
+            ("released", Some(reason), None) => {
+                ReleaseReason::ALL.into_iter().find(|known| known.word() == reason).map(Self::Released)
+            }
+            ("lost", Some(loss), by) => Loss::from_word(loss, by).map(Self::Lost),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_read_back_as_they_were_written() {
+        let losses = ["expired", "missing", "store_reset", "clock_step", "revoked", "unreachable", "stalled"];
+        let losses = losses.into_iter().map(|word| Loss::from_word(word, None).unwrap());
+        let taken = Loss::Taken { by: InstanceId::new("api-2").unwrap() };
+        let all = losses
+            .chain([taken])
+            .map(Ending::Lost)
+            .chain(ReleaseReason::ALL.map(Ending::Released))
+            .chain([Ending::GivenUp]);
+        for ending in all {
+            assert_eq!(Ending::decode(&ending.encode()), Some(ending));
+        }
+        for bad in ["", "lost", "lost taken", "lost expired api-1", "released", "released never", "given_up now"] {
+            assert_eq!(Ending::decode(bad), None, "{bad}");
+        }
+    }
+}

@@ -72,6 +72,51 @@ pub enum Announcement {
     },
 }
 
+impl Announcement {
+    /// One line of text, which [`decode`](Self::decode) reads. Free text stands last, so that it may be anything.
+    pub(crate) fn encode(&self) -> String {
+        match self {
+            Self::Released { name, token } => format!("released {token} {}", name.encode()),
+            Self::HandedOver { name, token, to } => format!("handed_over {token} {} {to}", name.encode()),
+            Self::Revoked { name, token } => format!("revoked {token} {}", name.encode()),
+            Self::Asked { name, token } => format!("asked {token} {}", name.encode()),
+            Self::Published { name, record, token } => format!("published {token} {} {record}", name.encode()),
+            Self::GenerationMinted { generation } => format!("generation {} {}", generation.number, generation.stamp),
+            Self::Joined { instance } => format!("joined {instance}"),
+            Self::Left { instance } => format!("left {instance}"),
+            Self::IndexChanged { index } => format!("index {index}"),
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: anybody can publish anything.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let (what, rest) = text.split_once(' ')?;
+        match what {
+            "joined" => return Some(Self::Joined { instance: InstanceId::new(rest).ok()? }),
+            "left" => return Some(Self::Left { instance: InstanceId::new(rest).ok()? }),
+            "index" => return Some(Self::IndexChanged { index: rest.to_owned() }),
+            _ => {}
+        }
+        let (number, rest) = rest.split_once(' ')?;
+        let number: u64 = number.parse().ok()?;
+        if what == "generation" {
+            let generation = Generation { number, stamp: rest.parse().ok()? };
+            return Some(Self::GenerationMinted { generation });
+        }
+        let token = Token::new(number)?;
+        let (name, rest) = rest.split_once(' ').map_or((rest, None), |(name, rest)| (name, Some(rest)));
+        let name = LeaseName::decode(name)?;
+        match (what, rest) {
+            ("released", None) => Some(Self::Released { name, token }),
+            ("revoked", None) => Some(Self::Revoked { name, token }),
+            ("asked", None) => Some(Self::Asked { name, token }),
+            ("handed_over", Some(to)) => Some(Self::HandedOver { name, token, to: InstanceId::new(to).ok()? }),
+            ("published", Some(record)) => Some(Self::Published { name, token, record: record.to_owned() }),
+            _ => None,
+        }
+    }
+}
+
 /// What a subscription hears.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -81,4 +126,36 @@ pub enum Heard {
     Gap,
     /// The subscription is over; subscribe again.
     Closed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_announcement_reads_back_as_it_was_written() {
+        let name = LeaseName::target("poll", "eu-1").unwrap();
+        let instance = InstanceId::new("api-1").unwrap();
+        let token = Token::MAX;
+        let free = "a b\n\0{c} ü ".to_owned();
+        let all = [
+            Announcement::Released { name: name.clone(), token },
+            Announcement::HandedOver { name: name.clone(), token, to: instance.clone() },
+            Announcement::Revoked { name: name.clone(), token },
+            Announcement::Asked { name: name.clone(), token },
+            Announcement::Published { name: name.clone(), record: free.clone(), token },
+            Announcement::Published { name, record: String::new(), token },
+            Announcement::GenerationMinted { generation: Generation { number: u64::MAX, stamp: u64::MAX } },
+            Announcement::Joined { instance: instance.clone() },
+            Announcement::Left { instance },
+            Announcement::IndexChanged { index: free },
+            Announcement::IndexChanged { index: String::new() },
+        ];
+        for announcement in all {
+            assert_eq!(Announcement::decode(&announcement.encode()).as_ref(), Some(&announcement));
+        }
+        for bad in ["", "released", "released 1", "released x l6:lease:a", "joined ", "generation 1 x", "what 1 2 3"] {
+            assert_eq!(Announcement::decode(bad), None, "{bad:?}");
+        }
+    }
 }

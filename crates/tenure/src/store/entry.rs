@@ -29,6 +29,12 @@ pub struct Generation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServerRun(pub u128);
 
+impl fmt::Display for ServerRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
 /// What a process brings along when it enters.
 ///
 /// The default is for a process that is new, uses leases of the default length, and draws a stamp by chance.
@@ -73,6 +79,9 @@ pub struct Entered {
     pub closed_for: Duration,
     /// Why this entry closed the namespace, if it did.
     pub closing: Option<Closing>,
+    /// Why nothing is announced here, when that is so. Leases work; whoever waits for one learns of its release only
+    /// when its ttl ends.
+    pub silent: Option<String>,
 }
 
 /// Why an entry closed the namespace.
@@ -203,6 +212,7 @@ mod tests {
             rolled_back: false,
             closed_for: Duration::ZERO,
             closing: None,
+            silent: None,
         };
         let cases = [
             ("nothing happened", entered(5, false, 1), Continuity::Same),

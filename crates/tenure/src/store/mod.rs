@@ -11,12 +11,17 @@
 mod announcement;
 mod entry;
 mod error;
+mod keyspace;
 mod ledger;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod open;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod reply;
 mod request;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 use std::fmt;
 use std::future::Future;
@@ -27,6 +32,7 @@ use std::time::Duration;
 pub use announcement::{Announcement, Heard};
 pub use entry::{Closing, Continuity, Entered, Entry, Generation, NamespaceMemory, ServerRun};
 pub use error::{ErrorKind, Outcome, StoreError};
+pub use keyspace::Keyspace;
 pub use ledger::{Ledger, Server};
 pub use open::open;
 pub use reply::{Ended, Grant, Held, LeaseReport, Member, PreviousTerm, Published, Refusal, Reply};
@@ -67,11 +73,19 @@ pub trait Connection: fmt::Debug + Send + Sync {
     fn entered(&self) -> &Entered;
 
     /// Sends a batch and waits at most `limit` for the outcomes: one for each request, in the same order. Requests of
-    /// a batch stand by themselves; one that is refused does not touch the others.
+    /// a batch stand by themselves; one that is refused does not touch the others. Batches go out in the order in which
+    /// their futures are first polled.
     ///
     /// # Cancel safety
     /// The requests of a dropped future may or may not be carried out: their outcome is unknown.
     fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>>;
+
+    /// Ends when nothing can be asked over this connection any more, whoever closed it. A request that fails by itself
+    /// does not close a connection.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    fn closed(&self) -> BoxFuture<'_, ()>;
 }
 
 /// A stream of announcements.

@@ -2,39 +2,44 @@
 
 use std::sync::Arc;
 
-use super::{ErrorKind, Store, StoreError};
+use super::{ErrorKind, Keyspace, Store, StoreError};
+
+/// What a URL may look like, for those who wrote another.
+const KNOWN: &str = "use `redis://host`, `sqlite:PATH` or `memory:`";
 
 /// Opens the store at a URL. Nothing is connected until the store is entered.
 ///
-/// `memory:` is a store of this process alone; each call opens a new, empty one.
+/// | URL | store |
+/// |---|---|
+/// | `redis://[user:password@]host[:port][/database]` | a Redis or Valkey server; `valkey://` is the same |
+/// | `sqlite:PATH` | a file that the processes of one host share |
+/// | `memory:` | this process alone; each call opens a new, empty one |
 ///
 /// ```
+/// use tenure::store::{Keyspace, open};
+///
 /// # #[cfg(feature = "memory")] {
-/// let store = tenure::store::open("memory:")?;
+/// let store = open("memory:", &Keyspace::default())?;
 /// assert_eq!(store.location(), "memory:");
 /// # }
-/// let error = tenure::store::open("redis://me:secret@localhost").unwrap_err();
+/// let error = open("redsi://me:secret@localhost", &Keyspace::default()).unwrap_err();
 /// assert!(!error.to_string().contains("secret"));
 /// # Ok::<(), tenure::store::StoreError>(())
 /// ```
 ///
 /// # Errors
 /// When the URL is of no kind that this build knows. Secrets in it are not repeated.
-pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
+pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
     let bad = |message: String| Err(StoreError::new(ErrorKind::Address, message));
     let Some((scheme, rest)) = url.split_once(':') else {
-        return bad("a store is given as a URL, such as `memory:`".to_owned());
+        return bad(format!("a store is given as a URL; {KNOWN}"));
     };
     match scheme {
-        #[cfg(feature = "memory")]
-        "memory" if rest.is_empty() => Ok(Arc::new(super::memory::MemoryStore::default())),
-        "memory" if !rest.is_empty() => {
-            bad("`memory:` has no path: it lives in this process and ends with it".to_owned())
-        }
-        "memory" => bad("this build of tenure has no memory store; enable the feature `memory`".to_owned()),
-        "sqlite" | "redis" | "rediss" | "redis+sentinel" | "redis+cluster" | "valkey" | "valkeys"
-        | "valkey+sentinel" | "valkey+cluster" => {
-            bad(format!("`{scheme}` stores are not part of tenure {} yet; use `memory:`", env!("CARGO_PKG_VERSION")))
+        "memory" => memory(rest),
+        "sqlite" => sqlite(rest, keyspace),
+        "redis" | "valkey" => redis(url, keyspace),
+        "rediss" | "redis+sentinel" | "redis+cluster" | "valkeys" | "valkey+sentinel" | "valkey+cluster" => {
+            bad(format!("`{scheme}` stores are not part of tenure {} yet; {KNOWN}", env!("CARGO_PKG_VERSION")))
         }
         _ => {
             // What stands before the first colon of a wrong URL may be a secret, unless it looks like a scheme.
@@ -43,9 +48,49 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
             } else {
                 "this URL".to_owned()
             };
-            bad(format!("{shown} names no store that tenure knows; use `memory:`"))
+            bad(format!("{shown} names no store that tenure knows; {KNOWN}"))
         }
     }
+}
+
+#[cfg(feature = "memory")]
+fn memory(rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+    if !rest.is_empty() {
+        let message = "`memory:` has no path: it lives in this process and ends with it";
+        return Err(StoreError::new(ErrorKind::Address, message));
+    }
+    Ok(Arc::new(super::memory::MemoryStore::default()))
+}
+
+#[cfg(not(feature = "memory"))]
+fn memory(_rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+    Err(not_built("memory"))
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite(path: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(Arc::new(super::sqlite::SqliteStore::open(path, keyspace)?))
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn sqlite(_path: &str, _keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
+    Err(not_built("sqlite"))
+}
+
+#[cfg(feature = "redis")]
+fn redis(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(Arc::new(super::redis::RedisStore::open(url, keyspace)?))
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis(_url: &str, _keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
+    Err(not_built("redis"))
+}
+
+#[cfg(not(all(feature = "memory", feature = "sqlite", feature = "redis")))]
+fn not_built(feature: &str) -> StoreError {
+    let message = format!("this build of tenure has no `{feature}` store; enable the feature `{feature}`");
+    StoreError::new(ErrorKind::Address, message)
 }
 
 #[cfg(test)]
@@ -58,12 +103,16 @@ mod tests {
             "",
             "localhost",
             "memory:/tmp/x",
+            "sqlite:",
             "http://user:hunter2@host",
             "hunter2:6379",
             "Hunter2-secret:6379",
-            "redis://:hunter2@host",
+            "redis://:hunter2@",
+            "rediss://:hunter2@host",
+            "redis+cluster://:hunter2@host",
+            "valkey+sentinel://:hunter2@host",
         ] {
-            let error = open(url).unwrap_err();
+            let error = open(url, &Keyspace::default()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Address, "{url}");
             assert!(!error.to_string().contains("hunter"), "{error}");
             assert!(!error.is_retryable());

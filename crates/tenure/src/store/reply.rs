@@ -97,6 +97,25 @@ pub enum Ended {
     TakenOver,
 }
 
+impl Ended {
+    const ALL: [Self; 5] = [Self::Silently, Self::Released, Self::HandedOver, Self::Revoked, Self::TakenOver];
+
+    /// The word for stores and interfaces.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Silently => "silently",
+            Self::Released => "released",
+            Self::HandedOver => "handed_over",
+            Self::Revoked => "revoked",
+            Self::TakenOver => "taken_over",
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|ended| ended.word() == word)
+    }
+}
+
 /// A lease that somebody else has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {

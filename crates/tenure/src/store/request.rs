@@ -42,6 +42,23 @@ pub enum Ask {
     },
 }
 
+impl Ask {
+    /// A few words, which [`decode`](Self::decode) reads.
+    pub(crate) fn encode(&self) -> String {
+        match self {
+            Self::StepDown { to: None } => "step_down".to_owned(),
+            Self::StepDown { to: Some(to) } => format!("step_down {to}"),
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let (what, to) = text.split_once(' ').map_or((text, None), |(what, to)| (what, Some(to)));
+        let to = to.map(InstanceId::new).transpose().ok()?;
+        (what == "step_down").then_some(Self::StepDown { to })
+    }
+}
+
 /// One request. All of them are safe to repeat, and no lease is harmed when one arrives late. (A late heartbeat keeps
 /// a member for its ttl, and a late entry stays in its index until somebody takes it out.)
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,4 +188,20 @@ pub enum Request {
         /// Which index.
         index: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_reads_back_as_it_was_written() {
+        for to in [None, Some(InstanceId::new("api-2").unwrap())] {
+            let ask = Ask::StepDown { to };
+            assert_eq!(Ask::decode(&ask.encode()), Some(ask));
+        }
+        for bad in ["", "step_up", "step_down ", "step_down a b"] {
+            assert_eq!(Ask::decode(bad), None, "{bad:?}");
+        }
+    }
 }

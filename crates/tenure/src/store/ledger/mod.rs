@@ -1,7 +1,8 @@
 //! What every store does, written down as a pure function.
 //!
 //! The ledger is the reference: the memory store wraps it, the simulator runs it behind a simulated network, and the
-//! conformance suite holds every other store to the same answers. It has no clock; the server's time comes in.
+//! conformance suite holds every other store to the same answers. The SQLite store loads the rows that a request is
+//! about into one, lets it decide, and writes back what changed. It has no clock; the server's time comes in.
 
 mod fleet;
 mod leases;
@@ -44,12 +45,12 @@ use super::{Announcement, Ask, Ended, Generation, PreviousTerm, Published, Reply
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    namespace: Option<Namespace>,
-    leases: BTreeMap<String, LeaseKey>,
-    terms: BTreeMap<String, TermRecord>,
-    records: BTreeMap<(String, String), Published>,
-    members: BTreeMap<InstanceId, Heartbeat>,
-    indexes: BTreeMap<String, BTreeSet<String>>,
+    pub(super) namespace: Option<Namespace>,
+    pub(super) leases: BTreeMap<String, LeaseKey>,
+    pub(super) terms: BTreeMap<String, TermRecord>,
+    pub(super) records: BTreeMap<(String, String), Published>,
+    pub(super) members: BTreeMap<InstanceId, Heartbeat>,
+    pub(super) indexes: BTreeMap<String, BTreeSet<String>>,
     planted: Planted,
 }
 
@@ -67,51 +68,57 @@ pub struct Server {
 }
 
 /// The namespace record.
-#[derive(Clone, Copy, Debug)]
-struct Namespace {
-    generation: Generation,
-    run: ServerRun,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Namespace {
+    pub(super) generation: Generation,
+    pub(super) run: ServerRun,
     /// `None` while it is open, so that a clock that is set back closes nothing.
-    closed_until: Option<ServerTime>,
-    max_ttl: Duration,
-    token_floor: Token,
+    pub(super) closed_until: Option<ServerTime>,
+    pub(super) max_ttl: Duration,
+    pub(super) token_floor: Token,
 }
 
 /// The lease itself, all that a foreign program sees: a holder and an end.
-#[derive(Clone, Debug)]
-struct LeaseKey {
-    holder: InstanceId,
-    expires: Option<ServerTime>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LeaseKey {
+    pub(super) holder: InstanceId,
+    pub(super) expires: Option<ServerTime>,
 }
 
 /// The record of the last term, which outlives the lease.
-#[derive(Clone, Debug)]
-struct TermRecord {
-    token: Token,
-    holder: InstanceId,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TermRecord {
+    pub(super) token: Token,
+    pub(super) holder: InstanceId,
     /// `None` while the lease waits for the instance it was handed to.
-    nonce: Option<Nonce>,
-    since: ServerTime,
-    ended: Ended,
+    pub(super) nonce: Option<Nonce>,
+    pub(super) since: ServerTime,
+    pub(super) ended: Ended,
     /// Until when an earlier holder may rely on its term, which was taken from it. `None` when there is nobody to wait
     /// for, so that a clock that is set back makes nobody wait.
-    wait_out_until: Option<ServerTime>,
-    progress: ServerTime,
-    asked: Option<Ask>,
+    pub(super) wait_out_until: Option<ServerTime>,
+    pub(super) progress: ServerTime,
+    pub(super) asked: Option<Ask>,
     /// How its holder said that it ended.
-    ending: Option<Ending>,
+    pub(super) ending: Option<Ending>,
     /// The term that was taken over, so that its holder can be told why.
-    deposed: Option<Token>,
-    previous: Option<PreviousTerm>,
+    pub(super) deposed: Option<Token>,
+    pub(super) previous: Option<PreviousTerm>,
 }
 
-#[derive(Clone, Debug)]
-struct Heartbeat {
-    record: Vec<u8>,
-    expires: ServerTime,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Heartbeat {
+    pub(super) record: Vec<u8>,
+    pub(super) expires: ServerTime,
 }
 
 impl Ledger {
+    /// The ledger of a namespace of which nothing but its record is known yet.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn of(namespace: Option<Namespace>) -> Self {
+        Self { namespace, ..Self::default() }
+    }
+
     /// Carries out one request of a connection that entered this generation, and adds what is to be announced.
     pub fn apply(
         &mut self,

@@ -75,6 +75,7 @@ impl Ledger {
             rolled_back,
             closed_for,
             closing: closing.map(|(why, _)| why),
+            silent: None,
         }
     }
 }

@@ -155,7 +155,7 @@ impl MemoryFaults {
 }
 
 fn cut(state: &mut State) {
-    state.cut_before = state.connections;
+    state.cut_before.send_replace(state.connections);
     // Dropping the sender ends every subscription.
     state.announcements = broadcast::Sender::new(super::BACKLOG);
 }

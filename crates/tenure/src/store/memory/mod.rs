@@ -6,7 +6,7 @@ mod faults;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use faults::Fate;
 pub use faults::{MemoryFaults, Snapshot, Survival};
@@ -54,8 +54,8 @@ struct State {
     restarted: Option<Moment>,
     /// The server's clock is the lease clock plus this.
     epoch_micros: u64,
-    /// Connections from before this count are closed.
-    cut_before: u64,
+    /// Connections up to this one are closed.
+    cut_before: watch::Sender<u64>,
     connections: u64,
     faults: faults::Plan,
     late: Vec<LateBatch>,
@@ -85,7 +85,7 @@ impl MemoryStore {
             run: 1,
             restarted: None,
             epoch_micros: u64::try_from(unix.as_micros()).unwrap_or(0),
-            cut_before: 0,
+            cut_before: watch::Sender::new(0),
             connections: 0,
             faults: faults::Plan::default(),
             late: Vec::new(),
@@ -139,7 +139,7 @@ impl State {
     }
 
     fn carry_out(&mut self, now: Moment, connection: u64, generation: Generation, request: &Request) -> Outcome {
-        if connection <= self.cut_before {
+        if connection <= *self.cut_before.borrow() {
             return Outcome::Failed(unreachable("the connection was closed; enter the store again"));
         }
         let mut announcements = Vec::new();
@@ -239,6 +239,14 @@ impl Connection for MemoryConnection {
                 tokio::time::sleep(limit).await;
             }
             outcomes
+        })
+    }
+
+    fn closed(&self) -> BoxFuture<'_, ()> {
+        let mut cut_before = self.store.state().cut_before.subscribe();
+        Box::pin(async move {
+            // The store outlives its connections, so the channel does not end first.
+            let _ = cut_before.wait_for(|cut_before| self.number <= *cut_before).await;
         })
     }
 }

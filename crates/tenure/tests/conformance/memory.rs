@@ -1,7 +1,5 @@
 //! The conformance suite on the memory store, which can be disturbed in every way.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,0 +1,59 @@
+//! What keys are called: the namespace before all of them, and the prefixes that can be chosen.
+
+use crate::name::{NameError, check_prefix};
+
+/// The keys of one deployment.
+///
+/// Two deployments with different namespaces can share a store and never meet.
+///
+/// ```
+/// use tenure::store::Keyspace;
+///
+/// let keyspace = Keyspace::default().namespace("staging")?;
+/// assert!(Keyspace::default().namespace("a{b").is_err());
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keyspace {
+    prefix: String,
+    node: String,
+}
+
+impl Default for Keyspace {
+    fn default() -> Self {
+        Self { prefix: String::new(), node: "poll:node:".to_owned() }
+    }
+}
+
+impl Keyspace {
+    /// Puts `NAME:` before every key.
+    ///
+    /// # Errors
+    /// When the name is empty, too long, or has a character that is not allowed. Braces are not: a hash tag belongs
+    /// into the prefix of a lease.
+    pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
+        crate::name::check("namespace", name)?;
+        self.prefix = format!("{name}:");
+        Ok(self)
+    }
+
+    /// The prefix of the keys that say who is alive, `poll:node:` by default.
+    ///
+    /// # Errors
+    /// When the prefix is empty, too long, or has a character that is not allowed.
+    pub fn node_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
+        check_prefix(prefix)?;
+        self.node = prefix.to_owned();
+        Ok(self)
+    }
+
+    /// What stands before every key: nothing, or the namespace and a colon.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The prefix of heartbeats, namespace included.
+    pub(crate) fn node(&self) -> String {
+        format!("{}{}", self.prefix, self.node)
+    }
+}

@@ -1,0 +1,280 @@
+//! One connection: made, entered, used, and closed with a reset.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Pipeline, Value};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::address::Address;
+use super::failure;
+use super::keys::Keys;
+use super::scripts::Script;
+use super::wire::{self, Digests, ServerFacts, Wire};
+use crate::name::InstanceId;
+use crate::store::{BoxFuture, Connection, Entered, Entry, Outcome, Reply, Request, StoreError};
+
+/// How long the kernel may go on sending to a server that acknowledges nothing.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+
+/// Opens a TCP connection that is closed with a reset: what is still in its buffers when we give it up is thrown away
+/// and does not arrive late.
+pub(super) async fn dial(address: &Address) -> Result<TcpStream, StoreError> {
+    let failed = |error: std::io::Error| failure::unreachable(&address.location, &error.to_string());
+    let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    stream.set_zero_linger().map_err(failed)?;
+    // Not everywhere to be had, and nothing depends on them: a dead link is found sooner.
+    let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+    let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, UNACKNOWLEDGED);
+    let millis = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, millis);
+    Ok(stream)
+}
+
+/// A connection that has entered.
+pub(super) struct RedisConnection {
+    link: Link,
+    wire: Wire,
+    entered: Entered,
+}
+
+impl RedisConnection {
+    pub(super) async fn enter(address: &Address, keys: Keys, entry: &Entry) -> Result<Self, StoreError> {
+        let link = Link::open(address).await?;
+        let (digests, server) = link.prepare(&keys).await?;
+        let wire = Wire { keys, digests };
+        let answer = link.ask_one(wire.enter(entry, &server)).await?;
+        let entered = wire::entered(answer, server.run)
+            .ok_or_else(|| failure::unreadable(&link.location, &wire.keys.namespace))?;
+        Ok(Self { link, wire, entered })
+    }
+
+    async fn submit(&self, batch: &[Request]) -> Vec<Outcome> {
+        let mut outcomes = self.attempt(batch).await;
+        // A script that the server has forgotten was not run. It is told again, once.
+        let forgotten = |outcome: &Outcome| matches!(outcome, Outcome::Failed(error) if is_noscript(error));
+        if outcomes.iter().any(forgotten) && self.link.load_scripts().await.is_ok() {
+            let again: Vec<Request> =
+                batch.iter().zip(&outcomes).filter(|(_, outcome)| forgotten(outcome)).map(|(r, _)| r.clone()).collect();
+            let mut second = self.attempt(&again).await.into_iter();
+            for outcome in outcomes.iter_mut().filter(|outcome| forgotten(outcome)) {
+                if let Some(later) = second.next() {
+                    *outcome = later;
+                }
+            }
+        }
+        outcomes
+    }
+
+    async fn attempt(&self, batch: &[Request]) -> Vec<Outcome> {
+        let mut pipeline = Pipeline::with_capacity(batch.len());
+        let mut answers_at = Vec::with_capacity(batch.len());
+        for request in batch {
+            let commands = self.wire.commands(self.entered.generation, request);
+            if let Some(before) = commands.before {
+                pipeline.add_command(before);
+            }
+            answers_at.push(pipeline.len());
+            pipeline.add_command(commands.last);
+        }
+        let mut values = match self.link.ask(&pipeline).await {
+            Ok(values) => values,
+            Err(failed) => return vec![failed; batch.len()],
+        };
+        let mut outcomes = Vec::with_capacity(batch.len());
+        for (request, at) in batch.iter().zip(answers_at) {
+            let value = values.get_mut(at).map(std::mem::take).unwrap_or_default();
+            outcomes.push(match (request, value) {
+                (_, Value::ServerError(error)) => self.link.refused(&error),
+                (Request::Members, value) => self.members(value).await,
+                (request, value) => match wire::reply(request, value) {
+                    Some(reply) => Outcome::Answered(reply),
+                    None => Outcome::Failed(failure::unreadable(&self.link.location, &format!("{request:?}"))),
+                },
+            });
+        }
+        outcomes
+    }
+
+    /// Everybody in the index who is alive.
+    async fn members(&self, index: Value) -> Outcome {
+        let unreadable = || Outcome::Failed(failure::unreadable(&self.link.location, &self.wire.keys.nodes));
+        let Some(names) = wire::listed(index) else { return unreadable() };
+        // A name that Tenure would not have written has no heartbeat that could be found.
+        let instances: Vec<InstanceId> = names.iter().filter_map(|name| InstanceId::new(name).ok()).collect();
+        let mut pipeline = Pipeline::with_capacity(instances.len());
+        instances.iter().for_each(|instance| {
+            pipeline.add_command(self.wire.member(instance));
+        });
+        if pipeline.is_empty() {
+            return Outcome::Answered(Reply::Members(Vec::new()));
+        }
+        let values = match self.link.ask(&pipeline).await {
+            Ok(values) => values,
+            Err(failed) => return failed,
+        };
+        let mut members = Vec::new();
+        for (instance, value) in instances.into_iter().zip(values) {
+            match value {
+                Value::ServerError(error) => return self.link.refused(&error),
+                value => match wire::member(instance, value) {
+                    Some(member) => members.extend(member),
+                    None => return unreadable(),
+                },
+            }
+        }
+        Outcome::Answered(Reply::Members(members))
+    }
+}
+
+impl Connection for RedisConnection {
+    fn entered(&self) -> &Entered {
+        &self.entered
+    }
+
+    fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>> {
+        Box::pin(async move {
+            match tokio::time::timeout(limit, RedisConnection::submit(self, &batch)).await {
+                Ok(outcomes) => outcomes,
+                Err(_) => {
+                    // Whatever comes now belongs to nobody, and what was not sent must not be.
+                    self.link.close();
+                    let error = failure::unreachable(&self.link.location, &format!("no answer within {limit:?}"));
+                    vec![Outcome::Unknown(error); batch.len()]
+                }
+            }
+        })
+    }
+
+    fn closed(&self) -> BoxFuture<'_, ()> {
+        let mut closed = self.link.closed.subscribe();
+        Box::pin(async move {
+            // The sender is ours, so the channel does not end first.
+            let _ = closed.wait_for(|closed| *closed).await;
+        })
+    }
+}
+
+impl fmt::Debug for RedisConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisConnection({})", self.link.location)
+    }
+}
+
+/// The way to the server: one socket, whose requests and answers a task of its own carries.
+struct Link {
+    connection: MultiplexedConnection,
+    carrier: JoinHandle<()>,
+    closed: Arc<watch::Sender<bool>>,
+    location: String,
+}
+
+impl Link {
+    async fn open(address: &Address) -> Result<Self, StoreError> {
+        let location = address.location.clone();
+        let stream = dial(address).await?;
+        // Deadlines come from the leases, so the client has none of its own.
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let (connection, carrier) = MultiplexedConnection::new_with_config(&address.login, stream, config)
+            .await
+            .map_err(|error| failure::broken(&location, &error))?;
+        let closed = Arc::new(watch::Sender::new(false));
+        let carrier = tokio::spawn({
+            let closed = closed.clone();
+            async move {
+                carrier.await;
+                closed.send_replace(true);
+            }
+        });
+        Ok(Self { connection, carrier, closed, location })
+    }
+
+    /// Loads the scripts and asks the server about itself.
+    async fn prepare(&self, keys: &Keys) -> Result<(Digests, ServerFacts), StoreError> {
+        let digests = self.load_scripts().await?;
+        let mut pipeline = Pipeline::new();
+        pipeline.cmd("INFO").arg("server").cmd("PUBSUB").arg("NUMSUB").arg(&keys.channel);
+        let mut answers = self.answers(&pipeline).await?.into_iter();
+        let (info, subscribers) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
+        let server = ServerFacts::read(info, subscribers)
+            .ok_or_else(|| failure::unreadable(&self.location, "the server itself (INFO server)"))?;
+        Ok((digests, server))
+    }
+
+    async fn load_scripts(&self) -> Result<Digests, StoreError> {
+        let mut pipeline = Pipeline::with_capacity(Script::ALL.len());
+        for script in Script::ALL {
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
+        }
+        let answers = self.answers(&pipeline).await?;
+        let digest = |value: Value| match value {
+            Value::BulkString(digest) => String::from_utf8(digest).ok(),
+            _ => None,
+        };
+        let digests: Option<Vec<String>> = answers.into_iter().map(digest).collect();
+        digests.map(Digests).ok_or_else(|| failure::unreadable(&self.location, "its scripts"))
+    }
+
+    async fn ask_one(&self, command: redis::Cmd) -> Result<Value, StoreError> {
+        let mut pipeline = Pipeline::new();
+        pipeline.add_command(command);
+        Ok(self.answers(&pipeline).await?.pop().unwrap_or_default())
+    }
+
+    /// Asks what must all be answered.
+    async fn answers(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
+        let values = match self.ask(pipeline).await {
+            Ok(values) => values,
+            Err(Outcome::Failed(error) | Outcome::Unknown(error)) => return Err(error),
+            Err(Outcome::Answered(_)) => Vec::new(),
+        };
+        match values.iter().find_map(|value| match value {
+            Value::ServerError(error) => Some(error),
+            _ => None,
+        }) {
+            Some(error) => Err(failure::refused(&self.location, error)),
+            None => Ok(values),
+        }
+    }
+
+    /// Sends commands and waits for their answers. When there are none, says what that means for each command.
+    async fn ask(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Outcome> {
+        if *self.closed.borrow() {
+            let why = "the connection was closed; enter the store again";
+            return Err(Outcome::Failed(failure::unreachable(&self.location, why)));
+        }
+        self.connection.clone().send_packed_commands(pipeline, 0, pipeline.len()).await.map_err(|error| {
+            self.close();
+            Outcome::Unknown(failure::broken(&self.location, &error))
+        })
+    }
+
+    /// The outcome of a command that the server answered with an error.
+    fn refused(&self, error: &redis::ServerError) -> Outcome {
+        if failure::closes(error) {
+            self.close();
+        }
+        Outcome::Failed(failure::refused(&self.location, error))
+    }
+
+    /// Closes the socket at once, with a reset.
+    fn close(&self) {
+        self.carrier.abort();
+        self.closed.send_replace(true);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn is_noscript(error: &StoreError) -> bool {
+    error.to_string().contains("NOSCRIPT")
+}

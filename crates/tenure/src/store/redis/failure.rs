@@ -1,0 +1,112 @@
+//! What an error of the server or of the way to it means.
+
+use redis::{RedisError, ServerError};
+
+use crate::store::{ErrorKind, StoreError};
+
+/// Errors that go away by themselves, and what they say.
+const PASSING: &[(&str, &str)] = &[
+    ("NOSCRIPT", "the server has forgotten its scripts"),
+    ("LOADING", "the server is loading its data"),
+    ("READONLY", "the server is a read-only replica"),
+    ("MOVED", "the key has moved to another cluster node"),
+    ("ASK", "the key is moving to another cluster node"),
+    ("TRYAGAIN", "keys are moving between cluster nodes"),
+    ("CLUSTERDOWN", "the cluster is down"),
+    ("MASTERDOWN", "the server is a replica that has lost its primary"),
+    ("BUSY", "the server is busy with a slow script"),
+    ("OOM", "the server has reached its memory limit; raise `maxmemory` or free some"),
+    ("MISCONF", "the server cannot write to its disk and refuses writes"),
+    ("NOREPLICAS", "the server has fewer replicas than `min-replicas-to-write`"),
+    ("max number of clients", "the server has too many connections; raise `maxclients`"),
+];
+
+/// Errors that somebody has to do something about, and what.
+const LASTING: &[(&str, &str)] = &[
+    ("NOPERM", "the user may not do that; it needs `~*` for its keys, `&*`, and `+@all -@dangerous +info` or the like"),
+    ("NOAUTH", "the server wants a password; give it as redis://user:password@host"),
+    ("WRONGPASS", "wrong user name or password"),
+    ("invalid password", "wrong password"),
+    ("invalid username-password pair", "wrong user name or password"),
+    ("no password is set", "the server has no password, and one was given; leave it out of the URL"),
+    ("WRONGTYPE", "a key is of another type than Tenure's; rename or delete it, or choose another prefix"),
+    ("CROSSSLOT", "the keys of one lease are in different cluster slots"),
+    ("DB index is out of range", "the server has no database of that number"),
+    ("invalid DB index", "the server has no database of that number"),
+    ("unknown command", "the server does not know a command that Tenure needs; Redis 6.2 is the oldest that does"),
+];
+
+/// An answer that was an error. Scripts check before they write, so nothing was done.
+pub(super) fn refused(location: &str, error: &ServerError) -> StoreError {
+    let text = match error.details() {
+        Some(details) => format!("{} {details}", error.code()),
+        None => error.code().to_owned(),
+    };
+    from_text(location, &text)
+}
+
+fn from_text(location: &str, text: &str) -> StoreError {
+    // Older servers wrap what happened inside a script into a text of their own, so the word is looked for anywhere.
+    let known =
+        |table: &[(&str, &'static str)]| table.iter().find(|(word, _)| text.contains(word)).map(|(_, why)| *why);
+    let shown: String = text.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let (kind, why) = match (known(LASTING), known(PASSING)) {
+        (Some(why), _) => (ErrorKind::Configuration, why),
+        (None, Some(why)) => (ErrorKind::Unavailable, why),
+        (None, None) if text.contains("user_script") => {
+            (ErrorKind::Corrupt, "a record of Tenure's was changed by somebody else and cannot be read; delete it")
+        }
+        (None, None) => (ErrorKind::Unavailable, "the server answered with an error"),
+    };
+    StoreError::new(kind, format!("{location}: {why} (the server said: {shown})"))
+}
+
+/// Whether the server that says this is the wrong one to talk to: connect again, perhaps to another.
+pub(super) fn closes(error: &ServerError) -> bool {
+    matches!(error.code(), "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "NOAUTH")
+}
+
+/// What went wrong with the connection.
+pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
+    if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
+        return unreachable(location, &error.to_string());
+    }
+    let text = match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        (None, _) => error.to_string(),
+    };
+    from_text(location, &text)
+}
+
+pub(super) fn unreachable(location: &str, why: &str) -> StoreError {
+    StoreError::new(ErrorKind::Unreachable, format!("{location}: {why}"))
+}
+
+/// The server said something that is no answer to what was asked.
+pub(super) fn unreadable(location: &str, what: &str) -> StoreError {
+    StoreError::new(ErrorKind::Corrupt, format!("{location}: the answer about {what} cannot be read"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_is_retried_and_what_does_not_is_not() {
+        for (text, kind) in [
+            ("LOADING Redis is loading the dataset in memory", ErrorKind::Unavailable),
+            ("OOM command not allowed when used memory > 'maxmemory'.", ErrorKind::Unavailable),
+            ("ERR Error running script (call to f_1): @user_script:9: OOM command not allowed", ErrorKind::Unavailable),
+            ("WRONGPASS invalid username-password pair or user is disabled.", ErrorKind::Configuration),
+            ("NOPERM this user has no permissions to run the 'evalsha' command", ErrorKind::Configuration),
+            ("ERR @user_script:9: WRONGTYPE Operation against a key", ErrorKind::Configuration),
+            ("ERR user_script:12: attempt to compare nil with number", ErrorKind::Corrupt),
+            ("ERR something new", ErrorKind::Unavailable),
+        ] {
+            let error = from_text("redis://host", text);
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains("redis://host"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Which key holds what.
+//!
+//! The lease itself is where the seed layout puts it, so that other programs and `redis-cli` find it. Whatever Tenure
+//! keeps beside it carries the lease's key as its hash tag, so that in a cluster both are in one slot.
+
+use crate::name::{InstanceId, LeaseName};
+use crate::store::Keyspace;
+
+/// The keys of one namespace on one server.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    prefix: String,
+    node: String,
+    /// The namespace record.
+    pub(super) namespace: String,
+    /// The index of everybody who has ever sent a heartbeat and was not seen to be gone.
+    pub(super) nodes: String,
+    /// Where announcements are published. Channels know no databases, so the number is part of the name.
+    pub(super) channel: String,
+}
+
+impl Keys {
+    pub(super) fn new(keyspace: &Keyspace, database: i64) -> Self {
+        let prefix = keyspace.prefix().to_owned();
+        let database = if database == 0 { String::new() } else { format!("@{database}") };
+        Self {
+            namespace: format!("{prefix}tenure:ns"),
+            nodes: format!("{prefix}tenure:nodes"),
+            channel: format!("{prefix}tenure:announcements{database}"),
+            node: keyspace.node(),
+            prefix,
+        }
+    }
+
+    pub(super) fn lease(&self, name: &LeaseName) -> String {
+        format!("{}{}", self.prefix, name.key())
+    }
+
+    pub(super) fn term(&self, name: &LeaseName) -> String {
+        self.beside("term", &self.lease(name))
+    }
+
+    pub(super) fn records(&self, name: &LeaseName) -> String {
+        self.beside("records", &self.lease(name))
+    }
+
+    pub(super) fn heartbeat(&self, instance: &InstanceId) -> String {
+        format!("{}{instance}", self.node)
+    }
+
+    pub(super) fn member(&self, instance: &InstanceId) -> String {
+        self.beside("node", &self.heartbeat(instance))
+    }
+
+    pub(super) fn index(&self, index: &str) -> String {
+        format!("{}tenure:index:{index}", self.prefix)
+    }
+
+    /// A key of ours in the slot of another one. A key that has a hash tag keeps it.
+    fn beside(&self, what: &str, key: &str) -> String {
+        let prefix = &self.prefix;
+        if key.contains('{') {
+            format!("{prefix}tenure:{what}:{key}")
+        } else {
+            format!("{prefix}tenure:{what}:{{{key}}}")
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Leases on Redis or Valkey.
+//!
+//! Every decision is made by a script on the server (`scripts/*.lua`), in one step; the [ledger](super::Ledger) says
+//! what they decide and the conformance suite holds them to it. The lease itself is a plain key, written with
+//! `SET … NX PX`, as programs without Tenure write theirs: they respect ours and we respect theirs.
+//!
+//! Connections are Tenure's own. One that does not answer in time is given up and closed with a reset, so that nothing
+//! of it arrives late, and whoever used it enters again.
+
+mod address;
+mod connection;
+mod failure;
+mod keys;
+mod scripts;
+mod subscription;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+
+use address::Address;
+use connection::RedisConnection;
+use keys::Keys;
+use subscription::RedisSubscription;
+
+use super::{BoxFuture, Connection, Entry, Keyspace, Store, StoreError, Subscription};
+
+/// A Redis or Valkey server, 6.2 or later.
+///
+/// ```no_run
+/// use tenure::store::redis::RedisStore;
+/// use tenure::store::{Entry, Keyspace, Store};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::open("redis://localhost", &Keyspace::default().namespace("staging")?)?;
+/// let connection = store.enter(Entry::default()).await?;
+/// println!("{:?}", connection.entered());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisStore {
+    address: Address,
+    keys: Keys,
+}
+
+impl RedisStore {
+    /// The server at `redis://[user:password@]host[:port][/database]`. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// When the URL is not of that form.
+    pub fn open(url: &str, keyspace: &Keyspace) -> Result<Self, StoreError> {
+        let address = Address::parse(url)?;
+        let keys = Keys::new(keyspace, address.login.db());
+        Ok(Self { address, keys })
+    }
+}
+
+impl Store for RedisStore {
+    fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
+        Box::pin(async move {
+            let connection = RedisConnection::enter(&self.address, self.keys.clone(), &entry).await?;
+            Ok(Arc::new(connection) as Arc<dyn Connection>)
+        })
+    }
+
+    fn subscribe(&self) -> BoxFuture<'_, Result<Box<dyn Subscription>, StoreError>> {
+        Box::pin(async move {
+            let subscription = RedisSubscription::open(&self.address, &self.keys).await?;
+            Ok(Box::new(subscription) as Box<dyn Subscription>)
+        })
+    }
+
+    fn location(&self) -> &str {
+        &self.address.location
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisStore({})", self.address.location)
+    }
+}

@@ -1,0 +1,59 @@
+//! The scripts, as the server sees them.
+
+/// Put before every script.
+const PRELUDE: &str = include_str!("scripts/prelude.lua");
+
+macro_rules! scripts {
+    ($($script:ident => $file:literal,)*) => {
+        /// One script.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Script {
+            $(
+                #[doc = concat!("`scripts/", $file, ".lua`")]
+                $script,
+            )*
+        }
+
+        impl Script {
+            /// Every script, in the order of their numbers.
+            pub(super) const ALL: &[Self] = &[$(Self::$script),*];
+
+            /// The script's text, with the prelude.
+            pub(super) fn source(self) -> String {
+                let body = match self {
+                    $(Self::$script => include_str!(concat!("scripts/", $file, ".lua")),)*
+                };
+                format!("{PRELUDE}\n{body}")
+            }
+        }
+    };
+}
+
+scripts! {
+    Enter => "enter",
+    Acquire => "acquire",
+    Renew => "renew",
+    Release => "release",
+    HandOver => "hand_over",
+    Revoke => "revoke",
+    Ask => "ask",
+    Inspect => "inspect",
+    Publish => "publish",
+    Beat => "beat",
+    Leave => "leave",
+    Member => "member",
+    Index => "index",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shebang would make Redis refuse the whole script when memory is full, and renewals must work then.
+    #[test]
+    fn no_script_has_a_shebang() {
+        for script in Script::ALL {
+            assert!(!script.source().starts_with("#!"), "{script:?}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+-- Grants the lease if it is free, if this very claim already has it, if it was handed to this holder, if its last term
+-- is one that this holder's process has ended, or if its holder has made no progress for too long.
+--
+-- KEYS  1 lease, 2 term record, 3 namespace record
+-- ARGV  1 generation entered, 2 its stamp, 3 holder, 4 nonce, 5 ttl in milliseconds, 6 ended term or '',
+--       7 term to be taken over or '', 8 after how long without progress
+local holder, nonce, ttl = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local ns = redis.call('HMGET', KEYS[3], 'generation', 'stamp', 'closed_until', 'max_ttl', 'token_floor')
+if ns[1] ~= ARGV[1] or ns[2] ~= ARGV[2] then
+  return {'not_entered'}
+end
+local now = clock()
+local max_ttl, floor = math.min(tonumber(ns[4]), LONGEST), tonumber(ns[5])
+local lease_holder = redis.call('GET', KEYS[1])
+local term = read_term(KEYS[2])
+
+if ns[3] ~= '' then
+  local closed = math.min(ns[3] - now, max_ttl)
+  -- A server clock that is set back must neither keep the namespace closed nor close it again.
+  if closed > 0 then
+    redis.call('HSET', KEYS[3], 'closed_until', digits(now + closed))
+    return {'closed', closed}
+  end
+  redis.call('HSET', KEYS[3], 'closed_until', '')
+end
+
+if lease_holder and term and term.holder == lease_holder then
+  -- A term cannot have longer than the longest ttl left, nor progress from the future; it seems to when the server's
+  -- clock was set back. Leases of foreign programs are left alone.
+  if redis.call('PTTL', KEYS[1]) * 1000 > max_ttl then
+    redis.call('PEXPIRE', KEYS[1], math.ceil(max_ttl / 1000))
+  end
+  if tonumber(term.progress) > now + max_ttl then
+    term.progress = digits(now + max_ttl)
+    redis.call('HSET', KEYS[2], 'progress', term.progress)
+  end
+end
+
+-- What the term before this one was, and how it ended, as far as we know.
+local ended, deposed, wait_out_until = term and term.ended, '', term and term.wait_out_until or ''
+local new_term, taking_over = true, false
+if lease_holder then
+  local own = term and lease_holder == holder and term.holder == holder
+  local stale = term and ARGV[7] == term.token and term.holder == lease_holder
+    and math.max(now - term.progress, 0) >= tonumber(ARGV[8])
+  if stale then
+    taking_over, ended, deposed = true, 'taken_over', term.token
+    -- Without a ttl the holder can only have relied on the longest one there is.
+    local left = redis.call('PTTL', KEYS[1])
+    local until_then = now + (left >= 0 and math.min(left * 1000, max_ttl) or max_ttl)
+    wait_out_until = digits(math.max(tonumber(wait_out_until) or 0, until_then))
+  elseif own and ARGV[6] == term.token then
+    -- Its process is done with that term: this is a new one, even if a store that went back in time shows it as an
+    -- offer not taken up.
+    ended = 'released'
+  elseif own and term.ended == 'silently' and (term.nonce == nonce or term.nonce == '') then
+    -- The same claim again, or an offer taken up: the same term, for a whole ttl from now.
+    new_term = false
+  else
+    return held(KEYS[1], lease_holder, term, now, max_ttl)
+  end
+elseif term then
+  if term.nonce == nonce then
+    return {'term_over'}
+  end
+  if term.ended == 'taken_over' then
+    deposed = term.deposed
+  end
+end
+
+local token = term and term.token
+local previous = {false, false, false}
+if new_term then
+  local minted = math.max(term and tonumber(term.token) or 0, floor) + 1
+  minted = math.max(minted, now)
+  if minted > 9007199254740991 then
+    return {'tokens_exhausted'}
+  end
+  token = digits(minted)
+  if term then
+    previous = {term.token, term.holder, ended}
+  end
+else
+  local p = redis.call('HMGET', KEYS[2], 'previous_token', 'previous_holder', 'previous_ended')
+  if p[1] and p[1] ~= '' then
+    previous = p
+  end
+end
+
+-- From here on everything is written. The longest ttl comes first: it is how long a loss closes the namespace.
+max_ttl = math.max(max_ttl, math.min(ttl * 1000, LONGEST))
+if not lease_holder then
+  if not redis.call('SET', KEYS[1], holder, 'NX', 'PX', ttl) then
+    return redis.error_reply('ERR the lease key changed inside a script')
+  end
+elseif taking_over then
+  redis.call('SET', KEYS[1], holder, 'XX', 'PX', ttl)
+else
+  redis.call('PEXPIRE', KEYS[1], ttl)
+end
+
+local wait_out = 0
+if wait_out_until ~= '' then
+  -- Never further away than the longest ttl, whatever the server's clock did meanwhile.
+  wait_out = math.max(math.min(wait_out_until - now, max_ttl), 0)
+  wait_out_until = wait_out > 0 and digits(now + wait_out) or ''
+end
+local progress = new_term and now or tonumber(term.progress)
+if wait_out > 0 then
+  progress = math.max(progress, now + wait_out)
+end
+if new_term then
+  redis.call('HSET', KEYS[2], 'token', token, 'holder', holder, 'nonce', nonce, 'since', digits(now),
+    'ended', 'silently', 'wait_out_until', wait_out_until, 'progress', digits(progress), 'asked', '', 'ending', '',
+    'deposed', deposed, 'previous_token', previous[1] or '', 'previous_holder', previous[2] or '',
+    'previous_ended', previous[3] or '')
+else
+  redis.call('HSET', KEYS[2], 'nonce', nonce, 'wait_out_until', wait_out_until, 'progress', digits(progress))
+end
+redis.call('HSET', KEYS[3], 'max_ttl', digits(max_ttl), 'token_floor', digits(math.max(floor, tonumber(token))))
+return {'granted', token, now, max_ttl, wait_out, previous[1], previous[2], previous[3]}

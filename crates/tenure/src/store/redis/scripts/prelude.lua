@@ -1,0 +1,83 @@
+-- Put before every script. Times are microseconds of the server's clock; all numbers are integers below 2^53, which a
+-- Lua number holds exactly.
+
+-- The longest ttl there is, whatever a record says.
+local LONGEST = 86400000000
+
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- Lua's own tostring would write 1.7e+15.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- A hint. Whoever may not publish can still hold leases.
+local function announce(channel, text)
+  redis.pcall('PUBLISH', channel, text)
+end
+
+-- The record of the last term, which outlives the lease. Empty text stands for nothing.
+local function read_term(key)
+  local f = redis.call('HMGET', key, 'token', 'holder', 'nonce', 'since', 'ended', 'wait_out_until', 'progress', 'asked',
+    'ending', 'deposed')
+  if not f[1] then
+    return nil
+  end
+  return {
+    token = f[1], holder = f[2], nonce = f[3], since = f[4], ended = f[5], wait_out_until = f[6], progress = f[7],
+    asked = f[8], ending = f[9], deposed = f[10],
+  }
+end
+
+-- Why this holder and token are not the current term; nil when they are. Both must be equal: a token alone could be
+-- that of a stranger, a holder alone that of an earlier term.
+local function refusal(lease_holder, term, holder, token)
+  if term and term.holder == holder and term.token == token and term.ended == 'revoked' then
+    return {'refused', 'revoked'}
+  end
+  if not lease_holder then
+    return {'refused', term and 'missing' or 'store_reset'}
+  end
+  if term and lease_holder == holder and term.holder == holder then
+    if term.ended ~= 'silently' then
+      -- An outsider has written the holder's name back: that revives nothing.
+      return {'refused', 'missing'}
+    end
+    if term.token == token then
+      return nil
+    end
+    return {'refused', 'taken', lease_holder}
+  end
+  if not term and lease_holder == holder then
+    return {'refused', 'store_reset'}
+  end
+  if term and term.deposed == token then
+    return {'refused', 'stalled'}
+  end
+  return {'refused', 'taken', lease_holder}
+end
+
+-- As above, and the term was taken up by its holder: an offer that was not is nobody's to use.
+local function refusal_unless_taken_up(lease_holder, term, holder, token)
+  local refused = refusal(lease_holder, term, holder, token)
+  if not refused and term.nonce == '' then
+    return {'refused', 'store_reset'}
+  end
+  return refused
+end
+
+-- Somebody's lease, as seen by others. A remaining time of -1 stands for a lease without end, an idle time of -1 for
+-- one that is not known.
+local function held(key, lease_holder, term, now, max_ttl)
+  local left = redis.call('PTTL', key)
+  if left >= 0 then
+    left = math.min(left * 1000, max_ttl)
+  end
+  if term and term.holder == lease_holder then
+    return {'held', lease_holder, term.token, left, math.max(now - term.progress, 0), max_ttl}
+  end
+  return {'held', lease_holder, '', left, -1, max_ttl}
+end

@@ -1,0 +1,11 @@
+-- Writes a record beside the lease, unless the term is over.
+--
+-- KEYS  1 lease, 2 term record, 3 records
+-- ARGV  1 holder, 2 token, 3 record, 4 value, 5 name for the announcement, 6 channel
+local refused = refusal_unless_taken_up(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
+if refused then
+  return refused
+end
+redis.call('HSET', KEYS[3], ARGV[3], ARGV[2] .. ' ' .. digits(clock()) .. ' ' .. ARGV[4])
+announce(ARGV[6], 'published ' .. ARGV[2] .. ' ' .. ARGV[5] .. ' ' .. ARGV[3])
+return {'done'}

@@ -1,0 +1,27 @@
+-- Ends a term whose work is over. Said again it changes nothing.
+--
+-- KEYS  1 lease, 2 term record
+-- ARGV  1 holder, 2 token, or '' to clean up after a claim whose outcome was never learned, 3 nonce of that claim,
+--       4 how it ended, 5 name for the announcement, 6 channel
+local term = read_term(KEYS[2])
+local lease_holder = redis.call('GET', KEYS[1])
+local holder, token = ARGV[1], ARGV[2]
+if token == '' then
+  if not term or term.nonce ~= ARGV[3] or term.holder ~= holder then
+    return {'done'}
+  end
+  token = term.token
+end
+local refused = refusal(lease_holder, term, holder, token)
+-- A holder whose term was revoked lets go of what it still occupies.
+if refused and not (refused[2] == 'revoked' and lease_holder == holder) then
+  local again = term and term.token == token and term.holder == holder and term.ended == 'released'
+  if again or ARGV[2] == '' then
+    return {'done'}
+  end
+  return refused
+end
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[2], 'ended', 'released', 'ending', ARGV[4])
+announce(ARGV[6], 'released ' .. token .. ' ' .. ARGV[5])
+return {'done'}

@@ -1,0 +1,107 @@
+//! What an error of SQLite means, and who is in the way when it says "busy".
+
+use std::path::Path;
+
+use rusqlite::ffi::ErrorCode;
+
+use crate::store::{ErrorKind, StoreError};
+
+/// The byte of the shared-memory file whose lock is held while somebody writes (SQLite's `WAL_WRITE_LOCK`).
+const WRITE_LOCK: u64 = 120;
+
+/// An error of SQLite, told to whoever runs the program.
+pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
+    let code = error.sqlite_error_code();
+    let (kind, why) = match code {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return busy(path),
+        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full; nothing was changed".to_owned()),
+        Some(ErrorCode::ReadOnly) => (
+            ErrorKind::Configuration,
+            "the file or its directory cannot be written; leases need both, for the file, its -wal and its -shm"
+                .to_owned(),
+        ),
+        Some(ErrorCode::CannotOpen) => {
+            (ErrorKind::Configuration, "the file cannot be opened; its directory must exist and be writable".to_owned())
+        }
+        Some(ErrorCode::PermissionDenied) => (ErrorKind::Configuration, "the file may not be opened".to_owned()),
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => (
+            ErrorKind::Corrupt,
+            "the file is damaged or is no SQLite database; move it away to start anew, after stopping whoever uses it"
+                .to_owned(),
+        ),
+        _ => (ErrorKind::Unavailable, "SQLite failed".to_owned()),
+    };
+    StoreError::new(kind, format!("{}: {why} ({error})", location(path)))
+}
+
+/// Whether a commit that failed like this may have happened all the same.
+pub(super) fn is_doubtful(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure | ErrorCode::Unknown) | None)
+}
+
+pub(super) fn location(path: &Path) -> String {
+    format!("sqlite:{}", path.display())
+}
+
+/// Somebody else has been writing for too long: say who.
+fn busy(path: &Path) -> StoreError {
+    let why = match writer(path) {
+        Some(process) => format!("{process} has been inside a write for too long"),
+        None => "somebody has been inside a write for too long".to_owned(),
+    };
+    StoreError::new(ErrorKind::Unavailable, format!("{}: {why}", location(path)))
+}
+
+/// Who holds the write lock, by the kernel's list of locks. The file itself is not opened for this: closing it again
+/// would drop every lock that this process has on it.
+fn writer(path: &Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let shared = std::fs::metadata(format!("{}-shm", path.display())).ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| lock_holder(line, shared.ino()))?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let name = field("Name:").map_or_else(String::new, |name| format!(" ({name})"));
+    let stopped = match field("State:").and_then(|state| state.chars().next()) {
+        Some('T' | 't') => ", which is stopped,",
+        _ => "",
+    };
+    Some(format!("process {pid}{name}{stopped}"))
+}
+
+/// The process that holds the write lock of this inode, when this line of `/proc/locks` is about it:
+/// `1: POSIX  ADVISORY  WRITE 1234 08:01:5678 120 120`.
+fn lock_holder(line: &str, inode: u64) -> Option<u32> {
+    let mut words = line.split_whitespace().skip(1).peekable();
+    // A process that waits for the lock has an arrow before the kind.
+    if words.peek() == Some(&"->") {
+        return None;
+    }
+    let (_kind, _mode, access, pid) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let file = words.next()?;
+    let (start, end): (u64, u64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let same_file = file.rsplit(':').next()?.parse::<u64>().ok()? == inode;
+    let writes = access == "WRITE" && (start..=end).contains(&WRITE_LOCK);
+    (same_file && writes).then(|| pid.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writer_is_found_among_the_locks() {
+        assert_eq!(lock_holder("1: POSIX  ADVISORY  WRITE 1234 08:01:5678 120 120", 5678), Some(1234));
+        assert_eq!(lock_holder("1: POSIX  ADVISORY  WRITE 1234 08:01:5678 120 127", 5678), Some(1234));
+        for other in [
+            "1: POSIX  ADVISORY  WRITE 1234 08:01:9999 120 120",
+            "1: POSIX  ADVISORY  READ 1234 08:01:5678 120 120",
+            "1: POSIX  ADVISORY  WRITE 1234 08:01:5678 123 123",
+            "1: -> POSIX  ADVISORY  WRITE 1234 08:01:5678 120 120",
+            "1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF",
+            "",
+        ] {
+            assert_eq!(lock_holder(other, 5678), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Opening the file, and refusing the ones that leases cannot be kept in.
+
+use std::cell::Cell;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+
+use super::failure::{self, location};
+use super::host::{self, Host};
+use crate::lease::LONGEST_TTL;
+use crate::store::{ErrorKind, StoreError};
+use crate::time::ServerTime;
+
+/// The version of `schema.sql`.
+const SCHEMA: i64 = 1;
+
+/// How often the file is told that somebody still writes it.
+const TOUCH_EVERY: i64 = 5_000_000;
+
+/// File systems on which other hosts can have the same file. Locks do not hold there, and other hosts' clocks differ.
+const SHARED_BY_HOSTS: &[(u64, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517B, "SMB"),
+    (0xFE53_4D42, "SMB"),
+    (0xFF53_4D42, "CIFS"),
+    (0x5346_414F, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x00C3_6400, "Ceph"),
+    (0x0BD0_0BD0, "Lustre"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636F, "OCFS2"),
+    (0x0102_1997, "9P"),
+    (0x1980_3317, "OrangeFS"),
+];
+
+/// An open file.
+pub(super) struct File {
+    pub(super) connection: Connection,
+    pub(super) path: PathBuf,
+    inode: (u64, u64),
+    /// See `host` in `schema.sql`.
+    epoch: i64,
+    touched: i64,
+}
+
+/// The store's time: that since boot, counted from when it would have been the Unix epoch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    epoch: i64,
+}
+
+impl Clock {
+    pub(super) fn now(self) -> ServerTime {
+        ServerTime::from_micros(u64::try_from(host::since_boot().saturating_add(self.epoch)).unwrap_or(0))
+    }
+}
+
+/// What a process has seen of a file that is in use under another host's name: when it was last written, and since
+/// when it has been so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sighting {
+    touched: i64,
+    since: i64,
+}
+
+impl File {
+    /// Opens the file, makes it if there is none, and sees that it can be used here. `until` is when to stop waiting
+    /// for others.
+    pub(super) fn open(
+        path: &Path,
+        host: &Host,
+        until: Instant,
+        sighting: &mut Option<Sighting>,
+    ) -> Result<Self, StoreError> {
+        refuse_file_systems_of_many_hosts(path)?;
+        let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+        wait_until(until);
+        connection.busy_handler(Some(wait_for_others)).map_err(failed)?;
+        // A crash of the machine frees every lease, so only the file's structure has to survive it: NORMAL does that.
+        connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;").map_err(failed)?;
+        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        migrate(path, &tx)?;
+        let (epoch, touched) = settle(path, &tx, host, sighting)?;
+        tx.commit().map_err(failed)?;
+        let inode = inode(path).ok_or_else(|| gone(path))?;
+        Ok(Self { connection, path: path.to_owned(), inode, epoch, touched })
+    }
+
+    /// The store's clock.
+    pub(super) fn clock(&self) -> Clock {
+        Clock { epoch: self.epoch }
+    }
+
+    /// Starts a write. Waits for others, but not beyond `until`.
+    pub(super) fn write(&mut self, until: Instant) -> Result<Transaction<'_>, StoreError> {
+        wait_until(until);
+        let path = &self.path;
+        let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
+        if inode(path) != Some(self.inode) {
+            return Err(gone(path));
+        }
+        let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        let wall = host::wall();
+        if (wall - self.touched).abs() >= TOUCH_EVERY {
+            tx.execute("UPDATE host SET touched = ?1", [wall]).map_err(failed)?;
+            self.touched = wall;
+        }
+        Ok(tx)
+    }
+
+    /// Whether the path still leads to this file.
+    pub(super) fn is_in_place(&self) -> bool {
+        inode(&self.path) == Some(self.inode)
+    }
+}
+
+thread_local! {
+    /// When this thread stops waiting for others. SQLite's busy handler takes no argument of its own.
+    static UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+fn wait_until(until: Instant) {
+    UNTIL.set(Some(until));
+}
+
+/// Waits a little; more each time, and never in step with others.
+fn wait_for_others(times: i32) -> bool {
+    let longest = 100 * (1 << times.clamp(0, 6)) as u64;
+    std::thread::sleep(Duration::from_micros(fastrand::u64(longest / 2..=longest)));
+    UNTIL.get().is_some_and(|until| Instant::now() < until)
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+fn gone(path: &Path) -> StoreError {
+    let why = "the file was moved, deleted or replaced while in use; entering again uses what is there now";
+    StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", location(path)))
+}
+
+fn refuse_file_systems_of_many_hosts(path: &Path) -> Result<(), StoreError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // What cannot be looked at cannot be opened either, and SQLite says so better.
+    let Ok(found) = rustix::fs::statfs(directory) else { return Ok(()) };
+    match shared_by_hosts(found.f_type as u64) {
+        None => Ok(()),
+        Some(kind) => Err(StoreError::new(
+            ErrorKind::Configuration,
+            format!(
+                "{}: {kind} can be shared by several hosts, and SQLite's locks do not hold there; use a local disk, or Redis for several hosts",
+                location(path)
+            ),
+        )),
+    }
+}
+
+fn shared_by_hosts(kind: u64) -> Option<&'static str> {
+    // The kernel gives the number as a signed word, which may have been widened.
+    SHARED_BY_HOSTS.iter().find(|(magic, _)| *magic == kind & 0xFFFF_FFFF).map(|(_, name)| *name)
+}
+
+fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
+    let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
+    let version: i64 = tx.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
+    let refuse = |why: String| Err(StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path))));
+    match version {
+        SCHEMA => Ok(()),
+        0 => {
+            let tables: i64 =
+                tx.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
+            if tables > 0 {
+                return refuse("this is some other program's database; choose another file".to_owned());
+            }
+            tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
+            tx.pragma_update(None, "user_version", SCHEMA).map_err(failed)
+        }
+        newer if newer > SCHEMA => refuse(format!(
+            "the file was written by a newer tenure (layout {newer}; this one knows up to {SCHEMA}); update this program"
+        )),
+        other => refuse(format!("the file has the unknown layout {other}; choose another file")),
+    }
+}
+
+/// Whose times these are. After a reboot nobody can hold anything, and everything is free. But another host that has
+/// the same file looks the same, so as long as somebody may still be writing under the other name nothing is touched.
+fn settle(
+    path: &Path,
+    tx: &Transaction<'_>,
+    host: &Host,
+    sighting: &mut Option<Sighting>,
+) -> Result<(i64, i64), StoreError> {
+    let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
+    let (boot, wall) = (host::since_boot(), host::wall());
+    let found = tx.query_row("SELECT identity, epoch, touched FROM host", [], |row| {
+        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+    });
+    match found {
+        Ok((identity, epoch, touched)) if identity == host.identity => return Ok((epoch, touched)),
+        Ok((_, _, touched)) => {
+            let longest = tx
+                .query_row("SELECT coalesce(max(max_ttl), 0) FROM namespaces", [], |row| row.get::<_, i64>(0))
+                .map_err(failed)?;
+            let longest = longest.clamp(0, i64::try_from(LONGEST_TTL.as_micros()).unwrap_or(i64::MAX)) + TOUCH_EVERY;
+            let left = time_left(touched, wall, boot, longest, sighting);
+            if left > 0 {
+                let why = "it is in use by another host or time namespace, or was until this one was restarted";
+                let left = Duration::from_secs(u64::try_from(left).unwrap_or(0).div_ceil(1_000_000));
+                let wait = format!("if nobody writes it any more it can be used in {left:?}");
+                let message = format!("{}: {why}; {wait}; for several hosts use Redis", location(path));
+                return Err(StoreError::new(ErrorKind::Unavailable, message));
+            }
+            tx.execute("UPDATE leases SET holder = NULL, expires = NULL, wait_out_until = NULL", []).map_err(failed)?;
+            tx.execute("UPDATE namespaces SET closed_until = NULL", []).map_err(failed)?;
+            tx.execute("DELETE FROM members", []).map_err(failed)?;
+        }
+        Err(rusqlite::Error::QueryReturnedNoRows) => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let epoch = wall.saturating_sub(boot);
+    tx.execute(
+        "INSERT OR REPLACE INTO host (only_row, identity, epoch, touched) VALUES (1, ?1, ?2, ?3)",
+        rusqlite::params![host.identity, epoch, wall],
+    )
+    .map_err(failed)?;
+    Ok((epoch, wall))
+}
+
+/// How long a file that was written under another name must be left alone: until it has not been written for the
+/// longest ttl, by the wall clock or, since that may be wrong after a reboot, by our own watching.
+fn time_left(touched: i64, wall: i64, boot: i64, longest: i64, sighting: &mut Option<Sighting>) -> i64 {
+    let watched = match sighting {
+        Some(seen) if seen.touched == touched => boot - seen.since,
+        _ => {
+            *sighting = Some(Sighting { touched, since: boot });
+            0
+        }
+    };
+    let unwritten = if touched <= wall { wall - touched } else { 0 };
+    longest - unwritten.max(watched)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_systems_that_hosts_share_are_known_by_their_number() {
+        assert_eq!(shared_by_hosts(0x6969), Some("NFS"));
+        assert_eq!(shared_by_hosts(0xFF53_4D42_u32 as i32 as u64), Some("CIFS"));
+        for local in [0xEF53, 0x0102_1994, 0x9123_683E, 0x5846_5342, 0x794C_7630] {
+            assert_eq!(shared_by_hosts(local), None);
+        }
+    }
+
+    #[test]
+    fn another_hosts_file_is_left_alone_until_nobody_can_be_writing_it() {
+        const S: i64 = 1_000_000;
+        let mut sighting = None;
+        assert_eq!(time_left(100 * S, 110 * S, 5 * S, 30 * S, &mut sighting), 20 * S);
+        assert!(time_left(100 * S, 131 * S, 26 * S, 30 * S, &mut sighting) <= 0, "long enough by the wall clock");
+        // Somebody wrote meanwhile.
+        assert_eq!(time_left(130 * S, 131 * S, 26 * S, 30 * S, &mut sighting), 29 * S);
+        // A wall clock that is behind: only watching counts.
+        let mut sighting = None;
+        assert_eq!(time_left(1_000 * S, 10 * S, 0, 30 * S, &mut sighting), 30 * S);
+        assert_eq!(time_left(1_000 * S, 20 * S, 10 * S, 30 * S, &mut sighting), 20 * S);
+        assert!(time_left(1_000 * S, 41 * S, 31 * S, 30 * S, &mut sighting) <= 0);
+    }
+}

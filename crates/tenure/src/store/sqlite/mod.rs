@@ -1,0 +1,122 @@
+//! Leases in a file that the processes of one host share: no server, nothing to configure.
+//!
+//! What a request means is decided by the [ledger](super::Ledger) itself: the rows that it is about are loaded in a
+//! transaction, the ledger decides, and what changed is written back. A write is seen by every process at once or, when
+//! its process dies in the middle of it, by none.
+
+mod connection;
+mod failure;
+mod file;
+mod host;
+mod rows;
+mod subscription;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use connection::SqliteConnection;
+use file::{File, Sighting};
+use host::Host;
+use subscription::SqliteSubscription;
+
+use super::{BoxFuture, Connection, Entry, ErrorKind, Keyspace, Store, StoreError, Subscription};
+
+/// A file with leases in it.
+///
+/// Lease lengths are counted on the host's boot-time clock: setting the wall clock moves nothing, and a reboot, which
+/// ends every process, frees every lease. Several hosts cannot share such a file; use Redis for that.
+///
+/// ```
+/// use tenure::store::sqlite::SqliteStore;
+/// use tenure::store::{Entry, Keyspace, Store};
+///
+/// # let directory = std::env::temp_dir().join(format!("tenure-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&directory)?;
+/// # let path = directory.join("jobs.db");
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let store = SqliteStore::open(path.to_str().ok_or("not text")?, &Keyspace::default())?;
+/// let connection = store.enter(Entry::default()).await?;
+/// assert!(connection.entered().minted);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # std::fs::remove_dir_all(&directory)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct SqliteStore {
+    place: Place,
+}
+
+/// Where the leases are.
+#[derive(Clone)]
+struct Place {
+    path: PathBuf,
+    namespace: String,
+    location: String,
+    host: Arc<Host>,
+    /// What was last seen of a file that another host's name is on.
+    sighting: Arc<Mutex<Option<Sighting>>>,
+}
+
+impl SqliteStore {
+    /// The file at this path, which is made when it is first entered.
+    ///
+    /// # Errors
+    /// When there is no path, or the host does not say which boot this is.
+    pub fn open(path: &str, keyspace: &Keyspace) -> Result<Self, StoreError> {
+        let host = Host::current().map_err(|error| {
+            StoreError::new(ErrorKind::Configuration, format!("sqlite:{path}: this host has no boot id: {error}"))
+        })?;
+        Self::on_host(path, keyspace, host)
+    }
+
+    fn on_host(path: &str, keyspace: &Keyspace, host: Host) -> Result<Self, StoreError> {
+        if path.is_empty() || path == ":memory:" {
+            let message = "an SQLite store needs a path, as in `sqlite:jobs.db`; for one process alone use `memory:`";
+            return Err(StoreError::new(ErrorKind::Address, message));
+        }
+        Ok(Self {
+            place: Place {
+                path: PathBuf::from(path),
+                namespace: keyspace.prefix().to_owned(),
+                location: format!("sqlite:{path}"),
+                host: Arc::new(host),
+                sighting: Arc::default(),
+            },
+        })
+    }
+}
+
+impl Place {
+    fn open(&self, until: Instant) -> Result<File, StoreError> {
+        let mut sighting = self.sighting.lock().unwrap_or_else(PoisonError::into_inner);
+        File::open(&self.path, &self.host, until, &mut sighting)
+    }
+}
+
+impl Store for SqliteStore {
+    fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
+        Box::pin(async move {
+            let connection = SqliteConnection::enter(self.place.clone(), entry).await?;
+            Ok(Arc::new(connection) as Arc<dyn Connection>)
+        })
+    }
+
+    fn subscribe(&self) -> BoxFuture<'_, Result<Box<dyn Subscription>, StoreError>> {
+        Box::pin(async move {
+            let subscription = SqliteSubscription::open(self.place.clone()).await?;
+            Ok(Box::new(subscription) as Box<dyn Subscription>)
+        })
+    }
+
+    fn location(&self) -> &str {
+        &self.place.location
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SqliteStore({})", self.place.location)
+    }
+}

@@ -1,0 +1,395 @@
+//! The ledger's rows in the file: loaded for a request, decided upon by the ledger, written back where they changed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rusqlite::{Error, OptionalExtension, Result, Row, Transaction, params};
+
+use crate::lease::Ending;
+use crate::name::{InstanceId, LeaseName};
+use crate::store::ledger::{Heartbeat, LeaseKey, Namespace, TermRecord};
+use crate::store::{
+    Announcement, Ask, Ended, Entered, Entry, Generation, Ledger, PreviousTerm, Published, Reply, Request, Server,
+    ServerRun,
+};
+use crate::time::ServerTime;
+use crate::token::{Nonce, Token};
+
+/// How many announcements are kept for listeners that are behind.
+const KEPT: i64 = 4_096;
+
+/// A file has no server that could be restarted. What a reboot means is seen when it is opened.
+const RUN: ServerRun = ServerRun(0);
+
+/// One write to a namespace of the file.
+pub(super) struct Rows<'a> {
+    tx: &'a Transaction<'a>,
+    namespace: &'a str,
+    ledger: Ledger,
+    found: Option<Namespace>,
+    announcements: Vec<Announcement>,
+}
+
+impl<'a> Rows<'a> {
+    pub(super) fn load(tx: &'a Transaction<'a>, namespace: &'a str) -> Result<Self> {
+        let found = tx
+            .prepare_cached(
+                "SELECT generation, stamp, closed_until, max_ttl, token_floor FROM namespaces WHERE namespace = ?1",
+            )?
+            .query_row([namespace], read_namespace)
+            .optional()?;
+        let ledger = Ledger::of(found);
+        Ok(Self { tx, namespace, ledger, found, announcements: Vec::new() })
+    }
+
+    pub(super) fn enter(&mut self, now: ServerTime, entry: &Entry) -> Entered {
+        let server = Server { now, run: RUN, uptime: Duration::MAX, listeners: 0 };
+        self.ledger.enter(&server, entry, &mut self.announcements)
+    }
+
+    /// Carries out one request.
+    pub(super) fn apply(&mut self, now: ServerTime, generation: Generation, request: &Request) -> Result<Reply> {
+        match request {
+            Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => {
+                self.on_lease(&claim.name, now, generation, request)
+            }
+            Request::Renew { holding, .. }
+            | Request::Release { holding, .. }
+            | Request::HandOver { holding, .. }
+            | Request::Publish { holding, .. } => self.on_lease(&holding.name, now, generation, request),
+            Request::Abandon { name, .. }
+            | Request::Revoke { name, .. }
+            | Request::Ask { name, .. }
+            | Request::Inspect { name } => self.on_lease(name, now, generation, request),
+            Request::Read { name, record } => self.read(name, record),
+            Request::Announce(_) => Ok(self.decide(now, generation, request)),
+            Request::Beat { instance, .. } | Request::Leave { instance } => {
+                self.on_member(instance, now, generation, request)
+            }
+            Request::Members => self.list_members(now),
+            Request::IndexAdd { index, entry } | Request::IndexRemove { index, entry } => {
+                self.on_entry(index, entry, now, generation, request)
+            }
+            Request::IndexList { index } => self.list_entries(index),
+        }
+    }
+
+    /// Writes what belongs to the whole namespace.
+    pub(super) fn save(self) -> Result<()> {
+        if let Some(record) = self.ledger.namespace.filter(|record| Some(*record) != self.found) {
+            self.tx
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO namespaces
+                     (namespace, generation, stamp, closed_until, max_ttl, token_floor) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                )?
+                .execute(params![
+                    self.namespace,
+                    record.generation.number.cast_signed(),
+                    record.generation.stamp.cast_signed(),
+                    record.closed_until.map(from_time),
+                    from_span(record.max_ttl),
+                    from_token(record.token_floor),
+                ])?;
+        }
+        if self.announcements.is_empty() {
+            return Ok(());
+        }
+        let mut insert = self.tx.prepare_cached("INSERT INTO announcements (namespace, text) VALUES (?1, ?2)")?;
+        for announcement in &self.announcements {
+            insert.execute(params![self.namespace, announcement.encode()])?;
+        }
+        let forgotten = self.tx.last_insert_rowid() - KEPT;
+        self.tx.prepare_cached("DELETE FROM announcements WHERE number <= ?1")?.execute([forgotten])?;
+        Ok(())
+    }
+
+    fn decide(&mut self, now: ServerTime, generation: Generation, request: &Request) -> Reply {
+        self.ledger.apply(now, generation, request, &mut self.announcements)
+    }
+
+    fn on_lease(
+        &mut self,
+        name: &LeaseName,
+        now: ServerTime,
+        generation: Generation,
+        request: &Request,
+    ) -> Result<Reply> {
+        let key = name.key();
+        let (lease, term) = self
+            .tx
+            .prepare_cached(
+                "SELECT holder, expires, token, term_holder, nonce, since, ended, wait_out_until, progress, asked,
+                        ending, deposed, previous_token, previous_holder, previous_ended
+                 FROM leases WHERE namespace = ?1 AND key = ?2",
+            )?
+            .query_row([self.namespace, key], read_lease)
+            .optional()?
+            .unwrap_or_default();
+        self.ledger.leases.extend(lease.clone().map(|lease| (key.to_owned(), lease)));
+        self.ledger.terms.extend(term.clone().map(|term| (key.to_owned(), term)));
+        let reply = self.decide(now, generation, request);
+        let decided = (self.ledger.leases.remove(key), self.ledger.terms.remove(key));
+        self.write_lease(key, (lease, term), decided)?;
+        for ((_, record), published) in std::mem::take(&mut self.ledger.records) {
+            self.tx
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO records (namespace, key, record, token, at, value)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                )?
+                .execute(params![
+                    self.namespace,
+                    key,
+                    record,
+                    from_token(published.token),
+                    from_time(published.at),
+                    published.value
+                ])?;
+        }
+        Ok(reply)
+    }
+
+    fn write_lease(&self, key: &str, before: LeaseRow, after: LeaseRow) -> Result<()> {
+        if before == after {
+            return Ok(());
+        }
+        let (lease, term) = &after;
+        let (holder, expires) = (lease.as_ref().map(|l| l.holder.as_str()), lease.as_ref().and_then(|l| l.expires));
+        if before.1 == *term {
+            // A renewal: nothing but the end has moved.
+            self.tx
+                .prepare_cached("UPDATE leases SET holder = ?3, expires = ?4 WHERE namespace = ?1 AND key = ?2")?
+                .execute(params![self.namespace, key, holder, expires.map(from_time)])?;
+            return Ok(());
+        }
+        let term = term.as_ref();
+        let previous = term.and_then(|term| term.previous.as_ref());
+        self.tx
+            .prepare_cached(
+                "INSERT OR REPLACE INTO leases
+                 (namespace, key, holder, expires, token, term_holder, nonce, since, ended, wait_out_until, progress,
+                  asked, ending, deposed, previous_token, previous_holder, previous_ended)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+            )?
+            .execute(params![
+                self.namespace,
+                key,
+                holder,
+                expires.map(from_time),
+                term.map(|term| from_token(term.token)),
+                term.map(|term| term.holder.as_str()),
+                term.and_then(|term| term.nonce).map(|nonce| nonce.to_string()),
+                term.map(|term| from_time(term.since)),
+                term.map(|term| term.ended.word()),
+                term.and_then(|term| term.wait_out_until).map(from_time),
+                term.map(|term| from_time(term.progress)),
+                term.and_then(|term| term.asked.as_ref()).map(Ask::encode),
+                term.and_then(|term| term.ending.as_ref()).map(Ending::encode),
+                term.and_then(|term| term.deposed).map(from_token),
+                previous.map(|previous| from_token(previous.token)),
+                previous.map(|previous| previous.holder.as_str()),
+                previous.map(|previous| previous.ended.word()),
+            ])?;
+        Ok(())
+    }
+
+    fn read(&self, name: &LeaseName, record: &str) -> Result<Reply> {
+        let published = self
+            .tx
+            .prepare_cached("SELECT token, at, value FROM records WHERE namespace = ?1 AND key = ?2 AND record = ?3")?
+            .query_row([self.namespace, name.key(), record], |row| {
+                Ok(Published { token: token(row, 0)?, at: time(row, 1)?, value: row.get(2)? })
+            })
+            .optional()?;
+        Ok(Reply::Record(published))
+    }
+
+    fn on_member(
+        &mut self,
+        instance: &InstanceId,
+        now: ServerTime,
+        generation: Generation,
+        request: &Request,
+    ) -> Result<Reply> {
+        let found = self
+            .tx
+            .prepare_cached("SELECT record, expires FROM members WHERE namespace = ?1 AND instance = ?2")?
+            .query_row([self.namespace, instance.as_str()], |row| {
+                Ok(Heartbeat { record: row.get(0)?, expires: time(row, 1)? })
+            })
+            .optional()?;
+        self.ledger.members.extend(found.map(|beat| (instance.clone(), beat)));
+        let reply = self.decide(now, generation, request);
+        match self.ledger.members.remove(instance) {
+            Some(beat) => self
+                .tx
+                .prepare_cached(
+                    "INSERT OR REPLACE INTO members (namespace, instance, record, expires) VALUES (?1, ?2, ?3, ?4)",
+                )?
+                .execute(params![self.namespace, instance.as_str(), beat.record, from_time(beat.expires)])?,
+            None => self
+                .tx
+                .prepare_cached("DELETE FROM members WHERE namespace = ?1 AND instance = ?2")?
+                .execute([self.namespace, instance.as_str()])?,
+        };
+        Ok(reply)
+    }
+
+    fn list_members(&mut self, now: ServerTime) -> Result<Reply> {
+        self.tx
+            .prepare_cached("DELETE FROM members WHERE namespace = ?1 AND expires <= ?2")?
+            .execute(params![self.namespace, from_time(now)])?;
+        let mut statement =
+            self.tx.prepare_cached("SELECT instance, record, expires FROM members WHERE namespace = ?1")?;
+        let found = statement.query_map([self.namespace], |row| {
+            Ok((instance(row, 0)?, Heartbeat { record: row.get(1)?, expires: time(row, 2)? }))
+        })?;
+        self.ledger.members = found.collect::<Result<_>>()?;
+        let reply = self.ledger.apply(now, Generation::default(), &Request::Members, &mut self.announcements);
+        self.ledger.members.clear();
+        Ok(reply)
+    }
+
+    fn on_entry(
+        &mut self,
+        index: &str,
+        entry: &str,
+        now: ServerTime,
+        generation: Generation,
+        request: &Request,
+    ) -> Result<Reply> {
+        let there = self
+            .tx
+            .prepare_cached("SELECT 1 FROM entries WHERE namespace = ?1 AND list = ?2 AND entry = ?3")?
+            .exists([self.namespace, index, entry])?;
+        let loaded: BTreeSet<String> = there.then(|| entry.to_owned()).into_iter().collect();
+        self.ledger.indexes.insert(index.to_owned(), loaded);
+        let reply = self.decide(now, generation, request);
+        let wanted = self.ledger.indexes.remove(index).is_some_and(|entries| entries.contains(entry));
+        if wanted != there {
+            let change = if wanted {
+                "INSERT INTO entries (namespace, list, entry) VALUES (?1, ?2, ?3)"
+            } else {
+                "DELETE FROM entries WHERE namespace = ?1 AND list = ?2 AND entry = ?3"
+            };
+            self.tx.prepare_cached(change)?.execute([self.namespace, index, entry])?;
+        }
+        Ok(reply)
+    }
+
+    fn list_entries(&self, index: &str) -> Result<Reply> {
+        let mut statement =
+            self.tx.prepare_cached("SELECT entry FROM entries WHERE namespace = ?1 AND list = ?2 ORDER BY entry")?;
+        let entries = statement.query_map([self.namespace, index], |row| row.get(0))?;
+        Ok(Reply::Index(entries.collect::<Result<_>>()?))
+    }
+}
+
+type LeaseRow = (Option<LeaseKey>, Option<TermRecord>);
+
+fn read_namespace(row: &Row<'_>) -> Result<Namespace> {
+    Ok(Namespace {
+        generation: Generation {
+            number: row.get::<_, i64>(0)?.cast_unsigned(),
+            stamp: row.get::<_, i64>(1)?.cast_unsigned(),
+        },
+        run: RUN,
+        closed_until: optional_time(row, 2)?,
+        max_ttl: Duration::from_micros(unsigned(row, 3)?),
+        token_floor: token(row, 4)?,
+    })
+}
+
+fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
+    let lease = match row.get::<_, Option<String>>(0)? {
+        Some(holder) => Some(LeaseKey { holder: InstanceId::foreign(&holder), expires: optional_time(row, 1)? }),
+        None => None,
+    };
+    if row.get::<_, Option<i64>>(2)?.is_none() {
+        return Ok((lease, None));
+    }
+    let previous = match row.get::<_, Option<i64>>(12)? {
+        Some(_) => Some(PreviousTerm { token: token(row, 12)?, holder: instance(row, 13)?, ended: ended(row, 14)? }),
+        None => None,
+    };
+    let term = TermRecord {
+        token: token(row, 2)?,
+        holder: instance(row, 3)?,
+        nonce: decoded(row, 4, Nonce::parse)?,
+        since: time(row, 5)?,
+        ended: ended(row, 6)?,
+        wait_out_until: optional_time(row, 7)?,
+        progress: time(row, 8)?,
+        asked: decoded(row, 9, Ask::decode)?,
+        ending: decoded(row, 10, Ending::decode)?,
+        deposed: match row.get::<_, Option<i64>>(11)? {
+            Some(_) => Some(token(row, 11)?),
+            None => None,
+        },
+        previous,
+    };
+    Ok((lease, Some(term)))
+}
+
+/// Text that means something, or nothing.
+fn decoded<T>(row: &Row<'_>, at: usize, decode: impl Fn(&str) -> Option<T>) -> Result<Option<T>> {
+    match row.get::<_, Option<String>>(at)? {
+        Some(text) => decode(&text).map(Some).ok_or_else(|| unreadable(at)),
+        None => Ok(None),
+    }
+}
+
+fn ended(row: &Row<'_>, at: usize) -> Result<Ended> {
+    decoded(row, at, Ended::from_word)?.ok_or_else(|| unreadable(at))
+}
+
+fn instance(row: &Row<'_>, at: usize) -> Result<InstanceId> {
+    Ok(InstanceId::foreign(&row.get::<_, String>(at)?))
+}
+
+fn token(row: &Row<'_>, at: usize) -> Result<Token> {
+    Token::new(unsigned(row, at)?).ok_or_else(|| unreadable(at))
+}
+
+fn time(row: &Row<'_>, at: usize) -> Result<ServerTime> {
+    unsigned(row, at).map(ServerTime::from_micros)
+}
+
+fn optional_time(row: &Row<'_>, at: usize) -> Result<Option<ServerTime>> {
+    match row.get::<_, Option<i64>>(at)? {
+        Some(_) => time(row, at).map(Some),
+        None => Ok(None),
+    }
+}
+
+fn unsigned(row: &Row<'_>, at: usize) -> Result<u64> {
+    u64::try_from(row.get::<_, i64>(at)?).map_err(|_| unreadable(at))
+}
+
+/// A value that Tenure did not write.
+fn unreadable(at: usize) -> Error {
+    Error::InvalidColumnType(at, "a value that tenure did not write".to_owned(), rusqlite::types::Type::Null)
+}
+
+/// Whether the error is about what stands in a row, and not about the file.
+pub(super) fn is_about_a_row(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidColumnType(..) | Error::FromSqlConversionFailure(..) | Error::IntegralValueOutOfRange(..)
+    )
+}
+
+fn from_token(token: Token) -> i64 {
+    signed(token.get())
+}
+
+fn from_time(time: ServerTime) -> i64 {
+    signed(time.as_micros())
+}
+
+fn from_span(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,74 @@
+-- The layout of the file, version 1. Times are microseconds; see host.rs for whose.
+
+-- Which boot of which host the times belong to.
+CREATE TABLE host (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    identity TEXT NOT NULL,
+    -- Added to the time since boot, it makes a time since the Unix epoch that no wall clock can move.
+    epoch INTEGER NOT NULL,
+    -- By the wall clock, every few seconds while somebody writes.
+    touched INTEGER NOT NULL
+);
+
+CREATE TABLE namespaces (
+    namespace TEXT PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    stamp INTEGER NOT NULL,
+    closed_until INTEGER,
+    max_ttl INTEGER NOT NULL,
+    token_floor INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- A lease (holder, expires: empty while it is free) and its last term.
+CREATE TABLE leases (
+    namespace TEXT NOT NULL,
+    key TEXT NOT NULL,
+    holder TEXT,
+    expires INTEGER,
+    token INTEGER,
+    term_holder TEXT,
+    nonce TEXT,
+    since INTEGER,
+    ended TEXT,
+    wait_out_until INTEGER,
+    progress INTEGER,
+    asked TEXT,
+    ending TEXT,
+    deposed INTEGER,
+    previous_token INTEGER,
+    previous_holder TEXT,
+    previous_ended TEXT,
+    PRIMARY KEY (namespace, key)
+) WITHOUT ROWID;
+
+CREATE TABLE records (
+    namespace TEXT NOT NULL,
+    key TEXT NOT NULL,
+    record TEXT NOT NULL,
+    token INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (namespace, key, record)
+) WITHOUT ROWID;
+
+CREATE TABLE members (
+    namespace TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    record BLOB NOT NULL,
+    expires INTEGER NOT NULL,
+    PRIMARY KEY (namespace, instance)
+) WITHOUT ROWID;
+
+CREATE TABLE entries (
+    namespace TEXT NOT NULL,
+    list TEXT NOT NULL,
+    entry TEXT NOT NULL,
+    PRIMARY KEY (namespace, list, entry)
+) WITHOUT ROWID;
+
+-- The last announcements. Numbers are never used twice, so a listener knows what it missed.
+CREATE TABLE announcements (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace TEXT NOT NULL,
+    text TEXT NOT NULL
+);

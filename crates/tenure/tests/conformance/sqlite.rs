@@ -1,0 +1,98 @@
+//! The conformance suite on SQLite: a file in a folder of its own for each case.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+use tempfile::TempDir;
+use tenure::store::sqlite::SqliteStore;
+use tenure::store::{BoxFuture, Keyspace, Store};
+use tenure::testing::{Disturbance, Disturbed, Subject};
+
+/// Everything but whose file it is.
+const TABLES: [&str; 6] = ["namespaces", "leases", "records", "members", "entries", "announcements"];
+
+struct Sqlite {
+    folder: TempDir,
+    store: SqliteStore,
+}
+
+async fn sqlite() -> Sqlite {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases.db");
+    let keyspace = Keyspace::default().namespace("suite").unwrap();
+    Sqlite { store: SqliteStore::open(path.to_str().unwrap(), &keyspace).unwrap(), folder }
+}
+
+impl Sqlite {
+    fn copy(&self) -> PathBuf {
+        self.folder.path().join("copy.db")
+    }
+
+    /// The file, as an outsider opens it.
+    fn outsider(&self) -> Connection {
+        let connection = Connection::open(self.folder.path().join("leases.db")).unwrap();
+        connection.busy_timeout(Duration::from_secs(60)).unwrap();
+        connection
+    }
+
+    /// Microseconds on the store's clock, this far from now.
+    fn after(connection: &Connection, span: Duration) -> i64 {
+        let epoch: i64 = connection.query_row("SELECT epoch FROM host", [], |row| row.get(0)).unwrap();
+        let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        epoch + boot.tv_sec * 1_000_000 + boot.tv_nsec / 1_000 + i64::try_from(span.as_micros()).unwrap()
+    }
+}
+
+impl Subject for Sqlite {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.store.clone())
+    }
+
+    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(tokio::time::sleep(span))
+    }
+
+    fn disturb(&self, disturbance: Disturbance) -> BoxFuture<'_, Disturbed> {
+        let outsider = self.outsider();
+        match disturbance {
+            Disturbance::Flush => {
+                let all: String = TABLES.iter().map(|table| format!("DELETE FROM {table};")).collect();
+                outsider.execute_batch(&format!("BEGIN IMMEDIATE; {all} COMMIT")).unwrap();
+            }
+            Disturbance::Remember => {
+                let _ = std::fs::remove_file(self.copy());
+                outsider.execute("VACUUM INTO ?1", [self.copy().to_str().unwrap()]).unwrap();
+            }
+            Disturbance::Restore => {
+                outsider.execute("ATTACH ?1 AS copy", [self.copy().to_str().unwrap()]).unwrap();
+                let restore =
+                    |table: &&str| format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM copy.{table};");
+                let all: String = TABLES.iter().map(restore).collect();
+                outsider.execute_batch(&format!("BEGIN IMMEDIATE; {all} COMMIT")).unwrap();
+            }
+            Disturbance::ForeignLease { name, holder, ttl } => {
+                let expires = ttl.map(|ttl| Self::after(&outsider, ttl));
+                let write = "INSERT INTO leases (namespace, key, holder, expires) VALUES ('suite:', ?1, ?2, ?3)
+                             ON CONFLICT DO UPDATE SET holder = excluded.holder, expires = excluded.expires";
+                outsider.execute(write, params![name.key(), holder, expires]).unwrap();
+            }
+            Disturbance::ForeignDelete { name } => {
+                let write = "UPDATE leases SET holder = NULL, expires = NULL WHERE namespace = 'suite:' AND key = ?1";
+                outsider.execute(write, [name.key()]).unwrap();
+            }
+            // A file has no server that could be young.
+            Disturbance::AgeServer(_) => {}
+            _ => return Box::pin(std::future::ready(Disturbed::Unsupported)),
+        }
+        Box::pin(std::future::ready(Disturbed::Done))
+    }
+
+    /// Nobody can see who has a file open.
+    fn counts_listeners(&self) -> bool {
+        false
+    }
+}
+
+tenure::conformance_tests!(sqlite);
