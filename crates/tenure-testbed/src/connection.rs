@@ -1,0 +1,74 @@
+//! The plainest of Redis clients.
+
+use std::io::{self, BufReader, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::reply::{self, Reply};
+
+/// How long the plain client waits when it is not told.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One connection to a server.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+impl Connection {
+    /// Connects. Every later wait on this connection ends after ten seconds.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub fn open(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let connection = Self { stream: BufReader::new(stream) };
+        connection.patience(PATIENCE)?;
+        Ok(connection)
+    }
+
+    /// Waits at most this long for each reply.
+    ///
+    /// # Errors
+    /// When it is zero.
+    pub fn patience(&self, time: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(time))
+    }
+
+    /// Sends a command and waits for its reply.
+    ///
+    /// # Errors
+    /// When the connection is gone or nothing came in time.
+    pub fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Reply> {
+        self.send(words)?;
+        self.receive()
+    }
+
+    /// Sends a command and does not wait.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn send<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<()> {
+        self.stream.get_mut().write_all(&reply::encoded(words))
+    }
+
+    /// Sends all commands at once, then waits for all replies.
+    ///
+    /// # Errors
+    /// When the connection is gone or nothing came in time.
+    pub fn pipeline<W: AsRef<[u8]>>(&mut self, commands: &[&[W]]) -> io::Result<Vec<Reply>> {
+        let bytes: Vec<_> = commands.iter().flat_map(|words| reply::encoded(words)).collect();
+        self.stream.get_mut().write_all(&bytes)?;
+        commands.iter().map(|_| self.receive()).collect()
+    }
+
+    /// Waits for a reply, or for a message to a subscriber.
+    ///
+    /// # Errors
+    /// When the connection is gone or nothing came in time.
+    pub fn receive(&mut self) -> io::Result<Reply> {
+        Reply::read(&mut self.stream)
+    }
+}

@@ -1,0 +1,23 @@
+//! Real servers for tests, and a link to them that can be made bad.
+//!
+//! - [`RedisServer`]: a Redis of one's own, which can be killed, stopped, restarted with or without its data, and given
+//!   a clock that jumps.
+//! - [`servers`]: which releases of Redis there are on this machine.
+//! - [`Connection`]: the plainest of clients, for a look at a server that no code under test has a part in.
+//!
+//! All of it blocks and panics: it is for tests alone, where what can not be set up is a test that fails.
+
+#![expect(clippy::panic, clippy::unwrap_used, reason = "only tests use this crate; in a test, a panic is a failure")]
+
+mod birth;
+mod clock;
+mod connection;
+mod ports;
+mod redis;
+mod reply;
+pub mod servers;
+
+pub use connection::Connection;
+pub use redis::{RedisBuilder, RedisServer};
+pub use reply::Reply;
+pub use servers::Release;

@@ -1,0 +1,59 @@
+//! A port that stays ours while nobody listens on it.
+//!
+//! A server that is down must come back at the same address, so its port must not go to anyone else in between. The ports
+//! of outgoing connections, which the kernel also hands out for port 0, are no good for that: any client may be given one.
+//! So ports come from below that range, and each is held under a name that the kernel forgets when we end.
+
+use std::net::{Ipv4Addr, TcpListener};
+#[cfg(target_os = "linux")]
+use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr, unix::net::UnixListener};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Below what Linux gives to outgoing connections by default, and above the ports of most services.
+const FIRST: u16 = 15_000;
+const COUNT: u16 = 17_000;
+
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// A port on the loopback interface, for as long as the value lives.
+#[derive(Debug)]
+pub(crate) struct Port {
+    number: u16,
+    #[cfg(target_os = "linux")]
+    _claim: UnixListener,
+}
+
+impl Port {
+    /// A port that nobody uses.
+    pub(crate) fn take() -> Self {
+        // Processes that run at the same time start far from each other.
+        let start = process::id().wrapping_mul(7_919);
+        for _ in 0..COUNT {
+            let step = start.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % u32::from(COUNT);
+            let number = FIRST + u16::try_from(step).unwrap();
+            if let Some(port) = Self::claim(number)
+                && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok()
+            {
+                return port;
+            }
+        }
+        panic!("no free port from {FIRST} on");
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    #[cfg(target_os = "linux")]
+    fn claim(number: u16) -> Option<Self> {
+        let name = SocketAddr::from_abstract_name(format!("tenure-testbed-port-{number}")).ok()?;
+        UnixListener::bind_addr(&name).ok().map(|claim| Self { number, _claim: claim })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    #[expect(clippy::unnecessary_wraps, reason = "on Linux, it can fail")]
+    fn claim(number: u16) -> Option<Self> {
+        Some(Self { number })
+    }
+}

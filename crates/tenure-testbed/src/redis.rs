@@ -1,0 +1,502 @@
+//! A Redis server of one's own.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use tempfile::TempDir;
+
+use crate::clock::{self, Clock};
+use crate::ports::Port;
+use crate::{Connection, Release, Reply, birth, servers};
+
+/// How long a server may take to answer. Only a machine in trouble needs it.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How often a server is started before something other than bad luck is to blame.
+const ATTEMPTS: usize = 5;
+/// The user that the testbed itself is when a server asks for one.
+const OWN_USER: &str = "testbed";
+const OWN_PASSWORD: &str = "testbed-own-password";
+
+/// The files of its folder that are not the server's data.
+const SETTINGS: &str = "redis.conf";
+const LOG: &str = "log.txt";
+const OUTPUT: &str = "output.txt";
+const CLOCK: &str = "clock";
+
+/// A Redis server of one's own: a process with a port and a folder that nobody else uses. It keeps nothing on disk unless
+/// told to. It is killed when the value is dropped, and when the test process ends in any way.
+#[derive(Debug)]
+pub struct RedisServer {
+    binary: PathBuf,
+    port: Port,
+    folder: TempDir,
+    clock: Option<Clock>,
+    /// Whether a connection must say who it is.
+    closed: bool,
+    child: Mutex<Option<Child>>,
+}
+
+/// What a [`RedisServer`] shall be like.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct RedisBuilder {
+    binary: Option<PathBuf>,
+    settings: Vec<(String, String)>,
+    users: Vec<String>,
+    closed: bool,
+    own_clock: bool,
+}
+
+impl RedisBuilder {
+    /// Runs this `redis-server`. Otherwise it is [`servers::installed`].
+    pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
+        self.binary = Some(path.into());
+        self
+    }
+
+    /// Runs this release.
+    ///
+    /// # Panics
+    /// When it is not on this machine; ask [`servers::find`] before.
+    pub fn release(self, release: Release) -> Self {
+        let path = servers::find(release).unwrap_or_else(|| panic!("{release} is not here: run `cargo xtask test`"));
+        self.binary(path)
+    }
+
+    /// With this directive, as in `redis.conf`: `("maxmemory", "10mb")`. A value of several words is several words.
+    pub fn argument(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Keeps its data in an append-only file; `fsync` is `always`, `everysec` or `no`. What was answered survives
+    /// [`RedisServer::kill`] with each of them: only a machine that fails takes what was not synced.
+    pub fn append_only(self, fsync: &str) -> Self {
+        self.argument("appendonly", "yes").argument("appendfsync", fsync)
+    }
+
+    /// Asks for this password, from the user `default`.
+    pub fn password(mut self, password: &str) -> Self {
+        self.closed = true;
+        self.argument("requirepass", &quoted(password))
+    }
+
+    /// With these users, each as in `redis.conf`: `user bob on >secret ~* &* +@all -eval`.
+    pub fn acl_users(mut self, users: &[&str]) -> Self {
+        self.closed = true;
+        self.users.extend(users.iter().map(|&line| line.to_owned()));
+        self
+    }
+
+    /// With a wall clock of its own, which [`RedisServer::step_clock`] puts forward and back.
+    pub fn own_clock(mut self) -> Self {
+        self.own_clock = true;
+        self
+    }
+
+    /// Starts the server and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not start; the message has what it wrote. When it shall have its own clock and
+    /// [can not](RedisServer::can_fake_time).
+    pub fn start(self) -> RedisServer {
+        let binary = self.binary.clone().unwrap_or_else(servers::installed);
+        for attempt in 1.. {
+            let folder = tempfile::Builder::new().prefix("tenure-redis-").tempdir().unwrap();
+            let clock = self.own_clock.then(|| {
+                Clock::right(folder.path()).unwrap_or_else(|| {
+                    panic!("libfaketime not found: run `cargo xtask test`, or apt install libfaketime")
+                })
+            });
+            let server = RedisServer {
+                binary: binary.clone(),
+                port: Port::take(),
+                folder,
+                clock,
+                closed: self.closed,
+                child: Mutex::new(None),
+            };
+            fs::write(server.path(SETTINGS), self.settings(server.port(), server.path(LOG).as_path())).unwrap();
+            match server.launch() {
+                Ok(()) => return server,
+                // Someone outside the testbed may have taken the port since we looked.
+                Err(Failure::Ended(_)) if attempt < ATTEMPTS && server.address_was_in_use() => {}
+                Err(failure) => server.give_up(&failure),
+            }
+        }
+        unreachable!("the last attempt gives up")
+    }
+
+    fn settings(&self, port: u16, log: &Path) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: &str| writeln!(text, "{name} {value}").unwrap();
+        line("bind", "127.0.0.1");
+        line("port", &port.to_string());
+        line("dir", &quoted(&log.parent().unwrap_or(log).display().to_string()));
+        line("logfile", &quoted(&log.display().to_string()));
+        line("save", "\"\"");
+        line("appendonly", "no");
+        for (name, value) in &self.settings {
+            line(name, value);
+        }
+        if self.closed {
+            line("user", &format!("{OWN_USER} on >{OWN_PASSWORD} ~* &* +@all"));
+        }
+        for user in &self.users {
+            line("user", user.trim_start().trim_start_matches("user "));
+        }
+        text
+    }
+}
+
+/// Why a server is not there.
+#[derive(Debug)]
+enum Failure {
+    NotStarted(io::Error),
+    Ended(String),
+    Silent(String),
+}
+
+impl RedisServer {
+    /// A server that keeps nothing and asks nothing.
+    ///
+    /// # Panics
+    /// When there is no `redis-server`, or it does not start.
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// A server that is to be described.
+    pub fn builder() -> RedisBuilder {
+        RedisBuilder::default()
+    }
+
+    /// Whether a server can be given [its own clock](RedisBuilder::own_clock) on this machine.
+    pub fn can_fake_time() -> bool {
+        cfg!(target_os = "linux") && clock::library().is_some()
+    }
+
+    /// Its port, which stays the same for the life of the value.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port()).into()
+    }
+
+    /// Its address as clients want it.
+    pub fn url(&self) -> String {
+        format!("redis://{}/", self.address())
+    }
+
+    /// Its address, with a user, who is `default` when there is only a password. Neither may have characters that an
+    /// address gives a meaning.
+    pub fn url_as(&self, user: &str, password: &str) -> String {
+        format!("redis://{user}:{password}@{}/", self.address())
+    }
+
+    /// The folder with its data and its log.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The program that runs.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// The number of its process.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn pid(&self) -> u32 {
+        self.child().as_ref().unwrap_or_else(|| panic!("the server does not run")).id()
+    }
+
+    /// Kills it as a power cut would, and waits until it is gone. Data that it had on disk stays.
+    pub fn kill(&self) {
+        let Some(mut child) = self.child().take() else { return };
+        // Neither can fail for a child that was not waited for.
+        let _ = child.kill();
+        let _ = child.wait();
+        if self.clock.is_some() {
+            clock::clean_up_after(child.id());
+        }
+    }
+
+    /// Stops it in the middle of whatever it does, as a machine that hangs: its connections stay, and new ones are made by
+    /// the kernel. Returns when it has stopped.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn stop(&self) {
+        let pid = self.signal(Signal::STOP);
+        // The signal is under way, and the server may do more until it arrives.
+        let seen = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(pid), seen).unwrap();
+    }
+
+    /// Lets it go on after [`stop`](Self::stop).
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn cont(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Starts it at the same port with the data it has on disk, and waits until it answers. If it runs, it is killed before.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_again(&self) {
+        for attempt in 1.. {
+            self.kill();
+            match self.launch() {
+                Ok(()) => return,
+                Err(Failure::Ended(_)) if attempt < ATTEMPTS && self.address_was_in_use() => {
+                    thread::sleep(Duration::from_millis(200));
+                }
+                Err(failure) => self.give_up(&failure),
+            }
+        }
+    }
+
+    /// Starts it at the same port without any data. If it runs, it is killed before.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_again_empty(&self) {
+        self.kill();
+        for entry in fs::read_dir(self.folder()).unwrap() {
+            let path = entry.unwrap().path();
+            let is_data =
+                path.file_name().is_some_and(|name| ![SETTINGS, LOG, OUTPUT, CLOCK].iter().any(|own| name == *own));
+            if path.is_dir() {
+                fs::remove_dir_all(path).unwrap();
+            } else if is_data {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        self.start_again();
+    }
+
+    /// Writes all data to disk now; a server without an append-only file has it back after
+    /// [`start_again`](Self::start_again), whatever was written later.
+    ///
+    /// # Panics
+    /// When it could not.
+    pub fn save(&self) {
+        assert_eq!(self.command(&["SAVE"]), Reply::text("OK"), "{}", self.log());
+    }
+
+    /// Writes all data to disk and ends, as an operator would have it.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn shutdown_save(&self) {
+        // It ends without a reply.
+        let reply = self.try_command(&["SHUTDOWN", "SAVE"]);
+        assert!(reply.is_err(), "the server refused to end: {reply:?}");
+        let end = Instant::now() + READY_WITHIN;
+        while self.child().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+            assert!(Instant::now() < end, "the server did not end:\n{}", self.log());
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+    }
+
+    /// Puts its wall clock forward or back, on top of all steps before. It sees that at once.
+    ///
+    /// # Panics
+    /// When it has no [clock of its own](RedisBuilder::own_clock).
+    pub fn step_clock(&self, by: Duration, forward: bool) {
+        let clock = self.clock.as_ref().unwrap_or_else(|| panic!("the server has no clock of its own"));
+        clock.step(by, forward);
+    }
+
+    /// The time on its wall clock, since 1970.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn time(&self) -> Duration {
+        match self.command(&["TIME"]).as_array() {
+            [seconds, microseconds] => {
+                let number = |reply: &Reply| u64::try_from(reply.as_int()).unwrap();
+                Duration::from_secs(number(seconds)) + Duration::from_micros(number(microseconds))
+            }
+            other => panic!("{other:?} is no time"),
+        }
+    }
+
+    /// Runs a command over a connection of its own, with all rights.
+    ///
+    /// # Panics
+    /// When there is no reply. A refusal is a reply.
+    pub fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> Reply {
+        self.try_command(words).unwrap_or_else(|error| panic!("the server does not answer: {error}\n{}", self.log()))
+    }
+
+    /// As [`command`](Self::command), for a server that may be gone.
+    ///
+    /// # Errors
+    /// When there is no reply.
+    pub fn try_command<W: AsRef<[u8]>>(&self, words: &[W]) -> io::Result<Reply> {
+        self.connect()?.command(words)
+    }
+
+    /// Runs a command as this user. A wrong password is a reply, too.
+    ///
+    /// # Panics
+    /// When there is no reply.
+    pub fn command_as<W: AsRef<[u8]>>(&self, user: &str, password: &str, words: &[W]) -> Reply {
+        let run = || {
+            let mut connection = Connection::open(self.address())?;
+            match connection.command(&["AUTH", user, password])? {
+                Reply::Error(refusal) => Ok(Reply::Error(refusal)),
+                _ => connection.command(words),
+            }
+        };
+        run().unwrap_or_else(|error: io::Error| panic!("the server does not answer: {error}\n{}", self.log()))
+    }
+
+    /// Sends all commands at once over a connection of its own, with all rights.
+    ///
+    /// # Panics
+    /// When a reply is missing.
+    pub fn pipeline<W: AsRef<[u8]>>(&self, commands: &[&[W]]) -> Vec<Reply> {
+        let run = || self.connect()?.pipeline(commands);
+        run().unwrap_or_else(|error| panic!("the server does not answer: {error}\n{}", self.log()))
+    }
+
+    /// A connection with all rights.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub fn connect(&self) -> io::Result<Connection> {
+        let mut connection = Connection::open(self.address())?;
+        if self.closed {
+            // While it loads, it refuses that as well, and will say so again to whatever comes next.
+            connection.command(&["AUTH", OWN_USER, OWN_PASSWORD])?;
+        }
+        Ok(connection)
+    }
+
+    /// What the server wrote since it was made, for the message of a test that fails.
+    pub fn log(&self) -> String {
+        let read = |name| fs::read(self.path(name)).unwrap_or_default();
+        let bytes = [read(OUTPUT), read(LOG)].concat();
+        format!("--- {} at port {}:\n{}---", self.binary.display(), self.port(), String::from_utf8_lossy(&bytes))
+    }
+
+    fn launch(&self) -> Result<(), Failure> {
+        let output = File::options().create(true).append(true).open(self.path(OUTPUT)).map_err(Failure::NotStarted)?;
+        let mut command = birth::command(&self.binary);
+        command.arg(self.path(SETTINGS)).current_dir(self.folder());
+        command.stdin(std::process::Stdio::null());
+        command.stderr(output.try_clone().map_err(Failure::NotStarted)?).stdout(output);
+        if let Some(clock) = &self.clock {
+            clock.give_to(&mut command);
+        }
+        let child = birth::spawn(command).map_err(Failure::NotStarted)?;
+        let pid = child.id();
+        *self.child() = Some(child);
+
+        let end = Instant::now() + READY_WITHIN;
+        loop {
+            let ended = self.child().as_mut().map(Child::try_wait);
+            if let Some(Ok(Some(status))) = ended {
+                self.kill();
+                return Err(Failure::Ended(status.to_string()));
+            }
+            let why = match self.is_ready(pid) {
+                Ok(None) => return Ok(()),
+                Ok(Some(reply)) => format!("it answers {reply:?}"),
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() >= end {
+                self.kill();
+                return Err(Failure::Silent(why));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// `None` when the process of this number answers, or else what is answered.
+    fn is_ready(&self, pid: u32) -> io::Result<Option<Reply>> {
+        let mut connection = self.connect()?;
+        let pong = connection.command(&["PING"])?;
+        if pong != Reply::text("PONG") {
+            return Ok(Some(pong));
+        }
+        // Another server at our port would answer as well.
+        let info = connection.command(&["INFO", "server"])?;
+        let ours = format!("process_id:{pid}");
+        let is_ours = matches!(&info, Reply::Text(text) if text.lines().any(|line| line == ours));
+        Ok((!is_ours).then_some(info))
+    }
+
+    fn address_was_in_use(&self) -> bool {
+        self.log().contains("Address already in use")
+    }
+
+    fn give_up(&self, failure: &Failure) -> ! {
+        let what = match failure {
+            Failure::NotStarted(error) => format!("could not be started: {error}"),
+            Failure::Ended(status) => format!("ended at once with {status}"),
+            Failure::Silent(why) => format!("was not ready within {READY_WITHIN:?}: {why}"),
+        };
+        panic!("redis-server {what}\n{}", self.log());
+    }
+
+    fn signal(&self, signal: Signal) -> Pid {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).unwrap();
+        kill_process(pid, signal).unwrap();
+        pid
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A test that panicked elsewhere is no reason not to kill the server.
+    fn child(&self) -> MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// As one word of `redis.conf`.
+fn quoted(word: &str) -> String {
+    format!("\"{}\"", word.replace('\\', r"\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_say_where_and_what() {
+        let builder = RedisServer::builder().argument("maxmemory", "10mb").password("a\"b").acl_users(&["user bob on"]);
+        assert_eq!(
+            builder.settings(7, Path::new("/a folder/log.txt")),
+            "bind 127.0.0.1\nport 7\ndir \"/a folder\"\nlogfile \"/a folder/log.txt\"\nsave \"\"\nappendonly no\n\
+             maxmemory 10mb\nrequirepass \"a\\\"b\"\n\
+             user testbed on >testbed-own-password ~* &* +@all\nuser bob on\n"
+        );
+    }
+}

@@ -1,0 +1,149 @@
+//! What a Redis server answers, in the protocol's second version.
+
+use std::io::{self, BufRead, Read};
+
+/// An answer of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing: the null of strings and of arrays.
+    Nil,
+    /// A string, be it a simple one (`+OK`) or one with a length.
+    Text(String),
+    /// A string with a length that is not UTF-8.
+    Bytes(Vec<u8>),
+    /// A number.
+    Int(i64),
+    /// Replies in a row.
+    Array(Vec<Reply>),
+    /// A refusal, with its code: `NOPERM this user has no permissions…`.
+    Error(String),
+}
+
+impl Reply {
+    /// The string `text`, to compare with.
+    pub fn text(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+
+    /// The string.
+    ///
+    /// # Panics
+    /// When it is anything else.
+    pub fn as_text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            other => panic!("{other:?} is no text"),
+        }
+    }
+
+    /// The number, also when it came as text.
+    ///
+    /// # Panics
+    /// When it is anything else.
+    pub fn as_int(&self) -> i64 {
+        match self {
+            Self::Int(number) => *number,
+            Self::Text(text) => text.parse().unwrap_or_else(|_| panic!("{text:?} is no number")),
+            other => panic!("{other:?} is no number"),
+        }
+    }
+
+    /// The replies in a row.
+    ///
+    /// # Panics
+    /// When it is anything else.
+    pub fn as_array(&self) -> &[Reply] {
+        match self {
+            Self::Array(replies) => replies,
+            other => panic!("{other:?} is no array"),
+        }
+    }
+
+    /// Whether the server refused with this code, for example `NOPERM`.
+    pub fn is_error(&self, code: &str) -> bool {
+        matches!(self, Self::Error(text) if text.split_whitespace().next() == Some(code))
+    }
+
+    /// Reads one reply.
+    pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Self> {
+        let line = line(from)?;
+        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| strange(&line))?;
+        Ok(match kind {
+            "+" => Self::Text(rest.to_owned()),
+            "-" => Self::Error(rest.to_owned()),
+            ":" => Self::Int(rest.parse().map_err(|_| strange(&line))?),
+            "$" | "*" if rest == "-1" => Self::Nil,
+            "$" => {
+                let mut bytes = vec![0; rest.parse().map_err(|_| strange(&line))?];
+                from.read_exact(&mut bytes)?;
+                from.read_exact(&mut [0; 2])?;
+                String::from_utf8(bytes).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
+            }
+            "*" => {
+                let count: usize = rest.parse().map_err(|_| strange(&line))?;
+                Self::Array((0..count).map(|_| Self::read(from)).collect::<io::Result<_>>()?)
+            }
+            _ => return Err(strange(&line)),
+        })
+    }
+}
+
+/// A command as the server reads it.
+pub(crate) fn encoded<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words.iter().map(AsRef::as_ref) {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn line(from: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    from.take(64 * 1024).read_line(&mut line)?;
+    match line.strip_suffix("\r\n") {
+        Some(line) => Ok(line.to_owned()),
+        None if line.is_empty() => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")),
+        None => Err(strange(&line)),
+    }
+}
+
+fn strange(line: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a reply: {line:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(mut bytes: &[u8]) -> io::Result<Reply> {
+        Reply::read(&mut bytes)
+    }
+
+    #[test]
+    fn every_kind_of_reply_is_read() {
+        assert_eq!(read(b"+OK\r\n").unwrap(), Reply::text("OK"));
+        assert_eq!(read(b"$4\r\na\r\nb\r\n").unwrap(), Reply::text("a\r\nb"));
+        assert_eq!(read(b"$1\r\n\xff\r\n").unwrap(), Reply::Bytes(vec![0xff]));
+        assert_eq!(read(b":-7\r\n").unwrap(), Reply::Int(-7));
+        assert_eq!(read(b"$-1\r\n").unwrap(), Reply::Nil);
+        assert_eq!(read(b"*-1\r\n").unwrap(), Reply::Nil);
+        assert_eq!(
+            read(b"*3\r\n$0\r\n\r\n*1\r\n:1\r\n-ERR no\r\n").unwrap(),
+            Reply::Array(vec![Reply::text(""), Reply::Array(vec![Reply::Int(1)]), Reply::Error("ERR no".to_owned())])
+        );
+    }
+
+    #[test]
+    fn what_is_no_reply_is_an_error() {
+        for bytes in [&b""[..], b"+OK", b"\r\n", b":x\r\n", b"$5\r\nab\r\n", b"%1\r\n", b"$x\r\n"] {
+            assert!(read(bytes).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_is_an_array_of_strings() {
+        assert_eq!(encoded(&["GET", "it's"]), b"*2\r\n$3\r\nGET\r\n$4\r\nit's\r\n");
+    }
+}

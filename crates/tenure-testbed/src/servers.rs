@@ -1,0 +1,113 @@
+//! Which releases of Redis there are on this machine.
+
+use std::env;
+use std::fmt;
+use std::io::{Write as _, stderr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A release of Redis that Tenure is tested with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Release {
+    /// The oldest.
+    V6_2,
+    /// The one in Debian 12.
+    V7_0,
+    /// The newest.
+    V8_2,
+}
+
+impl Release {
+    /// All of them, the oldest first.
+    pub const ALL: [Self; 3] = [Self::V6_2, Self::V7_0, Self::V8_2];
+
+    /// Its number: `6.2`.
+    pub fn number(self) -> &'static str {
+        match self {
+            Self::V6_2 => "6.2",
+            Self::V7_0 => "7.0",
+            Self::V8_2 => "8.2",
+        }
+    }
+
+    /// The environment variable that says where it is.
+    pub fn variable(self) -> &'static str {
+        match self {
+            Self::V6_2 => "TENURE_REDIS_6_2",
+            Self::V7_0 => "TENURE_REDIS_7_0",
+            Self::V8_2 => "TENURE_REDIS_8_2",
+        }
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redis {}", self.number())
+    }
+}
+
+/// The server of this release: the one its [variable](Release::variable) names, else the one that `cargo xtask test` put
+/// into `target/redis`, else the one on the path if it is of this release.
+///
+/// # Panics
+/// When the variable names something that is not there.
+pub fn find(release: Release) -> Option<PathBuf> {
+    named_by(release.variable()).or_else(|| provided(release)).or_else(|| {
+        let path = on_the_path()?;
+        version(&path)?.starts_with(&format!("{}.", release.number())).then_some(path)
+    })
+}
+
+/// As [`find`], and says loudly what was not tested when there is none. The note goes past the capture of test output:
+/// a test that had nothing to run with must not look like one that ran.
+///
+/// # Panics
+/// As [`find`].
+pub fn find_or_say(release: Release) -> Option<PathBuf> {
+    let found = find(release);
+    if found.is_none() {
+        let line = format!(
+            "NOT TESTED: {release} is not here; `cargo xtask test` gets it, or set {} to its redis-server\n",
+            release.variable()
+        );
+        // Without a standard error there is nobody to tell.
+        let _ = stderr().write_all(line.as_bytes());
+    }
+    found
+}
+
+/// The server to use when the release does not matter: the one that `TENURE_REDIS_SERVER` names, else the one on the path,
+/// else the newest release there is.
+///
+/// # Panics
+/// When there is none.
+pub fn installed() -> PathBuf {
+    named_by("TENURE_REDIS_SERVER")
+        .or_else(on_the_path)
+        .or_else(|| Release::ALL.into_iter().rev().find_map(find))
+        .unwrap_or_else(|| panic!("redis-server not found: run `cargo xtask test`, or apt install redis-server"))
+}
+
+/// The version that a server says it has, for example `7.0.15`.
+pub fn version(server: &Path) -> Option<String> {
+    let output = Command::new(server).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace().find_map(|word| word.strip_prefix("v=")).map(str::to_owned)
+}
+
+fn named_by(variable: &str) -> Option<PathBuf> {
+    let path = PathBuf::from(env::var_os(variable).filter(|value| !value.is_empty())?);
+    assert!(path.is_file(), "{variable} says {}, but there is no such file", path.display());
+    Some(path)
+}
+
+fn provided(release: Release) -> Option<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
+    let path = workspace.join("target/redis").join(release.number()).join("redis-server");
+    path.is_file().then_some(path)
+}
+
+fn on_the_path() -> Option<PathBuf> {
+    let folders = env::var_os("PATH")?;
+    env::split_paths(&folders).map(|folder| folder.join("redis-server")).find(|path| path.is_file())
+}
