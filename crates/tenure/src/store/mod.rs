@@ -15,6 +15,7 @@ mod keyspace;
 mod ledger;
 #[cfg(feature = "memory")]
 pub mod memory;
+mod note;
 mod open;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -34,6 +35,7 @@ pub use entry::{Closing, Continuity, Entered, Entry, Generation, NamespaceMemory
 pub use error::{ErrorKind, Outcome, StoreError};
 pub use keyspace::Keyspace;
 pub use ledger::{Ledger, Server};
+pub use note::TermNote;
 pub use open::open;
 pub use reply::{Ended, Grant, Held, LeaseReport, Member, PreviousTerm, Published, Refusal, Reply};
 pub use request::{Ask, Claim, Holding, Request};

@@ -7,7 +7,7 @@ use crate::name::InstanceId;
 use crate::time::ServerTime;
 use crate::token::Token;
 
-use super::Ask;
+use super::{Ask, TermNote};
 
 /// An answer to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub enum Reply {
     Members(Vec<Member>),
     /// The entries of an index.
     Index(Vec<String>),
+    /// What was written down about terms, the latest last.
+    Notes(Vec<TermNote>),
 }
 
 /// A lease that was granted.

@@ -6,7 +6,7 @@ use crate::lease::Ending;
 use crate::name::{InstanceId, LeaseName};
 use crate::token::{Nonce, Token};
 
-use super::Announcement;
+use super::{Announcement, TermNote};
 
 /// Who wants a lease, and by which attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,6 +187,13 @@ pub enum Request {
     IndexList {
         /// Which index.
         index: String,
+    },
+    /// Write something down about a term. Only so many notes are kept.
+    Note(TermNote),
+    /// List the latest notes.
+    Notes {
+        /// At most so many.
+        limit: usize,
     },
 }
 

@@ -7,8 +7,9 @@
 mod fleet;
 mod leases;
 mod namespace;
+mod notes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::flaw::Planted;
@@ -17,7 +18,7 @@ use crate::name::{InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
-use super::{Announcement, Ask, Ended, Generation, PreviousTerm, Published, Reply, Request, ServerRun};
+use super::{Announcement, Ask, Ended, Generation, PreviousTerm, Published, Reply, Request, ServerRun, TermNote};
 
 /// The contents of one namespace.
 ///
@@ -51,6 +52,7 @@ pub struct Ledger {
     pub(super) records: BTreeMap<(String, String), Published>,
     pub(super) members: BTreeMap<InstanceId, Heartbeat>,
     pub(super) indexes: BTreeMap<String, BTreeSet<String>>,
+    notes: VecDeque<TermNote>,
     planted: Planted,
 }
 
@@ -151,6 +153,8 @@ impl Ledger {
             Request::IndexAdd { index, entry } => self.index_add(index, entry, announcements),
             Request::IndexRemove { index, entry } => self.index_remove(index, entry, announcements),
             Request::IndexList { index } => self.index_list(index),
+            Request::Note(note) => self.write_note(note),
+            Request::Notes { limit } => self.latest_notes(*limit),
         }
     }
 

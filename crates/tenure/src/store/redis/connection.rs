@@ -72,6 +72,9 @@ impl RedisConnection {
     }
 
     async fn attempt(&self, batch: &[Request]) -> Vec<Outcome> {
+        if batch.is_empty() {
+            return Vec::new();
+        }
         let mut pipeline = Pipeline::with_capacity(batch.len());
         let mut answers_at = Vec::with_capacity(batch.len());
         for request in batch {

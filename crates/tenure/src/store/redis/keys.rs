@@ -15,6 +15,8 @@ pub(super) struct Keys {
     pub(super) namespace: String,
     /// The index of everybody who has ever sent a heartbeat and was not seen to be gone.
     pub(super) nodes: String,
+    /// The stream of what was written down about terms.
+    pub(super) notes: String,
     /// Where announcements are published. Channels know no databases, so the number is part of the name.
     pub(super) channel: String,
 }
@@ -26,6 +28,7 @@ impl Keys {
         Self {
             namespace: format!("{prefix}tenure:ns"),
             nodes: format!("{prefix}tenure:nodes"),
+            notes: format!("{prefix}tenure:terms"),
             channel: format!("{prefix}tenure:announcements{database}"),
             node: keyspace.node(),
             prefix,

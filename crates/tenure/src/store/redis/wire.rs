@@ -8,9 +8,10 @@ use super::keys::Keys;
 use super::scripts::Script;
 use crate::lease::Ending;
 use crate::name::{InstanceId, LeaseName};
+use crate::store::note::NOTES_KEPT;
 use crate::store::{
     Ask, Claim, Closing, Ended, Entered, Entry, Generation, Grant, Held, Holding, LeaseReport, Member, PreviousTerm,
-    Published, Refusal, Reply, Request, ServerRun,
+    Published, Refusal, Reply, Request, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::Token;
@@ -115,6 +116,14 @@ impl Wire {
             Request::IndexAdd { index, entry } => self.change_index("SADD", index, entry).into(),
             Request::IndexRemove { index, entry } => self.change_index("SREM", index, entry).into(),
             Request::IndexList { index } => plain("SMEMBERS").arg(keys.index(index)).take().into(),
+            Request::Note(note) => {
+                let mut command = plain("XADD");
+                command.arg(&keys.notes).arg("MAXLEN").arg("~").arg(NOTES_KEPT).arg("*").arg("note").arg(note.encode());
+                command.into()
+            }
+            Request::Notes { limit } => {
+                plain("XREVRANGE").arg(&keys.notes).arg("+").arg("-").arg("COUNT").arg(*limit).take().into()
+            }
         }
     }
 
@@ -182,7 +191,9 @@ impl ServerFacts {
         let info = text(info)?;
         let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
         let run = u128::from_str_radix(field("run_id")?.get(..32)?, 16).ok()?;
-        let uptime = Duration::from_secs(field("uptime_in_seconds")?.parse().ok()?);
+        // Counted on a wall clock: after that was set back it may be below zero.
+        let uptime: i64 = field("uptime_in_seconds")?.parse().ok()?;
+        let uptime = Duration::from_secs(u64::try_from(uptime).unwrap_or(0));
         let mut subscribers = Fields::of(subscribers)?;
         subscribers.text()?;
         Some(Self { run: ServerRun(run), uptime, listeners: subscribers.int()? })
@@ -221,7 +232,8 @@ pub(super) fn reply(request: &Request, value: Value) -> Option<Reply> {
             Value::Nil => Some(Reply::Record(None)),
             value => published(&bytes(value)?).map(|published| Reply::Record(Some(published))),
         },
-        Request::Announce(_) => Some(Reply::Done),
+        Request::Announce(_) | Request::Note(_) => Some(Reply::Done),
+        Request::Notes { .. } => notes(value).map(Reply::Notes),
         Request::IndexList { .. } => listed(value).map(Reply::Index),
         _ => answered(value),
     }
@@ -316,6 +328,24 @@ fn report(fields: &mut Fields) -> Option<LeaseReport> {
         ending: Ending::decode(&ending),
         asked: Ask::decode(&asked),
     })
+}
+
+/// The notes of a stream, which lists the latest first: an id and a list of fields and values each.
+fn notes(value: Value) -> Option<Vec<TermNote>> {
+    let entries = match value {
+        Value::Array(entries) => entries,
+        Value::Nil => Vec::new(),
+        _ => return None,
+    };
+    let note = |entry: Value| {
+        let mut entry = Fields::of(entry)?;
+        entry.next()?;
+        let mut fields = Fields::of(entry.next()?)?;
+        fields.next()?;
+        TermNote::decode(&fields.text()?)
+    };
+    // What cannot be read is somebody else's, and nothing depends on it.
+    Some(entries.into_iter().rev().filter_map(note).collect())
 }
 
 /// A record is its token, its time and its value, with a space between.

@@ -8,9 +8,10 @@ use rusqlite::{Error, OptionalExtension, Result, Row, Transaction, params};
 use crate::lease::Ending;
 use crate::name::{InstanceId, LeaseName};
 use crate::store::ledger::{Heartbeat, LeaseKey, Namespace, TermRecord};
+use crate::store::note::NOTES_KEPT;
 use crate::store::{
     Announcement, Ask, Ended, Entered, Entry, Generation, Ledger, PreviousTerm, Published, Reply, Request, Server,
-    ServerRun,
+    ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -71,6 +72,8 @@ impl<'a> Rows<'a> {
                 self.on_entry(index, entry, now, generation, request)
             }
             Request::IndexList { index } => self.list_entries(index),
+            Request::Note(note) => self.write_note(note),
+            Request::Notes { limit } => self.latest_notes(*limit),
         }
     }
 
@@ -281,6 +284,34 @@ impl<'a> Rows<'a> {
             self.tx.prepare_cached("SELECT entry FROM entries WHERE namespace = ?1 AND list = ?2 ORDER BY entry")?;
         let entries = statement.query_map([self.namespace, index], |row| row.get(0))?;
         Ok(Reply::Index(entries.collect::<Result<_>>()?))
+    }
+
+    fn write_note(&self, note: &TermNote) -> Result<Reply> {
+        self.tx
+            .prepare_cached("INSERT INTO notes (namespace, text) VALUES (?1, ?2)")?
+            .execute(params![self.namespace, note.encode()])?;
+        let number = self.tx.last_insert_rowid();
+        // Now and then is often enough.
+        if number % 64 == 0 {
+            let forget = "DELETE FROM notes WHERE namespace = ?1 AND number <=
+                          (SELECT number FROM notes WHERE namespace = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
+            self.tx.prepare_cached(forget)?.execute(params![self.namespace, NOTES_KEPT as i64])?;
+        }
+        Ok(Reply::Done)
+    }
+
+    fn latest_notes(&self, limit: usize) -> Result<Reply> {
+        let mut statement =
+            self.tx.prepare_cached("SELECT text FROM notes WHERE namespace = ?1 ORDER BY number DESC LIMIT ?2")?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let found = statement.query_map(params![self.namespace, limit], |row| row.get::<_, String>(0))?;
+        let mut notes = Vec::new();
+        for text in found {
+            // What cannot be read is somebody else's, and nothing depends on it.
+            notes.extend(TermNote::decode(&text?));
+        }
+        notes.reverse();
+        Ok(Reply::Notes(notes))
     }
 }
 

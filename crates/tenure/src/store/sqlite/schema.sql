@@ -66,6 +66,14 @@ CREATE TABLE entries (
     PRIMARY KEY (namespace, list, entry)
 ) WITHOUT ROWID;
 
+-- What was written down about terms.
+CREATE TABLE notes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace TEXT NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX notes_of_a_namespace ON notes (namespace, number);
+
 -- The last announcements. Numbers are never used twice, so a listener knows what it missed.
 CREATE TABLE announcements (
     number INTEGER PRIMARY KEY AUTOINCREMENT,

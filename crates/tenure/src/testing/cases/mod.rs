@@ -14,6 +14,7 @@ mod late;
 mod names;
 mod namespace;
 mod newcomer;
+mod notes;
 mod revoke;
 mod storm;
 mod takeover;
@@ -286,6 +287,11 @@ macro_rules! __conformance_cases {
                 any_heartbeat_record_is_listed_as_it_was_sent
                 any_index_entry_is_an_entry_of_its_own
                 any_index_name_names_an_index_of_its_own
+            }
+            notes {
+                notes_are_listed_as_they_were_written_the_latest_last
+                only_the_latest_notes_are_listed
+                only_so_many_notes_are_kept
             }
             storm {
                 of_two_hundred_claims_on_one_lease_one_wins_every_round

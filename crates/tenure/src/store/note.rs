@@ -1,0 +1,86 @@
+//! What is written down about terms, for whoever wants to know afterwards who had what, and whether it overlapped.
+
+use crate::lease::Ending;
+use crate::name::{InstanceId, LeaseName};
+use crate::time::ServerTime;
+use crate::token::Token;
+
+/// How many notes a namespace keeps, about. Older ones are dropped.
+pub(super) const NOTES_KEPT: usize = 10_000;
+
+/// A note about a term. Its holder writes one when the term begins and one when it is over; a holder that crashed has
+/// written only the first. Times are on the store's clock, as well as the holder knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TermNote {
+    /// Which lease.
+    pub name: LeaseName,
+    /// Which term.
+    pub token: Token,
+    /// Who held it.
+    pub holder: InstanceId,
+    /// When it began.
+    pub from: ServerTime,
+    /// When its work was over. From here on the holder did nothing under it.
+    pub demoted: Option<ServerTime>,
+    /// When it was let go of, if it was.
+    pub released: Option<ServerTime>,
+    /// How it ended.
+    pub ending: Option<Ending>,
+}
+
+impl TermNote {
+    /// One line of text, which [`decode`](Self::decode) reads. A dash stands for nothing.
+    pub(crate) fn encode(&self) -> String {
+        let time = |time: Option<ServerTime>| time.map_or_else(|| "-".to_owned(), |time| time.as_micros().to_string());
+        let ending = self.ending.as_ref().map_or_else(|| "-".to_owned(), Ending::encode);
+        let (from, demoted, released) = (time(Some(self.from)), time(self.demoted), time(self.released));
+        format!("{} {from} {demoted} {released} {} {} {ending}", self.token, self.name.encode(), self.holder)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let mut words = text.splitn(7, ' ');
+        let token = Token::new(words.next()?.parse().ok()?)?;
+        let mut time = || match words.next()? {
+            "-" => Some(None),
+            digits => Some(Some(ServerTime::from_micros(digits.parse().ok()?))),
+        };
+        let (from, demoted, released) = (time()??, time()?, time()?);
+        let name = LeaseName::decode(words.next()?)?;
+        let holder = InstanceId::new(words.next()?).ok()?;
+        let ending = match words.next()? {
+            "-" => None,
+            ending => Some(Ending::decode(ending)?),
+        };
+        Some(Self { name, token, holder, from, demoted, released, ending })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Loss, ReleaseReason};
+
+    #[test]
+    fn notes_read_back_as_they_were_written() {
+        let by = InstanceId::new("api-2").unwrap();
+        let endings = [Ending::Lost(Loss::Taken { by }), Ending::Released(ReleaseReason::StepDown), Ending::GivenUp];
+        for ending in endings.into_iter().map(Some).chain([None]) {
+            for demoted in [None, Some(ServerTime::from_micros(7))] {
+                let note = TermNote {
+                    name: LeaseName::role("cleanup").unwrap(),
+                    token: Token::MAX,
+                    holder: InstanceId::new("api-1").unwrap(),
+                    from: ServerTime::from_micros(u64::MAX),
+                    demoted,
+                    released: demoted,
+                    ending: ending.clone(),
+                };
+                assert_eq!(TermNote::decode(&note.encode()), Some(note));
+            }
+        }
+        for bad in ["", "1", "1 - - - r7:leader:a api-1 -", "1 2 - - r7:leader:a api-1 sideways"] {
+            assert_eq!(TermNote::decode(bad), None, "{bad}");
+        }
+    }
+}
