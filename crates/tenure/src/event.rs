@@ -139,6 +139,25 @@ pub enum Happening {
         /// What went wrong.
         error: String,
     },
+    /// The store was entered: leases can be asked for.
+    StoreEntered,
+    /// The store cannot be reached. Said once, not with every attempt.
+    StoreLost {
+        /// What went wrong.
+        error: String,
+    },
+    /// The store grants nothing for a while, because leases from before may still be relied on.
+    StoreClosed {
+        /// Why.
+        why: String,
+        /// How long that lasts.
+        remaining: Duration,
+    },
+    /// Nothing is announced or heard: whoever waits for a lease learns of its release only when its ttl ends.
+    StoreSilent {
+        /// Why.
+        error: String,
+    },
     /// An instance joined the fleet.
     Joined,
     /// An instance left the fleet.
@@ -174,6 +193,10 @@ impl Happening {
             Self::LeadershipAcquired => "election.leadership_acquired",
             Self::LeadershipLost { .. } => "election.leadership_lost",
             Self::ElectionFailed { .. } => "election.failed",
+            Self::StoreEntered => "store.entered",
+            Self::StoreLost { .. } => "store.lost",
+            Self::StoreClosed { .. } => "store.closed",
+            Self::StoreSilent { .. } => "store.silent",
             Self::Joined => "fleet.joined",
             Self::Left => "fleet.left",
             Self::PollStarted => "poll.started",
@@ -192,6 +215,9 @@ impl Happening {
             | Self::Uncertain { .. }
             | Self::Lost(_)
             | Self::ElectionFailed { .. }
+            | Self::StoreLost { .. }
+            | Self::StoreClosed { .. }
+            | Self::StoreSilent { .. }
             | Self::PublishRefused { .. } => Level::Warn,
             _ => Level::Info,
         }
@@ -223,6 +249,8 @@ impl Event {
             Happening::RenewFailed { error }
             | Happening::Uncertain { error }
             | Happening::ElectionFailed { error }
+            | Happening::StoreLost { error }
+            | Happening::StoreSilent { error }
             | Happening::PollFinished { error: Some(error) } => add("error", error.clone()),
             Happening::Released(reason) => add("reason", reason.word().to_owned()),
             Happening::Lost(loss) => {
@@ -239,7 +267,12 @@ impl Event {
                 add("to", to.word().to_owned());
             }
             Happening::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
+            Happening::StoreClosed { why, remaining } => {
+                add("ttl_ms", remaining.as_millis().to_string());
+                add("error", why.clone());
+            }
             Happening::Recovered
+            | Happening::StoreEntered
             | Happening::LeadershipAcquired
             | Happening::Joined
             | Happening::Left

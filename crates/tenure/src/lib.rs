@@ -34,13 +34,27 @@
 mod event;
 #[doc(hidden)]
 pub mod flaw;
+#[cfg(feature = "keeper")]
+mod keeper;
 pub mod lease;
+#[cfg(feature = "tracing")]
+pub mod log;
 mod name;
 pub mod store;
+#[cfg(feature = "keeper")]
+mod tenure;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod time;
 mod token;
+
+#[cfg(feature = "keeper")]
+pub use crate::tenure::{
+    EventStream, HowItStands, LeaseRequest, Lost, PublishError, RequireError, Tenure, TenureBuilder, Term, TermHandle,
+    TermInfo,
+};
+#[cfg(feature = "keeper")]
+pub use keeper::AcquireError;
 
 pub use event::{Event, Happening, Level, Standing};
 pub use name::{InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};

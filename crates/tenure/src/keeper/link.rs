@@ -1,0 +1,203 @@
+//! The way to the store: a connection and a subscription, made and replaced beside the keeper's loop, which never waits
+//! for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinSet;
+
+use super::roster::{Outgoing, Tag};
+use crate::store::{Connection, Entry, ErrorKind, Heard, Outcome, Store, StoreError};
+use crate::time::Moment;
+
+/// How many requests travel together at most.
+const BATCH: usize = 512;
+
+/// The first and the longest pause between two attempts to enter.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The pause after an error that somebody has to do something about.
+const HOPELESS_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long subscribing may take.
+const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What the tasks beside the loop have to say.
+pub(super) enum Inside {
+    Entered { link: u64, result: Result<Arc<dyn Connection>, StoreError> },
+    Outcomes { link: u64, tags: Vec<Tag>, outcomes: Vec<Outcome> },
+    Closed { link: u64 },
+    Heard(Heard),
+    Deaf(StoreError),
+}
+
+/// The connection, or the attempt to get one.
+pub(super) struct Link {
+    store: Arc<dyn Store>,
+    inside: UnboundedSender<Inside>,
+    /// Counts connections, so that what comes from one that was given up is known.
+    number: u64,
+    state: State,
+    failures: u32,
+    listens: bool,
+}
+
+enum State {
+    Down {
+        retry_at: Moment,
+    },
+    Entering {
+        _attempt: JoinSet<()>,
+    },
+    /// Dropping the tasks drops what they hold of the connection, which closes it.
+    Up {
+        connection: Arc<dyn Connection>,
+        tasks: JoinSet<()>,
+    },
+}
+
+impl Link {
+    pub(super) fn new(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) -> Self {
+        let state = State::Down { retry_at: Moment::ZERO };
+        Self { store, inside, number: 0, state, failures: 0, listens: false }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. })
+    }
+
+    /// Whether this is the number of the present connection or attempt.
+    pub(super) fn is_current(&self, link: u64) -> bool {
+        self.number == link
+    }
+
+    /// When to try again, while there is nothing.
+    pub(super) fn retry_at(&self) -> Option<Moment> {
+        match self.state {
+            State::Down { retry_at } => Some(retry_at),
+            State::Entering { .. } | State::Up { .. } => None,
+        }
+    }
+
+    /// Tries to enter the store, beside the loop.
+    pub(super) fn enter(&mut self, entry: Entry, limit: Duration) {
+        self.number += 1;
+        let (store, inside, link) = (self.store.clone(), self.inside.clone(), self.number);
+        let mut attempt = JoinSet::new();
+        attempt.spawn(async move {
+            let result = match tokio::time::timeout(limit, store.enter(entry)).await {
+                Ok(result) => result,
+                Err(_) => {
+                    let why = format!("{}: could not be entered within {limit:?}", store.location());
+                    Err(StoreError::new(ErrorKind::Unreachable, why))
+                }
+            };
+            // The keeper outlives its tasks.
+            let _ = inside.send(Inside::Entered { link, result });
+        });
+        self.state = State::Entering { _attempt: attempt };
+    }
+
+    /// A connection has entered: use it.
+    pub(super) fn up(&mut self, connection: Arc<dyn Connection>) {
+        self.failures = 0;
+        let mut tasks = JoinSet::new();
+        let (inside, link, watched) = (self.inside.clone(), self.number, connection.clone());
+        tasks.spawn(async move {
+            watched.closed().await;
+            let _ = inside.send(Inside::Closed { link });
+        });
+        self.state = State::Up { connection, tasks };
+        // Not before the first entry: whoever listens is taken for somebody who may hold leases.
+        if !std::mem::replace(&mut self.listens, true) {
+            tokio::spawn(listen(self.store.clone(), self.inside.clone()));
+        }
+    }
+
+    /// Entering has failed: try again later.
+    pub(super) fn failed(&mut self, now: Moment, error: &StoreError) {
+        self.failures = self.failures.saturating_add(1);
+        let longest = if error.is_retryable() {
+            FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE)
+        } else {
+            HOPELESS_PAUSE
+        };
+        // Not in step with everybody else who has lost the same server.
+        let pause = longest.mul_f64(0.5 + 0.5 * fastrand::f64());
+        self.state = State::Down { retry_at: now + pause };
+    }
+
+    /// Gives the connection up, with everything on its way. Another is tried at once.
+    pub(super) fn give_up(&mut self, now: Moment) {
+        self.number += 1;
+        self.state = State::Down { retry_at: now };
+    }
+
+    /// Sends requests, in order.
+    pub(super) fn send(&mut self, now: Moment, outbox: &mut Vec<Outgoing>) {
+        let State::Up { connection, tasks } = &mut self.state else { return };
+        while tasks.try_join_next().is_some() {}
+        while !outbox.is_empty() {
+            let batch = outbox.drain(..outbox.len().min(BATCH));
+            let mut requests = Vec::with_capacity(batch.len());
+            let mut tags = Vec::with_capacity(batch.len());
+            let mut give_up_at = now;
+            for outgoing in batch {
+                give_up_at = give_up_at.max(outgoing.give_up_at);
+                requests.push(outgoing.request);
+                tags.push(outgoing.tag);
+            }
+            let limit = give_up_at.since(now).max(Duration::from_millis(1));
+            let (connection, inside, link) = (connection.clone(), self.inside.clone(), self.number);
+            tasks.spawn(async move {
+                let outcomes = connection.submit(requests, limit).await;
+                let _ = inside.send(Inside::Outcomes { link, tags, outcomes });
+            });
+        }
+    }
+
+    /// How many tasks are still at work, the one that watches the connection not counted.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        match &mut self.state {
+            State::Up { tasks, .. } => {
+                while tasks.try_join_next().is_some() {}
+                tasks.len() <= 1
+            }
+            State::Down { .. } | State::Entering { .. } => true,
+        }
+    }
+}
+
+/// Hears announcements, for as long as the keeper lives.
+async fn listen(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let subscribed = tokio::time::timeout(SUBSCRIBE_WITHIN, store.subscribe()).await;
+        match subscribed {
+            Ok(Ok(mut subscription)) => {
+                pause = FIRST_PAUSE;
+                // Whatever was announced before we listened was missed.
+                let mut delivered = inside.send(Inside::Heard(Heard::Gap));
+                while delivered.is_ok() {
+                    delivered = match subscription.next().await {
+                        Heard::Closed => break,
+                        heard => inside.send(Inside::Heard(heard)),
+                    };
+                }
+                if delivered.is_err() {
+                    return;
+                }
+            }
+            Ok(Err(error)) => {
+                if inside.send(Inside::Deaf(error)).is_err() {
+                    return;
+                }
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}

@@ -1,0 +1,225 @@
+//! Keeps many leases at once: one thread per process and store, with a runtime, a timer and a connection of its own.
+//!
+//! User code cannot hold it up. It never logs, never calls back, and takes no lock that anybody else can hold; what
+//! happened leaves through a bounded queue that drops and counts when nobody empties it. Work that blocks every thread
+//! of the program's own runtime does not stop renewals.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `roster.rs` | all leases: which is looked at when, what is sent, who is told; no I/O, no clock |
+//! | `thread.rs` | the loop around it |
+//! | `link.rs` | the connection and the subscription, made and replaced beside the loop |
+//! | `alarm.rs` | a timer that counts suspend |
+//! | `shared.rs` | what a holder sees of its term without asking |
+//! | `outlet.rs` | where events go |
+
+mod alarm;
+mod link;
+mod outlet;
+mod roster;
+mod shared;
+mod thread;
+mod timers;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub(crate) use outlet::{Listener, Outlet};
+pub(crate) use shared::Shared;
+pub(crate) use thread::{Plan, start};
+
+use crate::lease::{LeaseSettings, ReleaseReason, SettingsError, Wish};
+use crate::name::{InstanceId, LeaseName, NameError};
+use crate::store::{Outcome, Request, StoreError};
+
+/// One lease being driven. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LeaseId(u64);
+
+impl LeaseId {
+    fn new(index: u32, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(index))
+    }
+
+    fn index(self) -> usize {
+        (self.0 & u64::from(u32::MAX)) as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// One wish to have a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(u64);
+
+/// Whether to wait for a lease that somebody else has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Try,
+    Wait,
+}
+
+/// Somebody who wants a lease.
+pub(crate) struct Claim {
+    pub(crate) ticket: Ticket,
+    pub(crate) name: LeaseName,
+    pub(crate) settings: Arc<LeaseSettings>,
+    pub(crate) mode: Mode,
+    pub(crate) limit: Option<Duration>,
+    pub(crate) door: Arc<Door>,
+    pub(crate) reply: oneshot::Sender<Result<Granted, AcquireError>>,
+}
+
+impl Claim {
+    fn grant(self, granted: Granted) {
+        // Whoever asked may have given up; then this is dropped, and the lease let go of.
+        let _ = self.reply.send(Ok(granted));
+    }
+
+    fn refuse(self, error: AcquireError) {
+        let _ = self.reply.send(Err(error));
+    }
+}
+
+/// A term that somebody owns. Dropping it lets go of the lease.
+pub(crate) struct Granted(Arc<Shared>);
+
+impl Granted {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if !self.0.is_over() {
+            self.0.door.tell(Command::Wish(self.0.id(), Wish::Release(ReleaseReason::Voluntary)));
+        }
+    }
+}
+
+/// Something asked of the store for a user.
+pub(crate) struct Question {
+    pub(crate) request: Request,
+    pub(crate) limit: Duration,
+    pub(crate) reply: oneshot::Sender<Outcome>,
+}
+
+/// What users tell the keeper.
+pub(crate) enum Command {
+    Acquire(Claim),
+    GiveUp(Ticket),
+    Wish(LeaseId, Wish),
+    WorkEnded(LeaseId),
+    Progress(LeaseId),
+    Ask(Question),
+    ShutDown,
+}
+
+/// How it stands with the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Contact {
+    /// Nobody knows yet.
+    None,
+    Entered,
+    Lost(StoreError),
+    /// The keeper has ended.
+    Over,
+}
+
+/// The way to the keeper, shared by everything that a user holds.
+pub(crate) struct Door {
+    pub(crate) instance: InstanceId,
+    pub(crate) location: String,
+    commands: mpsc::UnboundedSender<Command>,
+    pub(crate) contact: watch::Receiver<Contact>,
+    pub(crate) gauges: Arc<Gauges>,
+    tickets: AtomicU64,
+    process: rustix::process::Pid,
+}
+
+impl Door {
+    /// Tells the keeper something. When it has ended, so has everything that this could be about.
+    pub(crate) fn tell(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket(self.tickets.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether this is a forked child, in which there is no keeper.
+    pub(crate) fn is_forked(&self) -> bool {
+        rustix::process::getpid() != self.process
+    }
+}
+
+/// Numbers about the keeper.
+#[derive(Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) held: AtomicU64,
+    pub(crate) lag_micros: AtomicU64,
+    pub(crate) events_dropped: AtomicU64,
+    pub(crate) notes_dropped: AtomicU64,
+}
+
+/// Why a lease was not acquired.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// Somebody else has it. Trying again is safe.
+    #[error("the lease is held by {by}{}", For(*remaining))]
+    Held {
+        /// Who has it: this very instance, when another task of this process has it or waits for it.
+        by: InstanceId,
+        /// How long it is theirs without renewal, when that is known.
+        remaining: Option<Duration>,
+    },
+    /// The store was restarted or has lost data, and grants nothing for now. Trying again later is safe.
+    #[error("the store was restarted or has lost data: no lease is granted for {remaining:?}")]
+    Closed {
+        /// How long that lasts.
+        remaining: Duration,
+    },
+    /// The limit passed. Trying again is safe.
+    #[error("the lease was not to be had within {waited:?}")]
+    TimedOut {
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The store could not be asked; [`StoreError::is_retryable`] says whether trying again may help.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The name is not acceptable.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The settings do not fit together.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// This [`Tenure`](crate::Tenure) was shut down.
+    #[error("tenure was shut down")]
+    ShutDown,
+}
+
+/// " for 3s", or nothing.
+struct For(Option<Duration>);
+
+impl fmt::Display for For {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(span) => write!(f, " for {span:.1?}"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,643 @@
+//! All leases of one process on one store: which is looked at when, what is sent, who is told. No I/O and no clock.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::shared::Shared;
+use super::timers::Timers;
+use super::{AcquireError, Claim, Granted, LeaseId, Mode, Question, Ticket};
+use crate::event::{Event, Happening};
+use crate::lease::{
+    Action, Attempt, Ending, Epoch, Input, Lease, LeaseSettings, Loss, Permission, ReleaseReason, Wish,
+};
+use crate::name::{InstanceId, LeaseName};
+use crate::store::{
+    Announcement, Continuity, ErrorKind, NamespaceMemory, Outcome, Reply, Request, StoreError, TermNote,
+};
+use crate::time::{Moment, Now, ServerTime};
+use crate::token::Token;
+
+/// How many notes wait for a connection at most.
+const NOTES_WAITING: usize = 4_096;
+
+/// How long a note may wait, so that several travel together.
+const NOTE_DELAY: Duration = Duration::from_millis(500);
+
+/// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
+const ROUNDING: u32 = 2_000;
+const COARSEST: Duration = Duration::from_millis(10);
+
+/// A request on its way, and whom its answer is for.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) request: Request,
+    pub(super) give_up_at: Moment,
+    pub(super) tag: Tag,
+}
+
+/// Whom an answer is for.
+#[derive(Debug)]
+pub(super) enum Tag {
+    Lease(LeaseId, Attempt),
+    User(tokio::sync::oneshot::Sender<Outcome>),
+    /// Nobody waits for it.
+    Note,
+}
+
+pub(super) struct Roster {
+    instance: InstanceId,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    held: usize,
+    by_name: HashMap<LeaseName, LeaseId>,
+    /// Who waits inside this process for a name that somebody else in it has or pursues.
+    lines: HashMap<LeaseName, VecDeque<Claim>>,
+    tickets: HashMap<Ticket, Place>,
+    timers: Timers<LeaseId>,
+    limits: Timers<Ticket>,
+    /// The last term of a name, as long as the store may list it.
+    spent: HashMap<LeaseName, (Token, Moment)>,
+    notes: VecDeque<TermNote>,
+    notes_due: Option<Moment>,
+    online: bool,
+    /// Server time less the lease clock, in microseconds, as last seen.
+    server_offset: i64,
+    pub(super) memory: Option<NamespaceMemory>,
+    /// The longest ttl and the shortest attempt that anybody here uses.
+    pub(super) longest_ttl: Duration,
+    pub(super) shortest_attempt: Option<Duration>,
+    /// Whether a lease wants the store to be entered again.
+    pub(super) wants_entry: bool,
+    pub(super) outbox: Vec<Outgoing>,
+    pub(super) events: Vec<Event>,
+    pub(super) lag: Duration,
+    pub(super) notes_dropped: u64,
+}
+
+/// Where a claim is.
+enum Place {
+    InLine(LeaseName),
+    Driven(LeaseId),
+}
+
+struct Slot {
+    generation: u32,
+    entry: Option<Entry>,
+}
+
+/// One lease being driven.
+struct Entry {
+    lease: Lease,
+    shared: Arc<Shared>,
+    /// Until the lease is granted and work may start: who waits for it.
+    claim: Option<Box<Claim>>,
+    armed: Option<(Moment, Epoch)>,
+    /// The one wake-up in the queue that counts.
+    queued: Moment,
+    /// When its work was over.
+    demoted: Option<Moment>,
+}
+
+impl Roster {
+    pub(super) fn new(instance: InstanceId, longest_ttl: Duration) -> Self {
+        Self {
+            instance,
+            slots: Vec::new(),
+            free: Vec::new(),
+            held: 0,
+            by_name: HashMap::new(),
+            lines: HashMap::new(),
+            tickets: HashMap::new(),
+            timers: Timers::new(),
+            limits: Timers::new(),
+            spent: HashMap::new(),
+            notes: VecDeque::new(),
+            notes_due: None,
+            online: false,
+            server_offset: 0,
+            memory: None,
+            longest_ttl,
+            shortest_attempt: None,
+            wants_entry: false,
+            outbox: Vec::new(),
+            events: Vec::new(),
+            lag: Duration::ZERO,
+            notes_dropped: 0,
+        }
+    }
+
+    /// How many leases are being driven, held or not.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// How many of them are held.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Whether nothing is left to be done.
+    pub(super) fn is_idle(&self) -> bool {
+        self.len() == 0 && self.lines.is_empty() && (self.notes.is_empty() || !self.online)
+    }
+
+    /// When to come back at the latest.
+    pub(super) fn next_wake(&self) -> Option<Moment> {
+        [self.timers.next(), self.limits.next(), self.notes_due.filter(|_| self.online)].into_iter().flatten().min()
+    }
+
+    // What users want.
+
+    pub(super) fn acquire(&mut self, now: Now, claim: Claim) {
+        self.longest_ttl = self.longest_ttl.max(claim.settings.ttl());
+        let attempt = claim.settings.attempt_timeout();
+        self.shortest_attempt = Some(self.shortest_attempt.map_or(attempt, |shortest| shortest.min(attempt)));
+        if let Some(limit) = claim.limit {
+            self.limits.add(now.moment + limit, claim.ticket);
+        }
+        match (self.by_name.get(&claim.name), claim.mode) {
+            (None, _) => self.drive(now, claim),
+            (Some(_), Mode::Try) => {
+                let by = self.instance.clone();
+                claim.refuse(AcquireError::Held { by, remaining: None });
+            }
+            (Some(_), Mode::Wait) => {
+                self.tickets.insert(claim.ticket, Place::InLine(claim.name.clone()));
+                self.lines.entry(claim.name.clone()).or_default().push_back(claim);
+            }
+        }
+    }
+
+    pub(super) fn give_up(&mut self, now: Now, ticket: Ticket) {
+        drop(self.withdraw(now, ticket));
+    }
+
+    pub(super) fn wish(&mut self, now: Now, id: LeaseId, wish: Wish) {
+        if let Some(entry) = self.entry(id) {
+            entry.shared.explain(Ending::Released(match &wish {
+                Wish::Release(reason) | Wish::Drain(reason) => *reason,
+                Wish::HandOver(_) => ReleaseReason::HandedOver,
+            }));
+            self.step(now, id, Input::Wish(wish));
+        }
+    }
+
+    pub(super) fn work_ended(&mut self, now: Now, id: LeaseId) {
+        // Counted again: more may have begun before it was forbidden.
+        if let Some(entry) = self.entry(id)
+            && entry.shared.works() == 0
+        {
+            entry.demoted.get_or_insert(now.moment);
+            self.step(now, id, Input::WorkEnded);
+        }
+    }
+
+    pub(super) fn progress(&mut self, now: Now, id: LeaseId) {
+        if let Some(entry) = self.entry(id) {
+            entry.shared.take_progress();
+            self.step(now, id, Input::Progress);
+        }
+    }
+
+    pub(super) fn ask(&mut self, now: Now, question: Question) {
+        if self.online {
+            let give_up_at = now.moment + question.limit;
+            self.outbox.push(Outgoing { request: question.request, give_up_at, tag: Tag::User(question.reply) });
+        } else {
+            let error = StoreError::new(ErrorKind::Unreachable, "there is no connection to the store just now");
+            // Whoever asked may have given up.
+            let _ = question.reply.send(Outcome::Failed(error));
+        }
+    }
+
+    /// Lets go of everything, and refuses whoever waits.
+    pub(super) fn shut_down(&mut self, now: Now) {
+        for (_, line) in std::mem::take(&mut self.lines) {
+            line.into_iter().for_each(|claim| claim.refuse(AcquireError::ShutDown));
+        }
+        for id in self.ids() {
+            if let Some(claim) = self.entry(id).and_then(|entry| entry.claim.take()) {
+                self.tickets.remove(&claim.ticket);
+                claim.refuse(AcquireError::ShutDown);
+            }
+            self.wish(now, id, Wish::Release(ReleaseReason::Shutdown));
+        }
+    }
+
+    // What the store says.
+
+    pub(super) fn connection_lost(&mut self, now: Now) {
+        if std::mem::replace(&mut self.online, false) {
+            // What was not sent yet will not be.
+            let unsent = std::mem::take(&mut self.outbox);
+            for id in self.ids() {
+                self.step(now, id, Input::ConnectionLost);
+            }
+            let error = StoreError::new(ErrorKind::Unreachable, "the connection was lost before the request was sent");
+            for outgoing in unsent {
+                if let Tag::User(reply) = outgoing.tag {
+                    let _ = reply.send(Outcome::Failed(error.clone()));
+                }
+            }
+        }
+    }
+
+    pub(super) fn entered(&mut self, now: Now, continuity: Continuity) {
+        self.online = true;
+        for id in self.ids() {
+            self.step(now, id, Input::Entered(continuity));
+        }
+    }
+
+    /// The store cannot be entered as things are set up. Whoever holds a lease keeps it while it lasts; whoever waits is
+    /// told.
+    pub(super) fn cannot_enter(&mut self, now: Now, error: &StoreError) {
+        for id in self.ids() {
+            let waits = self.entry(id).is_some_and(|entry| {
+                entry.claim.as_ref().is_some_and(|claim| claim.mode == Mode::Try || !error.is_retryable())
+            });
+            if waits {
+                self.refuse(now, id, AcquireError::Store(error.clone()));
+            }
+        }
+    }
+
+    /// Takes in an answer. Returns whether the connection it came over can still be used.
+    pub(super) fn answered(&mut self, now: Now, tag: Tag, outcome: Outcome) -> bool {
+        let usable = !matches!(outcome, Outcome::Unknown(_));
+        if let (Outcome::Answered(reply), Some(memory)) = (&outcome, &mut self.memory) {
+            memory.learn(reply);
+            if let Reply::Granted(crate::store::Grant { server, .. }) | Reply::Renewed { server, .. } = reply {
+                self.server_offset = signed(server.as_micros()) - signed(now.moment.as_nanos() / 1_000);
+            }
+        }
+        match tag {
+            Tag::Note => {}
+            Tag::User(reply) => drop(reply.send(outcome)),
+            Tag::Lease(id, attempt) => {
+                let refusal = self.refusal(id, &outcome);
+                let input = match outcome {
+                    Outcome::Answered(reply) => Input::Answered { attempt, reply },
+                    Outcome::Failed(error) => Input::Failed { attempt, error },
+                    Outcome::Unknown(error) => Input::Unknown { attempt, error },
+                };
+                self.step(now, id, input);
+                if let Some(refusal) = refusal {
+                    self.refuse(now, id, refusal);
+                }
+            }
+        }
+        usable
+    }
+
+    /// Takes in a hint. Returns whether the store must be entered again.
+    pub(super) fn announced(&mut self, now: Now, announcement: Announcement) -> bool {
+        if self.memory.as_ref().is_some_and(|memory| memory.is_outdated_by(&announcement)) {
+            return true;
+        }
+        let (Announcement::Released { name, .. }
+        | Announcement::HandedOver { name, .. }
+        | Announcement::Revoked { name, .. }
+        | Announcement::Asked { name, .. }) = &announcement
+        else {
+            return false;
+        };
+        if let Some(id) = self.by_name.get(name).copied() {
+            self.step(now, id, Input::Announced(announcement));
+        }
+        false
+    }
+
+    /// Announcements may have been missed.
+    pub(super) fn look_again(&mut self, now: Now) {
+        for id in self.ids() {
+            if self.entry(id).is_some_and(|entry| entry.claim.is_some()) {
+                self.step(now, id, Input::LookAgain);
+            }
+        }
+    }
+
+    /// Does everything that is due.
+    pub(super) fn look_at_clock(&mut self, now: Now) {
+        while let Some((at, id)) = self.timers.pop_due(now.moment) {
+            let Some(entry) = self.entry(id) else { continue };
+            if entry.queued != at {
+                continue;
+            }
+            entry.queued = Moment::END;
+            match entry.armed {
+                Some((due, epoch)) if due <= now.moment => {
+                    self.lag = self.lag.max(now.moment.since(at));
+                    self.step(now, id, Input::Wake(epoch));
+                }
+                Some((due, _)) => {
+                    entry.queued = due;
+                    self.timers.add(due, id);
+                }
+                None => {}
+            }
+        }
+        while let Some((_, ticket)) = self.limits.pop_due(now.moment) {
+            if let Some(claim) = self.withdraw(now, ticket) {
+                let waited = claim.limit.unwrap_or_default();
+                claim.refuse(AcquireError::TimedOut { waited });
+            }
+        }
+        if self.online && self.notes_due.is_some_and(|due| now.moment >= due) {
+            self.send_notes(now.moment);
+        }
+    }
+
+    /// Sends whatever notes there are.
+    pub(super) fn send_notes(&mut self, now: Moment) {
+        self.notes_due = None;
+        let give_up_at = now + LeaseSettings::default().attempt_timeout();
+        let notes = self.notes.drain(..);
+        self.outbox.extend(notes.map(|note| Outgoing { request: Request::Note(note), give_up_at, tag: Tag::Note }));
+    }
+
+    // How leases are driven.
+
+    /// Begins to drive a lease for a claim.
+    fn drive(&mut self, now: Now, claim: Claim) {
+        let (name, settings) = (claim.name.clone(), claim.settings.clone());
+        let spent = self.spent.remove(&name).map(|(token, _)| token);
+        let lease = Lease::new(name.clone(), self.instance.clone(), settings.clone(), fastrand::u64(..)).after(spent);
+        let shared = Arc::new(Shared::new(name.clone(), settings, claim.door.clone()));
+        let ticket = claim.ticket;
+        let entry = Entry {
+            lease,
+            shared: shared.clone(),
+            claim: Some(Box::new(claim)),
+            armed: None,
+            queued: Moment::END,
+            demoted: None,
+        };
+        let id = self.insert(entry);
+        shared.set_id(id);
+        self.by_name.insert(name, id);
+        self.tickets.insert(ticket, Place::Driven(id));
+        if !self.online {
+            self.step(now, id, Input::ConnectionLost);
+        }
+        self.step(now, id, Input::Tick);
+    }
+
+    /// Gives a lease an input and does what it asks for, until nothing more comes of it.
+    fn step(&mut self, now: Now, id: LeaseId, input: Input) {
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            let Some(entry) = self.entry(id) else { return };
+            let had = entry.lease.token().is_some();
+            let actions = entry.lease.step(now, input);
+            let has = entry.lease.token().is_some();
+            if had || has {
+                entry.shared.show(now, &entry.lease);
+            }
+            match (had, has) {
+                (false, true) => self.begun(now, id),
+                (true, false) => self.held -= 1,
+                _ => {}
+            }
+            for action in actions {
+                match action {
+                    Action::Send { attempt, request, give_up_at } => {
+                        self.outbox.push(Outgoing { request, give_up_at, tag: Tag::Lease(id, attempt) });
+                    }
+                    Action::Enter => self.wants_entry = true,
+                    Action::Wake { at, epoch } => self.arm(id, at, epoch),
+                    Action::Permit(permission) => {
+                        if self.permit(now, id, permission) {
+                            inputs.push(Input::WorkEnded);
+                        }
+                    }
+                    Action::Tell(event) => self.tell(id, event),
+                    Action::Deadline(_) => {}
+                }
+            }
+        }
+        self.finish_if_over(now, id);
+    }
+
+    /// A term has begun.
+    fn begun(&mut self, now: Now, id: LeaseId) {
+        self.held += 1;
+        let Some(entry) = self.entry(id) else { return };
+        let (name, token) = (entry.lease.name().clone(), entry.shared.token());
+        let from = self.server_time(now.moment);
+        let holder = self.instance.clone();
+        self.write(now.moment, TermNote { name, token, holder, from, demoted: None, released: None, ending: None });
+    }
+
+    /// Passes on what work may do. Returns whether there is no work that would have to end.
+    fn permit(&mut self, now: Now, id: LeaseId, permission: Permission) -> bool {
+        let Some(entry) = self.entry(id) else { return false };
+        let stop = matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone);
+        if stop {
+            // Nobody has said why, so an operator has asked for it.
+            entry.shared.explain(Ending::Released(ReleaseReason::StepDown));
+        }
+        entry.shared.permit(permission);
+        if stop && entry.shared.works() == 0 {
+            entry.demoted.get_or_insert(now.moment);
+            return true;
+        }
+        if matches!(permission, Permission::MayStart { .. })
+            && let Some(claim) = entry.claim.take()
+        {
+            let granted = Granted::new(entry.shared.clone());
+            self.tickets.remove(&claim.ticket);
+            // When nobody waits any more, dropping it lets go of the lease.
+            claim.grant(granted);
+        }
+        false
+    }
+
+    fn tell(&mut self, id: LeaseId, event: Event) {
+        if let Some(entry) = self.entry(id) {
+            match &event.what {
+                Happening::Lost(loss) => entry.shared.explain(Ending::Lost(loss.clone())),
+                Happening::Released(reason) => entry.shared.explain(Ending::Released(*reason)),
+                _ => {}
+            }
+        }
+        self.events.push(event);
+    }
+
+    fn arm(&mut self, id: LeaseId, at: Moment, epoch: Epoch) {
+        let Some(entry) = self.entry(id) else { return };
+        let at = if entry.lease.token().is_some() { rounded_up(at, entry.shared.settings.ttl()) } else { at };
+        entry.armed = Some((at, epoch));
+        if at < entry.queued {
+            entry.queued = at;
+            self.timers.add(at, id);
+        }
+    }
+
+    fn finish_if_over(&mut self, now: Now, id: LeaseId) {
+        let Some(ending) = self.entry(id).and_then(|entry| entry.lease.ending().cloned()) else { return };
+        let Some(mut entry) = self.remove(id) else { return };
+        let name = entry.lease.name().clone();
+        self.by_name.remove(&name);
+        if let Some(token) = entry.lease.spent() {
+            self.remember_spent(now.moment, &name, token, entry.shared.settings.ttl());
+        }
+        if entry.shared.token() != Token::ZERO {
+            self.note_end(now.moment, &entry, ending.clone());
+        }
+        entry.shared.end(ending);
+        // A term that ended before its work could start leaves its claim waiting for the next one.
+        let next = entry.claim.take().map(|claim| *claim).or_else(|| self.next_in_line(&name));
+        if let Some(claim) = next {
+            self.drive(now, claim);
+        }
+    }
+
+    fn next_in_line(&mut self, name: &LeaseName) -> Option<Claim> {
+        let line = self.lines.get_mut(name)?;
+        let next = line.pop_front();
+        if line.is_empty() {
+            self.lines.remove(name);
+        }
+        next
+    }
+
+    /// Takes a claim out, wherever it is, and gives up on its lease.
+    fn withdraw(&mut self, now: Now, ticket: Ticket) -> Option<Claim> {
+        match self.tickets.remove(&ticket)? {
+            Place::InLine(name) => {
+                let line = self.lines.get_mut(&name)?;
+                let at = line.iter().position(|claim| claim.ticket == ticket)?;
+                let claim = line.remove(at);
+                if line.is_empty() {
+                    self.lines.remove(&name);
+                }
+                claim
+            }
+            Place::Driven(id) => {
+                let claim = self.entry(id)?.claim.take()?;
+                self.wish(now, id, Wish::Release(ReleaseReason::Voluntary));
+                Some(*claim)
+            }
+        }
+    }
+
+    /// What to tell whoever waits for this lease, if the outcome decides it.
+    fn refusal(&mut self, id: LeaseId, outcome: &Outcome) -> Option<AcquireError> {
+        let mode = self.entry(id)?.claim.as_ref()?.mode;
+        match (outcome, mode) {
+            (Outcome::Failed(error), _) if !error.is_retryable() => Some(AcquireError::Store(error.clone())),
+            (Outcome::Failed(error) | Outcome::Unknown(error), Mode::Try) => Some(AcquireError::Store(error.clone())),
+            (Outcome::Answered(Reply::Held(held)), Mode::Try) => {
+                Some(AcquireError::Held { by: held.by.clone(), remaining: held.remaining })
+            }
+            (Outcome::Answered(Reply::Closed { remaining }), Mode::Try) => {
+                Some(AcquireError::Closed { remaining: *remaining })
+            }
+            (Outcome::Answered(Reply::TokensExhausted), _) => {
+                let message = "there is no larger token left for this lease";
+                Some(AcquireError::Store(StoreError::new(ErrorKind::Corrupt, message)))
+            }
+            _ => None,
+        }
+    }
+
+    fn refuse(&mut self, now: Now, id: LeaseId, error: AcquireError) {
+        if let Some(ticket) = self.entry(id).and_then(|entry| entry.claim.as_ref()).map(|claim| claim.ticket)
+            && let Some(claim) = self.withdraw(now, ticket)
+        {
+            claim.refuse(error);
+        }
+    }
+
+    fn remember_spent(&mut self, now: Moment, name: &LeaseName, token: Token, ttl: Duration) {
+        // By then the store cannot list it any more.
+        let until = now + ttl + ttl;
+        if self.spent.len() >= 1_024 && self.spent.len() >= 2 * self.by_name.len() {
+            self.spent.retain(|_, (_, until)| *until > now);
+        }
+        self.spent.insert(name.clone(), (token, until));
+    }
+
+    fn note_end(&mut self, now: Moment, entry: &Entry, ending: Ending) {
+        let released = matches!(ending, Ending::Released(_)).then(|| self.server_time(now));
+        let (from, _) = entry.shared.times();
+        let note = TermNote {
+            name: entry.lease.name().clone(),
+            token: entry.shared.token(),
+            holder: self.instance.clone(),
+            from: self.server_time(from),
+            demoted: Some(self.server_time(entry.demoted.unwrap_or(now))),
+            released,
+            ending: Some(ending),
+        };
+        self.write(now, note);
+    }
+
+    fn write(&mut self, now: Moment, note: TermNote) {
+        if self.notes.len() >= NOTES_WAITING {
+            self.notes.pop_front();
+            self.notes_dropped += 1;
+        }
+        self.notes.push_back(note);
+        self.notes_due.get_or_insert(now + NOTE_DELAY);
+    }
+
+    fn server_time(&self, moment: Moment) -> ServerTime {
+        let micros = signed(moment.as_nanos() / 1_000).saturating_add(self.server_offset);
+        ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
+    }
+
+    // Where leases are kept.
+
+    fn insert(&mut self, entry: Entry) -> LeaseId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, entry: None });
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let Some(slot) = self.slots.get_mut(index as usize) else { return LeaseId(u64::MAX) };
+        slot.entry = Some(entry);
+        LeaseId::new(index, slot.generation)
+    }
+
+    fn entry(&mut self, id: LeaseId) -> Option<&mut Entry> {
+        let slot = self.slots.get_mut(id.index())?;
+        if slot.generation == id.generation() { slot.entry.as_mut() } else { None }
+    }
+
+    fn remove(&mut self, id: LeaseId) -> Option<Entry> {
+        self.entry(id)?;
+        let slot = self.slots.get_mut(id.index())?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(u32::try_from(id.index()).unwrap_or(u32::MAX));
+        slot.entry.take()
+    }
+
+    fn ids(&self) -> Vec<LeaseId> {
+        let id = |(index, slot): (usize, &Slot)| {
+            slot.entry.as_ref().map(|_| LeaseId::new(u32::try_from(index).unwrap_or(u32::MAX), slot.generation))
+        };
+        self.slots.iter().enumerate().filter_map(id).collect()
+    }
+}
+
+impl Drop for Entry {
+    /// A keeper that ends, however it ends, leaves nobody waiting.
+    fn drop(&mut self) {
+        if !self.shared.is_over() {
+            self.shared.end(Ending::Lost(Loss::Unreachable));
+        }
+    }
+}
+
+/// The next multiple of a small part of the ttl: leases that are due at about the same time are then due together.
+fn rounded_up(at: Moment, ttl: Duration) -> Moment {
+    let grain = (ttl / ROUNDING).min(COARSEST).as_nanos().max(1);
+    let nanos = u128::from(at.as_nanos()).div_ceil(grain) * grain;
+    Moment::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

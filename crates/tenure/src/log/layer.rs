@@ -1,0 +1,207 @@
+//! Lines of text or JSON.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use serde_json::Value;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// How lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `2026-11-15T12:00:00.000000Z info lease.acquired instance_id=… role=… token=…`
+    Text,
+    /// `{"timestamp":"2026-11-15T12:00:00.000000Z","level":"info","event":"lease.acquired","instance_id":"…",…}`
+    Json,
+}
+
+/// Writes `tracing` events as lines: `timestamp`, `level`, `event`, and then what applies. Events of other programs'
+/// parts have a `message` instead of an `event`.
+///
+/// ```
+/// use tenure::log::{EventLayer, Format};
+/// use tracing_subscriber::layer::SubscriberExt;
+///
+/// let subscriber = tracing_subscriber::registry().with(EventLayer::new(Format::Json, std::io::stderr()));
+/// tracing::subscriber::with_default(subscriber, || tracing::info!(answer = 42, "hello"));
+/// ```
+#[derive(Debug)]
+pub struct EventLayer<W> {
+    format: Format,
+    to: Mutex<W>,
+}
+
+impl<W: Write> EventLayer<W> {
+    /// A layer that writes to this.
+    pub fn new(format: Format, to: W) -> Self {
+        Self { format, to: Mutex::new(to) }
+    }
+}
+
+impl<S: Subscriber, W: Write + 'static> Layer<S> for EventLayer<W>
+where
+    Self: 'static,
+{
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+        let level = event.metadata().level().as_str().to_ascii_lowercase();
+        let line = match self.format {
+            Format::Text => fields.text(&timestamp, &level),
+            Format::Json => fields.json(timestamp, level),
+        };
+        // A log that cannot be written has nobody to be told.
+        if let Ok(mut to) = self.to.lock() {
+            let _ = to.write_all(line.as_bytes());
+            let _ = to.flush();
+        }
+    }
+}
+
+/// The fields of one event, in order.
+#[derive(Default)]
+struct Fields(Vec<(&'static str, Value)>);
+
+impl Fields {
+    fn text(&self, timestamp: &str, level: &str) -> String {
+        let mut line = format!("{timestamp} {level}");
+        for (name, value) in &self.0 {
+            // Writing to a string does not fail.
+            let _ = match (name, value) {
+                (&"event", Value::String(text)) => write!(line, " {text}"),
+                (&"message", Value::String(text)) => write!(line, " {}", text.escape_debug()),
+                (name, Value::String(text))
+                    if text.chars().any(|c| c.is_whitespace() || c.is_control() || c == '"') =>
+                {
+                    write!(line, " {name}={text:?}")
+                }
+                (name, Value::String(text)) => write!(line, " {name}={text}"),
+                (name, other) => write!(line, " {name}={other}"),
+            };
+        }
+        line.push('\n');
+        line
+    }
+
+    fn json(self, timestamp: String, level: String) -> String {
+        let head = [("timestamp", Value::String(timestamp)), ("level", Value::String(level))];
+        // In the order given: serde_json's own map would sort them.
+        let mut line = String::from("{");
+        for (name, value) in head.into_iter().chain(self.0) {
+            let comma = if line.len() > 1 { "," } else { "" };
+            let _ = write!(line, "{comma}{}:{value}", Value::String(name.to_owned()));
+        }
+        line.push_str("}\n");
+        line
+    }
+
+    fn add(&mut self, field: &Field, value: Value) {
+        self.0.push((field.name(), value));
+    }
+}
+
+impl Visit for Fields {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.add(field, format!("{value:?}").into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use serde_json::Map;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+    use crate::event::{Event, Happening};
+    use crate::{InstanceId, LeaseName, Token};
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn written(format: Format, write: impl FnOnce()) -> String {
+        let page = Page::default();
+        let subscriber = tracing_subscriber::registry().with(EventLayer::new(format, page.clone()));
+        tracing::subscriber::with_default(subscriber, write);
+        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+    }
+
+    fn acquired() -> Event {
+        Event {
+            instance: InstanceId::new("api-1").unwrap(),
+            lease: Some(LeaseName::target("poll", "eu-1").unwrap()),
+            token: Token::new(7),
+            what: Happening::Acquired { ttl: Duration::from_secs(30) },
+        }
+    }
+
+    #[test]
+    fn json_has_the_fields_of_the_contract_and_numbers_are_numbers() {
+        let line = written(Format::Json, || crate::log::emit(&acquired()));
+        let parsed: Map<String, Value> = serde_json::from_str(&line).unwrap();
+        assert_eq!(parsed["event"], "lease.acquired");
+        assert_eq!(parsed["level"], "info");
+        assert_eq!(parsed["instance_id"], "api-1");
+        assert_eq!(parsed["endpoint_id"], "eu-1");
+        assert_eq!(parsed["token"], 7);
+        assert_eq!(parsed["ttl_ms"], 30_000);
+        assert!(!parsed.contains_key("role") && !parsed.contains_key("error"), "{line}");
+        assert!(line.starts_with(r#"{"timestamp":"2"#), "{line}");
+        let timestamp = parsed["timestamp"].as_str().unwrap();
+        assert_eq!((timestamp.len(), timestamp.ends_with('Z')), (27, true), "{timestamp}");
+    }
+
+    #[test]
+    fn text_carries_the_same_and_quotes_what_could_be_misread() {
+        let line = written(Format::Text, || {
+            let what = Happening::Uncertain { error: "no answer\nwithin 2s".to_owned() };
+            crate::log::emit(&Event { what, ..acquired() });
+        });
+        assert!(
+            line.contains(
+                r#" warn lease.uncertain instance_id=api-1 endpoint_id=eu-1 token=7 error="no answer\nwithin 2s""#
+            ),
+            "{line}"
+        );
+        assert_eq!(line.lines().count(), 1, "{line}");
+    }
+}

@@ -1,0 +1,44 @@
+//! Events in logs.
+//!
+//! With the feature `tracing`, every event of a [`Tenure`](crate::Tenure) is a `tracing` event with the target `tenure`,
+//! whatever subscriber a program uses. With the feature `log` there is also [`EventLayer`], which writes them as lines
+//! of text or of JSON, with the fields in the order and by the names that `tenure` itself uses.
+
+#[cfg(feature = "log")]
+mod layer;
+
+#[cfg(feature = "log")]
+pub use layer::{EventLayer, Format};
+
+use crate::event::{Event, Level};
+
+/// Makes a `tracing` event of an event. A field that does not apply is left out.
+pub(crate) fn emit(event: &Event) {
+    let fields = event.fields();
+    let text = |name: &str| fields.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
+    let number = |name: &str| text(name).and_then(|value| value.parse::<u64>().ok());
+    macro_rules! emit {
+        ($level:ident) => {
+            tracing::$level!(
+                target: "tenure",
+                event = event.what.name(),
+                instance_id = text("instance_id"),
+                endpoint_id = text("endpoint_id"),
+                role = text("role"),
+                lease = text("lease"),
+                token = number("token"),
+                ttl_ms = number("ttl_ms"),
+                from = text("from"),
+                to = text("to"),
+                reason = text("reason"),
+                owner = text("owner"),
+                error = text("error"),
+            )
+        };
+    }
+    match event.what.level() {
+        Level::Debug => emit!(debug),
+        Level::Info => emit!(info),
+        Level::Warn => emit!(warn),
+    }
+}

@@ -1,0 +1,389 @@
+//! The front door: what a program uses.
+
+mod request;
+mod term;
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{broadcast, oneshot};
+
+pub use request::LeaseRequest;
+pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo};
+
+use crate::event::Event;
+use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question};
+use crate::lease::LeaseSettings;
+use crate::name::{InstanceId, LeaseName, NameError};
+use crate::store::{
+    self, ErrorKind, Keyspace, LeaseReport, Outcome, Published, Reply, Request, Store, StoreError, TermNote,
+};
+
+/// Leases on one store, for one process.
+///
+/// Behind it is a thread that keeps every lease acquired here. Clones share it; when the last clone, and the last
+/// [`Term`], is dropped, it ends.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// # async fn build_report(token: tenure::Token) -> String { format!("report {token}") }
+/// let tenure = Tenure::connect("memory:").await?; // or "redis://localhost", or "sqlite:jobs.db"
+/// let lease = tenure.lease("nightly-report").acquire().await?;
+/// let report = lease.run(build_report(lease.token())).await?;
+/// lease.release().await?;
+/// # assert!(report.starts_with("report "));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Tenure {
+    door: Arc<Door>,
+    stream: broadcast::WeakSender<Event>,
+    /// Most leases have the same settings; they share them.
+    settings: Arc<Mutex<Arc<LeaseSettings>>>,
+}
+
+impl Tenure {
+    /// Opens the store at a [URL](store::open()) and enters it.
+    ///
+    /// # Errors
+    /// When the URL is not one, or the store cannot be entered. To start while the store is down, use
+    /// [`TenureBuilder::start`].
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is kept.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Self::builder(url).connect().await
+    }
+
+    /// A [`Tenure`] with something other than the defaults.
+    pub fn builder(url: &str) -> TenureBuilder {
+        TenureBuilder::new(Source::Url(url.to_owned()))
+    }
+
+    /// A [`Tenure`] on a store of one's own.
+    pub fn on(store: Arc<dyn Store>) -> TenureBuilder {
+        TenureBuilder::new(Source::Store(store))
+    }
+
+    /// A lease by this name, to be acquired. Its key is `lease:<name>`.
+    pub fn lease(&self, name: &str) -> LeaseRequest {
+        LeaseRequest::new(self.clone(), LeaseName::lease(name))
+    }
+
+    /// A lease by this name, to be acquired: that of a role, of a target, or one with a prefix of its own.
+    pub fn lease_named(&self, name: LeaseName) -> LeaseRequest {
+        LeaseRequest::new(self.clone(), Ok(name))
+    }
+
+    /// Who this process is, to the store and to others.
+    pub fn instance(&self) -> &InstanceId {
+        &self.door.instance
+    }
+
+    /// Where the store is, without secrets.
+    pub fn location(&self) -> &str {
+        &self.door.location
+    }
+
+    /// What is known about a lease: who has it, until when, and how its last term ended.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn inspect(&self, name: &LeaseName) -> Result<LeaseReport, StoreError> {
+        match self.ask(Request::Inspect { name: name.clone() }).await? {
+            Reply::Lease(report) => Ok(report),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What was last [published](TermHandle::publish) beside a lease, by whoever held it then.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn read(&self, name: &LeaseName, record: &str) -> Result<Option<Published>, StoreError> {
+        match self.ask(Request::Read { name: name.clone(), record: record.to_owned() }).await? {
+            Reply::Record(published) => Ok(published),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What was written down about the latest terms of every lease, the latest last.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn terms(&self, limit: usize) -> Result<Vec<TermNote>, StoreError> {
+        match self.ask(Request::Notes { limit }).await? {
+            Reply::Notes(notes) => Ok(notes),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Everything that happens from now on.
+    pub fn events(&self) -> EventStream {
+        EventStream(self.stream.upgrade().map(|stream| stream.subscribe()))
+    }
+
+    /// Numbers about the keeper.
+    pub fn how_it_stands(&self) -> HowItStands {
+        let gauges = &self.door.gauges;
+        HowItStands {
+            connected: *self.door.contact.borrow() == Contact::Entered,
+            held: gauges.held.load(Ordering::Relaxed),
+            worst_lag: Duration::from_micros(gauges.lag_micros.load(Ordering::Relaxed)),
+            events_dropped: gauges.events_dropped.load(Ordering::Relaxed),
+            notes_dropped: gauges.notes_dropped.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Stops all work, lets go of every lease, and ends the keeper. Whoever waits for a lease is refused.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on without anybody waiting.
+    pub async fn shutdown(&self) {
+        self.door.tell(Command::ShutDown);
+        let mut contact = self.door.contact.clone();
+        // A keeper that has ended without a word is over, too.
+        let _ = contact.wait_for(|contact| *contact == Contact::Over).await;
+    }
+
+    pub(crate) fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
+    /// These settings, shared with whoever used the same last.
+    pub(crate) fn share(&self, settings: LeaseSettings) -> Arc<LeaseSettings> {
+        let mut last = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        if **last != settings {
+            *last = Arc::new(settings);
+        }
+        last.clone()
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
+        match ask(&self.door, request, LeaseSettings::default().attempt_timeout()).await {
+            Outcome::Answered(reply) => Ok(reply),
+            Outcome::Failed(error) | Outcome::Unknown(error) => Err(error),
+        }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> StoreError {
+        let message = format!("{}: an answer to another question: {reply:?}", self.location());
+        StoreError::new(ErrorKind::Corrupt, message)
+    }
+}
+
+impl fmt::Debug for Tenure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tenure({} on {})", self.door.instance, self.door.location)
+    }
+}
+
+/// Asks the store something, over the keeper's connection.
+async fn ask(door: &Door, request: Request, limit: Duration) -> Outcome {
+    let (reply, answer) = oneshot::channel();
+    door.tell(Command::Ask(Question { request, limit, reply }));
+    answer.await.unwrap_or_else(|_| {
+        let message = format!("{}: the connection was lost before the answer came", door.location);
+        Outcome::Unknown(StoreError::new(ErrorKind::Unreachable, message))
+    })
+}
+
+/// Numbers about a keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HowItStands {
+    /// Whether there is a connection to the store.
+    pub connected: bool,
+    /// How many leases are held.
+    pub held: u64,
+    /// The longest that the keeper has been late for anything.
+    pub worst_lag: Duration,
+    /// How many events were dropped because nobody took them in time.
+    pub events_dropped: u64,
+    /// How many notes about terms were dropped because the store could not be reached for too long.
+    pub notes_dropped: u64,
+}
+
+/// Everything that happens, in order.
+#[derive(Debug)]
+pub struct EventStream(Option<broadcast::Receiver<Event>>);
+
+impl EventStream {
+    /// The next event; `None` when there will be no more. Whoever is too slow misses some.
+    ///
+    /// # Cancel safety
+    /// Safe: no event is lost.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            match self.0.as_mut()?.recv().await {
+                Ok(event) => return Some(event),
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+/// Makes a [`Tenure`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let tenure = Tenure::builder("memory:")
+///     .namespace("staging")?
+///     .name("worker-7")?
+///     .on_event(|event| println!("{event}"))
+///     .connect()
+///     .await?;
+/// assert!(tenure.instance().as_str().starts_with("worker-7-"));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub struct TenureBuilder {
+    source: Source,
+    keyspace: Keyspace,
+    instance: Option<InstanceId>,
+    longest_ttl: Duration,
+    bootstrap: bool,
+    durable: bool,
+    listeners: Vec<Listener>,
+}
+
+enum Source {
+    Url(String),
+    Store(Arc<dyn Store>),
+}
+
+impl TenureBuilder {
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            keyspace: Keyspace::default(),
+            instance: None,
+            longest_ttl: LeaseSettings::default().ttl(),
+            bootstrap: false,
+            durable: false,
+            listeners: Vec::new(),
+        }
+    }
+
+    /// Puts `NAME:` before every key, so that deployments can share a store.
+    ///
+    /// # Errors
+    /// When the name is not acceptable.
+    pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
+        self.keyspace = self.keyspace.namespace(name)?;
+        Ok(self)
+    }
+
+    /// What the instance's id begins with, the host's name by default.
+    ///
+    /// # Errors
+    /// When the name is not acceptable.
+    pub fn name(mut self, name: &str) -> Result<Self, NameError> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.instance = Some(InstanceId::generate(name, nanos, fastrand::u32(..))?);
+        Ok(self)
+    }
+
+    /// The instance's id. It must be another one for every start of every process.
+    pub fn instance(mut self, instance: InstanceId) -> Self {
+        self.instance = Some(instance);
+        self
+    }
+
+    /// The longest ttl that anybody uses, 30 s by default. It is how long nothing is granted after the store has lost
+    /// data, or when it is new and too young to tell; a longer lease raises it by itself.
+    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
+        self.longest_ttl = ttl;
+        self
+    }
+
+    /// The word of an operator that nobody holds anything: a store without a record of Tenure's is used at once.
+    pub fn bootstrap(mut self) -> Self {
+        self.bootstrap = true;
+        self
+    }
+
+    /// The word of an operator that a restart of the store loses nothing: none of its leases are waited for.
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
+        self
+    }
+
+    /// Calls this for every event, in order, on a thread of its own. A slow one misses events and holds up no lease.
+    pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.listeners.push(Box::new(listener));
+        self
+    }
+
+    /// Starts, and waits until the store has been entered.
+    ///
+    /// # Errors
+    /// When the URL is not one, or the first attempt to enter the store fails.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is kept.
+    pub async fn connect(self) -> Result<Tenure, StoreError> {
+        let tenure = self.start()?;
+        let mut contact = tenure.door.contact.clone();
+        let over = || StoreError::new(ErrorKind::Unreachable, "the keeper has ended");
+        match &*contact.wait_for(|contact| *contact != Contact::None).await.map_err(|_| over())? {
+            Contact::Lost(error) => Err(error.clone()),
+            Contact::Over => Err(over()),
+            Contact::None | Contact::Entered => Ok(tenure.clone()),
+        }
+    }
+
+    /// Starts without waiting for the store, and keeps trying to reach it.
+    ///
+    /// # Errors
+    /// When the URL is not one, or this process cannot start a thread.
+    pub fn start(self) -> Result<Tenure, StoreError> {
+        let store = match self.source {
+            Source::Url(url) => store::open(&url, &self.keyspace)?,
+            Source::Store(store) => store,
+        };
+        let failed = |error: std::io::Error| {
+            StoreError::new(ErrorKind::Unavailable, format!("the keeper's thread cannot be started: {error}"))
+        };
+        let gauges = Arc::new(Gauges::default());
+        let stream = Outlet::stream();
+        let weak = stream.downgrade();
+        let plan = Plan {
+            store,
+            instance: self.instance.unwrap_or_else(InstanceId::for_this_process),
+            longest_ttl: self.longest_ttl,
+            bootstrap: self.bootstrap,
+            durable: self.durable,
+            outlet: Outlet::open(self.listeners, stream, gauges.clone()).map_err(failed)?,
+            gauges,
+        };
+        let door = keeper::start(plan).map_err(failed)?;
+        Ok(Tenure { door, stream: weak, settings: Arc::default() })
+    }
+}
+
+impl fmt::Debug for TenureBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TenureBuilder")
+    }
+}

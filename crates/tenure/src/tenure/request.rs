@@ -1,0 +1,139 @@
+//! Asking for a lease.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::{Tenure, Term};
+use crate::keeper::{AcquireError, Claim, Command, Door, Granted, Mode, Ticket};
+use crate::lease::{LeaseSettings, LeaseSettingsBuilder};
+use crate::name::{LeaseName, NameError};
+
+/// A lease to be acquired. What is not set follows from the ttl, which is 30 s by default.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::{AcquireError, Tenure};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let first = tenure.lease("import").ttl(Duration::from_secs(10)).try_acquire().await?;
+/// let second = tenure.lease("import").limit(Duration::from_millis(20)).acquire().await;
+/// assert!(matches!(second, Err(AcquireError::TimedOut { .. })));
+/// # drop(first);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct LeaseRequest {
+    tenure: Tenure,
+    name: Result<LeaseName, NameError>,
+    settings: LeaseSettingsBuilder,
+    checked: Option<LeaseSettings>,
+    limit: Option<Duration>,
+}
+
+impl LeaseRequest {
+    pub(super) fn new(tenure: Tenure, name: Result<LeaseName, NameError>) -> Self {
+        Self { tenure, name, settings: LeaseSettings::builder(), checked: None, limit: None }
+    }
+
+    /// The length of the lease.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.settings = self.settings.ttl(ttl);
+        self
+    }
+
+    /// The time that work gets, once cancelled, to be gone before the lease can end.
+    pub fn stop_budget(mut self, budget: Duration) -> Self {
+        self.settings = self.settings.stop_budget(budget);
+        self
+    }
+
+    /// Without [progress](super::TermHandle::progress) for this long, renewals stop and the term ends as stalled.
+    pub fn stall_after(mut self, limit: Duration) -> Self {
+        self.settings = self.settings.stall_after(limit);
+        self
+    }
+
+    /// While waiting, take the lease from a holder that renews but has made no progress for this long.
+    pub fn take_over_after(mut self, limit: Duration) -> Self {
+        self.settings = self.settings.take_over_after(limit);
+        self
+    }
+
+    /// All settings at once, instead of those above.
+    pub fn settings(mut self, settings: LeaseSettings) -> Self {
+        self.checked = Some(settings);
+        self
+    }
+
+    /// How long to wait at most.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Acquires the lease, waiting its turn: told when it is free, not polling. While the store cannot be reached, it
+    /// waits for that, too.
+    ///
+    /// # Errors
+    /// When the name or the settings are not acceptable, the limit has passed, the store refuses for a reason that
+    /// waiting does not mend, or Tenure was shut down.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
+    pub async fn acquire(self) -> Result<Term, AcquireError> {
+        let limit = self.limit;
+        self.claim(Mode::Wait, limit).await
+    }
+
+    /// Acquires the lease if it is free.
+    ///
+    /// # Errors
+    /// [`AcquireError::Held`] when somebody else has it, also when that is another task of this process; otherwise as
+    /// for [`acquire`](Self::acquire), and when the store cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
+    pub async fn try_acquire(self) -> Result<Term, AcquireError> {
+        let limit = self.limit;
+        self.claim(Mode::Try, limit).await
+    }
+
+    async fn claim(self, mode: Mode, limit: Option<Duration>) -> Result<Term, AcquireError> {
+        let name = self.name?;
+        let settings = match self.checked {
+            Some(settings) => settings,
+            None => self.settings.build()?,
+        };
+        let settings = self.tenure.share(settings);
+        // Whoever only tries waits no longer than an answer and a new connection may take.
+        let patience = (settings.attempt_timeout() * 2).max(Duration::from_secs(1));
+        let limit = if mode == Mode::Try { Some(limit.unwrap_or(patience)) } else { limit };
+        let door = self.tenure.door().clone();
+        let (reply, answer) = oneshot::channel();
+        let ticket = door.ticket();
+        let mut waiting = Waiting { door: &door, ticket, waits: true };
+        door.tell(Command::Acquire(Claim { ticket, name, settings, mode, limit, door: door.clone(), reply }));
+        let answer: Result<Granted, AcquireError> = answer.await.unwrap_or(Err(AcquireError::ShutDown));
+        waiting.waits = false;
+        answer.map(Term::new)
+    }
+}
+
+/// Somebody who waits, and gives up when dropped.
+struct Waiting<'a> {
+    door: &'a Door,
+    ticket: Ticket,
+    waits: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.waits {
+            self.door.tell(Command::GiveUp(self.ticket));
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! A term that is held: the right to act, and how it is taken away in time.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, SystemTime};
+
+use thiserror::Error;
+
+use super::ask;
+use crate::keeper::{Granted, Shared};
+use crate::lease::{Ending, LeaseState, Loss};
+use crate::name::{InstanceId, LeaseName};
+use crate::store::{ErrorKind, Holding, Outcome, Reply, Request, StoreError};
+use crate::time::{LeaseClock, Moment, SystemClock};
+use crate::token::Token;
+
+/// A lease that is held, from grant to goodbye. Dropping it stops its work and lets go of the lease in the background.
+///
+/// Everything that can be asked of a term is on its [`TermHandle`], which can be cloned and passed around; the term
+/// itself is the one thing that decides how long it is held.
+#[must_use = "dropping a term lets go of the lease"]
+pub struct Term {
+    granted: Granted,
+    handle: TermHandle,
+}
+
+impl Term {
+    pub(crate) fn new(granted: Granted) -> Self {
+        let handle = TermHandle(granted.shared().clone());
+        Self { granted, handle }
+    }
+
+    /// Stops the work, waits until it is gone, lets go of the lease and waits until that is done.
+    ///
+    /// # Errors
+    /// When the term was lost before it could be let go of.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on without anybody waiting.
+    pub async fn release(self) -> Result<(), Lost> {
+        let Self { granted, handle } = self;
+        drop(granted);
+        handle.over().await;
+        match handle.0.cause() {
+            Some(Ending::Lost(_)) => Err(handle.lost_now()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Deref for Term {
+    type Target = TermHandle;
+
+    fn deref(&self) -> &TermHandle {
+        &self.handle
+    }
+}
+
+impl fmt::Debug for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.handle, f)
+    }
+}
+
+/// A term as seen by whoever works under it. Cheap to clone; it does not keep the lease.
+#[derive(Clone)]
+pub struct TermHandle(Arc<Shared>);
+
+impl TermHandle {
+    /// The number of this term. Pass it with every effect on the outside world and refuse smaller ones there.
+    pub fn token(&self) -> Token {
+        self.0.token()
+    }
+
+    /// Which lease this is a term of.
+    pub fn name(&self) -> &LeaseName {
+        &self.0.name
+    }
+
+    /// How it stands with the lease, computed now.
+    pub fn state(&self) -> LeaseState {
+        self.0.state()
+    }
+
+    /// Whether the term may be relied on, computed now: there is no flag that could be out of date. Never in a forked
+    /// child.
+    pub fn is_valid(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// For how long the term may be relied on if it is not renewed, computed now.
+    pub fn remaining(&self) -> Duration {
+        self.0.remaining()
+    }
+
+    /// Sees that something that takes this long can be begun: the lease is certain, and has this much time left without
+    /// a renewal.
+    ///
+    /// # Errors
+    /// When it is not certain, or has less.
+    pub fn require(&self, span: Duration) -> Result<(), RequireError> {
+        let (state, remaining) = (self.state(), self.remaining());
+        if state == LeaseState::Owned && remaining >= span {
+            return Ok(());
+        }
+        Err(RequireError { state, remaining, required: span })
+    }
+
+    /// The term in a few words, for people.
+    pub fn info(&self) -> TermInfo {
+        let (acquired, renewed) = self.0.times();
+        let (now, wall) = (SystemClock.now(), SystemTime::now());
+        let at = |moment: Moment| wall.checked_sub(now.since(moment)).unwrap_or(SystemTime::UNIX_EPOCH);
+        TermInfo {
+            name: self.0.name.clone(),
+            holder: self.0.door.instance.clone(),
+            token: self.token(),
+            state: self.state(),
+            acquired_at: at(acquired),
+            last_renewed_at: at(renewed),
+        }
+    }
+
+    /// Says that the work is getting on. Needed only where [`stall_after`](super::LeaseRequest::stall_after) or
+    /// somebody's `take_over_after` asks for it.
+    pub fn progress(&self) {
+        self.0.progress();
+    }
+
+    /// Waits until the term is over or about to be, and says why. Work that does not run under [`run`](Self::run) stops
+    /// when this ends.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn lost(&self) -> Lost {
+        loop {
+            let mut changed = pin!(self.0.changed());
+            // Before the look, so that no change can come between.
+            changed.as_mut().enable();
+            if self.0.must_stop() {
+                return self.lost_now();
+            }
+            changed.await;
+        }
+    }
+
+    /// Runs work under the lease. It is dropped a stop budget before the lease can be anybody else's, or at once when
+    /// the lease is lost or let go of; every time it is polled, it is the clock that decides.
+    ///
+    /// The lease is not let go of before the work is gone. What the work has spawned elsewhere is not stopped with it,
+    /// and work that blocks its thread cannot be: see [`lost`](Self::lost).
+    ///
+    /// # Errors
+    /// When the lease was lost or let go of before the work was done.
+    ///
+    /// # Cancel safety
+    /// As safe as the work itself, which is dropped.
+    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Lost> {
+        // Dropped after the work, which is therefore gone when it is counted out.
+        let _counted = Counted(&self.0);
+        if !self.0.count_in() {
+            return Err(self.lost_now());
+        }
+        let mut work = pin!(work);
+        let mut changed = pin!(self.0.changed());
+        let outcome = poll_fn(|context| {
+            loop {
+                changed.as_mut().enable();
+                if self.0.must_stop() {
+                    return Poll::Ready(None);
+                }
+                match changed.as_mut().poll(context) {
+                    Poll::Ready(()) => changed.set(self.0.changed()),
+                    Poll::Pending => break,
+                }
+            }
+            work.as_mut().poll(context).map(Some)
+        })
+        .await;
+        outcome.ok_or_else(|| self.lost_now())
+    }
+
+    /// Writes a record beside the lease, unless the term is over: what a holder writes that was paused for an hour, and
+    /// has not noticed, is refused. Anybody can [read](super::Tenure::read) it.
+    ///
+    /// # Errors
+    /// When the term is over, or the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// The record may or may not be written.
+    pub async fn publish(&self, record: &str, value: impl Into<Vec<u8>>) -> Result<(), PublishError> {
+        let holding = Holding { name: self.0.name.clone(), holder: self.0.door.instance.clone(), token: self.token() };
+        let request = Request::Publish { holding, record: record.to_owned(), value: value.into() };
+        match ask(&self.0.door, request, self.0.settings.attempt_timeout()).await {
+            Outcome::Answered(Reply::Done) => Ok(()),
+            Outcome::Answered(Reply::Refused(refusal)) => Err(PublishError::Refused(refusal.into())),
+            Outcome::Answered(other) => {
+                let message = format!("{}: an answer to another question: {other:?}", self.0.door.location);
+                Err(PublishError::Store(StoreError::new(ErrorKind::Corrupt, message)))
+            }
+            Outcome::Failed(error) | Outcome::Unknown(error) => Err(PublishError::Store(error)),
+        }
+    }
+
+    /// Waits until everything is done, the goodbye to the store included.
+    async fn over(&self) {
+        loop {
+            let mut changed = pin!(self.0.changed());
+            changed.as_mut().enable();
+            if self.0.is_over() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn lost_now(&self) -> Lost {
+        // Work that looks at the clock may know before the keeper has said so.
+        let reason = self.0.cause().cloned().unwrap_or(Ending::Lost(Loss::Expired));
+        Lost { name: self.0.name.clone(), token: self.token(), reason }
+    }
+}
+
+impl fmt::Debug for TermHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Term({} token {} {})", self.name(), self.token(), self.state())
+    }
+}
+
+/// A piece of work that is counted until this is dropped.
+struct Counted<'a>(&'a Shared);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.count_out();
+    }
+}
+
+/// A term is over.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the term {token} of {name} is over: {reason}")]
+#[non_exhaustive]
+pub struct Lost {
+    /// Which lease.
+    pub name: LeaseName,
+    /// Which term.
+    pub token: Token,
+    /// Why.
+    pub reason: Ending,
+}
+
+/// There is not enough time for what was to be begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{required:?} are needed, and the lease is {state} with {remaining:.1?} left")]
+#[non_exhaustive]
+pub struct RequireError {
+    /// How it stands with the lease.
+    pub state: LeaseState,
+    /// How much time there is without a renewal.
+    pub remaining: Duration,
+    /// How much was required.
+    pub required: Duration,
+}
+
+/// A record was not published.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The term is over; nothing was written.
+    #[error("the term is over: {0}")]
+    Refused(Loss),
+    /// The store could not be asked, or did not answer: the record may have been written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A term in a few words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TermInfo {
+    /// Which lease.
+    pub name: LeaseName,
+    /// Who holds it.
+    pub holder: InstanceId,
+    /// Which term.
+    pub token: Token,
+    /// How it stands.
+    pub state: LeaseState,
+    /// When the term began.
+    pub acquired_at: SystemTime,
+    /// When it was last renewed.
+    pub last_renewed_at: SystemTime,
+}
