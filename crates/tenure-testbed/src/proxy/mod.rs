@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::sync::watch;
 
-use crate::ports::Port;
+use crate::ports::{self, Port};
 
 /// A link to a server: whoever connects to the proxy talks to the server, as well as the switches let them.
 ///
@@ -188,7 +188,7 @@ impl Proxy {
 
     /// Takes no more connections, as a host where nobody listens. Those that there are go on. Returns when it is done.
     pub fn refuse(&self) {
-        self.throw(|state| state.listener = None);
+        self.throw(State::close);
         let done = |state: &mut State| state.watching;
         drop(self.shared.settled.wait_while(self.shared.lock(), done).unwrap_or_else(PoisonError::into_inner));
     }
@@ -237,7 +237,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.throw(|state| {
-            state.listener = None;
+            state.close();
             state.ended = true;
         });
         if let Some(thread) = self.thread.take() {
@@ -308,6 +308,12 @@ impl State {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(_) => return,
             }
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            ports::close(&listener);
         }
     }
 
