@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fmt;
+use std::io;
 use std::process::{Command, ExitStatus, Stdio};
 
 /// A program with its arguments and the variables it is given.
@@ -48,6 +49,17 @@ impl CommandLine {
         }
     }
 
+    /// Runs the command, all its output going to our standard error; it must succeed.
+    ///
+    /// # Errors
+    /// When it could not be started or did not succeed.
+    pub fn run_aside(&self) -> Result<(), String> {
+        match self.command().stdout(io::stderr()).status().map_err(|error| self.not_started(&error))? {
+            status if status.success() => Ok(()),
+            status => Err(format!("`{self}` ended with {status}")),
+        }
+    }
+
     /// What the command writes to its standard output; it must succeed.
     ///
     /// # Errors
@@ -79,7 +91,7 @@ impl CommandLine {
         command
     }
 
-    fn not_started(&self, error: &std::io::Error) -> String {
+    fn not_started(&self, error: &io::Error) -> String {
         format!("`{self}` could not be started: {error}")
     }
 }
@@ -125,6 +137,8 @@ mod tests {
     #[test]
     fn a_failure_names_the_command_and_what_became_of_it() {
         let error = CommandLine::new("false").run().unwrap_err();
+        assert!(error.starts_with("`false` ended with exit status: 1"), "{error}");
+        let error = CommandLine::new("false").run_aside().unwrap_err();
         assert!(error.starts_with("`false` ended with exit status: 1"), "{error}");
         let error = CommandLine::new("tenure-has-no-such-program").output().unwrap_err();
         assert!(error.starts_with("`tenure-has-no-such-program` could not be started"), "{error}");

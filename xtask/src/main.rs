@@ -2,6 +2,7 @@
 
 mod command_line;
 mod prerequisites;
+mod redis_releases;
 mod routines;
 mod small_tree;
 mod stages;
@@ -11,6 +12,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use command_line::CommandLine;
+use prerequisites::REDIS_SERVER;
 use routines::Routine;
 
 const HELP: &str = "\
@@ -18,12 +20,13 @@ Tenure's development commands
 
 Usage: cargo xtask COMMAND
 
-  test         Get what the tests need, then run all of them
-  check        The quick loop: format, clippy, the library's tests, 200 simulated worlds
-  lint         Format, clippy, documentation, dependency policy
-  sim [ARG]…   The simulator, built for release: --seeds N, --seed S, --trace, --jobs N
-  ci           What .ci/run runs: test, then lint
-  help         This text";
+  test                Get what the tests need, then run all of them
+  check               The quick loop: format, clippy, the library's tests, 200 simulated worlds
+  lint                Format, clippy, documentation, dependency policy
+  sim [ARG]…          The simulator, built for release: --seeds N, --seed S, --trace, --jobs N
+  bench NAME [ARG]…   A measurement on a real store, built for release; ends with a line of JSON
+  ci                  What .ci/run runs: test, then lint
+  help                This text";
 
 /// How a program that was called wrongly ends, as in `sysexits.h`.
 const USAGE: u8 = 64;
@@ -35,6 +38,7 @@ enum Request {
     Check,
     Lint,
     Sim(Vec<String>),
+    Bench(Vec<String>),
     Ci,
     Help,
 }
@@ -57,7 +61,8 @@ fn main() -> ExitCode {
         Request::Check => Routine::check().run(),
         Request::Lint => Routine::lint().run(),
         Request::Ci => Routine::test().then(Routine::lint()).run(),
-        Request::Sim(arguments) => return simulate(arguments),
+        Request::Sim(arguments) => return run_program("tenure-sim", arguments),
+        Request::Bench(arguments) => return measure(arguments),
         Request::Help => {
             println!("{HELP}");
             true
@@ -72,8 +77,9 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
         "test" => Request::Test,
         "check" => Request::Check,
         "lint" => Request::Lint,
-        // The simulator knows its own flags.
+        // These programs know their own flags.
         "sim" => return Ok(Request::Sim(rest.to_vec())),
+        "bench" => return Ok(Request::Bench(rest.to_vec())),
         "ci" => Request::Ci,
         "help" | "--help" | "-h" => Request::Help,
         unknown => return Err(format!("unknown command `{unknown}`")),
@@ -94,9 +100,20 @@ fn go_to_the_root() -> Result<(), String> {
     env::set_current_dir(root).map_err(|error| format!("cannot go to {}: {error}", root.display()))
 }
 
-/// Ends as the simulator did.
-fn simulate(arguments: Vec<String>) -> ExitCode {
-    match CommandLine::new("cargo run --release -p tenure-sim --").arguments(arguments).status() {
+/// Measures, with what that needs. The standard output is the measurement's alone: its last line is for machines.
+fn measure(arguments: Vec<String>) -> ExitCode {
+    match prerequisites::ensure(&[REDIS_SERVER]) {
+        Ok(_) => run_program("tenure-bench", arguments),
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ends as the program of this package did.
+fn run_program(package: &str, arguments: Vec<String>) -> ExitCode {
+    match CommandLine::new("cargo run --release -p").arguments([package, "--"]).arguments(arguments).status() {
         Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from),
         Err(message) => {
             eprintln!("xtask: {message}");
@@ -122,9 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn arguments_go_to_the_simulator_and_to_nothing_else() {
+    fn arguments_go_to_the_programs_and_to_nothing_else() {
         let arguments = ["--seed", "7", "--trace"].map(str::to_owned).to_vec();
         assert_eq!(parsed("sim --seed 7 --trace"), Ok(Request::Sim(arguments)));
+        let arguments = ["failover", "--help"].map(str::to_owned).to_vec();
+        assert_eq!(parsed("bench failover --help"), Ok(Request::Bench(arguments)));
         assert_eq!(parsed("test --fast"), Err("`test` takes no argument `--fast`".to_owned()));
         assert_eq!(parsed("help me"), Err("`help` takes no argument `me`".to_owned()));
     }

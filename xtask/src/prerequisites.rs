@@ -23,6 +23,25 @@ pub const CLIPPY: Tool = Tool {
     package: "rust-clippy",
 };
 
+/// The store that the tests of the Redis store run on. They start servers of their own and leave alone whatever service
+/// the package may start.
+pub const REDIS_SERVER: Tool = Tool {
+    name: "redis-server",
+    needed_for: "the Redis tests",
+    found_by: "redis-server --version",
+    component: None,
+    package: "redis-server",
+};
+
+/// Gives a server of the tests a clock that jumps. They use the library; the program comes with it and is easy to find.
+pub const FAKETIME: Tool = Tool {
+    name: "faketime",
+    needed_for: "the tests with a clock that jumps",
+    found_by: "faketime --version",
+    component: None,
+    package: "faketime",
+};
+
 /// A program that a stage needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
@@ -57,24 +76,25 @@ enum Plan {
     Ask(String),
 }
 
-/// Makes sure that the tools are there.
+/// Makes sure that the tools are there. What it has to say goes to the standard error: the standard output may be for
+/// what the tools are needed for.
 ///
 /// # Errors
 /// When one is missing and could not be installed. The text says what to install.
 pub fn ensure(tools: &[Tool]) -> Result<Outcome, String> {
     if tools.is_empty() {
-        println!("nothing needed");
+        eprintln!("nothing needed");
         return Ok(Outcome::Passed);
     }
     let missing = missing(tools);
     match plan(&missing, Machine::look()) {
-        Plan::Nothing => println!("all there: {}", names(tools)),
+        Plan::Nothing => eprintln!("all there: {}", names(tools)),
         Plan::Ask(line) => return Err(line),
         Plan::Install(lines) => {
-            println!("missing: {}", names(&missing));
+            eprintln!("missing: {}", names(&missing));
             for line in &lines {
-                println!("installing: {line}");
-                line.run()?;
+                eprintln!("installing: {line}");
+                line.run_aside()?;
             }
             if let Some(tool) = self::missing(&missing).first() {
                 return Err(format!("{} was installed, but `{}` still fails", tool.name, tool.found_by));
@@ -142,13 +162,6 @@ fn names(tools: &[Tool]) -> String {
 mod tests {
     use super::*;
 
-    const SERVER: Tool = Tool {
-        name: "redis-server",
-        needed_for: "the Redis tests",
-        found_by: "redis-server --version",
-        component: None,
-        package: "redis-server",
-    };
     const BROWSER: Tool = Tool {
         name: "chromium",
         needed_for: "the page tests",
@@ -197,7 +210,7 @@ mod tests {
     fn each_source_is_asked_once_for_all_it_has() {
         let machine = Machine { root: true, apt: true, rustup: true };
         assert_eq!(
-            planned(&[SERVER, CLIPPY, BROWSER], machine).unwrap(),
+            planned(&[REDIS_SERVER, CLIPPY, BROWSER], machine).unwrap(),
             [
                 "rustup component add clippy",
                 "apt-get update",
@@ -210,13 +223,13 @@ mod tests {
     fn who_is_not_root_is_told_what_to_install_and_nothing_is_run() {
         let machine = Machine { apt: true, ..BARE };
         assert_eq!(
-            planned(&[SERVER, CLIPPY], machine).unwrap_err(),
+            planned(&[REDIS_SERVER, CLIPPY], machine).unwrap_err(),
             "missing: redis-server (for the Redis tests), clippy (for the lints); \
              install with `sudo apt-get install redis-server rust-clippy`"
         );
         let machine = Machine { apt: true, rustup: true, ..BARE };
         assert_eq!(
-            planned(&[SERVER, CLIPPY], machine).unwrap_err(),
+            planned(&[REDIS_SERVER, CLIPPY], machine).unwrap_err(),
             "missing: redis-server (for the Redis tests), clippy (for the lints); \
              install with `rustup component add clippy` and `sudo apt-get install redis-server`"
         );
@@ -225,7 +238,7 @@ mod tests {
     #[test]
     fn without_apt_the_package_manager_is_the_users() {
         for root in [false, true] {
-            let line = planned(&[SERVER], Machine { root, ..BARE }).unwrap_err();
+            let line = planned(&[REDIS_SERVER], Machine { root, ..BARE }).unwrap_err();
             assert_eq!(
                 line,
                 "missing: redis-server (for the Redis tests); \
@@ -236,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_tool_is_there_when_its_command_succeeds() {
-        let absent = Tool { found_by: "tenure-has-no-such-program", ..SERVER };
+        let absent = Tool { found_by: "tenure-has-no-such-program", ..REDIS_SERVER };
         let present = Tool { found_by: "true", ..BROWSER };
         assert_eq!(missing(&[absent, present]), [absent]);
         assert_eq!(ensure(&[present]), Ok(Outcome::Passed));

@@ -1,7 +1,8 @@
 //! The commands that are rows of stages: `test`, `check`, `lint`, and `ci`, which is test and lint.
 
 use crate::command_line::CommandLine;
-use crate::prerequisites::{self, CLIPPY, RUSTFMT, Tool};
+use crate::prerequisites::{self, CLIPPY, FAKETIME, REDIS_SERVER, RUSTFMT, Tool};
+use crate::redis_releases;
 use crate::small_tree;
 use crate::stages::{self, Outcome, Stage};
 
@@ -15,8 +16,9 @@ impl Routine {
     /// All tests: every crate and feature, the library alone, many simulated histories, the examples.
     pub fn test() -> Self {
         Self {
-            tools: Vec::new(),
+            tools: vec![REDIS_SERVER, FAKETIME],
             stages: vec![
+                Stage::check("redis releases", redis_releases::provide),
                 // Apart from the tests, so that their time is their own.
                 command("build", "cargo test --workspace --all-features --no-run"),
                 command("tests", "cargo test --workspace --all-features"),

@@ -9,7 +9,7 @@ use crate::reply::{self, Reply};
 /// How long the plain client waits when it is not told.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One connection to a server.
+/// One connection to a server, or to a [`Proxy`](crate::Proxy) before it.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,

