@@ -1,0 +1,13 @@
+//! Tenure on real Redis servers: what a holder's work does, judged by its own record, while everything goes wrong.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
+mod access;
+mod blocking;
+mod clock;
+mod data_loss;
+mod everyday;
+mod link;
+mod odd_keys;
+mod stage;
+mod stalls;
