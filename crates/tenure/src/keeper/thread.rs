@@ -199,6 +199,8 @@ impl Keeper {
                 self.deaf = false;
                 self.roster.look_again(now);
             }
+            // A store that is down is told of by the link.
+            Inside::Deaf(error) if error.is_retryable() => {}
             Inside::Deaf(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
                     self.tell(Happening::StoreSilent { error: error.to_string() });

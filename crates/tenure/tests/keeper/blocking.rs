@@ -1,1 +1,85 @@
-//! x
+//! What user code can do to the keeper: nothing.
+
+use std::io::{PipeReader, Write};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use tenure::LeaseName;
+use tenure::lease::LeaseState;
+use tenure_testbed::RedisServer;
+
+use crate::stage::{Bystander, Instance, TTL, builder};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_that_blocks_every_thread_of_the_runtime_does_not_stop_renewals() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", TTL).await;
+    let term = alice.acquire("job", TTL).await;
+    let token = term.token();
+    let blocked: Vec<_> = (0..8).map(|_| tokio::spawn(async { std::thread::sleep(TTL * 2) })).collect();
+    // This very thread, too: nothing of the program's own runtime runs now.
+    std::thread::sleep(TTL * 2);
+    assert_eq!(term.state(), LeaseState::Owned, "renewed all the while");
+    for task in blocked {
+        task.await.unwrap();
+    }
+    assert!(term.is_valid() && term.token() == token);
+    assert!(!alice.has("lease.uncertain"), "{:?}", alice.happened());
+}
+
+#[tokio::test]
+async fn a_listener_that_never_returns_holds_up_nothing() {
+    let server = RedisServer::start();
+    let bystander = Bystander::at(&server.url()).await;
+    let gate = std::sync::Arc::new(Mutex::new(()));
+    let shut = gate.lock().unwrap();
+    let waits = gate.clone();
+    let builder = builder(&server.url(), "alice", TTL).on_event(move |_| drop(waits.lock().unwrap()));
+    let tenure = builder.connect().await.unwrap();
+    let term = tenure.lease("job").ttl(TTL).acquire().await.unwrap();
+    let start = Instant::now();
+    while start.elapsed() < TTL * 2 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(term.is_valid());
+    }
+    term.release().await.unwrap();
+    bystander.is_untouched().await;
+    drop(shut);
+}
+
+/// A pipe that nobody reads, full to the brim, as a program's stderr can be.
+fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut filler = writer.try_clone().unwrap();
+    std::thread::spawn(move || {
+        // Blocks when the pipe is full, until the reader is dropped.
+        let _ = filler.write_all(&[b'x'; 1 << 20]);
+    });
+    (reader, writer)
+}
+
+#[cfg(feature = "log")]
+#[tokio::test]
+async fn a_log_that_nobody_reads_holds_up_nothing_and_what_is_dropped_is_counted() {
+    use tenure::log::{EventLayer, Format};
+    use tracing_subscriber::layer::SubscriberExt;
+
+    let (reader, writer) = full_pipe();
+    // For this process as a whole: the thread that tells everybody is not ours.
+    let subscriber = tracing_subscriber::registry().with(EventLayer::new(Format::Json, writer));
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+
+    let server = RedisServer::start();
+    let tenure = builder(&server.url(), "alice", TTL).connect().await.unwrap();
+    let term = tenure.lease("job").ttl(TTL).acquire().await.unwrap();
+    // Far more than the queue holds.
+    for round in 0..1_500 {
+        let name = LeaseName::lease(&format!("round-{round}")).unwrap();
+        tenure.lease_named(name).ttl(TTL).acquire().await.unwrap().release().await.unwrap();
+    }
+    assert!(term.is_valid());
+    let stands = tenure.how_it_stands();
+    assert!(stands.events_dropped > 0, "{stands:?}");
+    term.release().await.unwrap();
+    drop(reader);
+}

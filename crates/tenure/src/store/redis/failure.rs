@@ -71,6 +71,10 @@ pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
     if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
         return unreachable(location, &error.to_string());
     }
+    if error.kind() == redis::ErrorKind::AuthenticationFailed {
+        let why = "wrong user name or password; give them as redis://user:password@host";
+        return StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"));
+    }
     let text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(code), None) => code.to_owned(),

@@ -221,7 +221,9 @@ pub(super) fn entered(value: Value, run: ServerRun) -> Option<Entered> {
             "server_too_young" => Some(Closing::ServerTooYoung),
             _ => return None,
         },
-        silent: Some(fields.text()?).filter(|why| !why.is_empty()),
+        silent: Some(fields.text()?)
+            .filter(|why| !why.is_empty())
+            .map(|why| format!("this user may not publish; grant it `+publish` and `&*` (the server said: {why})")),
     })
 }
 
