@@ -52,12 +52,13 @@ impl fmt::Display for Token {
 /// A repeated request with the same nonce is the same attempt; another nonce is a stranger, even under the same
 /// instance id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Nonce(u128);
+pub struct Nonce([u64; 2]);
 
 impl Nonce {
     /// A nonce from a random number, which must be a new one for every attempt.
     pub const fn new(random: u128) -> Self {
-        Self(random)
+        // In halves: a number of 128 bits would make everything that has one in it larger.
+        Self([(random >> 64) as u64, random as u64])
     }
 
     /// Reads the 32 hexadecimal digits that [`Display`](fmt::Display) writes.
@@ -65,13 +66,13 @@ impl Nonce {
         if text.len() != 32 || !text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
             return None;
         }
-        u128::from_str_radix(text, 16).ok().map(Self)
+        u128::from_str_radix(text, 16).ok().map(Self::new)
     }
 }
 
 impl fmt::Display for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:016x}{:016x}", self.0[0], self.0[1])
     }
 }
 

@@ -36,6 +36,7 @@ pub(crate) use thread::{Plan, start};
 use crate::lease::{LeaseSettings, ReleaseReason, SettingsError, Wish};
 use crate::name::{InstanceId, LeaseName, NameError};
 use crate::store::{Outcome, Request, StoreError};
+use crate::tenure::TermHandle;
 
 /// One lease being driven. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,22 +90,23 @@ impl Claim {
 }
 
 /// A term that somebody owns. Dropping it lets go of the lease.
-pub(crate) struct Granted(Arc<Shared>);
+pub(crate) struct Granted(TermHandle);
 
 impl Granted {
     fn new(shared: Arc<Shared>) -> Self {
-        Self(shared)
+        Self(TermHandle(shared))
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn handle(&self) -> &TermHandle {
         &self.0
     }
 }
 
 impl Drop for Granted {
     fn drop(&mut self) {
-        if !self.0.is_over() {
-            self.0.door.tell(Command::Wish(self.0.id(), Wish::Release(ReleaseReason::Voluntary)));
+        let shared = &self.0.0;
+        if !shared.is_over() {
+            shared.door.tell(Command::Wish(shared.id(), Wish::Release(ReleaseReason::Voluntary)));
         }
     }
 }

@@ -1,15 +1,18 @@
 //! All leases of one process on one store: which is looked at when, what is sent, who is told. No I/O and no clock.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
+
+use hashbrown::HashTable;
 
 use super::shared::Shared;
 use super::timers::Timers;
 use super::{AcquireError, Claim, Granted, LeaseId, Mode, Question, Ticket};
 use crate::event::{Event, Happening};
 use crate::lease::{
-    Action, Attempt, Ending, Epoch, Input, Lease, LeaseSettings, Loss, Permission, ReleaseReason, Wish,
+    Action, Attempt, Ending, Input, Lease, LeaseSettings, Loss, Permission, ReleaseReason, Wish,
 };
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
@@ -50,7 +53,7 @@ pub(super) struct Roster {
     slots: Vec<Slot>,
     free: Vec<u32>,
     held: usize,
-    by_name: HashMap<LeaseName, LeaseId>,
+    by_name: Names,
     /// Who waits inside this process for a name that somebody else in it has or pursues.
     lines: HashMap<LeaseName, VecDeque<Claim>>,
     tickets: HashMap<Ticket, Place>,
@@ -75,6 +78,43 @@ pub(super) struct Roster {
     pub(super) notes_dropped: u64,
 }
 
+/// Which lease has which name. Only ids are stored; names stand in the leases themselves.
+#[derive(Default)]
+struct Names {
+    table: HashTable<LeaseId>,
+    hasher: RandomState,
+}
+
+impl Names {
+    fn find(&self, name: &LeaseName, slots: &[Slot]) -> Option<LeaseId> {
+        self.table.find(self.hash(Some(name)), |id| name_of(*id, slots) == Some(name)).copied()
+    }
+
+    fn add(&mut self, name: &LeaseName, id: LeaseId, slots: &[Slot]) {
+        let (hash, hasher) = (self.hash(Some(name)), &self.hasher);
+        self.table.insert_unique(hash, id, |id| hasher.hash_one(name_of(*id, slots)));
+    }
+
+    fn remove(&mut self, name: &LeaseName, id: LeaseId) {
+        if let Ok(found) = self.table.find_entry(self.hash(Some(name)), |other| *other == id) {
+            found.remove();
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Of an optional name, since that is what a slot has.
+    fn hash(&self, name: Option<&LeaseName>) -> u64 {
+        self.hasher.hash_one(name)
+    }
+}
+
+fn name_of(id: LeaseId, slots: &[Slot]) -> Option<&LeaseName> {
+    slots.get(id.index())?.entry.as_ref().map(|entry| entry.lease.name())
+}
+
 /// Where a claim is.
 enum Place {
     InLine(LeaseName),
@@ -92,11 +132,10 @@ struct Entry {
     shared: Arc<Shared>,
     /// Until the lease is granted and work may start: who waits for it.
     claim: Option<Box<Claim>>,
-    armed: Option<(Moment, Epoch)>,
     /// The one wake-up in the queue that counts.
     queued: Moment,
-    /// When its work was over.
-    demoted: Option<Moment>,
+    /// When its work was over; the end of time while it may not be.
+    demoted: Moment,
 }
 
 impl Roster {
@@ -106,7 +145,7 @@ impl Roster {
             slots: Vec::new(),
             free: Vec::new(),
             held: 0,
-            by_name: HashMap::new(),
+            by_name: Names::default(),
             lines: HashMap::new(),
             tickets: HashMap::new(),
             timers: Timers::new(),
@@ -156,7 +195,7 @@ impl Roster {
         if let Some(limit) = claim.limit {
             self.limits.add(now.moment + limit, claim.ticket);
         }
-        match (self.by_name.get(&claim.name), claim.mode) {
+        match (self.find(&claim.name), claim.mode) {
             (None, _) => self.drive(now, claim),
             (Some(_), Mode::Try) => {
                 let by = self.instance.clone();
@@ -188,7 +227,7 @@ impl Roster {
         if let Some(entry) = self.entry(id)
             && entry.shared.works() == 0
         {
-            entry.demoted.get_or_insert(now.moment);
+            entry.demoted = entry.demoted.min(now.moment);
             self.step(now, id, Input::WorkEnded);
         }
     }
@@ -303,7 +342,7 @@ impl Roster {
         else {
             return false;
         };
-        if let Some(id) = self.by_name.get(name).copied() {
+        if let Some(id) = self.find(name) {
             self.step(now, id, Input::Announced(announcement));
         }
         false
@@ -326,15 +365,12 @@ impl Roster {
                 continue;
             }
             entry.queued = Moment::END;
-            match entry.armed {
+            match entry.lease.next_wake() {
                 Some((due, epoch)) if due <= now.moment => {
                     self.lag = self.lag.max(now.moment.since(at));
                     self.step(now, id, Input::Wake(epoch));
                 }
-                Some((due, _)) => {
-                    entry.queued = due;
-                    self.timers.add(due, id);
-                }
+                Some((due, _)) => self.arm(id, due),
                 None => {}
             }
         }
@@ -370,13 +406,12 @@ impl Roster {
             lease,
             shared: shared.clone(),
             claim: Some(Box::new(claim)),
-            armed: None,
             queued: Moment::END,
-            demoted: None,
+            demoted: Moment::END,
         };
         let id = self.insert(entry);
         shared.set_id(id);
-        self.by_name.insert(name, id);
+        self.by_name.add(&name, id, &self.slots);
         self.tickets.insert(ticket, Place::Driven(id));
         if !self.online {
             self.step(now, id, Input::ConnectionLost);
@@ -386,8 +421,8 @@ impl Roster {
 
     /// Gives a lease an input and does what it asks for, until nothing more comes of it.
     fn step(&mut self, now: Now, id: LeaseId, input: Input) {
-        let mut inputs = vec![input];
-        while let Some(input) = inputs.pop() {
+        let mut next = Some(input);
+        while let Some(input) = next.take() {
             let Some(entry) = self.entry(id) else { return };
             let had = entry.lease.token().is_some();
             let actions = entry.lease.step(now, input);
@@ -406,10 +441,10 @@ impl Roster {
                         self.outbox.push(Outgoing { request, give_up_at, tag: Tag::Lease(id, attempt) });
                     }
                     Action::Enter => self.wants_entry = true,
-                    Action::Wake { at, epoch } => self.arm(id, at, epoch),
+                    Action::Wake { at, .. } => self.arm(id, at),
                     Action::Permit(permission) => {
                         if self.permit(now, id, permission) {
-                            inputs.push(Input::WorkEnded);
+                            next = Some(Input::WorkEnded);
                         }
                     }
                     Action::Tell(event) => self.tell(id, event),
@@ -440,7 +475,7 @@ impl Roster {
         }
         entry.shared.permit(permission);
         if stop && entry.shared.works() == 0 {
-            entry.demoted.get_or_insert(now.moment);
+            entry.demoted = entry.demoted.min(now.moment);
             return true;
         }
         if matches!(permission, Permission::MayStart { .. })
@@ -465,10 +500,9 @@ impl Roster {
         self.events.push(event);
     }
 
-    fn arm(&mut self, id: LeaseId, at: Moment, epoch: Epoch) {
+    fn arm(&mut self, id: LeaseId, at: Moment) {
         let Some(entry) = self.entry(id) else { return };
         let at = if entry.lease.token().is_some() { rounded_up(at, entry.shared.settings.ttl()) } else { at };
-        entry.armed = Some((at, epoch));
         if at < entry.queued {
             entry.queued = at;
             self.timers.add(at, id);
@@ -479,7 +513,7 @@ impl Roster {
         let Some(ending) = self.entry(id).and_then(|entry| entry.lease.ending().cloned()) else { return };
         let Some(mut entry) = self.remove(id) else { return };
         let name = entry.lease.name().clone();
-        self.by_name.remove(&name);
+        self.by_name.remove(&name, id);
         if let Some(token) = entry.lease.spent() {
             self.remember_spent(now.moment, &name, token, entry.shared.settings.ttl());
         }
@@ -568,7 +602,7 @@ impl Roster {
             token: entry.shared.token(),
             holder: self.instance.clone(),
             from: self.server_time(from),
-            demoted: Some(self.server_time(entry.demoted.unwrap_or(now))),
+            demoted: Some(self.server_time(entry.demoted.min(now))),
             released,
             ending: Some(ending),
         };
@@ -612,6 +646,10 @@ impl Roster {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(u32::try_from(id.index()).unwrap_or(u32::MAX));
         slot.entry.take()
+    }
+
+    fn find(&self, name: &LeaseName) -> Option<LeaseId> {
+        self.by_name.find(name, &self.slots)
     }
 
     fn ids(&self) -> Vec<LeaseId> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{Command, Door, LeaseId};
-use crate::lease::{Ending, LeaseSettings, LeaseState, Permission};
+use crate::lease::{Ending, LeaseSettings, LeaseState, Loss, Permission};
 use crate::name::LeaseName;
 use crate::time::{LeaseClock, Moment, Now, SystemClock};
 use crate::token::Token;
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     /// Whether progress was reported that the keeper has not looked at yet.
     progressed: AtomicBool,
     /// Why work was or will be cancelled.
-    cause: OnceLock<Ending>,
+    cause: OnceLock<Box<Ending>>,
     /// Whether all is done: the work is over and the last request answered.
     over: AtomicBool,
     changed: Notify,
@@ -99,7 +99,7 @@ impl Shared {
 
     pub(super) fn explain(&self, cause: Ending) {
         // The first cause is the one.
-        let _ = self.cause.set(cause);
+        let _ = self.cause.set(Box::new(cause));
     }
 
     pub(super) fn end(&self, ending: Ending) {
@@ -153,9 +153,15 @@ impl Shared {
         (moment(&self.acquired_at), moment(&self.renewed_at))
     }
 
+    /// Why the term is over for whoever looks at the clock and finds that it is, before the keeper has said so.
+    pub(crate) fn presumed_cause(&self) -> Ending {
+        let certain = self.leave.load(Ordering::SeqCst) == leave::MAY_START;
+        self.cause().cloned().unwrap_or(Ending::Lost(if certain { Loss::Expired } else { Loss::Unreachable }))
+    }
+
     /// Why the term ended or is about to, once that is known.
     pub(crate) fn cause(&self) -> Option<&Ending> {
-        self.cause.get()
+        self.cause.get().map(|cause| &**cause)
     }
 
     pub(crate) fn is_over(&self) -> bool {

@@ -98,6 +98,7 @@ impl Keeper {
         mut inside: UnboundedReceiver<Inside>,
         alarm: &Alarm,
     ) {
+        let mut rings_at = Moment::END;
         loop {
             let now = SystemClock.read();
             self.roster.look_at_clock(now);
@@ -108,10 +109,14 @@ impl Keeper {
                 break;
             }
             let wake = [self.roster.next_wake(), self.link.retry_at()].into_iter().flatten().min();
-            let sleep = wake.map_or(BACKSTOP, |at| at.since(now.moment).min(BACKSTOP));
-            if alarm.set(sleep).is_err() {
-                // Cannot happen to a timer that was made; a busy loop would still keep every promise.
-                tokio::task::yield_now().await;
+            let wake = wake.map_or(now.moment + BACKSTOP, |at| at.min(now.moment + BACKSTOP));
+            // One that rings too early does no harm, and setting it costs more than most turns do.
+            if wake < rings_at || rings_at <= now.moment {
+                rings_at = wake;
+                if alarm.set(wake.since(now.moment)).is_err() {
+                    // Cannot happen to a timer that was made; a busy loop would still keep every promise.
+                    tokio::task::yield_now().await;
+                }
             }
             tokio::select! {
                 order = orders.recv(), if self.listens_to_orders() => match order {
@@ -120,7 +125,7 @@ impl Keeper {
                 },
                 Some(news) = inside.recv() => self.take_in(news),
                 // Whatever a broken timer says, the loop goes on.
-                _ = alarm.rung() => {}
+                _ = alarm.rung() => rings_at = Moment::END,
             }
             for _ in 0..TURN {
                 match orders.try_recv() {

@@ -1,5 +1,6 @@
 //! What every phase of a lease may use: who we are, the settings, chance, and the list of actions being made.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,16 +19,34 @@ const EXPIRY_JITTER: Duration = Duration::from_millis(25);
 pub(super) struct Context {
     pub(super) name: LeaseName,
     pub(super) instance: InstanceId,
-    pub(super) nonce: Nonce,
     /// The last term of this lease that this process has had, which the store may still list.
     pub(super) spent: Option<Token>,
     pub(super) settings: Arc<LeaseSettings>,
     pub(super) rng: fastrand::Rng,
     /// Whether there is a connection that has entered.
     pub(super) online: bool,
-    pub(super) actions: Vec<Action>,
     pub(super) attempts: u64,
     pub(super) planted: Planted,
+}
+
+/// One step: the context, and what comes out of it.
+pub(super) struct Step<'a> {
+    context: &'a mut Context,
+    pub(super) actions: Vec<Action>,
+}
+
+impl Deref for Step<'_> {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        self.context
+    }
+}
+
+impl DerefMut for Step<'_> {
+    fn deref_mut(&mut self) -> &mut Context {
+        self.context
+    }
 }
 
 /// A request in flight.
@@ -37,7 +56,11 @@ pub(super) struct InFlight {
     pub(super) sent: Moment,
 }
 
-impl Context {
+impl<'a> Step<'a> {
+    pub(super) fn of(context: &'a mut Context) -> Self {
+        Self { context, actions: Vec::new() }
+    }
+
     pub(super) fn tell(&mut self, token: Option<Token>, what: Happening) {
         let event = Event { instance: self.instance.clone(), lease: Some(self.name.clone()), token, what };
         self.actions.push(Action::Tell(event));
@@ -51,13 +74,15 @@ impl Context {
         self.actions.push(Action::Send { attempt: in_flight.attempt, request, give_up_at });
         in_flight
     }
+}
 
+impl Context {
     pub(super) fn give_up_at(&self, in_flight: &InFlight) -> Moment {
         in_flight.sent + self.settings.attempt_timeout()
     }
 
-    pub(super) fn claim(&self) -> Claim {
-        Claim { name: self.name.clone(), holder: self.instance.clone(), nonce: self.nonce, ttl: self.settings.ttl() }
+    pub(super) fn claim(&self, nonce: Nonce) -> Claim {
+        Claim { name: self.name.clone(), holder: self.instance.clone(), nonce, ttl: self.settings.ttl() }
     }
 
     pub(super) fn holding(&self, token: Token) -> Holding {

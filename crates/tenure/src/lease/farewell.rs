@@ -1,6 +1,6 @@
 //! After the term: waiting for lost work to be gone, and for the last request to be answered.
 
-use super::context::{Context, InFlight};
+use super::context::{Context, InFlight, Step};
 use super::term::Term;
 use super::{Ending, Input, Loss, Permission, Phase};
 use crate::flaw::Flaw;
@@ -11,14 +11,14 @@ use crate::time::Moment;
 #[derive(Debug)]
 pub(super) struct Fall {
     loss: Loss,
-    term: Term,
+    term: Box<Term>,
     gone_by: Moment,
 }
 
 impl Fall {
     pub(super) fn new(now: Moment, term: Term, loss: Loss, ctx: &Context) -> Self {
         let gone_by = term.deadline.min(now + ctx.settings.stop_budget());
-        Self { loss, term, gone_by }
+        Self { loss, term: Box::new(term), gone_by }
     }
 
     pub(super) fn permission(&self, now: Moment) -> Permission {
@@ -29,12 +29,12 @@ impl Fall {
         Some(self.gone_by).filter(|at| *at > now)
     }
 
-    pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Context) -> Phase {
+    pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Step<'_>) -> Phase {
         if ctx.planted.has(Flaw::RenewAfterLost) {
             if let Input::Answered { reply: Reply::Renewed { server, .. }, .. } = input
                 && self.term.renewed(now, server, ctx).is_ok()
             {
-                return Phase::Holding(self.term);
+                return Phase::Holding(*self.term);
             }
             self.term.look_at_clock(now, ctx);
         }
@@ -63,18 +63,18 @@ enum LastRequest {
     Sent(InFlight),
     /// There is no connection; when there is none before the lease runs out, the request is not needed any more.
     Waiting {
-        request: Request,
+        request: Box<Request>,
         until: Moment,
     },
 }
 
 impl Parting {
-    pub(super) fn sent(now: Moment, request: Request, ending: Ending, ctx: &mut Context) -> Self {
+    pub(super) fn sent(now: Moment, request: Request, ending: Ending, ctx: &mut Step<'_>) -> Self {
         Self { ending, last: LastRequest::Sent(ctx.send(now, request)) }
     }
 
     pub(super) fn waiting(until: Moment, request: Request, ending: Ending) -> Self {
-        Self { ending, last: LastRequest::Waiting { request, until } }
+        Self { ending, last: LastRequest::Waiting { request: Box::new(request), until } }
     }
 
     pub(super) fn next_wake(&self, ctx: &Context) -> Moment {
@@ -84,13 +84,13 @@ impl Parting {
         }
     }
 
-    pub(super) fn step(self, now: Moment, input: Input, ctx: &mut Context) -> Phase {
+    pub(super) fn step(self, now: Moment, input: Input, ctx: &mut Step<'_>) -> Phase {
         if now >= self.next_wake(ctx) {
             return Phase::Over(self.ending);
         }
         match (self.last, input) {
             (LastRequest::Waiting { request, .. }, Input::Entered(_)) => {
-                Phase::Parting(Self::sent(now, request, self.ending, ctx))
+                Phase::Parting(Self::sent(now, *request, self.ending, ctx))
             }
             (LastRequest::Sent(_), Input::ConnectionLost) => Phase::Over(self.ending),
             (

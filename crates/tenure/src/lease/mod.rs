@@ -32,7 +32,7 @@ mod term;
 use std::sync::Arc;
 use std::time::Duration;
 
-use context::Context;
+use context::{Context, Step};
 use farewell::{Fall, Parting};
 use pursuit::Pursuit;
 use term::Term;
@@ -73,7 +73,8 @@ pub struct Lease {
     phase: Phase,
     told: Permission,
     epoch: Epoch,
-    armed: Option<Moment>,
+    /// The end of time when there is nothing to wake up for.
+    armed: Moment,
 }
 
 #[derive(Debug)]
@@ -95,19 +96,17 @@ impl Lease {
             context: Context {
                 name,
                 instance,
-                nonce,
                 spent: None,
                 settings,
                 rng,
                 online: true,
-                actions: Vec::new(),
                 attempts: 0,
                 planted: Planted::default(),
             },
-            phase: Phase::Pursuing(Pursuit::new()),
+            phase: Phase::Pursuing(Pursuit::new(nonce)),
             told: Permission::None,
             epoch: Epoch::default(),
-            armed: None,
+            armed: Moment::END,
         }
     }
 
@@ -135,22 +134,23 @@ impl Lease {
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Action> {
         match &input {
             Input::Wake(epoch) if *epoch != self.epoch => return Vec::new(),
-            Input::Wake(_) => self.armed = None,
+            Input::Wake(_) => self.armed = Moment::END,
             Input::ConnectionLost => self.context.online = false,
             Input::Entered(_) => self.context.online = true,
             _ => {}
         }
-        let context = &mut self.context;
+        let mut step = Step::of(&mut self.context);
         self.phase = match std::mem::replace(&mut self.phase, Phase::Over(Ending::GivenUp)) {
-            Phase::Pursuing(pursuit) => pursuit.step(now, input, context),
-            Phase::Holding(term) => term.step(now, input, context),
-            Phase::Falling(fall) => fall.step(now.moment, input, context),
-            Phase::Parting(parting) => parting.step(now.moment, input, context),
+            Phase::Pursuing(pursuit) => pursuit.step(now, input, &mut step),
+            Phase::Holding(term) => term.step(now, input, &mut step),
+            Phase::Falling(fall) => fall.step(now.moment, input, &mut step),
+            Phase::Parting(parting) => parting.step(now.moment, input, &mut step),
             Phase::Over(ending) => Phase::Over(ending),
         };
-        self.tell_permission(now);
-        self.arm(now);
-        std::mem::take(&mut self.context.actions)
+        let mut actions = step.actions;
+        actions.extend(self.tell_permission(now));
+        actions.extend(self.arm(now));
+        actions
     }
 
     /// The lease as its user sees it.
@@ -201,6 +201,11 @@ impl Lease {
         }
     }
 
+    /// The wake-up that was asked for last, and when.
+    pub fn next_wake(&self) -> Option<(Moment, Epoch)> {
+        (self.armed != Moment::END).then_some((self.armed, self.epoch))
+    }
+
     /// How it ended, once it has.
     pub fn ending(&self) -> Option<&Ending> {
         match &self.phase {
@@ -214,15 +219,16 @@ impl Lease {
         &self.context.name
     }
 
-    fn tell_permission(&mut self, now: Now) {
+    fn tell_permission(&mut self, now: Now) -> Option<Action> {
         let permission = self.permission(now);
-        if permission != self.told {
-            self.told = permission;
-            self.context.actions.push(Action::Permit(permission));
+        if permission == self.told {
+            return None;
         }
+        self.told = permission;
+        Some(Action::Permit(permission))
     }
 
-    fn arm(&mut self, now: Now) {
+    fn arm(&mut self, now: Now) -> Option<Action> {
         let wanted = match &self.phase {
             Phase::Pursuing(pursuit) => pursuit.next_wake(&self.context),
             Phase::Holding(term) => Some(term.next_wake(now, &self.context)),
@@ -230,12 +236,12 @@ impl Lease {
             Phase::Parting(parting) => Some(parting.next_wake(&self.context)),
             Phase::Over(_) => None,
         };
-        if wanted != self.armed {
-            self.armed = wanted;
-            self.epoch = Epoch(self.epoch.0 + 1);
-            if let Some(at) = wanted {
-                self.context.actions.push(Action::Wake { at, epoch: self.epoch });
-            }
+        let at = wanted.unwrap_or(Moment::END);
+        if at == self.armed {
+            return None;
         }
+        self.armed = at;
+        self.epoch = Epoch(self.epoch.0 + 1);
+        self.next_wake().map(|(at, epoch)| Action::Wake { at, epoch })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::context::{Context, InFlight};
+use super::context::{Context, InFlight, Step};
 use super::farewell::Parting;
 use super::term::Term;
 use super::{Action, Ending, Input, LeaseState, Phase};
@@ -15,6 +15,7 @@ use crate::token::{Nonce, Token};
 
 #[derive(Debug)]
 pub(super) struct Pursuit {
+    nonce: Nonce,
     asking: Option<InFlight>,
     next_at: Moment,
     /// Whether the store may have granted something that we do not know of.
@@ -50,8 +51,9 @@ struct Rival {
 }
 
 impl Pursuit {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(nonce: Nonce) -> Self {
         Self {
+            nonce,
             asking: None,
             next_at: Moment::ZERO,
             unsure: false,
@@ -77,7 +79,7 @@ impl Pursuit {
         }
     }
 
-    pub(super) fn step(mut self, clocks: Now, input: Input, ctx: &mut Context) -> Phase {
+    pub(super) fn step(mut self, clocks: Now, input: Input, ctx: &mut Step<'_>) -> Phase {
         let now = clocks.moment;
         match input {
             Input::Wish(_) => return self.give_up(now, ctx),
@@ -122,7 +124,7 @@ impl Pursuit {
         self.asking.is_some_and(|in_flight| in_flight.attempt == attempt)
     }
 
-    fn look_at_clock(&mut self, now: Moment, ctx: &mut Context) {
+    fn look_at_clock(&mut self, now: Moment, ctx: &mut Step<'_>) {
         if self.asking.is_some_and(|in_flight| now >= ctx.give_up_at(&in_flight)) {
             let limit = ctx.settings.attempt_timeout();
             self.lost_sight(now, format!("no answer within {limit:?}"), ctx);
@@ -132,8 +134,8 @@ impl Pursuit {
         }
     }
 
-    fn ask(&mut self, now: Moment, ctx: &mut Context) {
-        let claim = ctx.claim();
+    fn ask(&mut self, now: Moment, ctx: &mut Step<'_>) {
+        let claim = ctx.claim(self.nonce);
         let victim = match &self.obstacle {
             Obstacle::Somebody(rival) if rival.stale_at.is_some_and(|at| now >= at) => rival.token,
             _ => None,
@@ -153,7 +155,7 @@ impl Pursuit {
     }
 
     /// The lease is ours, unless the good news came too late to be true.
-    fn begin(&mut self, clocks: Now, sent: Moment, grant: &Grant, ctx: &mut Context) -> Option<Term> {
+    fn begin(&mut self, clocks: Now, sent: Moment, grant: &Grant, ctx: &mut Step<'_>) -> Option<Term> {
         let now = clocks.moment;
         let settings = ctx.settings.clone();
         let counted_from = if ctx.planted.has(Flaw::DeadlineFromReceipt) { now } else { sent };
@@ -191,7 +193,7 @@ impl Pursuit {
         if let_go || clocks.steady >= rival.earliest_end { Steady::ZERO } else { rival.latest_end }
     }
 
-    fn refused(&mut self, clocks: Now, sent: Moment, reply: Reply, ctx: &mut Context) {
+    fn refused(&mut self, clocks: Now, sent: Moment, reply: Reply, ctx: &mut Step<'_>) {
         let now = clocks.moment;
         self.failures = 0;
         if matches!(reply, Reply::Held(_) | Reply::Closed { .. }) {
@@ -213,7 +215,7 @@ impl Pursuit {
                 ctx.actions.push(Action::Enter);
             }
             Reply::TermOver => {
-                ctx.nonce = Nonce::new(ctx.rng.u128(..));
+                self.nonce = Nonce::new(ctx.rng.u128(..));
                 self.unsure = false;
                 self.next_at = now;
             }
@@ -228,7 +230,7 @@ impl Pursuit {
         }
     }
 
-    fn held(&mut self, clocks: Now, sent: Moment, held: Held, ctx: &mut Context) {
+    fn held(&mut self, clocks: Now, sent: Moment, held: Held, ctx: &mut Step<'_>) {
         let now = clocks.moment;
         let error = ctx.settings.clock_error();
         let stuck = held.remaining.is_none();
@@ -285,7 +287,7 @@ impl Pursuit {
         }
     }
 
-    fn lost_sight(&mut self, now: Moment, error: String, ctx: &mut Context) {
+    fn lost_sight(&mut self, now: Moment, error: String, ctx: &mut Step<'_>) {
         self.asking = None;
         self.unsure = true;
         self.failures += 1;
@@ -293,7 +295,7 @@ impl Pursuit {
         self.failed(error, ctx);
     }
 
-    fn failed(&mut self, error: String, ctx: &mut Context) {
+    fn failed(&mut self, error: String, ctx: &mut Step<'_>) {
         if !matches!(self.obstacle, Obstacle::Somebody(_)) {
             self.obstacle = Obstacle::Error;
         }
@@ -303,11 +305,11 @@ impl Pursuit {
         }
     }
 
-    fn give_up(self, now: Moment, ctx: &mut Context) -> Phase {
+    fn give_up(self, now: Moment, ctx: &mut Step<'_>) -> Phase {
         if !ctx.online || !(self.unsure || self.asking.is_some()) {
             return Phase::Over(Ending::GivenUp);
         }
-        let clean_up = Request::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: ctx.nonce };
+        let clean_up = Request::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: self.nonce };
         Phase::Parting(Parting::sent(now, clean_up, Ending::GivenUp, ctx))
     }
 }

@@ -1,6 +1,6 @@
 //! The term itself: renewing, doubting, and stopping in time.
 
-use super::context::{Context, InFlight};
+use super::context::{Context, InFlight, Step};
 use super::farewell::{Fall, Parting};
 use super::{Action, Ending, Input, LeaseState, Loss, Permission, Phase, ReleaseReason, Wish};
 use crate::event::Happening;
@@ -27,7 +27,7 @@ pub(super) struct Term {
     last_progress: Moment,
     /// Progress up to here is known to the store.
     progress_reported: Moment,
-    goodbye: Option<Goodbye>,
+    goodbye: Option<Box<Goodbye>>,
     /// Whether something was heard since the last renewal was sent that the next one will tell more about.
     heard_since: bool,
 }
@@ -64,7 +64,7 @@ impl Term {
         deadline: Moment,
         reading: ServerReading,
         not_before: Steady,
-        ctx: &mut Context,
+        ctx: &mut Step<'_>,
     ) -> Self {
         let now = clocks.moment;
         ctx.actions.push(Action::Deadline(deadline));
@@ -131,7 +131,7 @@ impl Term {
         at
     }
 
-    pub(super) fn step(mut self, clocks: Now, input: Input, ctx: &mut Context) -> Phase {
+    pub(super) fn step(mut self, clocks: Now, input: Input, ctx: &mut Step<'_>) -> Phase {
         let now = clocks.moment;
         if self.wait_out.is_some() && !self.waits(clocks) {
             self.wait_out = None;
@@ -225,7 +225,7 @@ impl Term {
         self.renewing.is_some_and(|in_flight| in_flight.attempt == attempt)
     }
 
-    pub(super) fn look_at_clock(&mut self, now: Moment, ctx: &mut Context) {
+    pub(super) fn look_at_clock(&mut self, now: Moment, ctx: &mut Step<'_>) {
         if let Trust::Deferred { until } = self.trust
             && now >= until
         {
@@ -264,7 +264,7 @@ impl Term {
     ///
     /// # Errors
     /// When the store's clock has jumped, so that its word about lease lengths is worth nothing.
-    pub(super) fn renewed(&mut self, now: Moment, server: ServerTime, ctx: &mut Context) -> Result<(), Loss> {
+    pub(super) fn renewed(&mut self, now: Moment, server: ServerTime, ctx: &mut Step<'_>) -> Result<(), Loss> {
         let sent = self.renewing.take().map_or(now, |in_flight| in_flight.sent);
         let settings = ctx.settings.clone();
         let reading = ServerReading { server, sent, received: now };
@@ -288,7 +288,7 @@ impl Term {
         Ok(())
     }
 
-    fn not_renewed(&mut self, now: Moment, error: String, ctx: &mut Context) {
+    fn not_renewed(&mut self, now: Moment, error: String, ctx: &mut Step<'_>) {
         self.renewing = None;
         self.failures += 1;
         self.next_renewal = now + ctx.backoff(self.failures);
@@ -296,7 +296,7 @@ impl Term {
         self.doubt(error, ctx);
     }
 
-    fn doubt(&mut self, error: String, ctx: &mut Context) {
+    fn doubt(&mut self, error: String, ctx: &mut Step<'_>) {
         if self.trust != Trust::Uncertain {
             self.trust = Trust::Uncertain;
             ctx.tell(Some(self.token), Happening::Uncertain { error });
@@ -309,7 +309,7 @@ impl Term {
         let patience = ctx.settings.max_drain().max(ctx.settings.stop_budget());
         let renew_until = if cancel_at > now { cancel_at + ctx.settings.stop_budget() } else { now + patience };
         let renew_until = self.goodbye.as_ref().map_or(renew_until, |goodbye| goodbye.renew_until.min(renew_until));
-        self.goodbye = Some(Goodbye { farewell, cancel_at, renew_until });
+        self.goodbye = Some(Box::new(Goodbye { farewell, cancel_at, renew_until }));
     }
 
     fn why_out_of_time(&self, now: Moment, ctx: &Context) -> Loss {
@@ -322,13 +322,13 @@ impl Term {
         }
     }
 
-    fn lose(self, now: Moment, loss: Loss, ctx: &mut Context) -> Phase {
+    fn lose(self, now: Moment, loss: Loss, ctx: &mut Step<'_>) -> Phase {
         ctx.tell(Some(self.token), Happening::Lost(loss.clone()));
         Phase::Falling(Fall::new(now, self, loss, ctx))
     }
 
     /// The work is over: nothing may start any more, and the lease can go.
-    fn part(self, now: Moment, farewell: Farewell, ctx: &mut Context) -> Phase {
+    fn part(self, now: Moment, farewell: Farewell, ctx: &mut Step<'_>) -> Phase {
         let holding = ctx.holding(self.token);
         let (reason, request) = match farewell {
             Farewell::Release(reason) => (reason, Request::Release { holding, ending: Ending::Released(reason) }),

@@ -14,6 +14,14 @@ use crate::event::{Event, Level};
 
 /// Makes a `tracing` event of an event. A field that does not apply is left out.
 pub(crate) fn emit(event: &Event) {
+    let wanted = match event.what.level() {
+        Level::Debug => tracing::event_enabled!(target: "tenure", tracing::Level::DEBUG),
+        Level::Info => tracing::event_enabled!(target: "tenure", tracing::Level::INFO),
+        Level::Warn => tracing::event_enabled!(target: "tenure", tracing::Level::WARN),
+    };
+    if !wanted {
+        return;
+    }
     let fields = event.fields();
     let text = |name: &str| fields.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str());
     let number = |name: &str| text(name).and_then(|value| value.parse::<u64>().ok());

@@ -23,15 +23,11 @@ use crate::token::Token;
 /// Everything that can be asked of a term is on its [`TermHandle`], which can be cloned and passed around; the term
 /// itself is the one thing that decides how long it is held.
 #[must_use = "dropping a term lets go of the lease"]
-pub struct Term {
-    granted: Granted,
-    handle: TermHandle,
-}
+pub struct Term(Granted);
 
 impl Term {
     pub(crate) fn new(granted: Granted) -> Self {
-        let handle = TermHandle(granted.shared().clone());
-        Self { granted, handle }
+        Self(granted)
     }
 
     /// Stops the work, waits until it is gone, lets go of the lease and waits until that is done.
@@ -42,8 +38,8 @@ impl Term {
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.
     pub async fn release(self) -> Result<(), Lost> {
-        let Self { granted, handle } = self;
-        drop(granted);
+        let handle = (*self).clone();
+        drop(self);
         handle.over().await;
         match handle.0.cause() {
             Some(Ending::Lost(_)) => Err(handle.lost_now()),
@@ -56,19 +52,19 @@ impl Deref for Term {
     type Target = TermHandle;
 
     fn deref(&self) -> &TermHandle {
-        &self.handle
+        self.0.handle()
     }
 }
 
 impl fmt::Debug for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.handle, f)
+        fmt::Debug::fmt(&**self, f)
     }
 }
 
 /// A term as seen by whoever works under it. Cheap to clone; it does not keep the lease.
 #[derive(Clone)]
-pub struct TermHandle(Arc<Shared>);
+pub struct TermHandle(pub(crate) Arc<Shared>);
 
 impl TermHandle {
     /// The number of this term. Pass it with every effect on the outside world and refuse smaller ones there.
@@ -219,9 +215,7 @@ impl TermHandle {
     }
 
     fn lost_now(&self) -> Lost {
-        // Work that looks at the clock may know before the keeper has said so.
-        let reason = self.0.cause().cloned().unwrap_or(Ending::Lost(Loss::Expired));
-        Lost { name: self.0.name.clone(), token: self.token(), reason }
+        Lost { name: self.0.name.clone(), token: self.token(), reason: self.0.presumed_cause() }
     }
 }
 

@@ -26,9 +26,9 @@ const BACKSTOP: Duration = Duration::from_millis(100);
 /// How often it is looked at where the kernel does not tell.
 const UNTOLD: Duration = Duration::from_millis(10);
 
-/// For how long after a wake-up the change may not be there yet, and how long to wait between looks.
-const SETTLING: Duration = Duration::from_millis(10);
-const GLANCE: Duration = Duration::from_micros(100);
+/// After a wake-up the change may not be there yet: the first and the last pause between looks, each twice the one before.
+const FIRST_GLANCE: Duration = Duration::from_micros(30);
+const LAST_GLANCE: Duration = Duration::from_millis(4);
 
 /// How many announcements may wait for a slow reader before the thread waits, too.
 const BACKLOG: usize = 1_024;
@@ -98,7 +98,7 @@ impl Ear {
     }
 
     fn listen(&mut self, sender: &mpsc::Sender<Heard>) {
-        let mut glance_until = Instant::now();
+        let mut glance = LAST_GLANCE;
         while !sender.is_closed() && self.file.is_in_place() {
             match self.hear() {
                 Ok(heard) => {
@@ -111,10 +111,11 @@ impl Ear {
                 // Whoever listens subscribes again, and hears then what is wrong.
                 Err(_) => return,
             }
-            if Instant::now() < glance_until {
-                std::thread::sleep(GLANCE);
+            if glance < LAST_GLANCE {
+                std::thread::sleep(glance);
+                glance *= 2;
             } else if self.wait() {
-                glance_until = Instant::now() + SETTLING;
+                glance = FIRST_GLANCE;
             }
         }
     }

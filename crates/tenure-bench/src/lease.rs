@@ -1,0 +1,438 @@
+//! One lease and many.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tenure::lease::LeaseSettings;
+use tenure::{Tenure, Term};
+use tenure_testbed::RedisServer;
+
+use crate::measure::{median, micros, millis, probe, quantile, resident, thread_cpu};
+use crate::raw_redis::RawRedis;
+use crate::raw_sqlite::{RawFile, RawSqlite};
+use crate::table::{Bar, Row, Table};
+
+/// As many as the keeper puts into one batch.
+const BATCH: usize = 512;
+
+/// How often everything is repeated.
+#[derive(Clone, Copy)]
+struct Size {
+    rounds: usize,
+    pairs: usize,
+    hand_overs: usize,
+    leases: usize,
+    many: usize,
+    seconds: u64,
+    crashes: usize,
+}
+
+const FULL: Size =
+    Size { rounds: 5, pairs: 2_000, hand_overs: 300, leases: 10_000, many: 100_000, seconds: 12, crashes: 200 };
+const QUICK: Size =
+    Size { rounds: 3, pairs: 200, hand_overs: 50, leases: 2_000, many: 10_000, seconds: 2, crashes: 20 };
+
+/// A store under test: a URL, and whatever has to stay alive for it.
+enum Place {
+    Redis(RedisServer),
+    Sqlite(TempDir),
+}
+
+impl Place {
+    fn url(&self) -> String {
+        match self {
+            Self::Redis(server) => server.url(),
+            Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("bench.db").display()),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Redis(_) => "Redis",
+            Self::Sqlite(_) => "SQLite",
+        }
+    }
+}
+
+pub fn run(quick: bool) -> Result<Table, Box<dyn Error>> {
+    let size = if quick { QUICK } else { FULL };
+    let mut table = Table::new("lease");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        for place in [Place::Redis(RedisServer::start()), Place::Sqlite(tempfile::tempdir()?)] {
+            eprintln!("{}:", place.name());
+            pairs(&place, size, &mut table).await?;
+            hand_overs(&place, size, &mut table).await?;
+            renewals(&place, size, &mut table).await?;
+            crashes(&place, size, &mut table).await?;
+            at_rest(&place, size, &mut table).await?;
+            memory(&place, size, &mut table).await?;
+        }
+        Ok::<(), Box<dyn Error>>(())
+    })?;
+    Ok(table)
+}
+
+async fn connect(url: &str, name: &str) -> Result<Tenure, Box<dyn Error>> {
+    Ok(Tenure::builder(url).name(name)?.bootstrap().connect().await?)
+}
+
+/// Acquire and release, one after the other.
+async fn pairs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let tenure = connect(&place.url(), "bench").await?;
+    let (mut values, mut raws) = (Vec::new(), Vec::new());
+    let mut raw = Raw::open(place).await?;
+    for _ in 0..=size.rounds {
+        raws.push(raw.pairs(size.pairs).await?);
+        let mut spans = Vec::with_capacity(size.pairs);
+        for _ in 0..size.pairs {
+            let start = Instant::now();
+            tenure.lease("pair").acquire().await?.release().await?;
+            spans.push(micros(start.elapsed()));
+        }
+        values.push(median(spans));
+    }
+    // The first round warms up.
+    table.add(Row {
+        name: format!("{}: acquire + release", place.name()),
+        value: median(values.split_off(1)),
+        raw: Some(median(raws.split_off(1))),
+        unit: "µs",
+        bar: Bar::RatioAtMost(1.3),
+    });
+    tenure.shutdown().await;
+    Ok(())
+}
+
+/// From a release to the moment when whoever waited has the lease.
+async fn hand_overs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let (one, two) = (connect(&place.url(), "one").await?, connect(&place.url(), "two").await?);
+    let mut raw = Raw::open(place).await?;
+    let (mut values, mut raws) = (Vec::new(), Vec::new());
+    for _ in 0..=size.rounds {
+        let mut spans: Vec<f64> = raw.hand_overs(size.hand_overs).await?.into_iter().map(micros).collect();
+        raws.push(quantile(&mut spans, 0.99));
+        let mut spans = Vec::with_capacity(size.hand_overs);
+        let (mut holder, mut waiter) = (&one, &two);
+        let mut term = holder.lease("hand-over").acquire().await?;
+        for _ in 0..size.hand_overs {
+            let waiting = tokio::spawn({
+                let tenure = waiter.clone();
+                async move {
+                    let term = tenure.lease("hand-over").acquire().await;
+                    (term, Instant::now())
+                }
+            });
+            // It has asked, and waits.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let start = Instant::now();
+            term.release().await?;
+            let (next, now) = waiting.await?;
+            spans.push(micros(now - start));
+            term = next?;
+            std::mem::swap(&mut holder, &mut waiter);
+        }
+        term.release().await?;
+        values.push(quantile(&mut spans, 0.99));
+    }
+    table.add(Row {
+        name: format!("{}: hand-over, p99", place.name()),
+        value: median(values.split_off(1)),
+        raw: Some(median(raws.split_off(1))),
+        unit: "µs",
+        bar: Bar::RatioAtMost(1.5),
+    });
+    one.shutdown().await;
+    two.shutdown().await;
+    Ok(())
+}
+
+/// How many renewals a second go through when they are due that fast, beside the raw pipelined rate.
+async fn renewals(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let mut raw = Raw::open(place).await?;
+    let (mut values, mut raws) = (Vec::new(), Vec::new());
+    for round in 0..=size.rounds {
+        let rate = raw.renewal_rate(size.leases, round).await?;
+        // Due at 0.9 of the raw rate: a keeper that cannot do it falls behind, and its leases are lost.
+        let interval = Duration::from_secs_f64(size.leases as f64 / (0.9 * rate));
+        let settings = LeaseSettings::builder()
+            .ttl(Duration::from_secs(30))
+            .renew_every(interval)
+            .attempt_timeout(interval)
+            .build()?;
+        let renewed = Arc::new(AtomicU64::new(0));
+        let counter = renewed.clone();
+        let tenure = Tenure::builder(&place.url())
+            .name("renewing")?
+            .bootstrap()
+            .on_event(move |event| {
+                if event.what.name() == "lease.renewed" {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+            .connect()
+            .await?;
+        let terms = acquire_many(&tenure, "renew", size.leases, settings).await?;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let (before, start) = (renewed.load(Ordering::Relaxed), Instant::now());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let done = renewed.load(Ordering::Relaxed) - before;
+        values.push(done as f64 / start.elapsed().as_secs_f64());
+        raws.push(rate);
+        drop(terms);
+        tenure.shutdown().await;
+    }
+    table.add(Row {
+        name: format!("{}: renewing {} leases", place.name(), size.leases),
+        value: median(values.split_off(1)),
+        raw: Some(median(raws.split_off(1))),
+        unit: "/s",
+        bar: Bar::RatioAtLeast(0.8),
+    });
+    Ok(())
+}
+
+/// How long after a dead holder's ttl somebody who waits has the lease, beside a thread that only sleeps until then.
+async fn crashes(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let ttl = Duration::from_millis(1_000);
+    let waiter = connect(&place.url(), "waiter").await?;
+    let mut late = Vec::new();
+    let mut moments = Vec::new();
+    let mut waiting = Vec::new();
+    // A holder that is killed: its runtime, its keeper and its connection are there no more. Its keeper is told nothing.
+    for number in 0..size.crashes {
+        let name = format!("crashed-{number}");
+        let held = Raw::hold(place, &name, ttl).await?;
+        moments.push(held);
+        let tenure = waiter.clone();
+        waiting.push(tokio::spawn(async move {
+            let term = tenure.lease(&name).acquire().await;
+            (term, Instant::now())
+        }));
+        tokio::time::sleep(Duration::from_millis(7)).await;
+    }
+    let probe = probe(moments.clone());
+    let mut terms = Vec::new();
+    for (task, gone) in waiting.into_iter().zip(moments) {
+        let (term, now) = task.await?;
+        late.push(millis(now.saturating_duration_since(gone)));
+        terms.push(term?);
+    }
+    let mut lag = probe.join().map_err(|_| "the probe has ended")?;
+    table.add(Row {
+        name: format!("{}: crash take-over, late beyond the ttl, p99", place.name()),
+        value: quantile(&mut late, 0.99),
+        raw: Some(quantile(&mut lag, 0.99)),
+        unit: "ms",
+        // The jitter where expiry is awaited is 25 ms at most.
+        bar: Bar::BeyondRaw(30.0),
+    });
+    drop(terms);
+    waiter.shutdown().await;
+    Ok(())
+}
+
+/// The keeper's processor time with many leases and nothing going on.
+async fn at_rest(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let tenure = connect(&place.url(), "resting").await?;
+    let terms = acquire_many(&tenure, "rest", size.leases, LeaseSettings::default()).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (before, start) = (thread_cpu("tenure-keeper")?, Instant::now());
+    tokio::time::sleep(Duration::from_secs(size.seconds)).await;
+    let used = thread_cpu("tenure-keeper")? - before;
+    table.add(Row {
+        name: format!("{}: keeper thread, {} leases of 30 s", place.name(), size.leases),
+        value: 100.0 * used / start.elapsed().as_secs_f64(),
+        raw: None,
+        unit: "% of a core",
+        bar: Bar::AtMost(2.0),
+    });
+    drop(terms);
+    tenure.shutdown().await;
+    Ok(())
+}
+
+/// Memory of the client for each lease that it holds.
+async fn memory(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    // In a process of its own: what others have left behind would hide what this takes.
+    let child = std::process::Command::new(std::env::current_exe()?)
+        .args(["memory", &place.url(), &size.many.to_string()])
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    let used: f64 = String::from_utf8(child.stdout)?.trim().parse()?;
+    table.add(Row {
+        name: format!("{}: client memory per held lease, {} held", place.name(), size.many),
+        value: used / size.many as f64,
+        raw: None,
+        unit: "bytes",
+        bar: Bar::AtMost(600.0),
+    });
+    Ok(())
+}
+
+/// Holds so many leases, and returns how many bytes that took.
+pub fn hold(url: &str, count: usize) -> Result<f64, Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let tenure = connect(url, "holding").await?;
+        // A first crowd, so that what is allocated once is not counted.
+        let _first = acquire_many(&tenure, "warm", 1_000, LeaseSettings::default()).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = resident()?;
+        let terms = acquire_many(&tenure, "many", count, LeaseSettings::default()).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let used = resident()? - before;
+        drop(terms);
+        tenure.shutdown().await;
+        Ok(used)
+    })
+}
+
+async fn acquire_many(
+    tenure: &Tenure,
+    prefix: &str,
+    count: usize,
+    settings: LeaseSettings,
+) -> Result<Vec<Term>, Box<dyn Error>> {
+    let mut terms = Vec::with_capacity(count);
+    // In groups, so that what the asking itself takes is small.
+    for group in (0..count).collect::<Vec<_>>().chunks(BATCH) {
+        let claims = group.iter().map(|number| {
+            tenure.lease(&format!("{prefix}-{number:06}")).settings(settings).acquire()
+        });
+        for term in futures_util::future::join_all(claims).await {
+            terms.push(term?);
+        }
+    }
+    Ok(terms)
+}
+
+/// The raw store.
+enum Raw {
+    Redis(Box<RawRedis>),
+    Sqlite(RawSqlite, TempDir),
+}
+
+impl Raw {
+    async fn open(place: &Place) -> Result<Self, Box<dyn Error>> {
+        match place {
+            Place::Redis(server) => {
+                connect(&place.url(), "entering").await?.shutdown().await;
+                Ok(Self::Redis(Box::new(RawRedis::connect(server).await?)))
+            }
+            Place::Sqlite(_) => {
+                let folder = tempfile::tempdir()?;
+                Ok(Self::Sqlite(RawSqlite::open(&folder.path().join("raw.db"))?, folder))
+            }
+        }
+    }
+
+    /// The median of so many acquisitions and releases.
+    async fn pairs(&mut self, count: usize) -> Result<f64, Box<dyn Error>> {
+        let mut spans = Vec::with_capacity(count);
+        for _ in 0..count {
+            let start = Instant::now();
+            match self {
+                Self::Redis(raw) => {
+                    let token = raw.acquire("lease:raw-pair", "raw").await?;
+                    raw.release("lease:raw-pair", "raw", &token).await?;
+                }
+                Self::Sqlite(raw, _) => {
+                    let token = raw.call(|file| file.acquire("lease:raw-pair")).await?;
+                    raw.call(move |file| file.release("lease:raw-pair", token)).await?;
+                }
+            }
+            spans.push(micros(start.elapsed()));
+        }
+        Ok(median(spans))
+    }
+
+    async fn hand_overs(&mut self, count: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
+        match self {
+            Self::Redis(raw) => raw.hand_overs(count).await,
+            Self::Sqlite(raw, folder) => hand_overs_in_file(raw, &folder.path().join("raw.db"), count).await,
+        }
+    }
+
+    async fn renewal_rate(&mut self, count: usize, round: usize) -> Result<f64, Box<dyn Error>> {
+        let keys: Vec<String> = (0..count).map(|number| format!("lease:raw-{round}-{number:06}")).collect();
+        let took = match self {
+            Self::Redis(raw) => {
+                let mut leases = Vec::with_capacity(count);
+                for key in keys {
+                    let token = raw.acquire(&key, "raw").await?;
+                    leases.push((key, token));
+                }
+                raw.renew("raw", &leases, BATCH).await?;
+                raw.renew("raw", &leases, BATCH).await?
+            }
+            Self::Sqlite(raw, _) => {
+                let all = keys.clone();
+                raw.call(move |file| file.fill(&all)).await?;
+                let batches: Vec<Vec<String>> = keys.chunks(BATCH).map(<[String]>::to_vec).collect();
+                let start = Instant::now();
+                for batch in batches {
+                    raw.call(move |file| file.renew(&batch)).await?;
+                }
+                start.elapsed()
+            }
+        };
+        Ok(count as f64 / took.as_secs_f64())
+    }
+
+    /// A lease whose holder is gone without a word, and when it ends.
+    async fn hold(place: &Place, name: &str, ttl: Duration) -> Result<Instant, Box<dyn Error>> {
+        match place {
+            Place::Redis(server) => {
+                let key = format!("lease:{name}");
+                server.command(&["SET", &key, "gone", "NX", "PX", &ttl.as_millis().to_string()]);
+                Ok(Instant::now() + ttl)
+            }
+            Place::Sqlite(folder) => hold_in_file(&folder.path().join("bench.db"), name, ttl),
+        }
+    }
+}
+
+/// From a release to the moment when somebody who watches the file has the lease, so many times.
+async fn hand_overs_in_file(raw: &RawSqlite, path: &Path, count: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
+    const KEY: &str = "lease:raw-hand-over";
+    let mut spans = Vec::with_capacity(count);
+    let mut other = RawFile::again(path)?;
+    for _ in 0..count {
+        let token = raw.call(|file| file.acquire(KEY)).await?;
+        let (watches, watched) = std::sync::mpsc::channel();
+        let (taken, takes) = tokio::sync::oneshot::channel();
+        let waiter = std::thread::spawn(move || {
+            let token = other.take_when_written(KEY, &watches);
+            // Whoever waits has not gone.
+            let _ = taken.send(token);
+            other
+        });
+        watched.recv()?;
+        let start = Instant::now();
+        raw.call(move |file| file.release(KEY, token)).await?;
+        takes.await??;
+        spans.push(start.elapsed());
+        other = waiter.join().map_err(|_| "the waiting thread has ended")?;
+    }
+    Ok(spans)
+}
+
+/// Writes a lease of a holder that is gone.
+fn hold_in_file(path: &Path, name: &str, ttl: Duration) -> Result<Instant, Box<dyn Error>> {
+    let connection = rusqlite::Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(10))?;
+    let epoch: i64 = connection.query_row("SELECT epoch FROM host", [], |row| row.get(0))?;
+    let uptime = std::fs::read_to_string("/proc/uptime")?;
+    let seconds: f64 = uptime.split_whitespace().next().ok_or("no uptime")?.parse()?;
+    let expires = epoch + (seconds * 1e6) as i64 + i64::try_from(ttl.as_micros())?;
+    connection.execute(
+        "INSERT INTO leases (namespace, key, holder, expires) VALUES ('', ?1, 'gone', ?2)",
+        rusqlite::params![format!("lease:{name}"), expires],
+    )?;
+    Ok(Instant::now() + ttl)
+}

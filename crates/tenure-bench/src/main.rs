@@ -1,0 +1,63 @@
+//! Tenure measured against the raw store, in the same run: `cargo xtask bench NAME`.
+//!
+//! Machines differ and are noisy, so every row is a ratio: raw and Tenure take turns, and medians are compared. The last
+//! line on stdout is JSON, for machines.
+
+mod lease;
+mod measure;
+mod raw_redis;
+mod raw_sqlite;
+mod table;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Tenure against the raw store, in the same run
+
+Usage: tenure-bench NAME [--quick]
+
+  lease      one lease and many, on Redis and on SQLite
+
+  --quick    fewer repetitions: to see that it runs, not to be believed";
+
+/// How a program that was called wrongly ends, as in `sysexits.h`.
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let quick = match words.as_slice() {
+        ["lease"] => false,
+        ["lease", "--quick"] => true,
+        // What `lease` runs to see how much memory leases take.
+        ["memory", url, count] => {
+            return match count.parse().map_err(Into::into).and_then(|count| lease::hold(url, count)) {
+                Ok(bytes) => {
+                    println!("{bytes}");
+                    ExitCode::SUCCESS
+                }
+                Err(error) => failed(&*error),
+            };
+        }
+        ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{HELP}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    match lease::run(quick) {
+        Ok(table) => {
+            table.print();
+            if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => failed(&*error),
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("tenure-bench: {error}");
+    ExitCode::FAILURE
+}

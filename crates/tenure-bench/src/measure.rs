@@ -1,0 +1,58 @@
+//! Numbers out of a noisy machine.
+
+use std::time::{Duration, Instant};
+
+/// The middle one.
+pub fn median(mut numbers: Vec<f64>) -> f64 {
+    quantile(&mut numbers, 0.5)
+}
+
+/// The one that this part of the others does not exceed.
+pub fn quantile(numbers: &mut [f64], part: f64) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let at = ((numbers.len() as f64 - 1.0) * part).round() as usize;
+    numbers.get(at).copied().unwrap_or(f64::NAN)
+}
+
+pub fn micros(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e6
+}
+
+pub fn millis(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e3
+}
+
+/// Bytes of memory that this process has in use.
+pub fn resident() -> std::io::Result<f64> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: f64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(f64::NAN);
+    Ok(pages * 4096.0)
+}
+
+/// Seconds of processor time that the threads of this name have used.
+pub fn thread_cpu(name: &str) -> std::io::Result<f64> {
+    let mut ticks = 0.0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        // A thread may end between the listing and the look.
+        let Ok(comm) = std::fs::read_to_string(task.join("comm")) else { continue };
+        if comm.trim_end() != name {
+            continue;
+        }
+        // Nanoseconds on the processor, nanoseconds waiting for one, time slices.
+        let schedstat = std::fs::read_to_string(task.join("schedstat"))?;
+        ticks += schedstat.split_whitespace().next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN);
+    }
+    Ok(ticks / 1e9)
+}
+
+/// How late a thread is that does nothing but sleep, at every one of these moments.
+pub fn probe(moments: Vec<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
+    std::thread::spawn(move || {
+        let late = |at: Instant| {
+            std::thread::sleep(at.saturating_duration_since(Instant::now()));
+            millis(Instant::now().saturating_duration_since(at))
+        };
+        moments.into_iter().map(late).collect()
+    })
+}

@@ -1,0 +1,124 @@
+//! The raw store: the same scripts, called by hand with the same client.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Pipeline, Value};
+use tenure_testbed::RedisServer;
+
+const PRELUDE: &str = include_str!("../../tenure/src/store/redis/scripts/prelude.lua");
+const ACQUIRE: &str = include_str!("../../tenure/src/store/redis/scripts/acquire.lua");
+const RENEW: &str = include_str!("../../tenure/src/store/redis/scripts/renew.lua");
+const RELEASE: &str = include_str!("../../tenure/src/store/redis/scripts/release.lua");
+const CHANNEL: &str = "raw:announcements";
+
+/// A connection, and what the scripts are called on it.
+#[derive(Clone)]
+pub struct RawRedis {
+    client: Client,
+    connection: MultiplexedConnection,
+    acquire: String,
+    renew: String,
+    release: String,
+    generation: (String, String),
+}
+
+impl RawRedis {
+    /// Connects to a server that Tenure has entered.
+    pub async fn connect(server: &RedisServer) -> Result<Self, Box<dyn Error>> {
+        let client = Client::open(server.url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut digests = Vec::new();
+        for script in [ACQUIRE, RENEW, RELEASE] {
+            let source = format!("{PRELUDE}\n{script}");
+            digests.push(redis::cmd("SCRIPT").arg("LOAD").arg(source).query_async::<String>(&mut connection).await?);
+        }
+        let mut record = redis::cmd("HMGET");
+        record.arg("tenure:ns").arg("generation").arg("stamp");
+        let generation = record.query_async(&mut connection).await?;
+        let mut digests = digests.into_iter();
+        let mut next = || digests.next().unwrap_or_default();
+        Ok(Self { client, connection, acquire: next(), renew: next(), release: next(), generation })
+    }
+
+    /// Grants the lease and returns its token.
+    pub async fn acquire(&mut self, lease: &str, holder: &str) -> Result<String, Box<dyn Error>> {
+        let (generation, stamp) = &self.generation;
+        let nonce = format!("{:032x}", fastrand::u128(..));
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.acquire).arg(3).arg(lease).arg(format!("tenure:term:{{{lease}}}")).arg("tenure:ns");
+        command.arg(generation).arg(stamp).arg(holder).arg(nonce).arg(30_000).arg("").arg("").arg(0);
+        let answer: Vec<Value> = command.query_async(&mut self.connection).await?;
+        match answer.get(1) {
+            Some(Value::BulkString(token)) => Ok(String::from_utf8(token.clone())?),
+            _ => Err(format!("{lease} was not granted: {answer:?}").into()),
+        }
+    }
+
+    pub async fn release(&mut self, lease: &str, holder: &str, token: &str) -> Result<(), Box<dyn Error>> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.release).arg(2).arg(lease).arg(format!("tenure:term:{{{lease}}}"));
+        command.arg(holder).arg(token).arg("").arg("released voluntary").arg(lease).arg(CHANNEL);
+        let _: Value = command.query_async(&mut self.connection).await?;
+        Ok(())
+    }
+
+    /// Renews all of these, pipelined in batches, and returns how long it took.
+    pub async fn renew(
+        &mut self,
+        holder: &str,
+        leases: &[(String, String)],
+        batch: usize,
+    ) -> Result<Duration, Box<dyn Error>> {
+        let start = Instant::now();
+        for chunk in leases.chunks(batch) {
+            let mut pipeline = Pipeline::with_capacity(chunk.len());
+            for (lease, token) in chunk {
+                let mut command = redis::cmd("EVALSHA");
+                command.arg(&self.renew).arg(3).arg(lease).arg(format!("tenure:term:{{{lease}}}")).arg("tenure:ns");
+                command.arg(holder).arg(token).arg(30_000).arg("");
+                pipeline.add_command(command);
+            }
+            let answers: Vec<Value> = pipeline.query_async(&mut self.connection).await?;
+            if answers.len() != chunk.len() {
+                return Err("a renewal was not answered".into());
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    /// From a release to the moment when somebody who was told of it has the lease, so many times.
+    pub async fn hand_overs(&mut self, count: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
+        let mut pubsub = self.client.get_async_pubsub().await?;
+        pubsub.subscribe(CHANNEL).await?;
+        let mut messages = pubsub.into_on_message();
+        let mut other = self.clone();
+        other.connection = self.client.get_multiplexed_async_connection().await?;
+        let lease = "lease:raw-hand-over";
+        let mut token = self.acquire(lease, "raw-1").await?;
+        let mut spans = Vec::with_capacity(count);
+        for _ in 0..count {
+            let waiting = tokio::spawn(async move {
+                let told = messages.next().await.is_some();
+                let next = other.acquire(lease, "raw-2").await.map_err(|error| error.to_string());
+                let now = Instant::now();
+                (told, next, now, other, messages)
+            });
+            let start = Instant::now();
+            self.release(lease, "raw-1", &token).await?;
+            let (told, next, now, returned, stream) = waiting.await?;
+            if !told {
+                return Err("the subscription has ended".into());
+            }
+            (other, messages) = (returned, stream);
+            spans.push(now - start);
+            other.release(lease, "raw-2", &next?).await?;
+            messages.next().await;
+            token = self.acquire(lease, "raw-1").await?;
+        }
+        self.release(lease, "raw-1", &token).await?;
+        Ok(spans)
+    }
+}
