@@ -301,9 +301,8 @@ async fn acquire_many(
     let mut terms = Vec::with_capacity(count);
     // In groups, so that what the asking itself takes is small.
     for group in (0..count).collect::<Vec<_>>().chunks(BATCH) {
-        let claims = group.iter().map(|number| {
-            tenure.lease(&format!("{prefix}-{number:06}")).settings(settings).acquire()
-        });
+        let claims =
+            group.iter().map(|number| tenure.lease(&format!("{prefix}-{number:06}")).settings(settings).acquire());
         for term in futures_util::future::join_all(claims).await {
             terms.push(term?);
         }

@@ -60,8 +60,10 @@ impl RawFile {
         let floor: i64 =
             tx.prepare_cached("SELECT generation, floor FROM namespace")?.query_row([], |row| row.get(1))?;
         let _found = tx.prepare_cached("SELECT * FROM leases WHERE key = ?1")?.exists([key])?;
-        tx.prepare_cached("INSERT OR REPLACE INTO leases VALUES (?1, 'raw', ?2, ?3, ?4, ?2, 'silently', ?2, ?3, 'raw')")?
-            .execute(params![key, 1_794_000_000_000_000_i64, floor + 1, nonce])?;
+        tx.prepare_cached(
+            "INSERT OR REPLACE INTO leases VALUES (?1, 'raw', ?2, ?3, ?4, ?2, 'silently', ?2, ?3, 'raw')",
+        )?
+        .execute(params![key, 1_794_000_000_000_000_i64, floor + 1, nonce])?;
         tx.prepare_cached("UPDATE namespace SET floor = ?1")?.execute([floor + 1])?;
         tx.commit()?;
         Ok(floor + 1)
@@ -76,7 +78,8 @@ impl RawFile {
             "INSERT OR REPLACE INTO leases VALUES (?1, NULL, NULL, ?2, ?3, ?4, 'released', ?4, ?2, 'raw')",
         )?
         .execute(params![key, token, nonce, 1_794_000_000_000_000_i64])?;
-        tx.prepare_cached("INSERT INTO announcements (text) VALUES (?1)")?.execute([format!("released {token} {key}")])?;
+        tx.prepare_cached("INSERT INTO announcements (text) VALUES (?1)")?
+            .execute([format!("released {token} {key}")])?;
         tx.prepare_cached("DELETE FROM announcements WHERE number <= ?1")?.execute([tx.last_insert_rowid() - 4_096])?;
         tx.commit()
     }
@@ -105,8 +108,10 @@ impl RawFile {
     pub fn fill(&mut self, keys: &[String]) -> rusqlite::Result<()> {
         let tx = self.0.transaction()?;
         for key in keys {
-            tx.prepare_cached("INSERT OR REPLACE INTO leases VALUES (?1, 'raw', 1, 1, 'nonce', 1, 'silently', 1, 1, '')")?
-                .execute([key])?;
+            tx.prepare_cached(
+                "INSERT OR REPLACE INTO leases VALUES (?1, 'raw', 1, 1, 'nonce', 1, 'silently', 1, 1, '')",
+            )?
+            .execute([key])?;
         }
         tx.commit()
     }

@@ -410,9 +410,6 @@ impl<'a> Parts<'a> {
     }
 
     fn held(&mut self, held: &'a mut Held) {
-        // KNOWN 1: without a namespace record the ledger knows no bound and Redis knows the longest ttl.
-        held.max_ttl = held.max_ttl.min(LONG[2]);
-        held.remaining = held.remaining.map(|remaining| remaining.min(LONG[2]));
         self.tokens.extend(held.token.as_mut());
         self.left.extend(held.remaining.as_mut());
         self.idle.extend(held.idle.as_mut());
@@ -641,17 +638,15 @@ impl<'a> Run<'a> {
         // Where something ends soon, nothing else may be asked before it has.
         let mut rest = batch;
         while let Some(first) = rest.first() {
-            // KNOWN 2: on Redis `Members` sees what later requests of its batch have done.
-            let short = |ask: &Wish| uses_short_span(ask) || matches!(ask, Wish::Members);
             let soon = self.longest_ttl() < SLACK;
-            let count = if soon { 1 } else { rest.iter().position(short).map_or(rest.len(), |at| at + 1) };
+            let count = if soon { 1 } else { rest.iter().position(uses_short_span).map_or(rest.len(), |at| at + 1) };
             let (now, later) = rest.split_at(count);
             rest = later;
             if takes_over_after_short(first) || now.iter().any(takes_over_after_short) {
                 tokio::time::sleep(BEYOND_SHORT).await;
             }
             self.submit_together(at, client, now).await?;
-            if soon || now.iter().any(short) {
+            if soon || now.iter().any(uses_short_span) {
                 tokio::time::sleep(BEYOND_SHORT).await;
             }
         }
@@ -813,10 +808,7 @@ impl<'a> Run<'a> {
         let outcome = self.clients[0].theirs.submit(vec![Request::Announce(last.clone())], LIMIT).await;
         assert_eq!(outcome, [Outcome::Answered(Reply::Done)]);
         let Some(subscription) = &mut self.subscription else { return Ok(()) };
-        let mut ours = std::mem::take(&mut self.announcements);
-        // KNOWN 3: the ledger announces that an instance leaves of which nothing has been heard for too long.
-        ours.retain(|announcement| !matches!(announcement, Announcement::Left { .. }));
-        let mut ours = ours.into_iter();
+        let mut ours = std::mem::take(&mut self.announcements).into_iter();
         loop {
             let heard = match tokio::time::timeout(LIMIT, subscription.next()).await {
                 Ok(Heard::Announced(heard)) => heard,
@@ -824,9 +816,6 @@ impl<'a> Run<'a> {
             };
             if heard == last {
                 break;
-            }
-            if matches!(heard, Announcement::Left { .. }) {
-                continue;
             }
             let expected = ours.next();
             let aligned = match (&heard, &expected) {

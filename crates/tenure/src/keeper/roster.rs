@@ -11,9 +11,7 @@ use super::shared::Shared;
 use super::timers::Timers;
 use super::{AcquireError, Claim, Granted, LeaseId, Mode, Question, Ticket};
 use crate::event::{Event, Happening};
-use crate::lease::{
-    Action, Attempt, Ending, Input, Lease, LeaseSettings, Loss, Permission, ReleaseReason, Wish,
-};
+use crate::lease::{Action, Attempt, Ending, Input, Lease, LeaseSettings, Loss, Permission, ReleaseReason, Wish};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
     Announcement, Continuity, ErrorKind, NamespaceMemory, Outcome, Reply, Request, StoreError, TermNote,

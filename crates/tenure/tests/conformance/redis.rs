@@ -12,8 +12,13 @@ use tenure_testbed::{RedisServer, Release, Reply, servers};
 struct Redis {
     server: RedisServer,
     started: Mutex<Instant>,
-    /// Keys as the server dumped them, with what was left of their ttl.
-    remembered: Mutex<BTreeMap<Vec<u8>, (Vec<u8>, i64)>>,
+    remembered: Mutex<BTreeMap<Vec<u8>, Dump>>,
+}
+
+/// A key as the server dumped it, with what was left of its ttl.
+struct Dump {
+    contents: Vec<u8>,
+    ttl: i64,
 }
 
 impl Redis {
@@ -32,17 +37,17 @@ impl Redis {
         for key in self.server.command(&["KEYS", "*"]).as_array() {
             let key = bytes(key);
             let ttl = self.server.command(&[b"PTTL", key.as_slice()]).as_int().max(0);
-            let dump = bytes(&self.server.command(&[b"DUMP", key.as_slice()]));
-            remembered.insert(key, (dump, ttl));
+            let contents = bytes(&self.server.command(&[b"DUMP", key.as_slice()]));
+            remembered.insert(key, Dump { contents, ttl });
         }
         *self.remembered.lock().unwrap() = remembered;
     }
 
     fn restore(&self) {
         self.server.command(&["FLUSHALL"]);
-        for (key, (dump, ttl)) in self.remembered.lock().unwrap().iter() {
+        for (key, Dump { contents, ttl }) in self.remembered.lock().unwrap().iter() {
             let ttl = ttl.to_string().into_bytes();
-            assert_eq!(self.server.command(&[&b"RESTORE"[..], key, &ttl, dump]), Reply::text("OK"));
+            assert_eq!(self.server.command(&[&b"RESTORE"[..], key, &ttl, contents]), Reply::text("OK"));
         }
     }
 

@@ -31,10 +31,9 @@ async fn work_that_blocks_every_thread_of_the_runtime_does_not_stop_renewals() {
 async fn a_listener_that_never_returns_holds_up_nothing() {
     let server = RedisServer::start();
     let bystander = Bystander::at(&server.url()).await;
-    let gate = std::sync::Arc::new(Mutex::new(()));
-    let shut = gate.lock().unwrap();
-    let waits = gate.clone();
-    let builder = builder(&server.url(), "alice", TTL).on_event(move |_| drop(waits.lock().unwrap()));
+    let (shut, gate) = std::sync::mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let builder = builder(&server.url(), "alice", TTL).on_event(move |_| drop(gate.lock().unwrap().recv()));
     let tenure = builder.connect().await.unwrap();
     let term = tenure.lease("job").ttl(TTL).acquire().await.unwrap();
     let start = Instant::now();

@@ -24,8 +24,13 @@ impl Ledger {
         Reply::Done
     }
 
-    pub(super) fn leave(&mut self, instance: &InstanceId, announcements: &mut Vec<Announcement>) -> Reply {
-        if self.members.remove(instance).is_some() {
+    pub(super) fn leave(
+        &mut self,
+        now: ServerTime,
+        instance: &InstanceId,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        if self.members.remove(instance).is_some_and(|beat| beat.expires > now) {
             announcements.push(Announcement::Left { instance: instance.clone() });
         }
         Reply::Done

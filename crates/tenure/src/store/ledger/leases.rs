@@ -212,7 +212,7 @@ impl Ledger {
     }
 
     pub(super) fn inspect(&self, now: ServerTime, name: &LeaseName) -> Reply {
-        let max_ttl = self.namespace.map_or(Duration::MAX, |namespace| namespace.max_ttl);
+        let max_ttl = self.namespace.map_or(LONGEST_TTL, |namespace| namespace.max_ttl);
         let term = self.terms.get(name.key());
         Reply::Lease(LeaseReport {
             held: self.alive(now, name).map(|_| self.held(now, max_ttl, name)),

@@ -148,7 +148,7 @@ impl Ledger {
                 Reply::Done
             }
             Request::Beat { instance, ttl, record } => self.beat(now, instance, *ttl, record, announcements),
-            Request::Leave { instance } => self.leave(instance, announcements),
+            Request::Leave { instance } => self.leave(now, instance, announcements),
             Request::Members => self.list_members(now),
             Request::IndexAdd { index, entry } => self.index_add(index, entry, announcements),
             Request::IndexRemove { index, entry } => self.index_remove(index, entry, announcements),

@@ -50,11 +50,20 @@ impl RedisConnection {
         let wire = Wire { keys, digests };
         let answer = link.ask_one(wire.enter(entry, &server)).await?;
         let entered = wire::entered(answer, server.run)
-            .ok_or_else(|| failure::unreadable(&link.location, &wire.keys.namespace))?;
+            .ok_or_else(|| failure::unreadable(&link.location, &wire.keys.entrance))?;
         Ok(Self { link, wire, entered })
     }
 
     async fn submit(&self, batch: &[Request]) -> Vec<Outcome> {
+        // Who is alive takes two questions, and is asked before what follows is sent.
+        if let Some(at) = batch.iter().position(|request| *request == Request::Members)
+            && batch.len() > at + 1
+        {
+            let (first, rest) = batch.split_at(at + 1);
+            let mut outcomes = Box::pin(self.submit(first)).await;
+            outcomes.extend(Box::pin(self.submit(rest)).await);
+            return outcomes;
+        }
         let mut outcomes = self.attempt(batch).await;
         // A script that the server has forgotten was not run. It is told again, once.
         let forgotten = |outcome: &Outcome| matches!(outcome, Outcome::Failed(error) if is_noscript(error));
@@ -92,12 +101,18 @@ impl RedisConnection {
         let mut outcomes = Vec::with_capacity(batch.len());
         for (request, at) in batch.iter().zip(answers_at) {
             let value = values.get_mut(at).map(std::mem::take).unwrap_or_default();
-            outcomes.push(match (request, value) {
-                (_, Value::ServerError(error)) => self.link.refused(&error),
-                (Request::Members, value) => self.members(value).await,
-                (request, value) => match wire::reply(request, value) {
+            // What a command before it has run into, it has, too.
+            let before = at.checked_sub(1).filter(|_| matches!(request, Request::Beat { .. } | Request::Leave { .. }));
+            let before = before.and_then(|before| values.get_mut(before)).map(std::mem::take);
+            outcomes.push(match (request, before, value) {
+                (_, Some(Value::ServerError(error)), _) | (_, _, Value::ServerError(error)) => {
+                    self.link.refused(&error)
+                }
+                (Request::Members, _, value) => self.members(value).await,
+                (request, _, value) => match wire::reply(request, value) {
                     Some(reply) => Outcome::Answered(reply),
-                    None => Outcome::Failed(failure::unreadable(&self.link.location, &format!("{request:?}"))),
+                    // It was carried out, whatever that answer means.
+                    None => Outcome::Unknown(failure::unreadable(&self.link.location, &format!("{request:?}"))),
                 },
             });
         }
@@ -121,15 +136,22 @@ impl RedisConnection {
             Ok(values) => values,
             Err(failed) => return failed,
         };
-        let mut members = Vec::new();
+        let (mut members, mut gone) = (Vec::new(), Vec::new());
         for (instance, value) in instances.into_iter().zip(values) {
             match value {
                 Value::ServerError(error) => return self.link.refused(&error),
-                value => match wire::member(instance, value) {
-                    Some(member) => members.extend(member),
+                value => match wire::member(instance.clone(), value) {
+                    Some(Some(member)) => members.push(member),
+                    Some(None) => gone.push(instance),
                     None => return unreadable(),
                 },
             }
+        }
+        if !gone.is_empty() {
+            // Nothing depends on it; the next who asks does it again.
+            let mut pipeline = Pipeline::new();
+            pipeline.add_command(self.wire.forget(&gone));
+            let _ = self.link.ask(&pipeline).await;
         }
         Outcome::Answered(Reply::Members(members))
     }

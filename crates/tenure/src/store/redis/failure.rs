@@ -38,11 +38,14 @@ const LASTING: &[(&str, &str)] = &[
 
 /// An answer that was an error. Scripts check before they write, so nothing was done.
 pub(super) fn refused(location: &str, error: &ServerError) -> StoreError {
-    let text = match error.details() {
+    from_text(location, &text_of(error))
+}
+
+fn text_of(error: &ServerError) -> String {
+    match error.details() {
         Some(details) => format!("{} {details}", error.code()),
         None => error.code().to_owned(),
-    };
-    from_text(location, &text)
+    }
 }
 
 fn from_text(location: &str, text: &str) -> StoreError {
@@ -63,7 +66,8 @@ fn from_text(location: &str, text: &str) -> StoreError {
 
 /// Whether the server that says this is the wrong one to talk to: connect again, perhaps to another.
 pub(super) fn closes(error: &ServerError) -> bool {
-    matches!(error.code(), "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "NOAUTH")
+    let text = text_of(error);
+    ["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH"].iter().any(|word| text.contains(word))
 }
 
 /// What went wrong with the connection.

@@ -11,8 +11,10 @@ use crate::store::Keyspace;
 pub(super) struct Keys {
     prefix: String,
     node: String,
-    /// The namespace record.
-    pub(super) namespace: String,
+    /// The namespace record, which is entered.
+    pub(super) entrance: String,
+    /// Where scripts about a lease find the namespace record.
+    namespace: fn(&Self, &LeaseName) -> String,
     /// The index of everybody who has ever sent a heartbeat and was not seen to be gone.
     pub(super) nodes: String,
     /// The stream of what was written down about terms.
@@ -26,13 +28,27 @@ impl Keys {
         let prefix = keyspace.prefix().to_owned();
         let database = if database == 0 { String::new() } else { format!("@{database}") };
         Self {
-            namespace: format!("{prefix}tenure:ns"),
+            entrance: format!("{prefix}tenure:ns"),
+            // There is one server, and one record for everything on it.
+            namespace: |keys, _| keys.entrance.clone(),
             nodes: format!("{prefix}tenure:nodes"),
             notes: format!("{prefix}tenure:terms"),
             channel: format!("{prefix}tenure:announcements{database}"),
             node: keyspace.node(),
             prefix,
         }
+    }
+
+    /// The namespace record, as far as this lease is concerned.
+    pub(super) fn namespace(&self, name: &LeaseName) -> String {
+        (self.namespace)(self, name)
+    }
+
+    /// The same keys, for servers that share them out among themselves: each lease has a record in its own slot. Cluster
+    /// stores will need this; until then it shows that the scripts can do it.
+    #[cfg(test)]
+    pub(super) fn spread(self) -> Self {
+        Self { namespace: |keys, name| keys.beside("ns", &keys.lease(name)), ..self }
     }
 
     pub(super) fn lease(&self, name: &LeaseName) -> String {

@@ -46,6 +46,13 @@ impl Wire {
         command
     }
 
+    /// The same with the script's whole text, for when the server need not know it.
+    fn call_by_text(&self, script: Script, keys: &[&str]) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(script.source()).arg(keys.len()).arg(keys);
+        command
+    }
+
     /// What asks for this, over a connection that entered this generation.
     pub(super) fn commands(&self, generation: Generation, request: &Request) -> Commands {
         let keys = &self.keys;
@@ -122,7 +129,8 @@ impl Wire {
                 command.into()
             }
             Request::Notes { limit } => {
-                plain("XREVRANGE").arg(&keys.notes).arg("+").arg("-").arg("COUNT").arg(*limit).take().into()
+                let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
+                plain("XREVRANGE").arg(&keys.notes).arg("+").arg("-").arg("COUNT").arg(limit).take().into()
             }
         }
     }
@@ -132,8 +140,18 @@ impl Wire {
         self.call(Script::Member, &[&self.keys.heartbeat(instance), &self.keys.member(instance)])
     }
 
+    /// What takes instances that are gone out of the index. One that comes back puts itself in again.
+    pub(super) fn forget(&self, gone: &[InstanceId]) -> Cmd {
+        let mut command = plain("SREM");
+        command.arg(&self.keys.nodes);
+        gone.iter().for_each(|instance| {
+            command.arg(instance.as_str());
+        });
+        command
+    }
+
     pub(super) fn enter(&self, entry: &Entry, server: &ServerFacts) -> Cmd {
-        let mut command = self.call(Script::Enter, &[&self.keys.namespace]);
+        let mut command = self.call_by_text(Script::Enter, &[&self.keys.entrance]);
         command.arg(server.run.to_string()).arg(micros(server.uptime)).arg(server.listeners);
         match &entry.memory {
             Some(memory) => command
@@ -166,7 +184,7 @@ impl Wire {
 
     /// A script about a lease, its last term and the namespace.
     fn about(&self, script: Script, name: &LeaseName) -> Cmd {
-        self.call(script, &[&self.keys.lease(name), &self.keys.term(name), &self.keys.namespace])
+        self.call(script, &[&self.keys.lease(name), &self.keys.term(name), &self.keys.namespace(name)])
     }
 
     fn change_index(&self, verb: &str, index: &str, entry: &str) -> Cmd {
@@ -474,4 +492,110 @@ fn millis(span: Duration) -> u64 {
 fn micros(span: Duration) -> u64 {
     // Below 2^53, which is as far as Lua counts.
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(Token::MAX.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use redis::Arg;
+
+    use super::*;
+    use crate::name::LeaseKind;
+    use crate::store::{Announcement, Keyspace, TermNote};
+    use crate::token::Nonce;
+
+    /// The slot of a key, by the rules of Redis Cluster: CRC-16/XMODEM of the hash tag, or of the whole key.
+    fn slot(key: &str) -> u16 {
+        let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+        let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+        let crc =
+            hashed.bytes().fold(0_u16, |crc, byte| {
+                (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+                    if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+                })
+            });
+        crc % 16_384
+    }
+
+    /// The keys of a command: of a script, those that it declares; otherwise the first argument.
+    fn keys(command: &Cmd) -> Vec<String> {
+        let words: Vec<String> = command
+            .args_iter()
+            .map(|word| match word {
+                Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+                _ => String::new(),
+            })
+            .collect();
+        match words[0].as_str() {
+            "EVALSHA" => words[3..3 + words[2].parse::<usize>().unwrap()].to_vec(),
+            "PUBLISH" => Vec::new(),
+            _ => vec![words[1].clone()],
+        }
+    }
+
+    fn every_request(name: &LeaseName) -> Vec<Request> {
+        let (holder, token, ttl) = (InstanceId::new("api-1").unwrap(), Token::MAX, Duration::from_secs(30));
+        let claim = Claim { name: name.clone(), holder: holder.clone(), nonce: Nonce::new(1), ttl };
+        let holding = Holding { name: name.clone(), holder: holder.clone(), token };
+        let (name, index, entry) = (name.clone(), "index".to_owned(), "entry".to_owned());
+        vec![
+            Request::Acquire { claim: claim.clone(), ended: None },
+            Request::TakeOver { claim, victim: token, stale_after: ttl },
+            Request::Renew { holding: holding.clone(), ttl, progressed: true },
+            Request::Release { holding: holding.clone(), ending: Ending::GivenUp },
+            Request::Abandon { name: name.clone(), holder: holder.clone(), nonce: Nonce::new(1) },
+            Request::HandOver { holding: holding.clone(), to: holder.clone(), window: ttl },
+            Request::Revoke { name: name.clone(), token },
+            Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
+            Request::Inspect { name: name.clone() },
+            Request::Publish { holding, record: "state".to_owned(), value: Vec::new() },
+            Request::Read { name: name.clone(), record: "state".to_owned() },
+            Request::Announce(Announcement::Joined { instance: holder.clone() }),
+            Request::Beat { instance: holder.clone(), ttl, record: Vec::new() },
+            Request::Leave { instance: holder.clone() },
+            Request::Members,
+            Request::IndexAdd { index: index.clone(), entry: entry.clone() },
+            Request::IndexRemove { index: index.clone(), entry },
+            Request::IndexList { index },
+            Request::Note(TermNote {
+                name,
+                token,
+                holder,
+                from: ServerTime::from_micros(1),
+                demoted: None,
+                released: None,
+                ending: None,
+            }),
+            Request::Notes { limit: 1 },
+        ]
+    }
+
+    #[test]
+    fn the_slot_of_a_key_is_what_redis_says_it_is() {
+        // From `CLUSTER KEYSLOT`.
+        assert_eq!((slot("foo"), slot("{foo}bar"), slot("123456789")), (12_182, 12_182, 12_739));
+    }
+
+    #[test]
+    fn all_keys_of_one_script_share_a_slot() {
+        let names = [
+            LeaseName::lease("job").unwrap(),
+            LeaseName::target("poll", "10.0.0.7:9100").unwrap(),
+            LeaseName::with_prefix(LeaseKind::Role, "{my-app}:leader:", "cleanup").unwrap(),
+        ];
+        for keyspace in [Keyspace::default(), Keyspace::default().namespace("staging").unwrap()] {
+            let digests = Digests(Script::ALL.iter().map(|script| format!("{script:?}")).collect());
+            let wire = Wire { keys: Keys::new(&keyspace, 0).spread(), digests };
+            for request in names.iter().flat_map(every_request) {
+                let commands = wire.commands(Generation::default(), &request);
+                for command in commands.before.iter().chain([&commands.last]) {
+                    let slots: BTreeSet<u16> = keys(command).iter().map(|key| slot(key)).collect();
+                    assert!(slots.len() <= 1, "{request:?}: {:?}", keys(command));
+                }
+            }
+            let member = wire.member(&InstanceId::new("api-1").unwrap());
+            assert_eq!(keys(&member).iter().map(|key| slot(key)).collect::<BTreeSet<_>>().len(), 1);
+        }
+    }
 }

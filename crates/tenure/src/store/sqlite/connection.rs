@@ -8,11 +8,14 @@ use tokio::sync::{oneshot, watch};
 
 use super::file::File;
 use super::rows::Rows;
-use super::{Place, failure, rows};
+use super::{Place, failure};
 use crate::store::{BoxFuture, Connection, Entered, Entry, ErrorKind, Generation, Outcome, Request, StoreError};
 
 /// How long entering waits for others that are writing.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How much sooner than whoever asked the thread stops waiting for others, at least.
+const MARGIN: Duration = Duration::from_millis(10);
 
 /// A connection that has entered.
 pub(super) struct SqliteConnection {
@@ -68,7 +71,9 @@ impl Connection for SqliteConnection {
             let count = batch.len();
             let error = |why: &str| StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", self.location));
             let (outcomes, done) = oneshot::channel();
-            if self.jobs.send(Job { batch, until: Instant::now() + limit, outcomes }).is_err() {
+            // The thread gives up first, so that it can say what is in its way.
+            let until = Instant::now() + limit.saturating_sub((limit / 10).max(MARGIN));
+            if self.jobs.send(Job { batch, until, outcomes }).is_err() {
                 return vec![Outcome::Failed(error("the connection was closed; enter the store again")); count];
             }
             match tokio::time::timeout(limit, done).await {
@@ -98,11 +103,11 @@ fn enter(place: &Place, entry: &Entry) -> Result<(File, Entered), StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(&place.path, &error);
     let until = Instant::now() + PATIENCE;
     let mut file = place.open(until)?;
-    let clock = file.clock();
+    let (clock, orphaned) = (file.clock(), file.orphaned);
     let tx = file.write(until)?;
     let now = clock.now();
     let mut rows = Rows::load(&tx, &place.namespace).map_err(failed)?;
-    let entered = rows.enter(now, entry);
+    let entered = rows.enter(now, entry, orphaned);
     rows.save().map_err(failed)?;
     tx.commit().map_err(failed)?;
     Ok((file, entered))
@@ -115,12 +120,30 @@ fn serve(file: &mut File, place: &Place, generation: Generation, queue: &mpsc::R
             let error = StoreError::new(ErrorKind::Unavailable, format!("{}: {why}", place.location));
             vec![Outcome::Failed(error); batch.len()]
         } else {
-            carry_out(file, place, generation, &batch, until).unwrap_or_else(|all| vec![all; batch.len()])
+            carry_out(file, place, generation, &batch, until)
+                .unwrap_or_else(|failure| vec![failure.outcome(); batch.len()])
         };
         // Whoever asked may have given up.
         let _ = outcomes.send(answers);
         if !file.is_in_place() {
             return;
+        }
+    }
+}
+
+/// Why nothing of a batch was answered.
+enum Failure {
+    /// Nothing was done.
+    Not(StoreError),
+    /// It may have been.
+    Perhaps(StoreError),
+}
+
+impl Failure {
+    fn outcome(self) -> Outcome {
+        match self {
+            Self::Not(error) => Outcome::Failed(error),
+            Self::Perhaps(error) => Outcome::Unknown(error),
         }
     }
 }
@@ -132,10 +155,10 @@ fn carry_out(
     generation: Generation,
     batch: &[Request],
     until: Instant,
-) -> Result<Vec<Outcome>, Outcome> {
-    let failed = |error: rusqlite::Error| Outcome::Failed(failure::from_sqlite(&place.path, &error));
+) -> Result<Vec<Outcome>, Failure> {
+    let failed = |error: rusqlite::Error| Failure::Not(failure::from_sqlite(&place.path, &error));
     let clock = file.clock();
-    let tx = file.write(until).map_err(Outcome::Failed)?;
+    let tx = file.write(until).map_err(Failure::Not)?;
     // Not before the lock is ours: what waited for it happens now.
     let now = clock.now();
     let mut rows = Rows::load(&tx, &place.namespace).map_err(failed)?;
@@ -143,9 +166,9 @@ fn carry_out(
     for request in batch {
         outcomes.push(match rows.apply(now, generation, request) {
             Ok(reply) => Outcome::Answered(reply),
-            Err(error) if rows::is_about_a_row(&error) => {
-                let why = format!("a row was changed by somebody else and cannot be read ({error}); delete it");
-                Outcome::Failed(StoreError::new(ErrorKind::Corrupt, format!("{}: {why}", place.location)))
+            // Of one request; the others are none the worse for it.
+            Err(error) if failure::is_about_contents(&error) => {
+                Outcome::Failed(failure::from_sqlite(&place.path, &error))
             }
             Err(error) => return Err(failed(error)),
         });
@@ -153,7 +176,7 @@ fn carry_out(
     rows.save().map_err(failed)?;
     tx.commit().map_err(|error| {
         let told = failure::from_sqlite(&place.path, &error);
-        if failure::is_doubtful(&error) { Outcome::Unknown(told) } else { Outcome::Failed(told) }
+        if failure::is_doubtful(&error) { Failure::Perhaps(told) } else { Failure::Not(told) }
     })?;
     Ok(outcomes)
 }

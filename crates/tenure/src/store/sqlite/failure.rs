@@ -11,15 +11,15 @@ const WRITE_LOCK: u64 = 120;
 
 /// An error of SQLite, told to whoever runs the program.
 pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
+    if is_about_contents(error) {
+        let why = "something in the file was changed by somebody else and cannot be read";
+        return StoreError::new(ErrorKind::Corrupt, format!("{}: {why} ({error})", location(path)));
+    }
     let code = error.sqlite_error_code();
     let (kind, why) = match code {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return busy(path),
         Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full; nothing was changed".to_owned()),
-        Some(ErrorCode::ReadOnly) => (
-            ErrorKind::Configuration,
-            "the file or its directory cannot be written; leases need both, for the file, its -wal and its -shm"
-                .to_owned(),
-        ),
+        Some(ErrorCode::ReadOnly) => return read_only(path),
         Some(ErrorCode::CannotOpen) => {
             (ErrorKind::Configuration, "the file cannot be opened; its directory must exist and be writable".to_owned())
         }
@@ -32,6 +32,21 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
         _ => (ErrorKind::Unavailable, "SQLite failed".to_owned()),
     };
     StoreError::new(kind, format!("{}: {why} ({error})", location(path)))
+}
+
+/// Whether the error is about what stands in the file, and not about the file itself.
+pub(super) fn is_about_contents(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error;
+    match error {
+        Error::InvalidColumnType(..) | Error::FromSqlConversionFailure(..) | Error::IntegralValueOutOfRange(..) => true,
+        Error::SqliteFailure(_, Some(text)) | Error::SqlInputError { msg: text, .. } => text.contains("no such"),
+        _ => false,
+    }
+}
+
+pub(super) fn read_only(path: &Path) -> StoreError {
+    let why = "the file or its directory cannot be written; leases need both, for the file, its -wal and its -shm";
+    StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path)))
 }
 
 /// Whether a commit that failed like this may have happened all the same.

@@ -16,6 +16,9 @@ use crate::time::ServerTime;
 /// The version of `schema.sql`.
 const SCHEMA: i64 = 1;
 
+/// What says that a database is Tenure's: `TENU`.
+const APPLICATION: i64 = 0x5445_4E55;
+
 /// How often the file is told that somebody still writes it.
 const TOUCH_EVERY: i64 = 5_000_000;
 
@@ -43,6 +46,8 @@ pub(super) struct File {
     /// See `host` in `schema.sql`.
     epoch: i64,
     touched: i64,
+    /// Whether the file was made anew although somebody may still have one that was deleted.
+    pub(super) orphaned: bool,
 }
 
 /// The store's time: that since boot, counted from when it would have been the Unix epoch.
@@ -75,19 +80,32 @@ impl File {
         sighting: &mut Option<Sighting>,
     ) -> Result<Self, StoreError> {
         refuse_file_systems_of_many_hosts(path)?;
+        let beside = |end: &str| Path::new(&format!("{}{end}", path.display())).exists();
+        let orphaned = !path.exists() && (beside("-wal") || beside("-shm"));
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+        // An absolute path: SQLite would take one that begins with `file:` for a URI.
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mut connection = Connection::open_with_flags(&absolute, flags).map_err(failed)?;
+        let inode = self::inode(path).ok_or_else(|| gone(path))?;
         wait_until(until);
         connection.busy_handler(Some(wait_for_others)).map_err(failed)?;
+        if connection.is_readonly("main").map_err(failed)? {
+            return Err(failure::read_only(path));
+        }
+        // Before anything is written: it may be somebody else's.
+        is_ours(path, &*connection.transaction().map_err(failed)?)?;
         // A crash of the machine frees every lease, so only the file's structure has to survive it: NORMAL does that.
         connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;").map_err(failed)?;
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         migrate(path, &tx)?;
         let (epoch, touched) = settle(path, &tx, host, sighting)?;
         tx.commit().map_err(failed)?;
-        let inode = inode(path).ok_or_else(|| gone(path))?;
-        Ok(Self { connection, path: path.to_owned(), inode, epoch, touched })
+        // While we waited for others it may have been replaced.
+        if self::inode(path) != Some(inode) {
+            return Err(gone(path));
+        }
+        Ok(Self { connection, path: path.to_owned(), inode, epoch, touched, orphaned })
     }
 
     /// The store's clock.
@@ -164,26 +182,31 @@ fn shared_by_hosts(kind: u64) -> Option<&'static str> {
     SHARED_BY_HOSTS.iter().find(|(magic, _)| *magic == kind & 0xFFFF_FFFF).map(|(_, name)| *name)
 }
 
-fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
+/// Whether the file is Tenure's: `Some` version of its layout, or `None` when it is empty.
+fn is_ours(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
-    let version: i64 = tx.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
+    let number = |query: &str| connection.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(failed);
     let refuse = |why: String| Err(StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path))));
-    match version {
-        SCHEMA => Ok(()),
-        0 => {
-            let tables: i64 =
-                tx.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(failed)?;
-            if tables > 0 {
-                return refuse("this is some other program's database; choose another file".to_owned());
-            }
-            tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
-            tx.pragma_update(None, "user_version", SCHEMA).map_err(failed)
-        }
-        newer if newer > SCHEMA => refuse(format!(
+    let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
+    match (application, version) {
+        (APPLICATION, SCHEMA) => Ok(Some(SCHEMA)),
+        (APPLICATION, newer) if newer > SCHEMA => refuse(format!(
             "the file was written by a newer tenure (layout {newer}; this one knows up to {SCHEMA}); update this program"
         )),
-        other => refuse(format!("the file has the unknown layout {other}; choose another file")),
+        (0, 0) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(None),
+        _ => refuse("this is some other program's database; choose another file".to_owned()),
     }
+}
+
+fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
+    let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
+    // Asked again: somebody else may have been first.
+    if is_ours(path, tx)?.is_none() {
+        tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
+        tx.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
+        tx.pragma_update(None, "user_version", SCHEMA).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Whose times these are. After a reboot nobody can hold anything, and everything is free. But another host that has

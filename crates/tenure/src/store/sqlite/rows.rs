@@ -10,8 +10,8 @@ use crate::name::{InstanceId, LeaseName};
 use crate::store::ledger::{Heartbeat, LeaseKey, Namespace, TermRecord};
 use crate::store::note::NOTES_KEPT;
 use crate::store::{
-    Announcement, Ask, Ended, Entered, Entry, Generation, Holding, Ledger, PreviousTerm, Published, Reply, Request, Server,
-    ServerRun, TermNote,
+    Announcement, Ask, Ended, Entered, Entry, Generation, Holding, Ledger, PreviousTerm, Published, Reply, Request,
+    Server, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -43,8 +43,9 @@ impl<'a> Rows<'a> {
         Ok(Self { tx, namespace, ledger, found, announcements: Vec::new() })
     }
 
-    pub(super) fn enter(&mut self, now: ServerTime, entry: &Entry) -> Entered {
-        let server = Server { now, run: RUN, uptime: Duration::MAX, listeners: 0 };
+    /// Enters. `others` says whether somebody may hold leases of which nothing is on record.
+    pub(super) fn enter(&mut self, now: ServerTime, entry: &Entry, others: bool) -> Entered {
+        let server = Server { now, run: RUN, uptime: Duration::MAX, listeners: usize::from(others) };
         self.ledger.enter(&server, entry, &mut self.announcements)
     }
 
@@ -324,9 +325,8 @@ impl<'a> Rows<'a> {
         self.tx
             .prepare_cached("INSERT INTO notes (namespace, text) VALUES (?1, ?2)")?
             .execute(params![self.namespace, note.encode()])?;
-        let number = self.tx.last_insert_rowid();
         // Now and then is often enough.
-        if number % 64 == 0 {
+        if fastrand::u8(..64) == 0 {
             let forget = "DELETE FROM notes WHERE namespace = ?1 AND number <=
                           (SELECT number FROM notes WHERE namespace = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
             self.tx.prepare_cached(forget)?.execute(params![self.namespace, NOTES_KEPT as i64])?;
@@ -359,7 +359,7 @@ fn read_namespace(row: &Row<'_>) -> Result<Namespace> {
         },
         run: RUN,
         closed_until: optional_time(row, 2)?,
-        max_ttl: Duration::from_micros(unsigned(row, 3)?),
+        max_ttl: Duration::from_micros(unsigned(row, 3)?).min(LONGEST_TTL),
         token_floor: token(row, 4)?,
     })
 }
@@ -433,14 +433,6 @@ fn unsigned(row: &Row<'_>, at: usize) -> Result<u64> {
 /// A value that Tenure did not write.
 fn unreadable(at: usize) -> Error {
     Error::InvalidColumnType(at, "a value that tenure did not write".to_owned(), rusqlite::types::Type::Null)
-}
-
-/// Whether the error is about what stands in a row, and not about the file.
-pub(super) fn is_about_a_row(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::InvalidColumnType(..) | Error::FromSqlConversionFailure(..) | Error::IntegralValueOutOfRange(..)
-    )
 }
 
 fn from_token(token: Token) -> i64 {

@@ -143,22 +143,18 @@ impl Ear {
             return Ok(Vec::new());
         }
         self.version = version;
-        let first: i64 = self
-            .file
-            .connection
-            .prepare_cached("SELECT coalesce(min(number), 0) FROM announcements")?
-            .query_row([], |row| row.get(0))?;
         let mut heard = Vec::new();
-        if first > self.last + 1 {
-            heard.push(Heard::Gap);
-        }
         let mut statement = self
             .file
             .connection
             .prepare_cached("SELECT number, namespace, text FROM announcements WHERE number > ?1 ORDER BY number")?;
         let mut found = statement.query(params![self.last])?;
         while let Some(row) = found.next()? {
-            self.last = row.get(0)?;
+            let number: i64 = row.get(0)?;
+            if number > self.last + 1 {
+                heard.push(Heard::Gap);
+            }
+            self.last = number;
             if row.get::<_, String>(1)? == self.namespace {
                 heard.extend(Announcement::decode(&row.get::<_, String>(2)?).map(Heard::Announced));
             }

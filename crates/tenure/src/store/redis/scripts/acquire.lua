@@ -5,17 +5,17 @@
 -- ARGV  1 generation entered, 2 its stamp, 3 holder, 4 nonce, 5 ttl in milliseconds, 6 ended term or '',
 --       7 term to be taken over or '', 8 after how long without progress
 local holder, nonce, ttl = ARGV[3], ARGV[4], tonumber(ARGV[5])
-local ns = redis.call('HMGET', KEYS[3], 'generation', 'stamp', 'closed_until', 'max_ttl', 'token_floor')
-if ns[1] ~= ARGV[1] or ns[2] ~= ARGV[2] then
+local ns = read_namespace(KEYS[3])
+if not ns or ns.generation ~= ARGV[1] or ns.stamp ~= ARGV[2] then
   return {'not_entered'}
 end
 local now = clock()
-local max_ttl, floor = math.min(tonumber(ns[4]), LONGEST), tonumber(ns[5])
+local max_ttl, floor = ns.max_ttl, ns.token_floor
 local lease_holder = redis.call('GET', KEYS[1])
 local term = read_term(KEYS[2])
 
-if ns[3] ~= '' then
-  local closed = math.min(ns[3] - now, max_ttl)
+if ns.closed_until ~= '' then
+  local closed = math.min(ns.closed_until - now, max_ttl)
   -- A server clock that is set back must neither keep the namespace closed nor close it again.
   if closed > 0 then
     redis.call('HSET', KEYS[3], 'closed_until', digits(now + closed))
@@ -80,11 +80,8 @@ if new_term then
   if term then
     previous = {term.token, term.holder, ended}
   end
-else
-  local p = redis.call('HMGET', KEYS[2], 'previous_token', 'previous_holder', 'previous_ended')
-  if p[1] and p[1] ~= '' then
-    previous = p
-  end
+elseif term.previous_token ~= '' then
+  previous = {term.previous_token, term.previous_holder, term.previous_ended}
 end
 
 -- From here on everything is written. The longest ttl comes first: it is how long a loss closes the namespace.

@@ -10,17 +10,15 @@ local newcomer = ARGV[4] == ''
 local remembered, high_water = tonumber(ARGV[4]) or 0, tonumber(ARGV[6])
 local now = clock()
 
-local f = redis.call('HMGET', KEYS[1], 'generation', 'stamp', 'run', 'closed_until', 'max_ttl', 'token_floor')
-local found = f[1]
-local generation, stamp = f[1], f[2]
-local known, floor, already = 0, 0, 0
+local found = read_namespace(KEYS[1])
+local generation, stamp, known, floor, already = '', '', 0, 0, 0
 if found then
-  known, floor = math.min(tonumber(f[5]), LONGEST), tonumber(f[6])
+  generation, stamp, known, floor = found.generation, found.stamp, found.max_ttl, found.token_floor
 end
 local max_ttl = math.max(known, tonumber(ARGV[7]))
-if found and f[4] ~= '' then
+if found and found.closed_until ~= '' then
   -- Never longer than the longest ttl, whatever the server's clock did meanwhile.
-  already = math.min(math.max(f[4] - now, 0), known)
+  already = math.min(math.max(found.closed_until - now, 0), known)
   if already > 0 then
     -- A lease longer than any known so far may have been granted before the namespace was closed.
     already = already + (max_ttl - known)
@@ -43,7 +41,7 @@ if not found then
 elseif tonumber(generation) < remembered then
   minted, closing, closed_for = true, 'older_generation', max_ttl
 elseif ARGV[10] ~= '1' then
-  if f[3] ~= run then
+  if found.run ~= run then
     closing, closed_for = 'server_restarted', max_ttl
   elseif rolled_back then
     closing, closed_for = 'tokens_went_back', max_ttl
@@ -56,8 +54,12 @@ end
 
 closed_for = math.max(closed_for, already)
 floor = math.max(floor, high_water)
-redis.call('HSET', KEYS[1], 'generation', generation, 'stamp', stamp, 'run', run, 'closed_until',
-  closed_for > 0 and digits(now + closed_for) or '', 'max_ttl', digits(max_ttl), 'token_floor', digits(floor))
+-- Most entries find everything as it should be, and write nothing: there may be no room.
+if minted or closed_for > 0 or found.closed_until ~= '' or found.run ~= run or found.max_ttl ~= max_ttl
+  or found.token_floor ~= floor then
+  redis.call('HSET', KEYS[1], 'generation', generation, 'stamp', stamp, 'run', run, 'closed_until',
+    closed_for > 0 and digits(now + closed_for) or '', 'max_ttl', digits(max_ttl), 'token_floor', digits(floor))
+end
 -- A new generation is announced: whoever knows of longer leases than we do must come and make the closing longer.
 -- Otherwise the empty message, which nobody heeds, shows whether announcing is possible at all.
 local said = redis.pcall('PUBLISH', ARGV[11], minted and ('generation ' .. generation .. ' ' .. stamp) or '')

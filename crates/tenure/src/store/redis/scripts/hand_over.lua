@@ -9,7 +9,7 @@ if refused then
 end
 local now = clock()
 local floor = redis.call('HGET', KEYS[3], 'token_floor')
-local minted = math.max(math.max(tonumber(ARGV[2]), tonumber(floor) or 0) + 1, now)
+local minted = math.max(math.max(tonumber(ARGV[2]), floor and whole(KEYS[3], floor) or 0) + 1, now)
 if minted > 9007199254740991 then
   return {'tokens_exhausted'}
 end

@@ -3,7 +3,7 @@
 -- KEYS  1 lease, 2 term record, 3 namespace record
 local now = clock()
 local known = redis.call('HGET', KEYS[3], 'max_ttl')
-local max_ttl = known and math.min(tonumber(known), LONGEST) or LONGEST
+local max_ttl = known and math.min(whole(KEYS[3], known), LONGEST) or LONGEST
 local lease_holder = redis.call('GET', KEYS[1])
 local term = read_term(KEYS[2])
 local somebody = lease_holder and held(KEYS[1], lease_holder, term, now, max_ttl) or false

@@ -19,16 +19,70 @@ local function announce(channel, text)
   redis.pcall('PUBLISH', channel, text)
 end
 
+-- Records are checked when they are read, before anything is written: an outsider may have changed them, and a script
+-- that fails half-way has done half of its work.
+local function corrupt(key)
+  error('CORRUPT ' .. key)
+end
+
+-- A whole number that was written as digits.
+local function whole(key, text)
+  local number = text and #text <= 16 and string.match(text, '^%d+$') and tonumber(text)
+  if not number or number > 9007199254740991 then
+    corrupt(key)
+  end
+  return number
+end
+
+-- The same, or nothing.
+local function optional(key, text)
+  if text ~= '' then
+    whole(key, text)
+  end
+end
+
+local ENDINGS = {silently = true, released = true, handed_over = true, revoked = true, taken_over = true}
+
 -- The record of the last term, which outlives the lease. Empty text stands for nothing.
 local function read_term(key)
   local f = redis.call('HMGET', key, 'token', 'holder', 'nonce', 'since', 'ended', 'wait_out_until', 'progress', 'asked',
-    'ending', 'deposed')
-  if not f[1] then
+    'ending', 'deposed', 'previous_token', 'previous_holder', 'previous_ended')
+  local fields = 0
+  for i = 1, 13 do
+    fields = fields + (f[i] and 1 or 0)
+  end
+  if fields == 0 then
     return nil
   end
+  if fields < 13 or not ENDINGS[f[5]] or (f[11] ~= '' and not ENDINGS[f[13]]) then
+    corrupt(key)
+  end
+  whole(key, f[1])
+  whole(key, f[4])
+  whole(key, f[7])
+  optional(key, f[6])
+  optional(key, f[10])
+  optional(key, f[11])
   return {
     token = f[1], holder = f[2], nonce = f[3], since = f[4], ended = f[5], wait_out_until = f[6], progress = f[7],
-    asked = f[8], ending = f[9], deposed = f[10],
+    asked = f[8], ending = f[9], deposed = f[10], previous_token = f[11], previous_holder = f[12], previous_ended = f[13],
+  }
+end
+
+-- The namespace record; nil when there is none.
+local function read_namespace(key)
+  local f = redis.call('HMGET', key, 'generation', 'stamp', 'run', 'closed_until', 'max_ttl', 'token_floor')
+  if not (f[1] or f[2] or f[3] or f[4] or f[5] or f[6]) then
+    return nil
+  end
+  if not (f[2] and string.match(f[2], '^%d+$') and f[3] and f[4]) then
+    corrupt(key)
+  end
+  whole(key, f[1])
+  optional(key, f[4])
+  return {
+    generation = f[1], stamp = f[2], run = f[3], closed_until = f[4],
+    max_ttl = math.min(whole(key, f[5]), LONGEST), token_floor = whole(key, f[6]),
   }
 end
 

@@ -9,7 +9,7 @@ if refused then
 end
 local now, ttl = clock(), tonumber(ARGV[3])
 local known = redis.call('HGET', KEYS[3], 'max_ttl')
-local max_ttl = known and math.min(tonumber(known), LONGEST) or 0
+local max_ttl = known and math.min(whole(KEYS[3], known), LONGEST) or 0
 
 redis.call('PEXPIRE', KEYS[1], ttl)
 if known and ttl * 1000 > max_ttl then

@@ -1,5 +1,5 @@
-//! What was found by attacking the stores: each test is the shortest way to one mistake, and is ignored until that is
-//! corrected. Run them with `cargo test -p tenure --test attack -- --ignored`.
+//! Records that outsiders changed, files that are not what they seem, servers without room: each test is the shortest way
+//! to a mistake that was once made.
 
 #![cfg(all(feature = "redis", feature = "sqlite"))]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
@@ -71,25 +71,21 @@ async fn fails_without_a_trace(field: &str, value: &str) {
 }
 
 #[tokio::test]
-#[ignore = "redis/connection.rs: an answer that cannot be read is Failed, and the script has granted"]
 async fn redis_a_grant_after_a_term_with_an_unknown_end() {
     fails_without_a_trace("ended", "odd").await;
 }
 
 #[tokio::test]
-#[ignore = "as above: also the token is taken over as it stands, and `nan` is then granted for ever"]
 async fn redis_a_grant_after_a_term_whose_token_is_no_number() {
     fails_without_a_trace("token", "nan").await;
 }
 
 #[tokio::test]
-#[ignore = "acquire.lua computes with wait_out_until after it has written the lease"]
 async fn redis_a_grant_after_a_term_with_an_unreadable_wait() {
     fails_without_a_trace("wait_out_until", "soon").await;
 }
 
 #[tokio::test]
-#[ignore = "hand_over.lua computes with token_floor after it has written the lease"]
 async fn redis_a_hand_over_in_a_namespace_with_an_unreadable_floor() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
@@ -102,7 +98,6 @@ async fn redis_a_hand_over_in_a_namespace_with_an_unreadable_floor() {
 }
 
 #[tokio::test]
-#[ignore = "redis/connection.rs: who is alive is asked after the whole batch"]
 async fn redis_members_before_a_leave_in_one_batch() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
@@ -113,7 +108,6 @@ async fn redis_members_before_a_leave_in_one_batch() {
 }
 
 #[tokio::test]
-#[ignore = "wire.rs: a limit above i64::MAX is refused by the server, as something that passes"]
 async fn redis_all_notes() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
@@ -122,7 +116,6 @@ async fn redis_all_notes() {
 }
 
 #[tokio::test]
-#[ignore = "redis/connection.rs: the answer to the SADD before a beat is not looked at"]
 async fn redis_a_beat_that_nobody_can_see() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
@@ -132,7 +125,6 @@ async fn redis_a_beat_that_nobody_can_see() {
 }
 
 #[tokio::test]
-#[ignore = "redis/failure.rs: `closes` looks at the code alone, which in 6.2 is ERR for whatever a script ran into"]
 async fn redis_6_2_that_has_become_a_replica() {
     if servers::find_or_say(Release::V6_2).is_none() {
         return;
@@ -147,7 +139,6 @@ async fn redis_6_2_that_has_become_a_replica() {
 }
 
 #[tokio::test]
-#[ignore = "sqlite/file.rs: which file it is is asked of the path, and only after the open has waited for others"]
 async fn sqlite_a_file_that_is_replaced_while_somebody_enters() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
@@ -170,7 +161,6 @@ async fn sqlite_a_file_that_is_replaced_while_somebody_enters() {
 }
 
 #[tokio::test]
-#[ignore = "sqlite/file.rs: the journal mode is set before it is known whose database it is"]
 async fn sqlite_another_programs_database_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("theirs.db");
@@ -182,7 +172,6 @@ async fn sqlite_another_programs_database_stays_as_it_is() {
 }
 
 #[tokio::test]
-#[ignore = "sqlite/file.rs: every database with user_version 1 is taken for ours"]
 async fn sqlite_another_programs_first_layout() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("theirs.db");
@@ -193,7 +182,6 @@ async fn sqlite_another_programs_first_layout() {
 }
 
 #[tokio::test]
-#[ignore = "sqlite/connection.rs: whoever asked stops waiting before the thread does, so nobody hears who is in the way"]
 async fn sqlite_whoever_is_in_the_way_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
@@ -205,7 +193,6 @@ async fn sqlite_whoever_is_in_the_way_is_named() {
 }
 
 #[tokio::test]
-#[ignore = "sqlite/file.rs: SQLite is built to read URIs, and the path is looked up as it stands"]
 async fn sqlite_a_path_that_begins_with_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = format!("file:{}?mode=memory", folder.path().join("leases.db").display());
@@ -214,7 +201,6 @@ async fn sqlite_a_path_that_begins_with_file() {
 }
 
 #[tokio::test]
-#[ignore = "sqlite/connection.rs: a namespace or host row that cannot be read is `unavailable`, so it is asked for ever"]
 async fn sqlite_a_namespace_that_cannot_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
@@ -237,7 +223,6 @@ async fn redis_a_wrong_password() {
 }
 
 #[tokio::test]
-#[ignore = "a newcomer that finds no file opens at once, although the holder of the deleted one knows of nothing yet"]
 async fn sqlite_a_file_that_is_deleted_while_a_lease_is_held() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
@@ -250,7 +235,6 @@ async fn sqlite_a_file_that_is_deleted_while_a_lease_is_held() {
 }
 
 #[tokio::test]
-#[ignore = "enter.lua writes the record even when nothing about it has changed, and memory may be full"]
 async fn redis_entering_again_when_memory_is_full() {
     for release in Release::ALL {
         if servers::find_or_say(release).is_none() {
