@@ -161,7 +161,7 @@ impl LeaseName {
 
     /// The whole name as one word, which [`decode`](Self::decode) reads: a letter for the kind, where the label begins,
     /// and the key.
-    pub(crate) fn encode(&self) -> String {
+    pub fn encode(&self) -> String {
         let letter = match self.kind {
             LeaseKind::Lease => 'l',
             LeaseKind::Role => 'r',
@@ -171,7 +171,7 @@ impl LeaseName {
     }
 
     /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: it may come from anywhere.
-    pub(crate) fn decode(word: &str) -> Option<Self> {
+    pub fn decode(word: &str) -> Option<Self> {
         let (head, key) = word.split_once(':')?;
         let mut head = head.chars();
         let kind = match head.next()? {

@@ -164,7 +164,7 @@ impl ReleaseReason {
 
 impl Ending {
     /// A few words, which [`decode`](Self::decode) reads.
-    pub(crate) fn encode(&self) -> String {
+    pub fn encode(&self) -> String {
         match self {
             Self::GivenUp => "given_up".to_owned(),
             Self::Released(reason) => format!("released {reason}"),
@@ -174,7 +174,7 @@ impl Ending {
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
-    pub(crate) fn decode(text: &str) -> Option<Self> {
+    pub fn decode(text: &str) -> Option<Self> {
         let mut words = text.splitn(3, ' ');
         match (words.next()?, words.next(), words.next()) {
             ("given_up", None, None) => Some(Self::GivenUp),

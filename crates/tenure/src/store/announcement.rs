@@ -74,7 +74,7 @@ pub enum Announcement {
 
 impl Announcement {
     /// One line of text, which [`decode`](Self::decode) reads. Free text stands last, so that it may be anything.
-    pub(crate) fn encode(&self) -> String {
+    pub fn encode(&self) -> String {
         match self {
             Self::Released { name, token } => format!("released {token} {}", name.encode()),
             Self::HandedOver { name, token, to } => format!("handed_over {token} {} {to}", name.encode()),
@@ -89,7 +89,7 @@ impl Announcement {
     }
 
     /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: anybody can publish anything.
-    pub(crate) fn decode(text: &str) -> Option<Self> {
+    pub fn decode(text: &str) -> Option<Self> {
         let (what, rest) = text.split_once(' ')?;
         match what {
             "joined" => return Some(Self::Joined { instance: InstanceId::new(rest).ok()? }),

@@ -48,12 +48,12 @@ impl Keyspace {
     }
 
     /// What stands before every key: nothing, or the namespace and a colon.
-    pub(crate) fn prefix(&self) -> &str {
+    pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
     /// The prefix of heartbeats, namespace included.
-    pub(crate) fn node(&self) -> String {
+    pub fn node(&self) -> String {
         format!("{}{}", self.prefix, self.node)
     }
 }

@@ -30,7 +30,7 @@ pub struct TermNote {
 
 impl TermNote {
     /// One line of text, which [`decode`](Self::decode) reads. A dash stands for nothing.
-    pub(crate) fn encode(&self) -> String {
+    pub fn encode(&self) -> String {
         let time = |time: Option<ServerTime>| time.map_or_else(|| "-".to_owned(), |time| time.as_micros().to_string());
         let ending = self.ending.as_ref().map_or_else(|| "-".to_owned(), Ending::encode);
         let (from, demoted, released) = (time(Some(self.from)), time(self.demoted), time(self.released));
@@ -38,7 +38,7 @@ impl TermNote {
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
-    pub(crate) fn decode(text: &str) -> Option<Self> {
+    pub fn decode(text: &str) -> Option<Self> {
         let mut words = text.splitn(7, ' ');
         let token = Token::new(words.next()?.parse().ok()?)?;
         let mut time = || match words.next()? {

@@ -113,7 +113,8 @@ impl Ended {
         }
     }
 
-    pub(crate) fn from_word(word: &str) -> Option<Self> {
+    /// Reads that word.
+    pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|ended| ended.word() == word)
     }
 }

@@ -44,7 +44,7 @@ pub enum Ask {
 
 impl Ask {
     /// A few words, which [`decode`](Self::decode) reads.
-    pub(crate) fn encode(&self) -> String {
+    pub fn encode(&self) -> String {
         match self {
             Self::StepDown { to: None } => "step_down".to_owned(),
             Self::StepDown { to: Some(to) } => format!("step_down {to}"),
@@ -52,7 +52,7 @@ impl Ask {
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
-    pub(crate) fn decode(text: &str) -> Option<Self> {
+    pub fn decode(text: &str) -> Option<Self> {
         let (what, to) = text.split_once(' ').map_or((text, None), |(what, to)| (what, Some(to)));
         let to = to.map(InstanceId::new).transpose().ok()?;
         (what == "step_down").then_some(Self::StepDown { to })

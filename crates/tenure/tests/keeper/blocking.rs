@@ -33,7 +33,10 @@ async fn a_listener_that_never_returns_holds_up_nothing() {
     let bystander = Bystander::at(&server.url()).await;
     let (shut, gate) = std::sync::mpsc::channel::<()>();
     let gate = Mutex::new(gate);
-    let builder = builder(&server.url(), "alice", TTL).on_event(move |_| drop(gate.lock().unwrap().recv()));
+    let builder = builder(&server.url(), "alice", TTL).on_event(move |_| {
+        // Until the other end is dropped.
+        let _ = gate.lock().unwrap().recv();
+    });
     let tenure = builder.connect().await.unwrap();
     let term = tenure.lease("job").ttl(TTL).acquire().await.unwrap();
     let start = Instant::now();
