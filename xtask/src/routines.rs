@@ -23,9 +23,12 @@ impl Routine {
                 command("build", "cargo test --workspace --all-features --no-run"),
                 command("tests", "cargo test --workspace --all-features"),
                 command("library alone", "cargo test -p tenure --no-default-features"),
+                command("redis alone", "cargo test -p tenure --no-default-features --features keeper,redis --lib"),
+                command("sqlite alone", "cargo test -p tenure --no-default-features --features keeper,sqlite --lib"),
                 Stage::check("small tree", small_tree::check).repeat_with(&small_tree::command()),
                 command("simulator", "cargo run --release -p tenure-sim -- --seeds 5000"),
                 command("example one_lease", "cargo run -p tenure --example one_lease"),
+                command("benches run", "cargo run --release -p tenure-bench -- lease --quick"),
             ],
         }
     }
@@ -37,7 +40,8 @@ impl Routine {
             stages: vec![
                 format_check(),
                 clippy(),
-                command("library tests", "cargo test -p tenure --all-features --lib --tests"),
+                command("library tests", "cargo test -p tenure --all-features --lib --test lease --test memory_faults"),
+                command("conformance", "cargo test -p tenure --all-features --test conformance memory"),
                 command("simulator", "cargo run --release -p tenure-sim -- --seeds 200"),
             ],
         }

@@ -4,7 +4,7 @@ use crate::command_line::CommandLine;
 use crate::stages::Outcome;
 
 /// The families of crates that only features may bring in.
-const KEPT_OUT: [&str; 5] = ["tokio", "redis", "hyper", "axum", "clap"];
+const KEPT_OUT: [&str; 8] = ["tokio", "redis", "rusqlite", "hashbrown", "tracing", "hyper", "axum", "clap"];
 
 /// The command that lists what the library alone is built from.
 pub fn command() -> CommandLine {

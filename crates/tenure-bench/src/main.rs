@@ -18,7 +18,7 @@ Usage: tenure-bench NAME [--quick]
 
   lease      one lease and many, on Redis and on SQLite
 
-  --quick    fewer repetitions: to see that it runs, not to be believed";
+  --quick    fewer repetitions: to see that it runs, not to be believed; bars that are missed are no failure";
 
 /// How a program that was called wrongly ends, as in `sysexits.h`.
 const USAGE: u8 = 64;
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     match lease::run(quick) {
         Ok(table) => {
             table.print();
-            if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if quick || table.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => failed(&*error),
     }

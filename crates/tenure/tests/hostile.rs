@@ -254,3 +254,84 @@ async fn redis_entering_again_when_memory_is_full() {
         assert!(again.is_ok(), "{release}: renewing works and entering does not: {again:?}");
     }
 }
+
+#[tokio::test]
+async fn sqlite_a_newer_layout_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases.db");
+    sqlite(&path).enter(Entry::default()).await.unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
+    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Configuration);
+    assert!(refused.to_string().contains("newer tenure (layout 99"), "{refused}");
+}
+
+#[tokio::test]
+async fn sqlite_a_damaged_file_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases.db");
+    let bytes = b"this is no database at all, whatever it is called".repeat(100);
+    std::fs::write(&path, &bytes).unwrap();
+    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
+    assert!(!refused.to_string().contains('\n'), "one line: {refused}");
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn sqlite_a_file_in_use_under_another_boot_is_left_alone_until_nobody_can_be_using_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases.db");
+    let entry = || Entry { max_ttl: Duration::from_secs(1), ..Entry::default() };
+    let connection = sqlite(&path).enter(entry()).await.unwrap();
+    let before = win(&connection, 1).await;
+    drop(connection);
+    let file = rusqlite::Connection::open(&path).unwrap();
+    file.execute_batch("UPDATE host SET identity = 'another+0.0'; UPDATE namespaces SET max_ttl = 1000000").unwrap();
+    let refused = sqlite(&path).enter(entry()).await.unwrap_err();
+    assert!(refused.is_retryable(), "after a restart of the host it passes: {refused}");
+    assert!(refused.to_string().contains("another host"), "{refused}");
+    // As if nobody had written it for a while. A reboot frees every lease; tokens go on growing.
+    file.execute_batch("UPDATE host SET touched = touched - 60000000").unwrap();
+    let connection = sqlite(&path).enter(entry()).await.unwrap();
+    assert!(win(&connection, 2).await > before);
+}
+
+/// Needs to be root, to have a small file system of its own.
+#[tokio::test]
+async fn sqlite_a_full_disk_is_said_and_nothing_is_lost() {
+    use std::process::Command;
+    let folder = tempfile::tempdir().unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"]).arg(folder.path()).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        use std::io::Write;
+        let _ = std::io::stderr().write_all(b"NOT TESTED: a full disk needs a small file system, and so root\n");
+        return;
+    }
+    struct Mounted(std::path::PathBuf);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let _mounted = Mounted(folder.path().to_owned());
+    let path = folder.path().join("leases.db");
+    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    let token = win(&connection, 1).await;
+    let filler = folder.path().join("filler");
+    let mut bytes = 512 << 10;
+    while bytes > 0 && std::fs::write(&filler, vec![1_u8; bytes]).is_err() {
+        bytes -= 4 << 10;
+    }
+    let big = |size| Request::Publish { holding: holding(token), record: "r".to_owned(), value: vec![2_u8; size] };
+    let outcome = ask(&connection, big(200 << 10)).await;
+    match outcome {
+        Outcome::Failed(error) => {
+            assert!(error.is_retryable() && error.to_string().contains("disk is full"), "{error}")
+        }
+        other => panic!("{other:?}"),
+    }
+    std::fs::remove_file(&filler).unwrap();
+    let renewed = ask(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
+    assert!(matches!(renewed, Outcome::Answered(Reply::Renewed { .. })), "{renewed:?}");
+}

@@ -13,7 +13,7 @@ pub use layer::{EventLayer, Format};
 use crate::event::{Event, Level};
 
 /// Makes a `tracing` event of an event. A field that does not apply is left out.
-pub(crate) fn emit(event: &Event) {
+pub fn emit(event: &Event) {
     let wanted = match event.what.level() {
         Level::Debug => tracing::event_enabled!(target: "tenure", tracing::Level::DEBUG),
         Level::Info => tracing::event_enabled!(target: "tenure", tracing::Level::INFO),

@@ -1,4 +1,4 @@
-//! Tenure on real Redis servers: what a holder's work does, judged by its own record, while everything goes wrong.
+//! Tenure on real stores: what a holder's work does, judged by its own record, while everything goes wrong.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
@@ -9,5 +9,7 @@ mod data_loss;
 mod everyday;
 mod link;
 mod odd_keys;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod stage;
 mod stalls;

@@ -1,0 +1,176 @@
+//! The embedded store: several processes of one host share a file, and some of them die.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tenure::lease::{Ending, Loss};
+use tenure::{LeaseName, Token};
+
+use crate::stage::{Bystander, Instance, LONG, Probe, Record, TTL, soon, until};
+
+/// Set for a process that a test has started: the URL of the store.
+const STORE: &str = "TENURE_TEST_STORE";
+
+fn place() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("leases.db").display());
+    (folder, url)
+}
+
+/// This test again, as a process of its own that plays one of the parts below.
+struct Process(Child);
+
+impl Process {
+    fn start(part: &str, store: &str) -> (Self, String) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("sqlite::{part}"), "--ignored", "--nocapture"])
+            .env(STORE, store)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.find_map(|line| line.unwrap().split_once("READY ").map(|(_, word)| word.to_owned()));
+        (Self(child), ready.unwrap())
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Holds `job`, and writes as fast as it can until it is killed.
+#[tokio::test]
+#[ignore = "a part that other tests start as a process"]
+async fn a_busy_holder() {
+    let Ok(url) = std::env::var(STORE) else { return };
+    let instance = Instance::connect(&url, "child", TTL).await;
+    let term = instance.acquire("job", TTL).await;
+    println!("READY {}", term.token());
+    loop {
+        let other = instance.acquire("scratch", TTL).await;
+        other.publish("record", vec![7_u8; 10_000]).await.unwrap();
+        other.release().await.unwrap();
+    }
+}
+
+/// Stands still inside a write.
+#[test]
+#[ignore = "a part that other tests start as a process"]
+fn somebody_inside_a_write() {
+    let Ok(url) = std::env::var(STORE) else { return };
+    let file = rusqlite::Connection::open(url.strip_prefix("sqlite:").unwrap()).unwrap();
+    file.execute_batch("BEGIN IMMEDIATE; UPDATE host SET touched = touched").unwrap();
+    println!("READY {}", std::process::id());
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+fn is_intact(url: &str) {
+    let file = rusqlite::Connection::open(Path::new(url.strip_prefix("sqlite:").unwrap())).unwrap();
+    file.busy_timeout(Duration::from_secs(30)).unwrap();
+    let verdict: String = file.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(verdict, "ok");
+}
+
+#[tokio::test]
+async fn killed_in_the_middle_of_writes_a_process_harms_nobody() {
+    let (_folder, url) = place();
+    let bystander = Bystander::at(&url).await;
+    let alice = Instance::connect(&url, "alice", TTL).await;
+    let mut last = Token::ZERO;
+    for round in 0..8_u64 {
+        let (process, token) = Process::start("a_busy_holder", &url);
+        let token = Token::new(token.parse().unwrap()).unwrap();
+        assert!(token > last, "tokens grow");
+        tokio::time::sleep(Duration::from_millis(17 * round)).await;
+        process.signal(rustix::process::Signal::KILL);
+        is_intact(&url);
+        // Not before its ttl has ended, and then at once.
+        let term = alice.acquire("job", TTL).await;
+        assert!(term.token() > token, "tokens grow");
+        last = term.token();
+        term.release().await.unwrap();
+        bystander.is_untouched().await;
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_process_does_not_come_back_to_a_lease_that_is_somebody_elses() {
+    let (_folder, url) = place();
+    let alice = Instance::connect(&url, "alice", TTL).await;
+    let (process, token) = Process::start("a_busy_holder", &url);
+    // It may be stopped inside a write; then it lets go of that when it goes on.
+    process.signal(rustix::process::Signal::STOP);
+    let resumes = tokio::spawn(async move {
+        tokio::time::sleep(TTL * 2).await;
+        process.signal(rustix::process::Signal::CONT);
+        process
+    });
+    let term = alice.acquire("job", LONG).await;
+    assert!(term.token() > Token::new(token.parse().unwrap()).unwrap());
+    let _process = resumes.await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(term.is_valid());
+    let report = alice.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
+    assert_eq!(report.held.unwrap().token, Some(term.token()));
+}
+
+#[tokio::test]
+async fn whoever_stands_still_inside_a_write_is_named_and_work_stops_in_time() {
+    let probe = Probe::start();
+    let (_folder, url) = place();
+    let alice = Instance::connect(&url, "alice", TTL).await;
+    let record = Record::default();
+    let job = record.candidate(&alice, "job", TTL);
+    let token = record.works("alice", Token::ZERO).await;
+    let (process, pid) = Process::start("somebody_inside_a_write", &url);
+    process.signal(rustix::process::Signal::STOP);
+    let stopped = Instant::now();
+    assert_eq!(job.first_ending().await, Ending::Lost(Loss::Unreachable));
+    probe.within(stopped.elapsed(), TTL, "work stops");
+    let named = format!("process {pid}");
+    until("it is named", || alice.events.lock().unwrap().iter().any(|event| event.to_string().contains(&named))).await;
+    drop(process);
+    record.works("alice", token).await;
+    record.check();
+}
+
+#[tokio::test]
+async fn whoever_waits_is_told_by_another_process_of_the_host() {
+    let (_folder, url) = place();
+    let (alice, bob) = (Instance::connect(&url, "alice", LONG).await, Instance::connect(&url, "bob", LONG).await);
+    let term = alice.acquire("job", LONG).await;
+    let waits = tokio::spawn({
+        let tenure = bob.tenure.clone();
+        async move { tenure.lease("job").ttl(LONG).acquire().await }
+    });
+    bob.sees("lease.acquire_failed").await;
+    term.release().await.unwrap();
+    // Thirty seconds before the ttl would have ended.
+    assert!(soon(waits).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_file_that_is_taken_away_ends_every_term_on_it() {
+    let (folder, url) = place();
+    let alice = Instance::connect(&url, "alice", TTL).await;
+    let record = Record::default();
+    let job = record.candidate(&alice, "job", TTL);
+    let token = record.works("alice", Token::ZERO).await;
+    for end in ["", "-wal", "-shm"] {
+        let name = format!("leases.db{end}");
+        std::fs::rename(folder.path().join(&name), folder.path().join(format!("old-{name}"))).unwrap();
+    }
+    assert!(matches!(job.first_ending().await, Ending::Lost(_)));
+    record.works("alice", token).await;
+    record.check();
+}
