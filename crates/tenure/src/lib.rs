@@ -17,19 +17,38 @@
 //!
 //! # What is here
 //!
+#![cfg_attr(
+    all(feature = "keeper", feature = "memory"),
+    doc = "```
+use tenure::Tenure;
+
+# tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+let tenure = Tenure::connect(\"memory:\").await?; // or \"redis://localhost\", or \"sqlite:jobs.db\"
+let lease = tenure.lease(\"nightly-report\").acquire().await?;
+let outcome = lease.run(async { /* the work */ }).await; // dropped before the lease can be anyone else's
+lease.release().await?;
+# outcome?;
+# Ok::<(), Box<dyn std::error::Error>>(()) })?;
+# Ok::<(), Box<dyn std::error::Error>>(())
+```
+"
+)]
 //! | module | what it is |
 //! |---|---|
+//! | `Tenure` | the front door: leases on one store, for one process |
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
 //! | [`store`] | what a store must do, and the stores |
+#![cfg_attr(feature = "tracing", doc = "| [`log`] | events as `tracing` events |")]
 #![cfg_attr(feature = "testing", doc = "| [`testing`] | the conformance suite that every store runs |")]
 //!
-//! Features: `memory` (by default) is the store of one process, `testing` the conformance suite; `flaws` is for
-//! Tenure's own tests of its tests. Without any there is no async runtime in the tree.
+//! Features, all by default but the last three: `keeper` is `Tenure`, the thread behind it and the guards it
+//! hands out; `memory`, `redis` and `sqlite` are the stores; `tracing` makes events `tracing` events. `log` adds a layer that
+//! writes them as lines; `testing` is the conformance suite; `flaws` is for Tenure's own tests of its tests. Without any
+//! there is no async runtime in the tree.
 //!
 //! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a reading of the clock and an input and returns
-//! actions.
-//! The same code runs in a program and in the simulator.
+//! actions. The same code runs in a program and in the simulator.
 
 mod event;
 #[doc(hidden)]

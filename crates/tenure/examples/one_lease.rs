@@ -1,0 +1,86 @@
+//! One lease, three instances, and a store that fails: acquire, work, release, loss, and a late result that is refused.
+//!
+//! ```text
+//! cargo run -p tenure --example one_lease
+//! ```
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::store::memory::{MemoryStore, Survival};
+use tenure::{InstanceId, PublishError, Tenure, Term};
+
+const TTL: Duration = Duration::from_secs(3);
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let store = MemoryStore::default();
+
+    say("Anna asks for the lease and works.");
+    let anna = start(&store, "anna").await?;
+    let term = acquire(&anna).await?;
+    let first = term.token();
+    let report = term.run(build_report()).await?;
+    term.publish("report", report).await?;
+
+    say("Ben asks, too, and waits.");
+    let ben = start(&store, "ben").await?;
+    let waiting = tokio::spawn({
+        let ben = ben.clone();
+        async move { ben.lease("nightly-report").ttl(TTL).acquire().await }
+    });
+    tokio::time::sleep(Duration::from_millis(700)).await;
+
+    say("Anna is done: she lets go, and Ben is told.");
+    term.release().await?;
+    let term = waiting.await??;
+    let (second, late) = (term.token(), (*term).clone());
+
+    say("The store goes down. Ben's renewals fail; his work stops before the lease can be anybody else's.");
+    store.faults().stop();
+    let lost = term.run(std::future::pending::<()>()).await.map_or_else(|lost| lost, |()| unreachable!());
+    println!("        ({lost})");
+    drop(term);
+
+    say("The store is back with all its data. It was restarted, so nothing is granted for one ttl.");
+    store.faults().restart(Survival::All);
+    let carl = start(&store, "carl").await?;
+    let term = acquire(&carl).await?;
+    let third = term.token();
+
+    say("Ben wakes up with a result from his old term, and is refused.");
+    match late.publish("report", "an old report").await {
+        Err(PublishError::Refused(why)) => println!("        (refused: {why})"),
+        other => return Err(format!("a late result must be refused, but: {other:?}").into()),
+    }
+    if !(first < second && second < third) {
+        return Err(format!("tokens must grow: {first}, {second}, {third}").into());
+    }
+    term.release().await?;
+    say("Every token was larger than the one before. Done.");
+    Ok(())
+}
+
+/// An instance of a service. It says what happens to it.
+async fn start(store: &MemoryStore, name: &str) -> Result<Tenure, Box<dyn Error>> {
+    let tenure = Tenure::on(Arc::new(store.clone()))
+        .instance(InstanceId::new(name)?)
+        .longest_ttl(TTL)
+        .on_event(|event| println!("        {event}"))
+        .connect();
+    Ok(tenure.await?)
+}
+
+async fn acquire(tenure: &Tenure) -> Result<Term, Box<dyn Error>> {
+    Ok(tenure.lease("nightly-report").ttl(TTL).acquire().await?)
+}
+
+async fn build_report() -> String {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    "a report".to_owned()
+}
+
+fn say(text: &str) {
+    println!("\n{text}");
+}
