@@ -534,7 +534,7 @@ impl<'a> Run<'a> {
             Operation::Enter { client, memory, max_ttl, bootstrap, durable, stamp } => {
                 let memories = self.remember(*client, *memory);
                 let (max_ttl, bootstrap, durable, stamp) = (*max_ttl, *bootstrap, *durable, *stamp);
-                let entry = |memory| Entry { memory, stamp, max_ttl, bootstrap, durable };
+                let entry = |memory| Entry { memory, stamp, max_ttl, bootstrap, durable, ..Entry::default() };
                 let (ours, theirs) = memories.unzip();
                 self.enter(at, *client, entry(ours), entry(theirs)).await?;
             }

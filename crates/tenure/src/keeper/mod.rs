@@ -174,6 +174,8 @@ pub(crate) struct Gauges {
     pub(crate) lag_micros: AtomicU64,
     pub(crate) events_dropped: AtomicU64,
     pub(crate) notes_dropped: AtomicU64,
+    /// How many streams of events there are.
+    pub(crate) streams: AtomicU64,
 }
 
 /// Why a lease was not acquired.

@@ -21,6 +21,7 @@ pub(crate) type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 /// The keeper's end of the queue.
 pub(crate) struct Outlet {
     queue: SyncSender<Vec<Event>>,
+    has_listeners: bool,
     gauges: Arc<Gauges>,
 }
 
@@ -32,17 +33,30 @@ impl Outlet {
         gauges: Arc<Gauges>,
     ) -> std::io::Result<Self> {
         let (queue, events) = sync_channel(TURNS_WAITING);
+        let has_listeners = !listeners.is_empty();
         std::thread::Builder::new()
             .name("tenure-events".to_owned())
             .spawn(move || tell_everybody(&events, &listeners, &stream))?;
-        Ok(Self { queue, gauges })
+        Ok(Self { queue, has_listeners, gauges })
     }
 
     /// Passes events on, or drops and counts them. Never waits.
     pub(crate) fn pass(&self, events: Vec<Event>) {
+        if !self.is_wanted() {
+            return;
+        }
         if let Err(TrySendError::Full(events) | TrySendError::Disconnected(events)) = self.queue.try_send(events) {
             self.gauges.events_dropped.fetch_add(events.len() as u64, Ordering::Relaxed);
         }
+    }
+
+    /// Whether anybody would hear of anything. Waking a thread to tell nobody costs as much as a renewal.
+    fn is_wanted(&self) -> bool {
+        #[cfg(feature = "tracing")]
+        let traced = tracing::level_filters::LevelFilter::current() > tracing::level_filters::LevelFilter::OFF;
+        #[cfg(not(feature = "tracing"))]
+        let traced = false;
+        traced || self.has_listeners || self.gauges.streams.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn stream() -> broadcast::Sender<Event> {

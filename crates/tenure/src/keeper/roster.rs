@@ -22,8 +22,10 @@ use crate::token::Token;
 /// How many notes wait for a connection at most.
 const NOTES_WAITING: usize = 4_096;
 
-/// How long a note may wait, so that several travel together.
-const NOTE_DELAY: Duration = Duration::from_millis(500);
+/// How long a note may wait, so that several travel together, and how many do: what is urgent may be behind them.
+const NOTE_DELAY: Duration = Duration::from_millis(200);
+const NOTES_TOGETHER: usize = 32;
+const NEXT_NOTES: Duration = Duration::from_millis(5);
 
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
 const ROUNDING: u32 = 2_000;
@@ -379,15 +381,16 @@ impl Roster {
             }
         }
         if self.online && self.notes_due.is_some_and(|due| now.moment >= due) {
-            self.send_notes(now.moment);
+            self.send_notes(now.moment, NOTES_TOGETHER);
         }
     }
 
-    /// Sends whatever notes there are.
-    pub(super) fn send_notes(&mut self, now: Moment) {
-        self.notes_due = None;
+    /// Sends so many of the notes that there are.
+    pub(super) fn send_notes(&mut self, now: Moment, count: usize) {
         let give_up_at = now + LeaseSettings::default().attempt_timeout();
-        let notes = self.notes.drain(..);
+        let count = count.min(self.notes.len());
+        self.notes_due = (count < self.notes.len()).then(|| now + NEXT_NOTES);
+        let notes = self.notes.drain(..count);
         self.outbox.extend(notes.map(|note| Outgoing { request: Request::Note(note), give_up_at, tag: Tag::Note }));
     }
 

@@ -151,7 +151,7 @@ impl Keeper {
         let Some(ending) = self.ending else { return false };
         let too_late = ending.until.is_some_and(|until| now >= until);
         if self.roster.len() == 0 && self.link.is_up() {
-            self.roster.send_notes(now);
+            self.roster.send_notes(now, usize::MAX);
             self.link.send(now, &mut self.roster.outbox);
         }
         too_late || (self.roster.is_idle() && self.link.is_quiet())
@@ -219,16 +219,17 @@ impl Keeper {
             self.lose_the_link(now, "the store is not what it was");
         }
         if self.link.retry_at().is_some_and(|at| now.moment >= at) {
+            // Several round trips, but no longer than leases can wait.
+            let attempt = self.roster.shortest_attempt.unwrap_or(LeaseSettings::default().attempt_timeout());
+            let limit = (attempt * 2).clamp(Duration::from_millis(250), Duration::from_secs(5));
             let entry = Entry {
                 memory: self.roster.memory.clone(),
                 max_ttl: self.roster.longest_ttl,
                 bootstrap: self.plan.bootstrap,
                 durable: self.plan.durable,
+                patience: limit.mul_f64(0.75),
                 ..Entry::default()
             };
-            // Several round trips, but no longer than leases can wait.
-            let attempt = self.roster.shortest_attempt.unwrap_or(LeaseSettings::default().attempt_timeout());
-            let limit = (attempt * 2).clamp(Duration::from_millis(250), Duration::from_secs(5));
             self.link.enter(entry, limit);
         }
     }

@@ -51,12 +51,21 @@ pub struct Entry {
     pub bootstrap: bool,
     /// The operator's word that a restart loses nothing: it closes nothing.
     pub durable: bool,
+    /// How long to wait for whatever is in the way. A store that knows what it is says so then.
+    pub patience: Duration,
 }
 
 impl Default for Entry {
     fn default() -> Self {
         let max_ttl = LeaseSettings::default().ttl();
-        Self { memory: None, stamp: fastrand::u64(..), max_ttl, bootstrap: false, durable: false }
+        Self {
+            memory: None,
+            stamp: fastrand::u64(..),
+            max_ttl,
+            bootstrap: false,
+            durable: false,
+            patience: Duration::from_secs(5),
+        }
     }
 }
 

@@ -134,7 +134,9 @@ impl Tenure {
 
     /// Everything that happens from now on.
     pub fn events(&self) -> EventStream {
-        EventStream(self.stream.upgrade().map(|stream| stream.subscribe()))
+        let gauges = self.door.gauges.clone();
+        gauges.streams.fetch_add(1, Ordering::Relaxed);
+        EventStream { events: self.stream.upgrade().map(|stream| stream.subscribe()), gauges }
     }
 
     /// Numbers about the keeper.
@@ -220,7 +222,16 @@ pub struct HowItStands {
 
 /// Everything that happens, in order.
 #[derive(Debug)]
-pub struct EventStream(Option<broadcast::Receiver<Event>>);
+pub struct EventStream {
+    events: Option<broadcast::Receiver<Event>>,
+    gauges: Arc<Gauges>,
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        self.gauges.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl EventStream {
     /// The next event; `None` when there will be no more. Whoever is too slow misses some.
@@ -229,7 +240,7 @@ impl EventStream {
     /// Safe: no event is lost.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
-            match self.0.as_mut()?.recv().await {
+            match self.events.as_mut()?.recv().await {
                 Ok(event) => return Some(event),
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => return None,

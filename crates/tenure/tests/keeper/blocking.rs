@@ -1,10 +1,8 @@
 //! What user code can do to the keeper: nothing.
 
-use std::io::{PipeReader, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use tenure::LeaseName;
 use tenure::lease::LeaseState;
 use tenure_testbed::RedisServer;
 
@@ -47,41 +45,4 @@ async fn a_listener_that_never_returns_holds_up_nothing() {
     term.release().await.unwrap();
     bystander.is_untouched().await;
     drop(shut);
-}
-
-/// A pipe that nobody reads, full to the brim, as a program's stderr can be.
-fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
-    let (reader, writer) = std::io::pipe().unwrap();
-    let mut filler = writer.try_clone().unwrap();
-    std::thread::spawn(move || {
-        // Blocks when the pipe is full, until the reader is dropped.
-        let _ = filler.write_all(&[b'x'; 1 << 20]);
-    });
-    (reader, writer)
-}
-
-#[cfg(feature = "log")]
-#[tokio::test]
-async fn a_log_that_nobody_reads_holds_up_nothing_and_what_is_dropped_is_counted() {
-    use tenure::log::{EventLayer, Format};
-    use tracing_subscriber::layer::SubscriberExt;
-
-    let (reader, writer) = full_pipe();
-    // For this process as a whole: the thread that tells everybody is not ours.
-    let subscriber = tracing_subscriber::registry().with(EventLayer::new(Format::Json, writer));
-    tracing::subscriber::set_global_default(subscriber).unwrap();
-
-    let server = RedisServer::start();
-    let tenure = builder(&server.url(), "alice", TTL).connect().await.unwrap();
-    let term = tenure.lease("job").ttl(TTL).acquire().await.unwrap();
-    // Far more than the queue holds.
-    for round in 0..1_500 {
-        let name = LeaseName::lease(&format!("round-{round}")).unwrap();
-        tenure.lease_named(name).ttl(TTL).acquire().await.unwrap().release().await.unwrap();
-    }
-    assert!(term.is_valid());
-    let stands = tenure.how_it_stands();
-    assert!(stands.events_dropped > 0, "{stands:?}");
-    term.release().await.unwrap();
-    drop(reader);
 }

@@ -94,8 +94,9 @@ async fn a_link_that_swallows_only_what_is_established_is_replaced_in_time() {
     let job = record.candidate(&alice, "job", ttl);
     let token = record.works("alice", Token::ZERO).await;
     proxy.swallow_established();
-    alice.sees("lease.recovered").await;
+    alice.sees("lease.renewed").await;
     record.goes_on(token).await;
+    assert!(alice.happened().iter().filter(|name| **name == "store.entered").count() >= 2, "over another connection");
     assert!(job.never_stopped(), "a new connection was made in time");
 }
 

@@ -11,11 +11,8 @@ use super::rows::Rows;
 use super::{Place, failure};
 use crate::store::{BoxFuture, Connection, Entered, Entry, ErrorKind, Generation, Outcome, Request, StoreError};
 
-/// How long entering waits for others that are writing.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How much sooner than whoever asked the thread stops waiting for others, at least.
-const MARGIN: Duration = Duration::from_millis(10);
+/// The part of the limit for which the thread waits for others.
+const PATIENCE: f64 = 0.75;
 
 /// A connection that has entered.
 pub(super) struct SqliteConnection {
@@ -72,7 +69,7 @@ impl Connection for SqliteConnection {
             let error = |why: &str| StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", self.location));
             let (outcomes, done) = oneshot::channel();
             // The thread gives up first, so that it can say what is in its way.
-            let until = Instant::now() + limit.saturating_sub((limit / 10).max(MARGIN));
+            let until = Instant::now() + limit.mul_f64(PATIENCE);
             if self.jobs.send(Job { batch, until, outcomes }).is_err() {
                 return vec![Outcome::Failed(error("the connection was closed; enter the store again")); count];
             }
@@ -101,7 +98,7 @@ impl fmt::Debug for SqliteConnection {
 
 fn enter(place: &Place, entry: &Entry) -> Result<(File, Entered), StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(&place.path, &error);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + entry.patience;
     let mut file = place.open(until)?;
     let (clock, orphaned) = (file.clock(), file.orphaned);
     let tx = file.write(until)?;
