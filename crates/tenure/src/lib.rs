@@ -70,7 +70,7 @@ mod token;
 #[cfg(feature = "keeper")]
 pub use crate::tenure::{
     EventStream, HowItStands, LeaseRequest, Lost, PublishError, RequireError, Tenure, TenureBuilder, Term, TermHandle,
-    TermInfo,
+    TermInfo, Work,
 };
 #[cfg(feature = "keeper")]
 pub use keeper::AcquireError;

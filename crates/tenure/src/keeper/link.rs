@@ -18,6 +18,9 @@ const BATCH: usize = 512;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
+/// A connection that is lost sooner than this may not have worked at all.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+
 /// The pause after an error that somebody has to do something about.
 const HOPELESS_PAUSE: Duration = Duration::from_secs(5);
 
@@ -40,7 +43,9 @@ pub(super) struct Link {
     /// Counts connections, so that what comes from one that was given up is known.
     number: u64,
     state: State,
+    /// How often in a row it did not work.
     failures: u32,
+    up_since: Moment,
     listens: bool,
 }
 
@@ -61,7 +66,7 @@ enum State {
 impl Link {
     pub(super) fn new(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) -> Self {
         let state = State::Down { retry_at: Moment::ZERO };
-        Self { store, inside, number: 0, state, failures: 0, listens: false }
+        Self { store, inside, number: 0, state, failures: 0, up_since: Moment::ZERO, listens: false }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -86,7 +91,9 @@ impl Link {
         self.number += 1;
         let (store, inside, link) = (self.store.clone(), self.inside.clone(), self.number);
         let mut attempt = JoinSet::new();
+        let panicked = StoreError::new(ErrorKind::Unavailable, format!("{}: entering has panicked", store.location()));
         attempt.spawn(async move {
+            let mut report = Report { inside, news: Some(Inside::Entered { link, result: Err(panicked) }) };
             let result = match tokio::time::timeout(limit, store.enter(entry)).await {
                 Ok(result) => result,
                 Err(_) => {
@@ -94,15 +101,14 @@ impl Link {
                     Err(StoreError::new(ErrorKind::Unreachable, why))
                 }
             };
-            // The keeper outlives its tasks.
-            let _ = inside.send(Inside::Entered { link, result });
+            report.news = Some(Inside::Entered { link, result });
         });
         self.state = State::Entering { _attempt: attempt };
     }
 
     /// A connection has entered: use it.
-    pub(super) fn up(&mut self, connection: Arc<dyn Connection>) {
-        self.failures = 0;
+    pub(super) fn up(&mut self, now: Moment, connection: Arc<dyn Connection>) {
+        self.up_since = now;
         let mut tasks = JoinSet::new();
         let (inside, link, watched) = (self.inside.clone(), self.number, connection.clone());
         tasks.spawn(async move {
@@ -119,20 +125,31 @@ impl Link {
     /// Entering has failed: try again later.
     pub(super) fn failed(&mut self, now: Moment, error: &StoreError) {
         self.failures = self.failures.saturating_add(1);
-        let longest = if error.is_retryable() {
-            FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE)
-        } else {
-            HOPELESS_PAUSE
-        };
-        // Not in step with everybody else who has lost the same server.
-        let pause = longest.mul_f64(0.5 + 0.5 * fastrand::f64());
+        let longest = if error.is_retryable() { self.pause() } else { HOPELESS_PAUSE };
+        self.state = State::Down { retry_at: now + jittered(longest) };
+    }
+
+    /// Something was answered: this is a connection that works.
+    pub(super) fn works(&mut self) {
+        self.failures = 0;
+    }
+
+    /// How much longer than at first an attempt may take.
+    pub(super) fn patience(&self) -> u32 {
+        1 << self.failures.min(5)
+    }
+
+    /// Gives the connection up, with everything on its way. Another is tried at once, unless this one never worked.
+    pub(super) fn give_up(&mut self, now: Moment) {
+        self.number += 1;
+        let short_lived = now.since(self.up_since) < SHORT_LIFE;
+        self.failures = if short_lived { self.failures.saturating_add(1) } else { 0 };
+        let pause = if self.failures > 1 { jittered(self.pause()) } else { Duration::ZERO };
         self.state = State::Down { retry_at: now + pause };
     }
 
-    /// Gives the connection up, with everything on its way. Another is tried at once.
-    pub(super) fn give_up(&mut self, now: Moment) {
-        self.number += 1;
-        self.state = State::Down { retry_at: now };
+    fn pause(&self) -> Duration {
+        FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE)
     }
 
     /// Sends requests, in order.
@@ -152,8 +169,9 @@ impl Link {
             let limit = give_up_at.since(now).max(Duration::from_millis(1));
             let (connection, inside, link) = (connection.clone(), self.inside.clone(), self.number);
             tasks.spawn(async move {
+                let mut report = Report { inside, news: Some(Inside::Closed { link }) };
                 let outcomes = connection.submit(requests, limit).await;
-                let _ = inside.send(Inside::Outcomes { link, tags, outcomes });
+                report.news = Some(Inside::Outcomes { link, tags, outcomes });
             });
         }
     }
@@ -168,6 +186,27 @@ impl Link {
             State::Down { .. } | State::Entering { .. } => true,
         }
     }
+}
+
+/// What a task has to say when it ends, however it ends: also when a store panics. Of a task that was given up nobody
+/// hears, since it has the number of a link that was.
+struct Report {
+    inside: UnboundedSender<Inside>,
+    news: Option<Inside>,
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if let Some(news) = self.news.take() {
+            // The keeper outlives its tasks.
+            let _ = self.inside.send(news);
+        }
+    }
+}
+
+/// Not in step with everybody else who has lost the same server.
+fn jittered(longest: Duration) -> Duration {
+    longest.mul_f64(0.5 + 0.5 * fastrand::f64())
 }
 
 /// Hears announcements, for as long as the keeper lives.
@@ -197,7 +236,7 @@ async fn listen(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) {
             }
             Err(_) => {}
         }
-        tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+        tokio::time::sleep(jittered(pause)).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

@@ -30,12 +30,12 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use outlet::{Listener, Outlet};
-pub(crate) use shared::Shared;
+pub(crate) use shared::{Shared, Start};
 pub(crate) use thread::{Plan, start};
 
 use crate::lease::{LeaseSettings, ReleaseReason, SettingsError, Wish};
 use crate::name::{InstanceId, LeaseName, NameError};
-use crate::store::{Outcome, Request, StoreError};
+use crate::store::{ErrorKind, Outcome, Request, StoreError};
 use crate::tenure::TermHandle;
 
 /// One lease being driven. Never used twice.
@@ -116,6 +116,15 @@ pub(crate) struct Question {
     pub(crate) request: Request,
     pub(crate) limit: Duration,
     pub(crate) reply: oneshot::Sender<Outcome>,
+}
+
+impl Question {
+    /// There was no connection in time.
+    fn fail(self) {
+        let error = StoreError::new(ErrorKind::Unreachable, "there is no connection to the store just now");
+        // Whoever asked may have given up.
+        let _ = self.reply.send(Outcome::Failed(error));
+    }
 }
 
 /// What users tell the keeper.

@@ -67,12 +67,13 @@ impl Outlet {
 fn tell_everybody(queue: &Receiver<Vec<Event>>, listeners: &[Listener], stream: &broadcast::Sender<Event>) {
     while let Ok(events) = queue.recv() {
         for event in events {
-            #[cfg(feature = "tracing")]
-            crate::log::emit(&event);
-            for listener in listeners {
-                // One that panics hurts nobody else, and is called again next time.
+            // One that panics hurts nobody else, and is called again next time.
+            let call = |listener: &dyn Fn(&Event)| {
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(&event)));
-            }
+            };
+            #[cfg(feature = "tracing")]
+            call(&crate::log::emit);
+            listeners.iter().for_each(|listener| call(listener));
             // Nobody listening is not an error.
             let _ = stream.send(event);
         }

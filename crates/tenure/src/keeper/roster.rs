@@ -22,9 +22,15 @@ use crate::token::Token;
 /// How many notes wait for a connection at most.
 const NOTES_WAITING: usize = 4_096;
 
+/// How many questions of users wait for a connection at most.
+const QUESTIONS_WAITING: usize = 1_024;
+
+/// How many spent terms are remembered before the old ones are looked for.
+const SPENT_AT_FIRST: usize = 1_024;
+
 /// How long a note may wait, so that several travel together, and how many do: what is urgent may be behind them.
 const NOTE_DELAY: Duration = Duration::from_millis(200);
-const NOTES_TOGETHER: usize = 32;
+const NOTES_TOGETHER: usize = 64;
 const NEXT_NOTES: Duration = Duration::from_millis(5);
 
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
@@ -67,9 +73,12 @@ pub(super) struct Roster {
     /// Server time less the lease clock, in microseconds, as last seen.
     server_offset: i64,
     pub(super) memory: Option<NamespaceMemory>,
-    /// The longest ttl and the shortest attempt that anybody here uses.
+    /// The longest ttl that anybody here uses.
     pub(super) longest_ttl: Duration,
-    pub(super) shortest_attempt: Option<Duration>,
+    /// Questions of users that wait for a connection.
+    questions: VecDeque<(Moment, Question)>,
+    /// How many spent terms there may be before the old ones are looked for.
+    spent_limit: usize,
     /// Whether a lease wants the store to be entered again.
     pub(super) wants_entry: bool,
     pub(super) outbox: Vec<Outgoing>,
@@ -101,10 +110,6 @@ impl Names {
         }
     }
 
-    fn len(&self) -> usize {
-        self.table.len()
-    }
-
     /// Of an optional name, since that is what a slot has.
     fn hash(&self, name: Option<&LeaseName>) -> u64 {
         self.hasher.hash_one(name)
@@ -132,6 +137,8 @@ struct Entry {
     shared: Arc<Shared>,
     /// Until the lease is granted and work may start: who waits for it.
     claim: Option<Box<Claim>>,
+    /// Why somebody wished to let go of it.
+    wished: Option<ReleaseReason>,
     /// The one wake-up in the queue that counts.
     queued: Moment,
     /// When its work was over; the end of time while it may not be.
@@ -157,7 +164,8 @@ impl Roster {
             server_offset: 0,
             memory: None,
             longest_ttl,
-            shortest_attempt: None,
+            questions: VecDeque::new(),
+            spent_limit: SPENT_AT_FIRST,
             wants_entry: false,
             outbox: Vec::new(),
             events: Vec::new(),
@@ -176,6 +184,20 @@ impl Roster {
         self.held
     }
 
+    /// The shortest that any lease here gives one attempt.
+    pub(super) fn shortest_attempt(&self) -> Option<Duration> {
+        self.slots
+            .iter()
+            .filter_map(|slot| slot.entry.as_ref())
+            .map(|entry| entry.shared.settings.attempt_timeout())
+            .min()
+    }
+
+    /// Whether all that is left is work which did not stop in time: there is nothing to let go of any more.
+    pub(super) fn has_only_overdue(&self) -> bool {
+        self.lines.is_empty() && self.slots.iter().filter_map(|slot| slot.entry.as_ref()).all(|e| e.shared.is_overdue())
+    }
+
     /// Whether nothing is left to be done.
     pub(super) fn is_idle(&self) -> bool {
         self.len() == 0 && self.lines.is_empty() && (self.notes.is_empty() || !self.online)
@@ -183,25 +205,30 @@ impl Roster {
 
     /// When to come back at the latest.
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        [self.timers.next(), self.limits.next(), self.notes_due.filter(|_| self.online)].into_iter().flatten().min()
+        let question = self.questions.front().map(|(give_up_at, _)| *give_up_at);
+        let note = self.notes_due.filter(|_| self.online);
+        [self.timers.next(), self.limits.next(), question, note].into_iter().flatten().min()
     }
 
     // What users want.
 
     pub(super) fn acquire(&mut self, now: Now, claim: Claim) {
         self.longest_ttl = self.longest_ttl.max(claim.settings.ttl());
-        let attempt = claim.settings.attempt_timeout();
-        self.shortest_attempt = Some(self.shortest_attempt.map_or(attempt, |shortest| shortest.min(attempt)));
         if let Some(limit) = claim.limit {
             self.limits.add(now.moment + limit, claim.ticket);
         }
-        match (self.find(&claim.name), claim.mode) {
+        let sibling = self.find(&claim.name);
+        // A term that is being let go of is as good as free.
+        let leaving = sibling
+            .and_then(|id| self.entry(id))
+            .is_some_and(|entry| entry.claim.is_none() && entry.lease.token().is_none());
+        match (sibling, claim.mode) {
             (None, _) => self.drive(now, claim),
-            (Some(_), Mode::Try) => {
+            (Some(_), Mode::Try) if !leaving => {
                 let by = self.instance.clone();
                 claim.refuse(AcquireError::Held { by, remaining: None });
             }
-            (Some(_), Mode::Wait) => {
+            (Some(_), _) => {
                 self.tickets.insert(claim.ticket, Place::InLine(claim.name.clone()));
                 self.lines.entry(claim.name.clone()).or_default().push_back(claim);
             }
@@ -214,10 +241,10 @@ impl Roster {
 
     pub(super) fn wish(&mut self, now: Now, id: LeaseId, wish: Wish) {
         if let Some(entry) = self.entry(id) {
-            entry.shared.explain(Ending::Released(match &wish {
+            entry.wished = Some(match &wish {
                 Wish::Release(reason) | Wish::Drain(reason) => *reason,
                 Wish::HandOver(_) => ReleaseReason::HandedOver,
-            }));
+            });
             self.step(now, id, Input::Wish(wish));
         }
     }
@@ -227,7 +254,9 @@ impl Roster {
         if let Some(entry) = self.entry(id)
             && entry.shared.works() == 0
         {
-            entry.demoted = entry.demoted.min(now.moment);
+            if entry.shared.is_stopped() {
+                entry.demoted = entry.demoted.min(now.moment);
+            }
             self.step(now, id, Input::WorkEnded);
         }
     }
@@ -240,13 +269,13 @@ impl Roster {
     }
 
     pub(super) fn ask(&mut self, now: Now, question: Question) {
+        let give_up_at = now.moment + question.limit;
         if self.online {
-            let give_up_at = now.moment + question.limit;
             self.outbox.push(Outgoing { request: question.request, give_up_at, tag: Tag::User(question.reply) });
+        } else if self.questions.len() < QUESTIONS_WAITING {
+            self.questions.push_back((give_up_at, question));
         } else {
-            let error = StoreError::new(ErrorKind::Unreachable, "there is no connection to the store just now");
-            // Whoever asked may have given up.
-            let _ = question.reply.send(Outcome::Failed(error));
+            question.fail();
         }
     }
 
@@ -287,11 +316,22 @@ impl Roster {
         for id in self.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
+        for (give_up_at, question) in std::mem::take(&mut self.questions) {
+            self.outbox.push(Outgoing { request: question.request, give_up_at, tag: Tag::User(question.reply) });
+        }
     }
 
     /// The store cannot be entered as things are set up. Whoever holds a lease keeps it while it lasts; whoever waits is
     /// told.
     pub(super) fn cannot_enter(&mut self, now: Now, error: &StoreError) {
+        if !error.is_retryable() {
+            for (_, line) in std::mem::take(&mut self.lines) {
+                for claim in line {
+                    self.tickets.remove(&claim.ticket);
+                    claim.refuse(AcquireError::Store(error.clone()));
+                }
+            }
+        }
         for id in self.ids() {
             let waits = self.entry(id).is_some_and(|entry| {
                 entry.claim.as_ref().is_some_and(|claim| claim.mode == Mode::Try || !error.is_retryable())
@@ -374,6 +414,9 @@ impl Roster {
                 None => {}
             }
         }
+        while self.questions.front().is_some_and(|(give_up_at, _)| *give_up_at <= now.moment) {
+            self.questions.pop_front().into_iter().for_each(|(_, question)| question.fail());
+        }
         while let Some((_, ticket)) = self.limits.pop_due(now.moment) {
             if let Some(claim) = self.withdraw(now, ticket) {
                 let waited = claim.limit.unwrap_or_default();
@@ -407,6 +450,7 @@ impl Roster {
             lease,
             shared: shared.clone(),
             claim: Some(Box::new(claim)),
+            wished: None,
             queued: Moment::END,
             demoted: Moment::END,
         };
@@ -471,8 +515,8 @@ impl Roster {
         let Some(entry) = self.entry(id) else { return false };
         let stop = matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone);
         if stop {
-            // Nobody has said why, so an operator has asked for it.
-            entry.shared.explain(Ending::Released(ReleaseReason::StepDown));
+            // When nobody here has wished for it, an operator has asked for it. A loss was told before.
+            entry.shared.explain(Ending::Released(entry.wished.unwrap_or(ReleaseReason::StepDown)));
         }
         entry.shared.permit(permission);
         if stop && entry.shared.works() == 0 {
@@ -589,8 +633,9 @@ impl Roster {
     fn remember_spent(&mut self, now: Moment, name: &LeaseName, token: Token, ttl: Duration) {
         // By then the store cannot list it any more.
         let until = now + ttl + ttl;
-        if self.spent.len() >= 1_024 && self.spent.len() >= 2 * self.by_name.len() {
+        if self.spent.len() >= self.spent_limit {
             self.spent.retain(|_, (_, until)| *until > now);
+            self.spent_limit = SPENT_AT_FIRST.max(self.spent.len() * 2);
         }
         self.spent.insert(name.clone(), (token, until));
     }

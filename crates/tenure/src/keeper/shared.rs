@@ -30,8 +30,8 @@ pub(crate) struct Shared {
     leave: AtomicU8,
     /// Whether progress was reported that the keeper has not looked at yet.
     progressed: AtomicBool,
-    /// Why work was or will be cancelled.
-    cause: OnceLock<Box<Ending>>,
+    /// Why work was or will be cancelled, and how it all ended.
+    fate: OnceLock<Box<Fate>>,
     /// Whether all is done: the work is over and the last request answered.
     over: AtomicBool,
     changed: Notify,
@@ -43,6 +43,26 @@ mod leave {
     pub(super) const HOLD_STARTS: u8 = 1;
     pub(super) const MAY_START: u8 = 2;
     pub(super) const STOP: u8 = 3;
+    pub(super) const BE_GONE: u8 = 4;
+}
+
+/// What becomes of a term.
+struct Fate {
+    /// Why its work was first told to stop.
+    cause: Ending,
+    /// How it ended.
+    ended: OnceLock<Ending>,
+}
+
+/// Whether a piece of work may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// It is counted, and may.
+    Now,
+    /// Not while it is uncertain whether the lease is ours.
+    Later,
+    /// The term is over, or too near its end.
+    Never,
 }
 
 impl Shared {
@@ -59,7 +79,7 @@ impl Shared {
             works: AtomicU32::new(0),
             leave: AtomicU8::new(leave::NONE),
             progressed: AtomicBool::new(false),
-            cause: OnceLock::new(),
+            fate: OnceLock::new(),
             over: AtomicBool::new(false),
             changed: Notify::new(),
         }
@@ -91,7 +111,8 @@ impl Shared {
             Permission::None => leave::NONE,
             Permission::MayStart { .. } => leave::MAY_START,
             Permission::HoldStarts { .. } => leave::HOLD_STARTS,
-            Permission::MustCancel { .. } | Permission::MustBeGone => leave::STOP,
+            Permission::MustCancel { .. } => leave::STOP,
+            Permission::MustBeGone => leave::BE_GONE,
         };
         self.leave.store(leave, Ordering::SeqCst);
         self.changed.notify_waiters();
@@ -99,13 +120,17 @@ impl Shared {
 
     pub(super) fn explain(&self, cause: Ending) {
         // The first cause is the one.
-        let _ = self.cause.set(Box::new(cause));
+        let _ = self.fate.set(Box::new(Fate { cause, ended: OnceLock::new() }));
     }
 
     pub(super) fn end(&self, ending: Ending) {
-        self.explain(ending);
+        self.explain(ending.clone());
+        if let Some(fate) = self.fate.get() {
+            // It ends once.
+            let _ = fate.ended.set(ending);
+        }
         self.deadline.store(0, Ordering::Release);
-        self.leave.store(leave::STOP, Ordering::SeqCst);
+        self.leave.store(leave::BE_GONE, Ordering::SeqCst);
         self.over.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
@@ -161,7 +186,22 @@ impl Shared {
 
     /// Why the term ended or is about to, once that is known.
     pub(crate) fn cause(&self) -> Option<&Ending> {
-        self.cause.get().map(|cause| &**cause)
+        self.fate.get().map(|fate| &fate.cause)
+    }
+
+    /// How the term ended, once it has.
+    pub(crate) fn ending(&self) -> Option<&Ending> {
+        self.fate.get()?.ended.get()
+    }
+
+    /// Whether work was told to stop.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.leave.load(Ordering::SeqCst) >= leave::STOP
+    }
+
+    /// Whether work is still there although the lease may be anybody's by now. Nothing can be let go of any more.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.leave.load(Ordering::SeqCst) == leave::BE_GONE && self.works() > 0
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -171,18 +211,27 @@ impl Shared {
     /// Whether work must stop now: told to, or too near to the deadline. Looks at the clock itself, whatever the keeper
     /// does or fails to do.
     pub(crate) fn must_stop(&self) -> bool {
-        self.leave.load(Ordering::SeqCst) == leave::STOP || self.remaining() <= self.settings.stop_budget()
+        self.is_stopped() || self.remaining() <= self.settings.stop_budget()
     }
 
-    /// Counts a piece of work in. It may run only if this says so; either way it must be counted out.
-    pub(crate) fn count_in(&self) -> bool {
+    /// Counts a piece of work in, if it may begin. Then it must be counted out.
+    pub(crate) fn count_in(&self) -> Start {
         // Before the look: the keeper first forbids and then counts, so one of the two sees the other.
         self.works.fetch_add(1, Ordering::SeqCst);
-        !self.must_stop()
+        let start = match self.leave.load(Ordering::SeqCst) {
+            _ if self.must_stop() => Start::Never,
+            leave::MAY_START => Start::Now,
+            _ => Start::Later,
+        };
+        if start != Start::Now {
+            self.count_out();
+        }
+        start
     }
 
     pub(crate) fn count_out(&self) {
-        if self.works.fetch_sub(1, Ordering::SeqCst) == 1 && self.leave.load(Ordering::SeqCst) != leave::MAY_START {
+        let last = self.works.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.leave.load(Ordering::SeqCst) != leave::MAY_START && !self.is_over() {
             self.door.tell(Command::WorkEnded(self.id()));
         }
     }

@@ -52,12 +52,24 @@ pub(crate) fn start(plan: Plan) -> io::Result<Arc<Door>> {
         tickets: AtomicU64::new(1),
         process: rustix::process::getpid(),
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let alarm = {
-        let _inside = runtime.enter();
-        Alarm::new()?
-    };
+    let (report, reported) = std::sync::mpsc::sync_channel(1);
     std::thread::Builder::new().name("tenure-keeper".to_owned()).spawn(move || {
+        // Made here, because it must not be dropped inside another runtime when something is missing.
+        let made = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+            let alarm = {
+                let _inside = runtime.enter();
+                Alarm::new()?
+            };
+            Ok((runtime, alarm))
+        });
+        let (runtime, alarm) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                let _ = report.send(Err(error));
+                return;
+            }
+        };
+        let _ = report.send(Ok(()));
         let (inside_sender, inside) = mpsc::unbounded_channel();
         let keeper = Keeper {
             link: Link::new(plan.store.clone(), inside_sender),
@@ -71,6 +83,7 @@ pub(crate) fn start(plan: Plan) -> io::Result<Arc<Door>> {
         // What may still run has nobody to report to.
         runtime.shutdown_background();
     })?;
+    reported.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")))?;
     Ok(door)
 }
 
@@ -105,6 +118,10 @@ impl Keeper {
             self.tend_the_link(now);
             self.link.send(now.moment, &mut self.roster.outbox);
             self.report();
+            if !orders.is_empty() || !inside.is_empty() {
+                // What was sent must get its turn, too, however much there is to be taken in.
+                tokio::task::yield_now().await;
+            }
             if self.is_done(now.moment) {
                 break;
             }
@@ -113,9 +130,11 @@ impl Keeper {
             // One that rings too early does no harm, and setting it costs more than most turns do.
             if wake < rings_at || rings_at <= now.moment {
                 rings_at = wake;
-                if alarm.set(wake.since(now.moment)).is_err() {
-                    // Cannot happen to a timer that was made; a busy loop would still keep every promise.
+                if alarm.set(wake.since(SystemClock.now())).is_err() {
+                    // Cannot happen to a timer that was made. A busy loop keeps every promise, too.
+                    rings_at = Moment::ZERO;
                     tokio::task::yield_now().await;
+                    continue;
                 }
             }
             tokio::select! {
@@ -154,7 +173,9 @@ impl Keeper {
             self.roster.send_notes(now, usize::MAX);
             self.link.send(now, &mut self.roster.outbox);
         }
-        too_late || (self.roster.is_idle() && self.link.is_quiet())
+        too_late
+            || self.roster.has_only_overdue()
+                && (self.roster.len() > 0 || self.roster.is_idle() && self.link.is_quiet())
     }
 
     fn obey(&mut self, order: Command) {
@@ -190,6 +211,9 @@ impl Keeper {
                 for (tag, outcome) in tags.into_iter().zip(outcomes) {
                     usable &= self.roster.answered(now, tag, outcome);
                 }
+                if usable {
+                    self.link.works();
+                }
                 if !usable {
                     self.lose_the_link(now, "an answer did not come in time");
                 }
@@ -220,8 +244,9 @@ impl Keeper {
         }
         if self.link.retry_at().is_some_and(|at| now.moment >= at) {
             // Several round trips, but no longer than leases can wait.
-            let attempt = self.roster.shortest_attempt.unwrap_or(LeaseSettings::default().attempt_timeout());
-            let limit = (attempt * 2).clamp(Duration::from_millis(250), Duration::from_secs(5));
+            let attempt = self.roster.shortest_attempt().unwrap_or(LeaseSettings::default().attempt_timeout());
+            let limit = (attempt * 2).max(Duration::from_millis(250)).saturating_mul(self.link.patience());
+            let limit = limit.min(Duration::from_secs(5));
             let entry = Entry {
                 memory: self.roster.memory.clone(),
                 max_ttl: self.roster.longest_ttl,
@@ -243,7 +268,7 @@ impl Keeper {
                 Continuity::Changed
             }
         };
-        self.link.up(connection);
+        self.link.up(now.moment, connection);
         self.contact.send_replace(Contact::Entered);
         self.tell(Happening::StoreEntered);
         if !entered.closed_for.is_zero() {

@@ -6,6 +6,8 @@ use thiserror::Error;
 
 use crate::time::{ClockError, FIXED_SLACK};
 
+/// No answer takes longer; what does not come by then is not coming.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
 /// The longest ttl there is. No quarantine lasts longer.
 pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -140,7 +142,7 @@ impl LeaseSettingsBuilder {
         self
     }
 
-    /// R, a fifth of P by default.
+    /// R, a fifth of P and at most 5 s by default.
     pub fn attempt_timeout(mut self, limit: Duration) -> Self {
         self.attempt_timeout = Some(limit);
         self
@@ -222,7 +224,7 @@ impl LeaseSettingsBuilder {
         LeaseSettings {
             ttl,
             renew_every,
-            attempt_timeout: self.attempt_timeout.unwrap_or(renew_every / 5),
+            attempt_timeout: self.attempt_timeout.unwrap_or((renew_every / 5).min(LONGEST_ATTEMPT)),
             stop_budget: self.stop_budget.unwrap_or((ttl / 6).min(Duration::from_secs(5))),
             max_drain: self.max_drain,
             stall_after: self.stall_after,

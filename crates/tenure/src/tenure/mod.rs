@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, oneshot};
 
 pub use request::LeaseRequest;
-pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo};
+pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Work};
 
 use crate::event::Event;
 use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question};
@@ -151,11 +151,15 @@ impl Tenure {
         }
     }
 
-    /// Stops all work, lets go of every lease, and ends the keeper. Whoever waits for a lease is refused.
+    /// Stops all work, lets go of every lease, and ends the keeper. Whoever waits for a lease is refused. Work that is still
+    /// there when its lease has run out is not waited for.
     ///
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.
     pub async fn shutdown(&self) {
+        if self.door.is_forked() {
+            return;
+        }
         self.door.tell(Command::ShutDown);
         let mut contact = self.door.contact.clone();
         // A keeper that has ended without a word is over, too.
@@ -197,6 +201,10 @@ impl fmt::Debug for Tenure {
 /// Asks the store something, over the keeper's connection.
 async fn ask(door: &Door, request: Request, limit: Duration) -> Outcome {
     let (reply, answer) = oneshot::channel();
+    if door.is_forked() {
+        let message = "this is a forked process; the connection is its parent's";
+        return Outcome::Failed(StoreError::new(ErrorKind::Unreachable, message));
+    }
     door.tell(Command::Ask(Question { request, limit, reply }));
     answer.await.unwrap_or_else(|_| {
         let message = format!("{}: the connection was lost before the answer came", door.location);
@@ -216,7 +224,7 @@ pub struct HowItStands {
     pub worst_lag: Duration,
     /// How many events were dropped because nobody took them in time.
     pub events_dropped: u64,
-    /// How many notes about terms were dropped because the store could not be reached for too long.
+    /// How many notes about terms were dropped: there were too many, or the store could not be reached for too long.
     pub notes_dropped: u64,
 }
 

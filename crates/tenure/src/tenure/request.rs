@@ -113,6 +113,9 @@ impl LeaseRequest {
         let patience = (settings.attempt_timeout() * 2).max(Duration::from_secs(1));
         let limit = if mode == Mode::Try { Some(limit.unwrap_or(patience)) } else { limit };
         let door = self.tenure.door().clone();
+        if door.is_forked() {
+            return Err(AcquireError::ShutDown);
+        }
         let (reply, answer) = oneshot::channel();
         let ticket = door.ticket();
         let mut waiting = Waiting { door: &door, ticket, waits: true };

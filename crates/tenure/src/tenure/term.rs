@@ -11,14 +11,16 @@ use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
 use super::ask;
-use crate::keeper::{Granted, Shared};
+use crate::keeper::{Granted, Shared, Start};
 use crate::lease::{Ending, LeaseState, Loss};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{ErrorKind, Holding, Outcome, Reply, Request, StoreError};
 use crate::time::{LeaseClock, Moment, SystemClock};
 use crate::token::Token;
 
-/// A lease that is held, from grant to goodbye. Dropping it stops its work and lets go of the lease in the background.
+/// A lease that is held, from grant to goodbye. Dropping it stops its work and lets go of the lease in the background; at the
+/// end of a program wait for that, with [`release`](Term::release) or [`Tenure::shutdown`](crate::Tenure::shutdown), or the
+/// lease is held until its ttl ends. A lease cannot be acquired again inside its own work.
 ///
 /// Everything that can be asked of a term is on its [`TermHandle`], which can be cloned and passed around; the term
 /// itself is the one thing that decides how long it is held.
@@ -33,7 +35,9 @@ impl Term {
     /// Stops the work, waits until it is gone, lets go of the lease and waits until that is done.
     ///
     /// # Errors
-    /// When the term was lost before it could be let go of.
+    /// When the term was lost before it could be let go of, or when its work is still there at its deadline: then the
+    /// lease runs out by itself. While the store cannot be reached, it waits until the deadline, and what it says then
+    /// is that the term is over.
     ///
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.
@@ -41,9 +45,9 @@ impl Term {
         let handle = (*self).clone();
         drop(self);
         handle.over().await;
-        match handle.0.cause() {
-            Some(Ending::Lost(_)) => Err(handle.lost_now()),
-            _ => Ok(()),
+        match handle.0.ending() {
+            Some(Ending::Lost(_)) | None => Err(handle.lost_now()),
+            Some(_) => Ok(()),
         }
     }
 }
@@ -127,8 +131,10 @@ impl TermHandle {
         self.0.progress();
     }
 
-    /// Waits until the term is over or about to be, and says why. Work that does not run under [`run`](Self::run) stops
-    /// when this ends.
+    /// Waits until the term is over or about to be, and says why.
+    ///
+    /// This alone keeps nobody from being granted the lease next: only work that is *counted* is waited for. Let it
+    /// [run](Self::run) under the lease, or [begin](Self::begin) it and stop within the stop budget when this ends.
     ///
     /// # Cancel safety
     /// Safe.
@@ -144,11 +150,33 @@ impl TermHandle {
         }
     }
 
-    /// Runs work under the lease. It is dropped a stop budget before the lease can be anybody else's, or at once when
+    /// Waits until work may begin: at once while the lease is certain, and after a blink of the store when it is certain
+    /// again.
+    ///
+    /// # Errors
+    /// When the term is over first.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn begin(&self) -> Result<Work, Lost> {
+        loop {
+            let mut changed = pin!(self.0.changed());
+            // Before the look, so that no change can come between.
+            changed.as_mut().enable();
+            match self.0.count_in() {
+                Start::Now => return Ok(Work(self.clone())),
+                Start::Never => return Err(self.lost_now()),
+                Start::Later => changed.await,
+            }
+        }
+    }
+
+    /// Runs work under the lease. It begins when the lease is certain, and is dropped a stop budget before the lease can be anybody else's, or at once when
     /// the lease is lost or let go of; every time it is polled, it is the clock that decides.
     ///
-    /// The lease is not let go of before the work is gone. What the work has spawned elsewhere is not stopped with it,
-    /// and work that blocks its thread cannot be: see [`lost`](Self::lost).
+    /// The lease is not let go of before the work is gone, so keep polling it or drop it. What the work has spawned
+    /// elsewhere (a task, a blocking thread) is not stopped with it: such work [begins](Self::begin) and ends by itself. Work
+    /// that is done says nothing about the lease: it may have been lost since.
     ///
     /// # Errors
     /// When the lease was lost or let go of before the work was done.
@@ -157,10 +185,7 @@ impl TermHandle {
     /// As safe as the work itself, which is dropped.
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Lost> {
         // Dropped after the work, which is therefore gone when it is counted out.
-        let _counted = Counted(&self.0);
-        if !self.0.count_in() {
-            return Err(self.lost_now());
-        }
+        let _counted = self.begin().await?;
         let mut work = pin!(work);
         let mut changed = pin!(self.0.changed());
         let outcome = poll_fn(|context| {
@@ -207,7 +232,7 @@ impl TermHandle {
         loop {
             let mut changed = pin!(self.0.changed());
             changed.as_mut().enable();
-            if self.0.is_over() {
+            if self.0.is_over() || self.0.is_overdue() || self.0.door.is_forked() {
                 return;
             }
             changed.await;
@@ -225,12 +250,54 @@ impl fmt::Debug for TermHandle {
     }
 }
 
-/// A piece of work that is counted until this is dropped.
-struct Counted<'a>(&'a Shared);
+/// A piece of work that has [begun](TermHandle::begin). Until it is dropped the lease is not let go of, so drop it only when
+/// nothing of the work is running any more: within the stop budget after [`lost`](TermHandle::lost) has ended.
+///
+/// For work that cannot be dropped, because it runs on a thread of its own or needs a moment to stop:
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// # let tenure = tenure::Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// let work = lease.begin().await?;
+/// std::thread::spawn(move || {
+///     while work.is_valid() {
+///         // A short step.
+///         # break;
+///     }
+///     drop(work);
+/// });
+/// # lease.release().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "work counts only until this is dropped"]
+pub struct Work(TermHandle);
 
-impl Drop for Counted<'_> {
+impl Work {
+    /// Whether the work may go on: it was not told to stop, and the deadline is not nearer than the stop budget.
+    pub fn is_valid(&self) -> bool {
+        !self.0.0.must_stop()
+    }
+}
+
+impl Deref for Work {
+    type Target = TermHandle;
+
+    fn deref(&self) -> &TermHandle {
+        &self.0
+    }
+}
+
+impl Drop for Work {
     fn drop(&mut self) {
-        self.0.count_out();
+        self.0.0.count_out();
+    }
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Work under {:?}", self.0)
     }
 }
 

@@ -145,6 +145,76 @@ async fn dropping_a_term_stops_its_work_and_lets_go() {
 }
 
 #[tokio::test]
+async fn work_that_has_begun_is_waited_for_until_it_says_that_it_is_over() {
+    let server = RedisServer::start();
+    let (alice, bob) =
+        (Instance::connect(&server.url(), "alice", LONG).await, Instance::connect(&server.url(), "bob", LONG).await);
+    let term = alice.acquire("job", LONG).await;
+    let work = term.begin().await.unwrap();
+    drop(term);
+    assert_eq!(soon(work.lost()).await.reason, Ending::Released(ReleaseReason::Voluntary));
+    assert!(!work.is_valid());
+    let waits = tokio::spawn({
+        let tenure = bob.tenure.clone();
+        async move { tenure.lease("job").ttl(LONG).acquire().await }
+    });
+    bob.sees("lease.acquire_failed").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waits.is_finished(), "the work is not over yet");
+    drop(work);
+    assert!(soon(waits).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn work_does_not_begin_while_it_is_uncertain_whose_the_lease_is() {
+    let server = RedisServer::start();
+    let ttl = Duration::from_secs(6);
+    let alice = Instance::connect(&server.url(), "alice", ttl).await;
+    let term = alice.acquire("job", ttl).await;
+    server.stop();
+    alice.sees("lease.uncertain").await;
+    let begins = tokio::time::timeout(Duration::from_millis(50), term.run(async { 1 })).await;
+    server.cont();
+    assert!(begins.is_err(), "{begins:?}");
+    // Kept for later, not skipped.
+    assert_eq!(soon(term.run(async { 2 })).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn work_that_is_never_polled_again_does_not_hold_up_a_shutdown_beyond_its_lease() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", TTL).await;
+    let term = alice.acquire("job", TTL).await;
+    let mut work = Box::pin(term.run(std::future::pending::<()>()));
+    assert!(tokio::time::timeout(Duration::from_millis(20), &mut work).await.is_err());
+    soon(alice.tenure.shutdown()).await;
+    assert!(!term.is_valid());
+    assert!(soon(work).await.is_err());
+}
+
+#[tokio::test]
+async fn letting_go_of_a_term_whose_work_stays_is_a_loss() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", TTL).await;
+    let settings = tenure::lease::LeaseSettings::builder().ttl(TTL).max_drain(Duration::ZERO).build().unwrap();
+    let term = soon(alice.tenure.lease("job").settings(settings).acquire()).await.unwrap();
+    let work = term.begin().await.unwrap();
+    let lost = soon(term.release()).await.unwrap_err();
+    assert!(lost.to_string().contains("is over"), "{lost}");
+    drop(work);
+    assert!(soon(alice.tenure.lease("job").ttl(TTL).acquire()).await.is_ok(), "and the name is free again");
+}
+
+#[tokio::test]
+async fn a_lease_that_was_just_let_go_of_can_be_tried_for_at_once() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", LONG).await;
+    for _ in 0..50 {
+        drop(soon(alice.tenure.lease("job").ttl(LONG).try_acquire()).await.unwrap());
+    }
+}
+
+#[tokio::test]
 async fn foreign_programs_are_respected_and_see_ours() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
