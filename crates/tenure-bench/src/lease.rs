@@ -11,7 +11,7 @@ use tenure::lease::LeaseSettings;
 use tenure::{Tenure, Term};
 use tenure_testbed::RedisServer;
 
-use crate::measure::{median, micros, millis, probe, quantile, resident, thread_cpu};
+use crate::measure::{REST, median, micros, millis, probe, quantile, resident, thread_cpu};
 use crate::raw_redis::RawRedis;
 use crate::raw_sqlite::{RawFile, RawSqlite};
 use crate::table::{Bar, Row, Table};
@@ -58,19 +58,40 @@ impl Place {
     }
 }
 
-pub fn run(quick: bool) -> Result<Table, Box<dyn Error>> {
+/// What is measured, and how it is called.
+const HAND_OVER: &str = "hand-over, p99";
+const PAIR: &str = "acquire + release";
+const RENEWING: &str = "renewing";
+const TAKE_OVER: &str = "crash take-over, late beyond the ttl, p99";
+const AT_REST: &str = "keeper thread";
+const MEMORY: &str = "client memory per held lease";
+
+pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
     let size = if quick { QUICK } else { FULL };
     let mut table = Table::new("lease");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         for place in [Place::Redis(RedisServer::start()), Place::Sqlite(tempfile::tempdir()?)] {
             eprintln!("{}:", place.name());
-            pairs(&place, size, &mut table).await?;
-            hand_overs(&place, size, &mut table).await?;
-            renewals(&place, size, &mut table).await?;
-            crashes(&place, size, &mut table).await?;
-            at_rest(&place, size, &mut table).await?;
-            memory(&place, size, &mut table).await?;
+            let wanted = |row: &str| format!("{}: {row}", place.name()).contains(only);
+            if wanted(PAIR) {
+                pairs(&place, size, &mut table).await?;
+            }
+            if wanted(HAND_OVER) {
+                hand_overs(&place, size, &mut table).await?;
+            }
+            if wanted(RENEWING) {
+                renewals(&place, size, &mut table).await?;
+            }
+            if wanted(TAKE_OVER) {
+                crashes(&place, size, &mut table).await?;
+            }
+            if wanted(AT_REST) {
+                at_rest(&place, size, &mut table).await?;
+            }
+            if wanted(MEMORY) {
+                memory(&place, size, &mut table).await?;
+            }
         }
         Ok::<(), Box<dyn Error>>(())
     })?;
@@ -98,7 +119,7 @@ async fn pairs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<d
     }
     // The first round warms up.
     table.add(Row {
-        name: format!("{}: acquire + release", place.name()),
+        name: format!("{}: {PAIR}", place.name()),
         value: median(values.split_off(1)),
         raw: Some(median(raws.split_off(1))),
         unit: "µs",
@@ -128,7 +149,7 @@ async fn hand_overs(place: &Place, size: Size, table: &mut Table) -> Result<(), 
                 }
             });
             // It has asked, and waits.
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            tokio::time::sleep(REST).await;
             let start = Instant::now();
             term.release().await?;
             let (next, now) = waiting.await?;
@@ -140,7 +161,7 @@ async fn hand_overs(place: &Place, size: Size, table: &mut Table) -> Result<(), 
         values.push(quantile(&mut spans, 0.99));
     }
     table.add(Row {
-        name: format!("{}: hand-over, p99", place.name()),
+        name: format!("{}: {HAND_OVER}", place.name()),
         value: median(values.split_off(1)),
         raw: Some(median(raws.split_off(1))),
         unit: "µs",
@@ -187,7 +208,7 @@ async fn renewals(place: &Place, size: Size, table: &mut Table) -> Result<(), Bo
         tenure.shutdown().await;
     }
     table.add(Row {
-        name: format!("{}: renewing {} leases", place.name(), size.leases),
+        name: format!("{}: {RENEWING} {} leases", place.name(), size.leases),
         value: median(values.split_off(1)),
         raw: Some(median(raws.split_off(1))),
         unit: "/s",
@@ -202,12 +223,15 @@ async fn crashes(place: &Place, size: Size, table: &mut Table) -> Result<(), Box
     let waiter = connect(&place.url(), "waiter").await?;
     let mut late = Vec::new();
     let mut moments = Vec::new();
+    let (tell, told) = std::sync::mpsc::channel();
+    let probe = probe(told);
     let mut waiting = Vec::new();
     // A holder that is killed: its runtime, its keeper and its connection are there no more. Its keeper is told nothing.
     for number in 0..size.crashes {
         let name = format!("crashed-{number}");
         let held = Raw::hold(place, &name, ttl).await?;
         moments.push(held);
+        tell.send(held)?;
         let tenure = waiter.clone();
         waiting.push(tokio::spawn(async move {
             let term = tenure.lease(&name).acquire().await;
@@ -215,7 +239,7 @@ async fn crashes(place: &Place, size: Size, table: &mut Table) -> Result<(), Box
         }));
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
-    let probe = probe(moments.clone());
+    drop(tell);
     let mut terms = Vec::new();
     for (task, gone) in waiting.into_iter().zip(moments) {
         let (term, now) = task.await?;
@@ -224,7 +248,7 @@ async fn crashes(place: &Place, size: Size, table: &mut Table) -> Result<(), Box
     }
     let mut lag = probe.join().map_err(|_| "the probe has ended")?;
     table.add(Row {
-        name: format!("{}: crash take-over, late beyond the ttl, p99", place.name()),
+        name: format!("{}: {TAKE_OVER}", place.name()),
         value: quantile(&mut late, 0.99),
         raw: Some(quantile(&mut lag, 0.99)),
         unit: "ms",
@@ -245,7 +269,7 @@ async fn at_rest(place: &Place, size: Size, table: &mut Table) -> Result<(), Box
     tokio::time::sleep(Duration::from_secs(size.seconds)).await;
     let used = thread_cpu("tenure-keeper")? - before;
     table.add(Row {
-        name: format!("{}: keeper thread, {} leases of 30 s", place.name(), size.leases),
+        name: format!("{}: {AT_REST}, {} leases of 30 s", place.name(), size.leases),
         value: 100.0 * used / start.elapsed().as_secs_f64(),
         raw: None,
         unit: "% of a core",
@@ -265,7 +289,7 @@ async fn memory(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<
         .output()?;
     let used: f64 = String::from_utf8(child.stdout)?.trim().parse()?;
     table.add(Row {
-        name: format!("{}: client memory per held lease, {} held", place.name(), size.many),
+        name: format!("{}: {MEMORY}, {} held", place.name(), size.many),
         value: used / size.many as f64,
         raw: None,
         unit: "bytes",
@@ -412,6 +436,7 @@ async fn hand_overs_in_file(raw: &RawSqlite, path: &Path, count: usize) -> Resul
             other
         });
         watched.recv()?;
+        tokio::time::sleep(REST).await;
         let start = Instant::now();
         raw.call(move |file| file.release(KEY, token)).await?;
         takes.await??;

@@ -14,10 +14,11 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Tenure against the raw store, in the same run
 
-Usage: tenure-bench NAME [--quick]
+Usage: tenure-bench NAME [--quick] [--only WORD]
 
   lease      one lease and many, on Redis and on SQLite
 
+  --only     the rows with this word in their names: Redis, SQLite, hand-over, …
   --quick    fewer repetitions: to see that it runs, not to be believed; bars that are missed are no failure";
 
 /// How a program that was called wrongly ends, as in `sysexits.h`.
@@ -26,9 +27,11 @@ const USAGE: u8 = 64;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let quick = match words.as_slice() {
-        ["lease"] => false,
-        ["lease", "--quick"] => true,
+    let (quick, only) = match words.as_slice() {
+        ["lease"] => (false, ""),
+        ["lease", "--quick"] => (true, ""),
+        ["lease", "--only", word] => (false, *word),
+        ["lease", "--quick", "--only", word] => (true, *word),
         // What `lease` runs to see how much memory leases take.
         ["memory", url, count] => {
             return match count.parse().map_err(Into::into).and_then(|count| lease::hold(url, count)) {
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match lease::run(quick) {
+    match lease::run(quick, only) {
         Ok(table) => {
             table.print();
             if quick || table.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,6 +1,10 @@
 //! Numbers out of a noisy machine.
 
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
+
+/// How long everything rests before a hand-over.
+pub const REST: Duration = Duration::from_millis(2);
 
 /// The middle one.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
@@ -47,7 +51,7 @@ pub fn thread_cpu(name: &str) -> std::io::Result<f64> {
 }
 
 /// How late a thread is that does nothing but sleep, at every one of these moments.
-pub fn probe(moments: Vec<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
+pub fn probe(moments: Receiver<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
     std::thread::spawn(move || {
         let late = |at: Instant| {
             std::thread::sleep(at.saturating_duration_since(Instant::now()));

@@ -8,6 +8,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Pipeline, Value};
 use tenure_testbed::RedisServer;
 
+use crate::measure::REST;
+
 const PRELUDE: &str = include_str!("../../tenure/src/store/redis/scripts/prelude.lua");
 const ACQUIRE: &str = include_str!("../../tenure/src/store/redis/scripts/acquire.lua");
 const RENEW: &str = include_str!("../../tenure/src/store/redis/scripts/renew.lua");
@@ -106,6 +108,8 @@ impl RawRedis {
                 let now = Instant::now();
                 (told, next, now, other, messages)
             });
+            // It waits, and the machine has come to rest: a hand-over does not come in the middle of something.
+            tokio::time::sleep(REST).await;
             let start = Instant::now();
             self.release(lease, "raw-1", &token).await?;
             let (told, next, now, returned, stream) = waiting.await?;

@@ -30,7 +30,7 @@ const SPENT_AT_FIRST: usize = 1_024;
 
 /// How long a note may wait, so that several travel together, and how many do: what is urgent may be behind them.
 const NOTE_DELAY: Duration = Duration::from_millis(200);
-const NOTES_TOGETHER: usize = 64;
+const NOTES_TOGETHER: usize = 8;
 const NEXT_NOTES: Duration = Duration::from_millis(5);
 
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
@@ -424,7 +424,8 @@ impl Roster {
             }
         }
         if self.online && self.notes_due.is_some_and(|due| now.moment >= due) {
-            self.send_notes(now.moment, NOTES_TOGETHER);
+            // More when there are many, so that none are dropped.
+            self.send_notes(now.moment, NOTES_TOGETHER.max(self.notes.len() / 64));
         }
     }
 
