@@ -382,7 +382,9 @@ impl Raw {
     }
 
     async fn renewal_rate(&mut self, count: usize, round: usize) -> Result<f64, Box<dyn Error>> {
-        let keys: Vec<String> = (0..count).map(|number| format!("lease:raw-{round}-{number:06}")).collect();
+        let mut keys: Vec<String> = (0..count).map(|number| format!("lease:raw-{round}-{number:06}")).collect();
+        // Leases do not fall due in the order of their names.
+        fastrand::shuffle(&mut keys);
         let took = match self {
             Self::Redis(raw) => {
                 let mut leases = Vec::with_capacity(count);

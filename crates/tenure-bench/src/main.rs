@@ -19,7 +19,9 @@ Usage: tenure-bench NAME [--quick] [--only WORD]
   lease      one lease and many, on Redis and on SQLite
 
   --only     the rows with this word in their names: Redis, SQLite, hand-over, …
-  --quick    fewer repetitions: to see that it runs, not to be believed; bars that are missed are no failure";
+  --quick    fewer repetitions: to see that it runs, not to be believed
+
+The exit status says whether it ran; whether a bar was met stands in the table and in the JSON";
 
 /// How a program that was called wrongly ends, as in `sysexits.h`.
 const USAGE: u8 = 64;
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
     match lease::run(quick, only) {
         Ok(table) => {
             table.print();
-            if quick || table.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            ExitCode::SUCCESS
         }
         Err(error) => failed(&*error),
     }

@@ -69,10 +69,6 @@ impl Table {
         self.rows.push(row);
     }
 
-    pub fn is_ok(&self) -> bool {
-        self.rows.iter().all(Row::is_ok)
-    }
-
     /// A table in Markdown, and one line of JSON.
     pub fn print(&self) {
         println!("| row | Tenure | raw | ratio | bar | |\n|---|---|---|---|---|---|");
