@@ -28,7 +28,6 @@ impl Routine {
                 Stage::check("small tree", small_tree::check).repeat_with(&small_tree::command()),
                 command("simulator", "cargo run --release -p tenure-sim -- --seeds 5000"),
                 command("example one_lease", "cargo run -p tenure --example one_lease"),
-                command("benches run", "cargo run --release -p tenure-bench -- lease --quick"),
             ],
         }
     }

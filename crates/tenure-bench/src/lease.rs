@@ -2,13 +2,12 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tenure::lease::LeaseSettings;
-use tenure::{Tenure, Term};
+use tenure::store::{Claim, Entry, Holding, Keyspace, Outcome, Reply, Request};
+use tenure::{InstanceId, LeaseName, Nonce, Tenure, Term};
 use tenure_testbed::RedisServer;
 
 use crate::measure::{REST, median, micros, millis, probe, quantile, resident, thread_cpu};
@@ -19,8 +18,8 @@ use crate::table::{Bar, Row, Table};
 /// As many as the keeper puts into one batch.
 const BATCH: usize = 512;
 
-/// Where the raw store is faster than any keeper, more leases would only time out: 100 000 renewals a second are asked for.
-const MOST_RENEWING: usize = 25_000;
+/// Far more than a batch takes.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often everything is repeated.
 #[derive(Clone, Copy)]
@@ -175,41 +174,39 @@ async fn hand_overs(place: &Place, size: Size, table: &mut Table) -> Result<(), 
     Ok(())
 }
 
-/// How many renewals a second go through when they are due that fast, beside the raw pipelined rate.
+/// How many renewals a second go through a store of Tenure's, in batches as the keeper sends them, beside the raw
+/// pipelined rate.
 async fn renewals(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
     let mut raw = Raw::open(place).await?;
+    let store = tenure::store::open(&place.url(), &Keyspace::default())?;
+    let connection = store.enter(Entry { bootstrap: true, ..Entry::default() }).await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
     for round in 0..=size.rounds {
-        let rate = raw.renewal_rate(size.leases, round).await?;
-        // So many leases that renewals are due at 0.9 of the raw rate: a keeper that cannot do it falls behind.
-        let interval = Duration::from_millis(250);
-        let count = ((0.9 * rate * interval.as_secs_f64()) as usize).min(MOST_RENEWING);
-        let settings = LeaseSettings::builder()
-            .ttl(Duration::from_secs(30))
-            .renew_every(interval)
-            .attempt_timeout(interval)
-            .build()?;
-        let renewed = Arc::new(AtomicU64::new(0));
-        let counter = renewed.clone();
-        let tenure = Tenure::builder(&place.url())
-            .name("renewing")?
-            .bootstrap()
-            .on_event(move |event| {
-                if event.what.name() == "lease.renewed" {
-                    counter.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-            .connect()
-            .await?;
-        let terms = acquire_many(&tenure, "renew", count, settings).await?;
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let (before, start) = (renewed.load(Ordering::Relaxed), Instant::now());
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let done = renewed.load(Ordering::Relaxed) - before;
-        values.push(done as f64 / start.elapsed().as_secs_f64());
-        raws.push(rate);
-        drop(terms);
-        tenure.shutdown().await;
+        raws.push(raw.renewal_rate(size.leases, round).await?);
+        let mut renewals = Vec::with_capacity(size.leases);
+        for group in (0..size.leases).collect::<Vec<_>>().chunks(BATCH) {
+            let claims = group.iter().map(|number| claim(&format!("renew-{round}-{number:06}")));
+            let claims = claims.collect::<Result<Vec<_>, _>>()?;
+            let requests = claims.iter().map(|claim| Request::Acquire { claim: claim.clone(), ended: None }).collect();
+            let outcomes = connection.submit(requests, PATIENCE).await;
+            for (claim, outcome) in claims.into_iter().zip(outcomes) {
+                let Outcome::Answered(Reply::Granted(grant)) = outcome else {
+                    return Err(format!("{} was not granted: {outcome:?}", claim.name).into());
+                };
+                let holding = Holding { name: claim.name, holder: claim.holder, token: grant.token };
+                renewals.push(Request::Renew { holding, ttl: claim.ttl, progressed: false });
+            }
+        }
+        fastrand::shuffle(&mut renewals);
+        let batches: Vec<Vec<Request>> = renewals.chunks(BATCH).map(<[Request]>::to_vec).collect();
+        let start = Instant::now();
+        for batch in batches {
+            let outcomes = connection.submit(batch, PATIENCE).await;
+            if !outcomes.iter().all(|outcome| matches!(outcome, Outcome::Answered(Reply::Renewed { .. }))) {
+                return Err("a renewal was not answered".into());
+            }
+        }
+        values.push(size.leases as f64 / start.elapsed().as_secs_f64());
     }
     table.add(Row {
         name: format!("{}: {RENEWING} {} leases", place.name(), size.leases),
@@ -219,6 +216,11 @@ async fn renewals(place: &Place, size: Size, table: &mut Table) -> Result<(), Bo
         bar: Bar::RatioAtLeast(0.8),
     });
     Ok(())
+}
+
+fn claim(name: &str) -> Result<Claim, Box<dyn Error>> {
+    let (name, holder) = (LeaseName::lease(name)?, InstanceId::new("renewing")?);
+    Ok(Claim { name, holder, nonce: Nonce::new(fastrand::u128(..)), ttl: Duration::from_secs(30) })
 }
 
 /// How long after a dead holder's ttl somebody who waits has the lease, beside a thread that only sleeps until then.

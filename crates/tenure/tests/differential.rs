@@ -640,6 +640,10 @@ impl<'a> Run<'a> {
         while let Some(first) = rest.first() {
             let soon = self.longest_ttl() < SLACK;
             let count = if soon { 1 } else { rest.iter().position(uses_short_span).map_or(rest.len(), |at| at + 1) };
+            // What is stale after a moment must not follow upon progress in the same batch: on a slow machine that may be
+            // a moment ago.
+            let before_stale = rest.iter().skip(1).position(takes_over_after_short).map_or(rest.len(), |at| at + 1);
+            let count = count.min(before_stale);
             let (now, later) = rest.split_at(count);
             rest = later;
             if takes_over_after_short(first) || now.iter().any(takes_over_after_short) {
