@@ -1,7 +1,7 @@
 //! Events in logs.
 //!
 //! With the feature `tracing`, every event of a [`Tenure`](crate::Tenure) is a `tracing` event with the target `tenure`,
-//! whatever subscriber a program uses. With the feature `log` there is also [`EventLayer`], which writes them as lines
+//! whatever subscriber a program uses. With the feature `log` there is also `EventLayer`, which writes them as lines
 //! of text or of JSON, with the fields in the order and by the names that `tenure` itself uses.
 
 #[cfg(feature = "log")]
