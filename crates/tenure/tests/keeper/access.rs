@@ -1,13 +1,13 @@
 //! Passwords and permissions: said clearly, once, and nobody else's lease is touched.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
 use tenure::store::ErrorKind;
-use tenure::{AcquireError, Tenure, Token};
+use tenure::{AcquireError, Tenure};
 use tenure_testbed::{RedisServer, Reply};
 
-use crate::stage::{Bystander, Instance, Record, TTL, builder, soon};
+use crate::stage::{Bystander, Instance, LAST_STOP, Setup, TTL, builder, soon};
 
 #[tokio::test]
 async fn a_wrong_password_is_said_clearly_and_not_repeated() {
@@ -23,17 +23,21 @@ async fn a_wrong_password_is_said_clearly_and_not_repeated() {
 
 #[tokio::test]
 async fn a_password_that_changes_ends_the_term_in_time() {
-    let server = RedisServer::builder().password("old").start();
-    let alice = Instance::connect(&server.url_as("default", "old"), "alice", TTL).await;
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", TTL);
-    record.works("alice", Token::ZERO).await;
-    server.command(&["CONFIG", "SET", "requirepass", "new"]);
-    server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-    assert_eq!(job.first_ending().await, Ending::Lost(Loss::Unreachable));
+    let users = ["user carol on >old ~* &* +@all", "user dave on >other ~* &* +@all"];
+    let server = RedisServer::builder().acl_users(&users).start();
+    let (carol, dave) = (server.url_as("carol", "old"), server.url_as("dave", "other"));
+    let scene = Setup::at(&dave).alice_over(&carol).scene().await;
+
+    assert_eq!(server.command(&["ACL", "SETUSER", "carol", "resetpass", ">new"]), Reply::text("OK"));
+    server.command(&["CLIENT", "KILL", "USER", "carol"]);
+    let changed = Instant::now();
+
+    assert_eq!(scene.stops(changed, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
+    scene.goes_on_with(changed, TTL + Duration::from_millis(25)).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let said = alice.events.lock().unwrap().iter().filter(|e| e.to_string().contains("password")).count();
-    assert!((1..=2).contains(&said), "said {said} times: {:?}", alice.happened());
+    let said = scene.alice.events.lock().unwrap().iter().filter(|e| e.to_string().contains("password")).count();
+    assert!((1..=2).contains(&said), "said {said} times: {:?}", scene.alice.happened());
+    scene.ends().await;
 }
 
 #[tokio::test]
@@ -49,37 +53,33 @@ async fn a_user_that_may_not_run_scripts_is_told_what_is_missing() {
 async fn rights_that_are_withdrawn_end_the_term_in_time_and_refuse_whoever_waits() {
     let users = ["user carol on >secret ~* &* +@all", "user dave on >secret ~* &* +@all"];
     let server = RedisServer::builder().acl_users(&users).start();
-    let bystander = Bystander::at(&server.url_as("dave", "secret")).await;
-    let alice = Instance::connect(&server.url_as("carol", "secret"), "alice", TTL).await;
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", TTL);
-    record.works("alice", Token::ZERO).await;
+    let (carol, dave) = (server.url_as("carol", "secret"), server.url_as("dave", "secret"));
+    let scene = Setup::at(&dave).alice_over(&carol).scene().await;
+
     assert_eq!(server.command(&["ACL", "SETUSER", "carol", "-evalsha"]), Reply::text("OK"));
-    assert_eq!(job.first_ending().await, Ending::Lost(Loss::Unreachable));
-    match soon(alice.tenure.lease("other").ttl(TTL).acquire()).await {
+    let withdrawn = Instant::now();
+
+    assert_eq!(scene.stops(withdrawn, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
+    scene.goes_on_with(withdrawn, TTL + Duration::from_millis(25)).await;
+    match soon(scene.alice.tenure.lease("other").ttl(TTL).acquire()).await {
         Err(AcquireError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Configuration, "{error}"),
         other => panic!("waiting does not mend that: {other:?}"),
     }
-    bystander.is_untouched().await;
+    scene.ends().await;
 }
 
 #[tokio::test]
 async fn a_user_that_may_not_publish_can_hold_leases_and_is_told_what_that_costs() {
     let users = ["user carol on >secret ~* &* +@all -publish"];
     let server = RedisServer::builder().acl_users(&users).start();
-    let url = server.url_as("carol", "secret");
-    let (alice, bob) = (Instance::connect(&url, "alice", TTL).await, Instance::connect(&url, "bob", TTL).await);
-    alice.sees("store.silent").await;
-    assert!(alice.first("store.silent").contains("publish"), "{}", alice.first("store.silent"));
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", TTL);
-    let token = record.works("alice", Token::ZERO).await;
-    let _waits = record.candidate(&bob, "job", TTL);
-    bob.sees("lease.acquire_failed").await;
-    drop(job);
+    let scene = Setup::at(&server.url_as("carol", "secret")).scene().await;
+    scene.alice.sees("store.silent").await;
+    assert!(scene.alice.first("store.silent").contains("publish"), "{}", scene.alice.first("store.silent"));
+    let left = Instant::now();
+    scene.works.leaves().await;
     // Nobody tells bob; the end of the ttl does.
-    record.works("bob", token).await;
-    record.check();
+    scene.goes_on_with(left, TTL + Duration::from_millis(25)).await;
+    scene.ends().await;
 }
 
 #[tokio::test]

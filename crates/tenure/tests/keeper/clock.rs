@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::Token;
 use tenure::lease::{Ending, Loss};
 use tenure_testbed::RedisServer;
 
-use crate::stage::{Instance, Probe, Record, TTL};
+use crate::stage::{NEXT_RENEWAL, Scene, Setup, TTL};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -20,48 +19,37 @@ fn server() -> Option<RedisServer> {
     None
 }
 
+/// The clock concerns every lease, so nobody is uninvolved.
+async fn scene(server: &RedisServer) -> Scene {
+    Setup::at(&server.url()).for_all().scene().await
+}
+
 #[tokio::test]
 async fn set_ahead_it_ends_every_lease_and_nobody_works_twice() {
     let Some(server) = server() else { return };
-    let probe = Probe::start();
-    let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let bob = Instance::connect(&server.url(), "bob", TTL).await;
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", TTL);
-    let token = record.works("alice", Token::ZERO).await;
-    let _waits = record.candidate(&bob, "job", TTL);
-    bob.sees("lease.acquire_failed").await;
+    let scene = scene(&server).await;
 
     server.step_clock(HOUR, true);
     let stepped = Instant::now();
 
     // The key is gone for the server; alice learns that with her next renewal, or that somebody else has the lease.
-    let ending = job.first_ending().await;
+    let ending = scene.stops(stepped, NEXT_RENEWAL).await;
     assert!(matches!(ending, Ending::Lost(Loss::Missing | Loss::ClockStep | Loss::Taken { .. })), "{ending}");
-    probe.within(stepped.elapsed(), TTL / 3 + TTL / 15, "work stops");
-    record.works("", token).await;
     // Bob, who was granted it too early, waits until alice must have stopped.
-    record.check();
+    scene.goes_on_with(stepped, TTL * 2).await;
+    scene.ends().await;
 }
 
 #[tokio::test]
 async fn set_back_it_ends_the_term_and_the_lease_can_be_had_again() {
     let Some(server) = server() else { return };
-    let probe = Probe::start();
-    let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let bob = Instance::connect(&server.url(), "bob", TTL).await;
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", TTL);
-    let token = record.works("alice", Token::ZERO).await;
-    let _waits = record.candidate(&bob, "job", TTL);
-    bob.sees("lease.acquire_failed").await;
+    let scene = scene(&server).await;
 
     server.step_clock(HOUR, false);
     let stepped = Instant::now();
 
-    assert_eq!(job.first_ending().await, Ending::Lost(Loss::ClockStep));
-    probe.within(stepped.elapsed(), TTL / 3 + TTL / 15, "work stops");
-    let next = record.works("", token).await;
-    assert!(next > token, "tokens grow although the clock went back");
-    record.check();
+    assert_eq!(scene.stops(stepped, NEXT_RENEWAL).await, Ending::Lost(Loss::ClockStep));
+    // Under a larger token, although the clock went back.
+    scene.goes_on_with(stepped, TTL * 2).await;
+    scene.ends().await;
 }

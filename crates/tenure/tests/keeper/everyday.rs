@@ -6,7 +6,7 @@ use tenure::lease::{Ending, LeaseState, ReleaseReason};
 use tenure::{AcquireError, LeaseKind, LeaseName, PublishError, Token};
 use tenure_testbed::{RedisServer, Reply};
 
-use crate::stage::{Bystander, Instance, LONG, Record, TTL, soon, until};
+use crate::stage::{Bystander, Instance, LONG, Record, TTL, lasting, soon, until};
 
 #[tokio::test]
 async fn a_lease_is_acquired_kept_and_let_go_of() {
@@ -19,7 +19,7 @@ async fn a_lease_is_acquired_kept_and_let_go_of() {
     assert!(left > 0 && left <= 1_500, "{left}");
 
     // It lasts longer than its ttl.
-    until("two renewals", || alice.happened().iter().filter(|name| **name == "lease.renewed").count() >= 4).await;
+    until("four renewals", || alice.times("lease.renewed") >= 4).await;
     assert!(term.is_valid() && term.remaining() <= TTL);
     assert!(term.require(Duration::from_millis(10)).is_ok());
     assert!(term.require(TTL * 2).is_err());
@@ -37,13 +37,9 @@ async fn a_lease_is_acquired_kept_and_let_go_of() {
 #[tokio::test]
 async fn whoever_waits_is_told_and_does_not_poll() {
     let server = RedisServer::start();
-    let (alice, bob) =
-        (Instance::connect(&server.url(), "alice", LONG).await, Instance::connect(&server.url(), "bob", LONG).await);
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
     let term = alice.acquire("job", LONG).await;
-    let waiting = tokio::spawn({
-        let tenure = bob.tenure.clone();
-        async move { tenure.lease("job").ttl(LONG).acquire().await }
-    });
+    let waiting = bob.waits_for("job", LONG);
     bob.sees("lease.acquire_failed").await;
     let calls = || {
         let stats = server.command(&["INFO", "commandstats"]);
@@ -65,8 +61,7 @@ async fn whoever_waits_is_told_and_does_not_poll() {
 #[tokio::test]
 async fn whoever_tries_is_refused_with_who_has_it() {
     let server = RedisServer::start();
-    let (alice, bob) =
-        (Instance::connect(&server.url(), "alice", LONG).await, Instance::connect(&server.url(), "bob", LONG).await);
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
     let _term = alice.acquire("job", LONG).await;
     match bob.tenure.lease("job").try_acquire().await {
         Err(AcquireError::Held { by, remaining }) => {
@@ -114,8 +109,7 @@ async fn tasks_of_one_process_take_their_turns() {
 #[tokio::test]
 async fn a_wait_that_is_given_up_leaves_nothing_behind() {
     let server = RedisServer::start();
-    let (alice, bob) =
-        (Instance::connect(&server.url(), "alice", LONG).await, Instance::connect(&server.url(), "bob", LONG).await);
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
     for round in 0..20 {
         let wait = Duration::from_micros(round * 50);
         let _ = tokio::time::timeout(wait, alice.tenure.lease("job").ttl(LONG).acquire()).await;
@@ -128,8 +122,7 @@ async fn a_wait_that_is_given_up_leaves_nothing_behind() {
 #[tokio::test]
 async fn dropping_a_term_stops_its_work_and_lets_go() {
     let server = RedisServer::start();
-    let (alice, bob) =
-        (Instance::connect(&server.url(), "alice", LONG).await, Instance::connect(&server.url(), "bob", LONG).await);
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
     let record = Record::default();
     let term = alice.acquire("job", LONG).await;
     let work = tokio::spawn({
@@ -147,17 +140,13 @@ async fn dropping_a_term_stops_its_work_and_lets_go() {
 #[tokio::test]
 async fn work_that_has_begun_is_waited_for_until_it_says_that_it_is_over() {
     let server = RedisServer::start();
-    let (alice, bob) =
-        (Instance::connect(&server.url(), "alice", LONG).await, Instance::connect(&server.url(), "bob", LONG).await);
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
     let term = alice.acquire("job", LONG).await;
     let work = term.begin().await.unwrap();
     drop(term);
     assert_eq!(soon(work.lost()).await.reason, Ending::Released(ReleaseReason::Voluntary));
     assert!(!work.is_valid());
-    let waits = tokio::spawn({
-        let tenure = bob.tenure.clone();
-        async move { tenure.lease("job").ttl(LONG).acquire().await }
-    });
+    let waits = bob.waits_for("job", LONG);
     bob.sees("lease.acquire_failed").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!waits.is_finished(), "the work is not over yet");
@@ -272,16 +261,12 @@ async fn terms_are_written_down() {
 #[tokio::test]
 async fn shutting_down_stops_all_work_lets_go_of_everything_and_refuses_whoever_waits() {
     let server = RedisServer::start();
-    let (alice, bob) =
-        (Instance::connect(&server.url(), "alice", LONG).await, Instance::connect(&server.url(), "bob", LONG).await);
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
     let record = Record::default();
     let _held = bob.acquire("bobs", LONG).await;
-    let working = record.candidate(&alice, "job", LONG);
+    let working = record.candidate(&alice, "job", lasting(LONG));
     record.works("alice", Token::ZERO).await;
-    let waiting = tokio::spawn({
-        let tenure = alice.tenure.clone();
-        async move { tenure.lease("bobs").ttl(LONG).acquire().await }
-    });
+    let waiting = alice.waits_for("bobs", LONG);
     alice.sees("lease.acquire_failed").await;
     soon(alice.tenure.shutdown()).await;
     assert_eq!(soon(waiting).await.unwrap().unwrap_err(), AcquireError::ShutDown);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tenure::lease::{Ending, Loss};
 use tenure::{LeaseName, Token};
 
-use crate::stage::{Bystander, Instance, LONG, Probe, Record, TTL, soon, until};
+use crate::stage::{Bystander, Instance, LAST_STOP, LONG, NEXT_RENEWAL, Probe, Setup, TTL, soon, until};
 
 /// Set for a process that a test has started: the URL of the store.
 const STORE: &str = "TENURE_TEST_STORE";
@@ -83,6 +83,7 @@ fn is_intact(url: &str) {
 
 #[tokio::test]
 async fn killed_in_the_middle_of_writes_a_process_harms_nobody() {
+    let probe = Probe::start();
     let (_folder, url) = place();
     let bystander = Bystander::at(&url).await;
     let alice = Instance::connect(&url, "alice", TTL).await;
@@ -93,9 +94,10 @@ async fn killed_in_the_middle_of_writes_a_process_harms_nobody() {
         assert!(token > last, "tokens grow");
         tokio::time::sleep(Duration::from_millis(17 * round)).await;
         process.signal(rustix::process::Signal::KILL);
+        let killed = Instant::now();
         is_intact(&url);
-        // Not before its ttl has ended, and then at once.
         let term = alice.acquire("job", TTL).await;
+        probe.within(killed.elapsed(), TTL + Duration::from_millis(25), "the next holder");
         assert!(term.token() > token, "tokens grow");
         last = term.token();
         term.release().await.unwrap();
@@ -106,6 +108,7 @@ async fn killed_in_the_middle_of_writes_a_process_harms_nobody() {
 #[tokio::test]
 async fn a_stopped_process_does_not_come_back_to_a_lease_that_is_somebody_elses() {
     let (_folder, url) = place();
+    let bystander = Bystander::at(&url).await;
     let alice = Instance::connect(&url, "alice", TTL).await;
     let (process, token) = Process::start("a_busy_holder", &url);
     // It may be stopped inside a write; then it lets go of that when it goes on.
@@ -122,37 +125,31 @@ async fn a_stopped_process_does_not_come_back_to_a_lease_that_is_somebody_elses(
     assert!(term.is_valid());
     let report = alice.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
     assert_eq!(report.held.unwrap().token, Some(term.token()));
+    bystander.is_untouched().await;
 }
 
 #[tokio::test]
 async fn whoever_stands_still_inside_a_write_is_named_and_work_stops_in_time() {
-    let probe = Probe::start();
     let (_folder, url) = place();
-    let alice = Instance::connect(&url, "alice", TTL).await;
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", TTL);
-    let token = record.works("alice", Token::ZERO).await;
+    let scene = Setup::at(&url).scene().await;
     let (process, pid) = Process::start("somebody_inside_a_write", &url);
     process.signal(rustix::process::Signal::STOP);
     let stopped = Instant::now();
-    assert_eq!(job.first_ending().await, Ending::Lost(Loss::Unreachable));
-    probe.within(stopped.elapsed(), TTL, "work stops");
+    assert_eq!(scene.stops(stopped, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
     let named = format!("process {pid}");
-    until("it is named", || alice.events.lock().unwrap().iter().any(|event| event.to_string().contains(&named))).await;
+    let events = scene.alice.events.clone();
+    until("it is named", || events.lock().unwrap().iter().any(|event| event.to_string().contains(&named))).await;
     drop(process);
-    record.works("alice", token).await;
-    record.check();
+    scene.record.works("", scene.token).await;
+    scene.ends().await;
 }
 
 #[tokio::test]
 async fn whoever_waits_is_told_by_another_process_of_the_host() {
     let (_folder, url) = place();
-    let (alice, bob) = (Instance::connect(&url, "alice", LONG).await, Instance::connect(&url, "bob", LONG).await);
+    let (alice, bob) = Instance::pair(&url, LONG).await;
     let term = alice.acquire("job", LONG).await;
-    let waits = tokio::spawn({
-        let tenure = bob.tenure.clone();
-        async move { tenure.lease("job").ttl(LONG).acquire().await }
-    });
+    let waits = bob.waits_for("job", LONG);
     bob.sees("lease.acquire_failed").await;
     term.release().await.unwrap();
     // Thirty seconds before the ttl would have ended.
@@ -162,15 +159,13 @@ async fn whoever_waits_is_told_by_another_process_of_the_host() {
 #[tokio::test]
 async fn a_file_that_is_taken_away_ends_every_term_on_it() {
     let (folder, url) = place();
-    let alice = Instance::connect(&url, "alice", TTL).await;
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", TTL);
-    let token = record.works("alice", Token::ZERO).await;
+    let scene = Setup::at(&url).for_all().scene().await;
     for end in ["", "-wal", "-shm"] {
         let name = format!("leases.db{end}");
         std::fs::rename(folder.path().join(&name), folder.path().join(format!("old-{name}"))).unwrap();
     }
-    assert!(matches!(job.first_ending().await, Ending::Lost(_)));
-    record.works("alice", token).await;
-    record.check();
+    let taken_away = Instant::now();
+    assert!(matches!(scene.stops(taken_away, NEXT_RENEWAL).await, Ending::Lost(_)));
+    scene.goes_on_with(taken_away, NEXT_RENEWAL + TTL * 2).await;
+    scene.ends().await;
 }

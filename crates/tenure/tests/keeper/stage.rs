@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tenure::lease::Ending;
-use tenure::{Event, LeaseName, Lost, Tenure, TenureBuilder, Term, TermHandle, Token};
+use tenure::lease::{Ending, LeaseSettings};
+use tenure::{AcquireError, Event, LeaseName, Lost, Tenure, TenureBuilder, Term, TermHandle, Token};
 use tokio::task::JoinHandle;
 
 /// After this long something that should have happened never will. Far beyond any bound that is tested.
@@ -14,6 +14,15 @@ pub const NEVER: Duration = Duration::from_secs(60);
 
 /// The ttl of scenes in which leases end: D − S is 1.23 s after the last renewal, which is 0.5 s after the one before.
 pub const TTL: Duration = Duration::from_millis(1_500);
+
+/// By then a holder has asked the store again: P + R.
+pub const NEXT_RENEWAL: Duration = Duration::from_millis(600);
+
+/// By then a holder that hears nothing has stopped: ttl − S.
+pub const LAST_STOP: Duration = Duration::from_millis(1_250);
+
+/// The longest pause between two attempts to reach a store that is back.
+pub const FIRST_CONTACT: Duration = Duration::from_secs(2);
 
 /// The ttl of scenes in which nothing may end, on however slow a machine.
 pub const LONG: Duration = Duration::from_secs(30);
@@ -34,6 +43,11 @@ impl Instance {
         Self::with(builder(url, name, ttl)).await
     }
 
+    /// Alice and bob.
+    pub async fn pair(url: &str, ttl: Duration) -> (Self, Self) {
+        (Self::connect(url, "alice", ttl).await, Self::connect(url, "bob", ttl).await)
+    }
+
     pub async fn with(builder: TenureBuilder) -> Self {
         let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let heard = events.clone();
@@ -51,7 +65,18 @@ impl Instance {
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.happened().contains(&name)
+        self.times(name) > 0
+    }
+
+    /// How often something has happened.
+    pub fn times(&self, name: &str) -> usize {
+        self.happened().iter().filter(|happened| **happened == name).count()
+    }
+
+    /// A task that waits for a lease.
+    pub fn waits_for(&self, lease: &str, ttl: Duration) -> JoinHandle<Result<Term, AcquireError>> {
+        let (tenure, lease) = (self.tenure.clone(), lease.to_owned());
+        tokio::spawn(async move { tenure.lease(&lease).ttl(ttl).acquire().await })
     }
 
     /// Waits until something has happened.
@@ -64,6 +89,11 @@ impl Instance {
         let events = self.events.lock().unwrap();
         events.iter().find(|event| event.what.name() == name).map(ToString::to_string).unwrap_or_default()
     }
+}
+
+/// The settings that a ttl alone gives.
+pub fn lasting(ttl: Duration) -> LeaseSettings {
+    LeaseSettings::builder().ttl(ttl).build().unwrap()
 }
 
 /// Waits for something that should come.
@@ -121,12 +151,12 @@ impl Record {
     }
 
     /// Somebody who wants the lease all the time and works whenever it has it.
-    pub fn candidate(&self, instance: &Instance, lease: &str, ttl: Duration) -> Candidate {
+    pub fn candidate(&self, instance: &Instance, lease: &str, settings: LeaseSettings) -> Candidate {
         let (record, tenure, lease) = (self.clone(), instance.tenure.clone(), lease.to_owned());
         let endings: Arc<Mutex<Vec<Ending>>> = Arc::default();
         let told = endings.clone();
         let task = tokio::spawn(async move {
-            while let Ok(term) = tenure.lease(&lease).ttl(ttl).acquire().await {
+            while let Ok(term) = tenure.lease(&lease).settings(settings).acquire().await {
                 let lost = record.work(tenure.instance().as_str(), &term).await;
                 told.lock().unwrap().push(lost.reason);
             }
@@ -176,6 +206,12 @@ impl Candidate {
         self.endings.lock().unwrap()[0].clone()
     }
 
+    /// It wants the lease no more, and lets go of it if it has it.
+    pub async fn leaves(&self) {
+        self.task.abort();
+        until("it has left", || self.task.is_finished()).await;
+    }
+
     /// Whether no term of its has ended.
     pub fn never_stopped(&self) -> bool {
         self.endings.lock().unwrap().is_empty()
@@ -210,6 +246,97 @@ impl Bystander {
         let held = report.held.unwrap();
         assert_eq!((&held.by, held.token), (self.instance.tenure.instance(), Some(self.token)));
         assert!(!self.instance.has("lease.lost"), "{:?}", self.instance.happened());
+    }
+}
+
+/// How a [`Scene`] is set up.
+pub struct Setup<'a> {
+    alice: &'a str,
+    others: &'a str,
+    settings: LeaseSettings,
+    has_bystander: bool,
+}
+
+impl<'a> Setup<'a> {
+    /// All at one store, with the short ttl.
+    pub fn at(url: &'a str) -> Self {
+        Self { alice: url, others: url, settings: lasting(TTL), has_bystander: true }
+    }
+
+    /// Alice reaches the store another way.
+    pub fn alice_over(mut self, url: &'a str) -> Self {
+        self.alice = url;
+        self
+    }
+
+    pub fn lasting(self, ttl: Duration) -> Self {
+        self.with(lasting(ttl))
+    }
+
+    pub fn with(mut self, settings: LeaseSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Nobody looks on: what happens concerns all that the store knows.
+    pub fn for_all(mut self) -> Self {
+        self.has_bystander = false;
+        self
+    }
+
+    pub async fn scene(self) -> Scene {
+        let ttl = self.settings.ttl();
+        let alice = Instance::connect(self.alice, "alice", ttl).await;
+        let bob = Instance::connect(self.others, "bob", ttl).await;
+        let bystander = if self.has_bystander { Some(Bystander::at(self.others).await) } else { None };
+        let record = Record::default();
+        let works = record.candidate(&alice, "job", self.settings);
+        let token = record.works("alice", Token::ZERO).await;
+        let waits = record.candidate(&bob, "job", self.settings);
+        bob.sees("lease.acquire_failed").await;
+        Scene { alice, bob, works, waits, token, record, bystander, probe: Probe::start() }
+    }
+}
+
+/// Alice works on `job`, bob waits for it, and somebody who has nothing to do with it looks on.
+pub struct Scene {
+    pub alice: Instance,
+    pub bob: Instance,
+    pub works: Candidate,
+    pub waits: Candidate,
+    /// Alice's first term.
+    pub token: Token,
+    pub record: Record,
+    bystander: Option<Bystander>,
+    pub probe: Probe,
+}
+
+impl Scene {
+    /// Alice's work stops, within this time of the fault; why?
+    pub async fn stops(&self, fault: Instant, bound: Duration) -> Ending {
+        let ending = self.works.first_ending().await;
+        self.probe.within(fault.elapsed(), bound, "work stops");
+        ending
+    }
+
+    /// Somebody works again, within this time of the fault.
+    pub async fn goes_on_with(&self, fault: Instant, bound: Duration) {
+        self.record.works("", self.token).await;
+        self.probe.within(fault.elapsed(), bound, "somebody works again");
+    }
+
+    /// Alice has never stopped, and works now.
+    pub async fn never_stopped(&self) {
+        self.record.goes_on(self.token).await;
+        assert!(self.works.never_stopped(), "{:?}", self.alice.happened());
+    }
+
+    /// What must be so in the end, whatever has happened.
+    pub async fn ends(self) {
+        self.record.check();
+        if let Some(bystander) = &self.bystander {
+            bystander.is_untouched().await;
+        }
     }
 }
 

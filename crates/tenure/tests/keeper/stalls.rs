@@ -5,44 +5,35 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
-use tenure::{Tenure, Term, Token};
+use tenure::{Tenure, Term};
 use tenure_testbed::{RedisServer, Reply};
 
-use crate::stage::{Instance, Probe, Record, TTL, builder, soon, until};
+use crate::stage::{Bystander, FIRST_CONTACT, LAST_STOP, Probe, Setup, TTL, builder, soon, until};
 
 #[tokio::test]
 async fn a_pause_is_ridden_out() {
     let server = RedisServer::start();
-    let ttl = Duration::from_secs(6);
-    let alice = Instance::connect(&server.url(), "alice", ttl).await;
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", ttl);
-    let token = record.works("alice", Token::ZERO).await;
-    // Longer than the two seconds between renewals, shorter than D − S.
-    assert_eq!(server.command(&["CLIENT", "PAUSE", "2500"]), Reply::text("OK"));
-    let renewed = || alice.happened().iter().filter(|name| **name == "lease.renewed").count();
-    until("renewed again and again", || renewed() >= 2).await;
-    record.goes_on(token).await;
-    assert!(job.never_stopped(), "{:?}", alice.happened());
+    let scene = Setup::at(&server.url()).lasting(Duration::from_secs(6)).scene().await;
+    // Nothing but renewals is sent any more, and the next is two seconds away.
+    scene.alice.sees("lease.renewed").await;
+    // Longer than that and R, shorter than D − S.
+    assert_eq!(server.command(&["CLIENT", "PAUSE", "3000"]), Reply::text("OK"));
+    scene.alice.sees("lease.uncertain").await;
+    scene.alice.sees("lease.recovered").await;
+    scene.never_stopped().await;
+    scene.ends().await;
 }
 
 #[tokio::test]
 async fn a_pause_that_lasts_too_long_stops_the_work_in_time() {
-    let probe = Probe::start();
     let server = RedisServer::start();
-    let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let bob = Instance::connect(&server.url(), "bob", TTL).await;
-    let record = Record::default();
-    let job = record.candidate(&alice, "job", TTL);
-    let token = record.works("alice", Token::ZERO).await;
-    let _waits = record.candidate(&bob, "job", TTL);
-    bob.sees("lease.acquire_failed").await;
+    let scene = Setup::at(&server.url()).scene().await;
+    let pause = Duration::from_secs(4);
     assert_eq!(server.command(&["CLIENT", "PAUSE", "4000"]), Reply::text("OK"));
     let paused = Instant::now();
-    assert_eq!(job.first_ending().await, Ending::Lost(Loss::Unreachable));
-    probe.within(paused.elapsed(), TTL, "work stops");
-    record.works("", token).await;
-    record.check();
+    assert_eq!(scene.stops(paused, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
+    scene.goes_on_with(paused, pause + FIRST_CONTACT + TTL).await;
+    scene.ends().await;
 }
 
 /// A thousand leases, and work under each that says how long it was seen.
@@ -85,6 +76,7 @@ impl Crowd {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stall_of_600_ms_does_not_stop_work_on_a_thousand_leases() {
     let server = RedisServer::start();
+    let bystander = Bystander::at(&server.url()).await;
     // R is 400 ms: what is under way fails.
     let crowd = Crowd::gather(&server, 1_000, Duration::from_secs(6)).await;
     for _ in 0..3 {
@@ -96,12 +88,14 @@ async fn a_stall_of_600_ms_does_not_stop_work_on_a_thousand_leases() {
     }
     until("all certain again", || crowd.terms.iter().all(|term| term.require(Duration::ZERO).is_ok())).await;
     assert_eq!(crowd.tenure.how_it_stands().held, 1_000);
+    bystander.is_untouched().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stall_beyond_the_deadline_stops_work_on_a_thousand_leases_in_time() {
     let probe = Probe::start();
     let server = RedisServer::start();
+    let bystander = Bystander::at(&server.url()).await;
     let ttl = Duration::from_secs(3);
     let crowd = Crowd::gather(&server, 1_000, ttl).await;
     server.stop();
@@ -114,4 +108,5 @@ async fn a_stall_beyond_the_deadline_stops_work_on_a_thousand_leases_in_time() {
     assert!(crowd.terms.iter().all(|term| !term.is_valid() || term.remaining() <= ttl / 6));
     server.cont();
     until("connected again", || crowd.tenure.how_it_stands().connected).await;
+    bystander.is_untouched().await;
 }
