@@ -96,3 +96,23 @@ async fn a_full_server_still_renews_and_grants_again_when_there_is_room() {
     assert!(soon(waits).await.unwrap().is_ok());
     scene.ends().await;
 }
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_that_leases_trouble_whatever_the_lease_is_called() {
+    let server = RedisServer::start();
+    let bystander = Bystander::at(&server.url()).await;
+    let alice = Instance::connect(&server.url(), "alice", TTL).await;
+    // A word of the server's, in a name, must not be taken for the server's word.
+    for name in ["OOM", "READONLY-one", "NOSCRIPT", "WRONGTYPE", "NOAUTH"] {
+        server.command(&["HSET", &format!("tenure:term:{{lease:{name}}}"), "token", "many"]);
+        match alice.tenure.lease(name).ttl(TTL).try_acquire().await {
+            Err(AcquireError::Store(error)) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                assert!(error.to_string().contains(name), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(alice.times("store.entered"), 1, "the connection is none the worse for it");
+    bystander.is_untouched().await;
+}

@@ -36,6 +36,21 @@ pub(super) async fn dial(address: &Address) -> Result<TcpStream, StoreError> {
     Ok(stream)
 }
 
+/// Whether the server is told the scripts before it is asked to run them.
+#[derive(Clone, Copy)]
+enum Scripts {
+    Known,
+    Told,
+}
+
+/// What came of asking for something.
+#[derive(Clone, Debug, PartialEq)]
+enum Attempt {
+    Is(Outcome),
+    /// The server has forgotten the script, so it was not run.
+    Forgotten,
+}
+
 /// A connection that has entered.
 pub(super) struct RedisConnection {
     link: Link,
@@ -64,27 +79,31 @@ impl RedisConnection {
             outcomes.extend(Box::pin(self.submit(rest)).await);
             return outcomes;
         }
-        let mut outcomes = self.attempt(batch).await;
-        // A script that the server has forgotten was not run. It is told again, once.
-        let forgotten = |outcome: &Outcome| matches!(outcome, Outcome::Failed(error) if is_noscript(error));
-        if outcomes.iter().any(forgotten) && self.link.load_scripts().await.is_ok() {
-            let again: Vec<Request> =
-                batch.iter().zip(&outcomes).filter(|(_, outcome)| forgotten(outcome)).map(|(r, _)| r.clone()).collect();
-            let mut second = self.attempt(&again).await.into_iter();
-            for outcome in outcomes.iter_mut().filter(|outcome| forgotten(outcome)) {
-                if let Some(later) = second.next() {
-                    *outcome = later;
-                }
+        let mut attempts = self.attempt(batch, Scripts::Known).await;
+        let forgotten: Vec<usize> = (0..attempts.len()).filter(|at| attempts[*at] == Attempt::Forgotten).collect();
+        if !forgotten.is_empty() {
+            let again: Vec<Request> = forgotten.iter().filter_map(|at| batch.get(*at)).cloned().collect();
+            let second = self.attempt(&again, Scripts::Told).await;
+            for (at, later) in forgotten.into_iter().zip(second) {
+                attempts[at] = later;
             }
         }
-        outcomes
+        let outcome = |attempt| match attempt {
+            Attempt::Is(outcome) => outcome,
+            Attempt::Forgotten => Outcome::Failed(failure::forgetful(&self.link.location)),
+        };
+        attempts.into_iter().map(outcome).collect()
     }
 
-    async fn attempt(&self, batch: &[Request]) -> Vec<Outcome> {
+    async fn attempt(&self, batch: &[Request], scripts: Scripts) -> Vec<Attempt> {
         if batch.is_empty() {
             return Vec::new();
         }
-        let mut pipeline = Pipeline::with_capacity(batch.len());
+        let mut pipeline = match scripts {
+            Scripts::Known => Pipeline::with_capacity(batch.len()),
+            // In one go, so that there is no time to forget them again.
+            Scripts::Told => loading(),
+        };
         let mut answers_at = Vec::with_capacity(batch.len());
         for request in batch {
             let commands = self.wire.commands(self.entered.generation, request);
@@ -96,16 +115,20 @@ impl RedisConnection {
         }
         let mut values = match self.link.ask(&pipeline).await {
             Ok(values) => values,
-            Err(failed) => return vec![failed; batch.len()],
+            Err(failed) => return vec![Attempt::Is(failed); batch.len()],
         };
-        let mut outcomes = Vec::with_capacity(batch.len());
+        let mut attempts = Vec::with_capacity(batch.len());
         for (request, at) in batch.iter().zip(answers_at) {
             let value = values.get_mut(at).map(std::mem::take).unwrap_or_default();
             // What a command before it has run into, it has, too.
             let before = at.checked_sub(1).filter(|_| matches!(request, Request::Beat { .. } | Request::Leave { .. }));
             let before = before.and_then(|before| values.get_mut(before)).map(std::mem::take);
-            outcomes.push(match (request, before, value) {
+            attempts.push(Attempt::Is(match (request, before, value) {
                 (_, Some(Value::ServerError(error)), _) | (_, _, Value::ServerError(error)) => {
+                    if failure::is_forgotten_script(&error) {
+                        attempts.push(Attempt::Forgotten);
+                        continue;
+                    }
                     self.link.refused(&error)
                 }
                 (Request::Members, _, value) => self.members(value).await,
@@ -114,9 +137,9 @@ impl RedisConnection {
                     // It was carried out, whatever that answer means.
                     None => Outcome::Unknown(failure::unreadable(&self.link.location, &format!("{request:?}"))),
                 },
-            });
+            }));
         }
-        outcomes
+        attempts
     }
 
     /// Everybody in the index who is alive.
@@ -232,11 +255,7 @@ impl Link {
     }
 
     async fn load_scripts(&self) -> Result<Digests, StoreError> {
-        let mut pipeline = Pipeline::with_capacity(Script::ALL.len());
-        for script in Script::ALL {
-            pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
-        }
-        let answers = self.answers(&pipeline).await?;
+        let answers = self.answers(&loading()).await?;
         let digest = |value: Value| match value {
             Value::BulkString(digest) => String::from_utf8(digest).ok(),
             _ => None,
@@ -300,6 +319,11 @@ impl Drop for Link {
     }
 }
 
-fn is_noscript(error: &StoreError) -> bool {
-    error.to_string().contains("NOSCRIPT")
+/// Tells the server all scripts.
+fn loading() -> Pipeline {
+    let mut pipeline = Pipeline::with_capacity(Script::ALL.len());
+    for script in Script::ALL {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());
+    }
+    pipeline
 }

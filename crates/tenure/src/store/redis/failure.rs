@@ -4,9 +4,8 @@ use redis::{RedisError, ServerError};
 
 use crate::store::{ErrorKind, StoreError};
 
-/// Errors that go away by themselves, and what they say.
+/// Errors that go away by themselves: how they begin, and what they say.
 const PASSING: &[(&str, &str)] = &[
-    ("NOSCRIPT", "the server has forgotten its scripts"),
     ("LOADING", "the server is loading its data"),
     ("READONLY", "the server is a read-only replica"),
     ("MOVED", "the key has moved to another cluster node"),
@@ -21,14 +20,14 @@ const PASSING: &[(&str, &str)] = &[
     ("max number of clients", "the server has too many connections; raise `maxclients`"),
 ];
 
-/// Errors that somebody has to do something about, and what.
+/// Errors that somebody has to do something about: how they begin, and what to do.
 const LASTING: &[(&str, &str)] = &[
     ("NOPERM", "the user may not do that; it needs `~*` for its keys, `&*`, and `+@all -@dangerous +info` or the like"),
+    ("The user executing the script can't", "the user may not do that; it needs the commands that scripts use, too"),
     ("NOAUTH", "the server wants a password; give it as redis://user:password@host"),
     ("WRONGPASS", "wrong user name or password"),
     ("invalid password", "wrong password"),
-    ("invalid username-password pair", "wrong user name or password"),
-    ("no password is set", "the server has no password, and one was given; leave it out of the URL"),
+    ("AUTH <password> called without", "the server has no password, and one was given; leave it out of the URL"),
     ("WRONGTYPE", "a key is of another type than Tenure's; rename or delete it, or choose another prefix"),
     ("CROSSSLOT", "the keys of one lease are in different cluster slots"),
     ("DB index is out of range", "the server has no database of that number"),
@@ -36,9 +35,31 @@ const LASTING: &[(&str, &str)] = &[
     ("unknown command", "the server does not know a command that Tenure needs; Redis 6.2 is the oldest that does"),
 ];
 
+/// What the server says of whom one should not talk to: connect again, perhaps to another.
+const CLOSING: &[&str] = &["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH"];
+
 /// An answer that was an error. Scripts check before they write, so nothing was done.
 pub(super) fn refused(location: &str, error: &ServerError) -> StoreError {
     from_text(location, &text_of(error))
+}
+
+/// Whether the server that says this is the wrong one to talk to.
+pub(super) fn closes(error: &ServerError) -> bool {
+    let text = text_of(error);
+    let said = Said::read(&text);
+    CLOSING.iter().any(|word| said.words.starts_with(word))
+}
+
+/// Whether a script was not run because the server does not know it any more.
+pub(super) fn is_forgotten_script(error: &ServerError) -> bool {
+    error.code() == "NOSCRIPT"
+}
+
+/// After it was told its scripts again.
+pub(super) fn forgetful(location: &str) -> StoreError {
+    let why =
+        "the server forgets its scripts as soon as it has been told them; does something flush them all the time?";
+    StoreError::new(ErrorKind::Unavailable, format!("{location}: {why}"))
 }
 
 fn text_of(error: &ServerError) -> String {
@@ -48,26 +69,43 @@ fn text_of(error: &ServerError) -> String {
     }
 }
 
+/// An error's own words. Names of keys come after them, and may be anything.
+struct Said<'a> {
+    words: &'a str,
+    in_script: bool,
+}
+
+impl<'a> Said<'a> {
+    /// Older servers put what happened inside a script behind where it did, `ERR Error running script …
+    /// @user_script:9: `, and so does Lua for errors of the script's own.
+    fn read(text: &'a str) -> Self {
+        let mut said = Self { words: text.strip_prefix("ERR ").unwrap_or(text), in_script: false };
+        while let Some((before, after)) = said.words.split_once("user_script:")
+            && (before.is_empty() || before == "@" || before.starts_with("Error running script"))
+            && let Some((line, rest)) = after.split_once(": ")
+            && line.trim_start().bytes().all(|byte| byte.is_ascii_digit())
+        {
+            said = Self { words: rest.strip_prefix("ERR ").unwrap_or(rest), in_script: true };
+        }
+        said
+    }
+}
+
 fn from_text(location: &str, text: &str) -> StoreError {
-    // Older servers wrap what happened inside a script into a text of their own, so the word is looked for anywhere.
-    let known =
-        |table: &[(&str, &'static str)]| table.iter().find(|(word, _)| text.contains(word)).map(|(_, why)| *why);
+    let said = Said::read(text);
+    let known = |table: &[(&str, &'static str)]| {
+        table.iter().find(|(beginning, _)| said.words.starts_with(beginning)).map(|(_, why)| *why)
+    };
     let shown: String = text.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();
     let (kind, why) = match (known(LASTING), known(PASSING)) {
         (Some(why), _) => (ErrorKind::Configuration, why),
         (None, Some(why)) => (ErrorKind::Unavailable, why),
-        (None, None) if text.contains("user_script") => {
+        (None, None) if said.in_script => {
             (ErrorKind::Corrupt, "a record of Tenure's was changed by somebody else and cannot be read; delete it")
         }
         (None, None) => (ErrorKind::Unavailable, "the server answered with an error"),
     };
     StoreError::new(kind, format!("{location}: {why} (the server said: {shown})"))
-}
-
-/// Whether the server that says this is the wrong one to talk to: connect again, perhaps to another.
-pub(super) fn closes(error: &ServerError) -> bool {
-    let text = text_of(error);
-    ["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH"].iter().any(|word| text.contains(word))
 }
 
 /// What went wrong with the connection.
@@ -109,7 +147,18 @@ mod tests {
             ("WRONGPASS invalid username-password pair or user is disabled.", ErrorKind::Configuration),
             ("NOPERM this user has no permissions to run the 'evalsha' command", ErrorKind::Configuration),
             ("ERR @user_script:9: WRONGTYPE Operation against a key", ErrorKind::Configuration),
+            ("ERR Error running script (call to f_1): @user_script: 9: WRONGTYPE Operation", ErrorKind::Configuration),
             ("ERR user_script:12: attempt to compare nil with number", ErrorKind::Corrupt),
+            (
+                "ERR user_script:25: CORRUPT lease:OOM-READONLY-NOPERM script: f, on @user_script:25.",
+                ErrorKind::Corrupt,
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:9: user_script:9: CORRUPT WRONGTYPE: OOM",
+                ErrorKind::Corrupt,
+            ),
+            ("ERR AUTH <password> called without any password configured", ErrorKind::Configuration),
+            ("ERR unknown command `WAITAOF`, with args beginning with: `LOADING`", ErrorKind::Configuration),
             ("ERR something new", ErrorKind::Unavailable),
         ] {
             let error = from_text("redis://host", text);

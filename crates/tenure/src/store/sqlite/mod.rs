@@ -90,8 +90,12 @@ impl SqliteStore {
 
 impl Place {
     fn open(&self, until: Instant) -> Result<File, StoreError> {
-        let mut sighting = self.sighting.lock().unwrap_or_else(PoisonError::into_inner);
-        File::open(&self.path, &self.host, until, &mut sighting)
+        let shared = || self.sighting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Opening may wait for others; nobody should wait for us meanwhile.
+        let mut sighting = *shared();
+        let opened = File::open(&self.path, &self.host, until, &mut sighting);
+        *shared() = sighting;
+        opened
     }
 }
 
