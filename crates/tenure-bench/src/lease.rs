@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tenure::lease::LeaseSettings;
-use tenure::store::{Claim, Entry, Holding, Keyspace, Outcome, Reply, Request};
+use tenure::store::{Claim, Connection, Entry, Holding, Keyspace, Outcome, Reply, Request};
 use tenure::{InstanceId, LeaseName, Nonce, Tenure, Term};
 use tenure_testbed::RedisServer;
 
 use crate::measure::{REST, median, micros, millis, probe, quantile, resident, thread_cpu};
-use crate::raw_redis::RawRedis;
-use crate::raw_sqlite::{RawFile, RawSqlite};
+use crate::raw_redis::{RawRedis, RedisHandOver};
+use crate::raw_sqlite::{FileHandOver, RawSqlite};
 use crate::table::{Bar, Row, Table};
 
 /// As many as the keeper puts into one batch.
@@ -34,7 +34,7 @@ struct Size {
 }
 
 const FULL: Size =
-    Size { rounds: 5, pairs: 2_000, hand_overs: 300, leases: 10_000, many: 100_000, seconds: 12, crashes: 200 };
+    Size { rounds: 5, pairs: 2_000, hand_overs: 600, leases: 10_000, many: 100_000, seconds: 12, crashes: 200 };
 const QUICK: Size =
     Size { rounds: 3, pairs: 200, hand_overs: 50, leases: 2_000, many: 10_000, seconds: 2, crashes: 20 };
 
@@ -110,14 +110,15 @@ async fn pairs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<d
     let (mut values, mut raws) = (Vec::new(), Vec::new());
     let mut raw = Raw::open(place).await?;
     for _ in 0..=size.rounds {
-        raws.push(raw.pairs(size.pairs).await?);
-        let mut spans = Vec::with_capacity(size.pairs);
+        let (mut spans, mut raw_spans) = (Vec::with_capacity(size.pairs), Vec::with_capacity(size.pairs));
         for _ in 0..size.pairs {
+            raw_spans.push(micros(raw.pair().await?));
             let start = Instant::now();
             tenure.lease("pair").acquire().await?.release().await?;
             spans.push(micros(start.elapsed()));
         }
         values.push(median(spans));
+        raws.push(median(raw_spans));
     }
     // The first round warms up.
     table.add(Row {
@@ -131,36 +132,19 @@ async fn pairs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<d
     Ok(())
 }
 
-/// From a release to the moment when whoever waited has the lease.
+/// From a release to the moment when whoever waited has the lease, taking turns with the raw store.
 async fn hand_overs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
     let (one, two) = (connect(&place.url(), "one").await?, connect(&place.url(), "two").await?);
-    let mut raw = Raw::open(place).await?;
+    let mut raw = Raw::open(place).await?.into_hand_over().await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
     for _ in 0..=size.rounds {
-        let mut spans: Vec<f64> = raw.hand_overs(size.hand_overs).await?.into_iter().map(micros).collect();
-        raws.push(quantile(&mut spans, 0.99));
-        let mut spans = Vec::with_capacity(size.hand_overs);
-        let (mut holder, mut waiter) = (&one, &two);
-        let mut term = holder.lease("hand-over").acquire().await?;
+        let (mut spans, mut raw_spans) = (Vec::new(), Vec::new());
         for _ in 0..size.hand_overs {
-            let waiting = tokio::spawn({
-                let tenure = waiter.clone();
-                async move {
-                    let term = tenure.lease("hand-over").acquire().await;
-                    (term, Instant::now())
-                }
-            });
-            // It has asked, and waits.
-            tokio::time::sleep(REST).await;
-            let start = Instant::now();
-            term.release().await?;
-            let (next, now) = waiting.await?;
-            spans.push(micros(now - start));
-            term = next?;
-            std::mem::swap(&mut holder, &mut waiter);
+            raw_spans.push(micros(raw.once().await?));
+            spans.push(micros(hand_over(&one, &two).await?));
         }
-        term.release().await?;
         values.push(quantile(&mut spans, 0.99));
+        raws.push(quantile(&mut raw_spans, 0.99));
     }
     table.add(Row {
         name: format!("{}: {HAND_OVER}", place.name()),
@@ -174,39 +158,47 @@ async fn hand_overs(place: &Place, size: Size, table: &mut Table) -> Result<(), 
     Ok(())
 }
 
+async fn hand_over(holder: &Tenure, waiter: &Tenure) -> Result<Duration, Box<dyn Error>> {
+    let term = holder.lease("hand-over").acquire().await?;
+    let waiting = tokio::spawn({
+        let tenure = waiter.clone();
+        async move {
+            let term = tenure.lease("hand-over").acquire().await;
+            (term, Instant::now())
+        }
+    });
+    // It has asked, and waits.
+    tokio::time::sleep(REST).await;
+    let start = Instant::now();
+    term.release().await?;
+    let (next, now) = waiting.await?;
+    next?.release().await?;
+    Ok(now - start)
+}
+
 /// How many renewals a second go through a store of Tenure's, in batches as the keeper sends them, beside the raw
-/// pipelined rate.
+/// pipelined rate, batch by batch.
 async fn renewals(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
     let mut raw = Raw::open(place).await?;
     let store = tenure::store::open(&place.url(), &Keyspace::default())?;
     let connection = store.enter(Entry { bootstrap: true, ..Entry::default() }).await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
     for round in 0..=size.rounds {
-        raws.push(raw.renewal_rate(size.leases, round).await?);
-        let mut renewals = Vec::with_capacity(size.leases);
-        for group in (0..size.leases).collect::<Vec<_>>().chunks(BATCH) {
-            let claims = group.iter().map(|number| claim(&format!("renew-{round}-{number:06}")));
-            let claims = claims.collect::<Result<Vec<_>, _>>()?;
-            let requests = claims.iter().map(|claim| Request::Acquire { claim: claim.clone(), ended: None }).collect();
-            let outcomes = connection.submit(requests, PATIENCE).await;
-            for (claim, outcome) in claims.into_iter().zip(outcomes) {
-                let Outcome::Answered(Reply::Granted(grant)) = outcome else {
-                    return Err(format!("{} was not granted: {outcome:?}", claim.name).into());
-                };
-                let holding = Holding { name: claim.name, holder: claim.holder, token: grant.token };
-                renewals.push(Request::Renew { holding, ttl: claim.ttl, progressed: false });
-            }
-        }
-        fastrand::shuffle(&mut renewals);
-        let batches: Vec<Vec<Request>> = renewals.chunks(BATCH).map(<[Request]>::to_vec).collect();
-        let start = Instant::now();
-        for batch in batches {
+        let held = raw.acquire_many(size.leases, round).await?;
+        let renewals = acquire_in_store(&*connection, size.leases, round).await?;
+        let (mut took, mut raw_took) = (Duration::ZERO, Duration::ZERO);
+        for (batch, raw_batch) in renewals.chunks(BATCH).zip(held.chunks(BATCH)) {
+            raw_took += raw.renew(raw_batch).await?;
+            let batch = batch.to_vec();
+            let start = Instant::now();
             let outcomes = connection.submit(batch, PATIENCE).await;
+            took += start.elapsed();
             if !outcomes.iter().all(|outcome| matches!(outcome, Outcome::Answered(Reply::Renewed { .. }))) {
                 return Err("a renewal was not answered".into());
             }
         }
-        values.push(size.leases as f64 / start.elapsed().as_secs_f64());
+        values.push(size.leases as f64 / took.as_secs_f64());
+        raws.push(size.leases as f64 / raw_took.as_secs_f64());
     }
     table.add(Row {
         name: format!("{}: {RENEWING} {} leases", place.name(), size.leases),
@@ -216,6 +208,30 @@ async fn renewals(place: &Place, size: Size, table: &mut Table) -> Result<(), Bo
         bar: Bar::RatioAtLeast(0.8),
     });
     Ok(())
+}
+
+/// So many leases, and how each is renewed. Leases do not fall due in the order of their names.
+async fn acquire_in_store(
+    connection: &dyn Connection,
+    count: usize,
+    round: usize,
+) -> Result<Vec<Request>, Box<dyn Error>> {
+    let mut renewals = Vec::with_capacity(count);
+    for group in (0..count).collect::<Vec<_>>().chunks(BATCH) {
+        let claims = group.iter().map(|number| claim(&format!("renew-{round}-{number:06}")));
+        let claims = claims.collect::<Result<Vec<_>, _>>()?;
+        let requests = claims.iter().map(|claim| Request::Acquire { claim: claim.clone(), ended: None }).collect();
+        let outcomes = connection.submit(requests, PATIENCE).await;
+        for (claim, outcome) in claims.into_iter().zip(outcomes) {
+            let Outcome::Answered(Reply::Granted(grant)) = outcome else {
+                return Err(format!("{} was not granted: {outcome:?}", claim.name).into());
+            };
+            let holding = Holding { name: claim.name, holder: claim.holder, token: grant.token };
+            renewals.push(Request::Renew { holding, ttl: claim.ttl, progressed: false });
+        }
+    }
+    fastrand::shuffle(&mut renewals);
+    Ok(renewals)
 }
 
 fn claim(name: &str) -> Result<Claim, Box<dyn Error>> {
@@ -360,59 +376,64 @@ impl Raw {
         }
     }
 
-    /// The median of so many acquisitions and releases.
-    async fn pairs(&mut self, count: usize) -> Result<f64, Box<dyn Error>> {
-        let mut spans = Vec::with_capacity(count);
-        for _ in 0..count {
-            let start = Instant::now();
-            match self {
-                Self::Redis(raw) => {
-                    let token = raw.acquire("lease:raw-pair", "raw").await?;
-                    raw.release("lease:raw-pair", "raw", &token).await?;
-                }
-                Self::Sqlite(raw, _) => {
-                    let token = raw.call(|file| file.acquire("lease:raw-pair")).await?;
-                    raw.call(move |file| file.release("lease:raw-pair", token)).await?;
-                }
-            }
-            spans.push(micros(start.elapsed()));
-        }
-        Ok(median(spans))
-    }
-
-    async fn hand_overs(&mut self, count: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
+    /// An acquisition and a release.
+    async fn pair(&mut self) -> Result<Duration, Box<dyn Error>> {
+        let start = Instant::now();
         match self {
-            Self::Redis(raw) => raw.hand_overs(count).await,
-            Self::Sqlite(raw, folder) => hand_overs_in_file(raw, &folder.path().join("raw.db"), count).await,
+            Self::Redis(raw) => {
+                let token = raw.acquire("lease:raw-pair", "raw").await?;
+                raw.release("lease:raw-pair", "raw", &token).await?;
+            }
+            Self::Sqlite(raw, _) => {
+                let token = raw.call(|file| file.acquire("lease:raw-pair")).await?;
+                raw.call(move |file| file.release("lease:raw-pair", token)).await?;
+            }
         }
+        Ok(start.elapsed())
     }
 
-    async fn renewal_rate(&mut self, count: usize, round: usize) -> Result<f64, Box<dyn Error>> {
+    /// The same, as two who hand a lease over.
+    async fn into_hand_over(self) -> Result<RawHandOver, Box<dyn Error>> {
+        Ok(match self {
+            Self::Redis(raw) => RawHandOver::Redis(Box::new(RedisHandOver::between(*raw).await?)),
+            Self::Sqlite(raw, folder) => {
+                RawHandOver::Sqlite(FileHandOver::between(raw, &folder.path().join("raw.db"))?, folder)
+            }
+        })
+    }
+
+    /// So many leases, by their keys and tokens.
+    async fn acquire_many(&mut self, count: usize, round: usize) -> Result<Vec<(String, String)>, Box<dyn Error>> {
         let mut keys: Vec<String> = (0..count).map(|number| format!("lease:raw-{round}-{number:06}")).collect();
-        // Leases do not fall due in the order of their names.
         fastrand::shuffle(&mut keys);
-        let took = match self {
+        match self {
             Self::Redis(raw) => {
                 let mut leases = Vec::with_capacity(count);
                 for key in keys {
                     let token = raw.acquire(&key, "raw").await?;
                     leases.push((key, token));
                 }
-                raw.renew("raw", &leases, BATCH).await?;
-                raw.renew("raw", &leases, BATCH).await?
+                Ok(leases)
             }
             Self::Sqlite(raw, _) => {
                 let all = keys.clone();
                 raw.call(move |file| file.fill(&all)).await?;
-                let batches: Vec<Vec<String>> = keys.chunks(BATCH).map(<[String]>::to_vec).collect();
-                let start = Instant::now();
-                for batch in batches {
-                    raw.call(move |file| file.renew(&batch)).await?;
-                }
-                start.elapsed()
+                Ok(keys.into_iter().map(|key| (key, String::new())).collect())
             }
-        };
-        Ok(count as f64 / took.as_secs_f64())
+        }
+    }
+
+    /// Renews these, pipelined or in one transaction.
+    async fn renew(&mut self, leases: &[(String, String)]) -> Result<Duration, Box<dyn Error>> {
+        match self {
+            Self::Redis(raw) => raw.renew("raw", leases).await,
+            Self::Sqlite(raw, _) => {
+                let keys: Vec<String> = leases.iter().map(|(key, _)| key.clone()).collect();
+                let start = Instant::now();
+                raw.call(move |file| file.renew(&keys)).await?;
+                Ok(start.elapsed())
+            }
+        }
     }
 
     /// A lease whose holder is gone without a word, and when it ends.
@@ -428,30 +449,19 @@ impl Raw {
     }
 }
 
-/// From a release to the moment when somebody who watches the file has the lease, so many times.
-async fn hand_overs_in_file(raw: &RawSqlite, path: &Path, count: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
-    const KEY: &str = "lease:raw-hand-over";
-    let mut spans = Vec::with_capacity(count);
-    let mut other = RawFile::again(path)?;
-    for _ in 0..count {
-        let token = raw.call(|file| file.acquire(KEY)).await?;
-        let (watches, watched) = std::sync::mpsc::channel();
-        let (taken, takes) = tokio::sync::oneshot::channel();
-        let waiter = std::thread::spawn(move || {
-            let token = other.take_when_written(KEY, &watches);
-            // Whoever waits has not gone.
-            let _ = taken.send(token);
-            other
-        });
-        watched.recv()?;
-        tokio::time::sleep(REST).await;
-        let start = Instant::now();
-        raw.call(move |file| file.release(KEY, token)).await?;
-        takes.await??;
-        spans.push(start.elapsed());
-        other = waiter.join().map_err(|_| "the waiting thread has ended")?;
+/// Hand-overs by hand.
+enum RawHandOver {
+    Redis(Box<RedisHandOver>),
+    Sqlite(FileHandOver, #[expect(dead_code, reason = "the folder goes with it")] TempDir),
+}
+
+impl RawHandOver {
+    async fn once(&mut self) -> Result<Duration, Box<dyn Error>> {
+        match self {
+            Self::Redis(raw) => raw.once().await,
+            Self::Sqlite(raw, _) => raw.once().await,
+        }
     }
-    Ok(spans)
 }
 
 /// Writes a lease of a holder that is gone.

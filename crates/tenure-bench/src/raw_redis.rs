@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use redis::aio::MultiplexedConnection;
+use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{Client, Pipeline, Value};
 use tenure_testbed::RedisServer;
 
@@ -67,62 +67,61 @@ impl RawRedis {
         Ok(())
     }
 
-    /// Renews all of these, pipelined in batches, and returns how long it took.
-    pub async fn renew(
-        &mut self,
-        holder: &str,
-        leases: &[(String, String)],
-        batch: usize,
-    ) -> Result<Duration, Box<dyn Error>> {
+    /// Renews all of these in one pipeline, and returns how long it took.
+    pub async fn renew(&mut self, holder: &str, leases: &[(String, String)]) -> Result<Duration, Box<dyn Error>> {
         let start = Instant::now();
-        for chunk in leases.chunks(batch) {
-            let mut pipeline = Pipeline::with_capacity(chunk.len());
-            for (lease, token) in chunk {
-                let mut command = redis::cmd("EVALSHA");
-                command.arg(&self.renew).arg(3).arg(lease).arg(format!("tenure:term:{{{lease}}}")).arg("tenure:ns");
-                command.arg(holder).arg(token).arg(30_000).arg("");
-                pipeline.add_command(command);
-            }
-            let answers: Vec<Value> = pipeline.query_async(&mut self.connection).await?;
-            if answers.len() != chunk.len() {
-                return Err("a renewal was not answered".into());
-            }
+        let mut pipeline = Pipeline::with_capacity(leases.len());
+        for (lease, token) in leases {
+            let mut command = redis::cmd("EVALSHA");
+            command.arg(&self.renew).arg(3).arg(lease).arg(format!("tenure:term:{{{lease}}}")).arg("tenure:ns");
+            command.arg(holder).arg(token).arg(30_000).arg("");
+            pipeline.add_command(command);
+        }
+        let answers: Vec<Value> = pipeline.query_async(&mut self.connection).await?;
+        if answers.len() != leases.len() {
+            return Err("a renewal was not answered".into());
         }
         Ok(start.elapsed())
     }
+}
 
-    /// From a release to the moment when somebody who was told of it has the lease, so many times.
-    pub async fn hand_overs(&mut self, count: usize) -> Result<Vec<Duration>, Box<dyn Error>> {
-        let mut pubsub = self.client.get_async_pubsub().await?;
-        pubsub.subscribe(CHANNEL).await?;
-        let mut messages = pubsub.into_on_message();
-        let mut other = self.clone();
-        other.connection = self.client.get_multiplexed_async_connection().await?;
-        let lease = "lease:raw-hand-over";
-        let mut token = self.acquire(lease, "raw-1").await?;
-        let mut spans = Vec::with_capacity(count);
-        for _ in 0..count {
-            let waiting = tokio::spawn(async move {
-                let told = messages.next().await.is_some();
-                let next = other.acquire(lease, "raw-2").await.map_err(|error| error.to_string());
-                let now = Instant::now();
-                (told, next, now, other, messages)
-            });
-            // It waits, and the machine has come to rest: a hand-over does not come in the middle of something.
-            tokio::time::sleep(REST).await;
-            let start = Instant::now();
-            self.release(lease, "raw-1", &token).await?;
-            let (told, next, now, returned, stream) = waiting.await?;
-            if !told {
-                return Err("the subscription has ended".into());
-            }
-            (other, messages) = (returned, stream);
-            spans.push(now - start);
-            other.release(lease, "raw-2", &next?).await?;
-            messages.next().await;
-            token = self.acquire(lease, "raw-1").await?;
-        }
-        self.release(lease, "raw-1", &token).await?;
-        Ok(spans)
+/// Two clients that hand a lease over, one of which is told when it is free.
+pub struct RedisHandOver {
+    holder: RawRedis,
+    waiter: RawRedis,
+    /// `None` while somebody waits for the next.
+    messages: Option<PubSubStream>,
+}
+
+impl RedisHandOver {
+    const LEASE: &str = "lease:raw-hand-over";
+
+    pub async fn between(holder: RawRedis) -> Result<Self, Box<dyn Error>> {
+        let (mut sink, stream) = holder.client.get_async_pubsub().await?.split();
+        sink.subscribe(CHANNEL).await?;
+        let mut waiter = holder.clone();
+        waiter.connection = holder.client.get_multiplexed_async_connection().await?;
+        Ok(Self { holder, waiter, messages: Some(stream) })
+    }
+
+    /// From a release to the moment when whoever was told of it has the lease.
+    pub async fn once(&mut self) -> Result<Duration, Box<dyn Error>> {
+        let token = self.holder.acquire(Self::LEASE, "raw-1").await?;
+        let (mut waiter, stream) = (self.waiter.clone(), self.messages.take());
+        let waiting = tokio::spawn(async move {
+            let mut messages = stream.ok_or("the subscription has ended")?;
+            messages.next().await.ok_or("the subscription has ended")?;
+            let next = waiter.acquire(Self::LEASE, "raw-2").await.map_err(|error| error.to_string())?;
+            Ok::<_, String>((next, Instant::now(), messages))
+        });
+        // It waits, and the machine has come to rest: a hand-over does not come in the middle of something.
+        tokio::time::sleep(REST).await;
+        let start = Instant::now();
+        self.holder.release(Self::LEASE, "raw-1", &token).await?;
+        let (next, now, mut messages) = waiting.await??;
+        self.waiter.release(Self::LEASE, "raw-2", &next).await?;
+        messages.next().await;
+        self.messages = Some(messages);
+        Ok(now - start)
     }
 }

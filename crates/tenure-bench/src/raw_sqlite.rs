@@ -2,25 +2,36 @@
 //! thread, since SQLite blocks whoever calls it.
 
 use std::error::Error;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior, params};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::inotify;
+
+use crate::measure::REST;
 
 type Job = Box<dyn FnOnce(&mut RawFile) + Send>;
 
 /// The thread that owns the file.
-pub struct RawSqlite(std::sync::mpsc::Sender<Job>);
+pub struct RawSqlite(Sender<Job>);
 
 impl RawSqlite {
     pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
-        let mut file = RawFile::open(path)?;
+        Ok(Self::on_thread(RawFile::open(path)?))
+    }
+
+    fn on_thread(mut file: RawFile) -> Self {
         let (jobs, queue) = std::sync::mpsc::channel::<Job>();
         std::thread::spawn(move || {
             while let Ok(job) = queue.recv() {
                 job(&mut file);
             }
         });
-        Ok(Self(jobs))
+        Self(jobs)
     }
 
     /// Has something done to the file, and waits for it.
@@ -84,21 +95,21 @@ impl RawFile {
         tx.commit()
     }
 
-    /// Waits until somebody else has written the file, and takes the lease. It looks in a tight loop: nothing can be told
-    /// sooner.
-    pub fn take_when_written(&mut self, key: &str, watches: &std::sync::mpsc::Sender<()>) -> rusqlite::Result<i64> {
+    /// Waits until somebody else has written the file, as the kernel tells, and takes the lease.
+    fn take_when_written(&mut self, key: &str, watch: &OwnedFd, watches: &Sender<()>) -> rusqlite::Result<i64> {
         let version = self.version()?;
         // Whoever is told this may have gone.
         let _ = watches.send(());
+        let mut told = [PollFd::new(watch, PollFlags::IN)];
+        // Whatever comes of it: the version decides.
+        let _ = poll(&mut told, None);
+        let mut events = [0_u8; 4_096];
+        let _ = rustix::io::read(watch, &mut events);
+        // The log is written a moment before the change can be seen.
         while self.version()? == version {
             std::thread::yield_now();
         }
         self.acquire(key)
-    }
-
-    /// Another connection to the same file.
-    pub fn again(path: &Path) -> Result<Self, Box<dyn Error>> {
-        Ok(Self(Connection::open(path)?))
     }
 
     fn version(&self) -> rusqlite::Result<i64> {
@@ -108,10 +119,12 @@ impl RawFile {
     pub fn fill(&mut self, keys: &[String]) -> rusqlite::Result<()> {
         let tx = self.0.transaction()?;
         for key in keys {
+            // As long as the rows of real leases are.
+            let nonce = format!("{:032x}", fastrand::u128(..));
             tx.prepare_cached(
-                "INSERT OR REPLACE INTO leases VALUES (?1, 'raw', 1, 1, 'nonce', 1, 'silently', 1, 1, '')",
+                "INSERT OR REPLACE INTO leases VALUES (?1, 'renewing', ?2, ?2, ?3, ?2, 'silently', ?2, ?2, 'renewing')",
             )?
-            .execute([key])?;
+            .execute(params![key, 1_794_000_000_000_000_i64, nonce])?;
         }
         tx.commit()
     }
@@ -125,5 +138,50 @@ impl RawFile {
             tx.prepare_cached("UPDATE leases SET expires = ?2 WHERE key = ?1")?.execute(params![key, expires + 1])?;
         }
         tx.commit()
+    }
+}
+
+/// Two connections that hand a lease over, one of which is told by the kernel when the file was written.
+pub struct FileHandOver {
+    holder: RawSqlite,
+    waiter: RawSqlite,
+    watch: Arc<OwnedFd>,
+}
+
+impl FileHandOver {
+    const LEASE: &str = "lease:raw-hand-over";
+
+    /// On the file at this path, which the holder has open.
+    pub fn between(holder: RawSqlite, path: &Path) -> Result<Self, Box<dyn Error>> {
+        let waiter = RawSqlite::on_thread(RawFile(Connection::open(path)?));
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+        inotify::add_watch(&watch, format!("{}-wal", path.display()), inotify::WatchFlags::MODIFY)?;
+        Ok(Self { holder, waiter, watch: Arc::new(watch) })
+    }
+
+    /// From a release to the moment when whoever was told of it has the lease.
+    pub async fn once(&mut self) -> Result<Duration, Box<dyn Error>> {
+        let token = self.holder.call(|file| file.acquire(Self::LEASE)).await?;
+        let mut events = [0_u8; 4_096];
+        while rustix::io::read(&*self.watch, &mut events).is_ok() {}
+        let (watches, watched) = std::sync::mpsc::channel();
+        let watch = self.watch.clone();
+        let takes = self.waiter.call(move |file| file.take_when_written(Self::LEASE, &watch, &watches));
+        let taking = async {
+            let taken = takes.await;
+            (taken, Instant::now())
+        };
+        let releasing = async {
+            while watched.try_recv().is_err() {
+                tokio::time::sleep(REST).await;
+            }
+            tokio::time::sleep(REST).await;
+            let start = Instant::now();
+            self.holder.call(move |file| file.release(Self::LEASE, token)).await?;
+            Ok::<_, Box<dyn Error>>(start)
+        };
+        let ((taken, now), start) = tokio::join!(taking, releasing);
+        taken?;
+        Ok(now - start?)
     }
 }

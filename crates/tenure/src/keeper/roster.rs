@@ -30,8 +30,8 @@ const SPENT_AT_FIRST: usize = 1_024;
 
 /// How long a note may wait, so that several travel together, and how many do: what is urgent may be behind them.
 const NOTE_DELAY: Duration = Duration::from_millis(200);
-const NOTES_TOGETHER: usize = 8;
-const NEXT_NOTES: Duration = Duration::from_millis(5);
+const NOTES_TOGETHER: usize = 64;
+const NEXT_NOTES: Duration = Duration::from_millis(200);
 
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
 const ROUNDING: u32 = 2_000;
@@ -425,7 +425,7 @@ impl Roster {
         }
         if self.online && self.notes_due.is_some_and(|due| now.moment >= due) {
             // More when there are many, so that none are dropped.
-            self.send_notes(now.moment, NOTES_TOGETHER.max(self.notes.len() / 64));
+            self.send_notes(now.moment, NOTES_TOGETHER.max(self.notes.len() / 8));
         }
     }
 

@@ -79,7 +79,10 @@ pub(crate) fn start(plan: Plan) -> io::Result<Arc<Door>> {
             deaf: false,
             plan,
         };
-        runtime.block_on(keeper.run(orders, inside, &alarm));
+        // As a task: what the runtime itself waits for is woken through the kernel, even by its own tasks.
+        let ends = runtime.spawn(keeper.run(orders, inside, alarm));
+        // A panic has been told; everybody who waits is told by what is dropped.
+        let _ = runtime.block_on(ends);
         // What may still run has nobody to report to.
         runtime.shutdown_background();
     })?;
@@ -109,7 +112,7 @@ impl Keeper {
         mut self,
         mut orders: UnboundedReceiver<Command>,
         mut inside: UnboundedReceiver<Inside>,
-        alarm: &Alarm,
+        alarm: Alarm,
     ) {
         let mut rings_at = Moment::END;
         loop {

@@ -98,7 +98,7 @@ impl Ear {
     }
 
     fn listen(&mut self, sender: &mpsc::Sender<Heard>) {
-        let mut glance = LAST_GLANCE;
+        let mut pause = BACKSTOP;
         while !sender.is_closed() && self.file.is_in_place() {
             match self.hear() {
                 Ok(heard) => {
@@ -111,23 +111,23 @@ impl Ear {
                 // Whoever listens subscribes again, and hears then what is wrong.
                 Err(_) => return,
             }
-            if glance < LAST_GLANCE {
-                std::thread::sleep(glance);
-                glance *= 2;
-            } else if self.wait() {
-                glance = FIRST_GLANCE;
-            }
+            let written = self.wait(pause);
+            pause = match pause {
+                _ if written => FIRST_GLANCE,
+                glance if glance < LAST_GLANCE => glance * 2,
+                _ => BACKSTOP,
+            };
         }
     }
 
-    /// Waits until the log is written, but not for long. Returns whether it was.
-    fn wait(&self) -> bool {
+    /// Waits until the log is written, but not longer than that. Returns whether it was.
+    fn wait(&self, limit: Duration) -> bool {
         let Some(watch) = &self.watch else {
             std::thread::sleep(UNTOLD);
             return false;
         };
         let mut fds = [PollFd::new(watch, PollFlags::IN)];
-        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(BACKSTOP.subsec_nanos()) };
+        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
         if !matches!(poll(&mut fds, Some(&limit)), Ok(1)) {
             return false;
         }
