@@ -15,9 +15,12 @@
 
 mod alarm;
 mod link;
+mod notes;
 mod outlet;
 mod roster;
 mod shared;
+mod slots;
+mod spent;
 mod thread;
 mod timers;
 

@@ -1,17 +1,17 @@
 //! All leases of one process on one store: which is looked at when, what is sent, who is told. No I/O and no clock.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashTable;
-
+use super::notes::Notes;
 use super::shared::Shared;
+use super::slots::{Entry, Slots};
+use super::spent::Spent;
 use super::timers::Timers;
 use super::{AcquireError, Claim, Granted, LeaseId, Mode, Question, Ticket};
 use crate::event::{Event, Happening};
-use crate::lease::{Action, Attempt, Ending, Input, Lease, LeaseSettings, Loss, Permission, ReleaseReason, Wish};
+use crate::lease::{Action, Attempt, Ending, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
     Announcement, Continuity, ErrorKind, NamespaceMemory, Outcome, Reply, Request, StoreError, TermNote,
@@ -19,19 +19,8 @@ use crate::store::{
 use crate::time::{Moment, Now, ServerTime};
 use crate::token::Token;
 
-/// How many notes wait for a connection at most.
-const NOTES_WAITING: usize = 4_096;
-
 /// How many questions of users wait for a connection at most.
 const QUESTIONS_WAITING: usize = 1_024;
-
-/// How many spent terms are remembered before the old ones are looked for.
-const SPENT_AT_FIRST: usize = 1_024;
-
-/// How long a note may wait, so that several travel together, and how many do: what is urgent may be behind them.
-const NOTE_DELAY: Duration = Duration::from_millis(200);
-const NOTES_TOGETHER: usize = 64;
-const NEXT_NOTES: Duration = Duration::from_millis(200);
 
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
 const ROUNDING: u32 = 2_000;
@@ -56,19 +45,15 @@ pub(super) enum Tag {
 
 pub(super) struct Roster {
     instance: InstanceId,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    leases: Slots,
     held: usize,
-    by_name: Names,
     /// Who waits inside this process for a name that somebody else in it has or pursues.
     lines: HashMap<LeaseName, VecDeque<Claim>>,
     tickets: HashMap<Ticket, Place>,
     timers: Timers<LeaseId>,
     limits: Timers<Ticket>,
-    /// The last term of a name, as long as the store may list it.
-    spent: HashMap<LeaseName, (Token, Moment)>,
-    notes: VecDeque<TermNote>,
-    notes_due: Option<Moment>,
+    spent: Spent,
+    notes: Notes,
     online: bool,
     /// Server time less the lease clock, in microseconds, as last seen.
     server_offset: i64,
@@ -77,47 +62,11 @@ pub(super) struct Roster {
     pub(super) longest_ttl: Duration,
     /// Questions of users that wait for a connection.
     questions: VecDeque<(Moment, Question)>,
-    /// How many spent terms there may be before the old ones are looked for.
-    spent_limit: usize,
     /// Whether a lease wants the store to be entered again.
     pub(super) wants_entry: bool,
     pub(super) outbox: Vec<Outgoing>,
     pub(super) events: Vec<Event>,
     pub(super) lag: Duration,
-    pub(super) notes_dropped: u64,
-}
-
-/// Which lease has which name. Only ids are stored; names stand in the leases themselves.
-#[derive(Default)]
-struct Names {
-    table: HashTable<LeaseId>,
-    hasher: RandomState,
-}
-
-impl Names {
-    fn find(&self, name: &LeaseName, slots: &[Slot]) -> Option<LeaseId> {
-        self.table.find(self.hash(Some(name)), |id| name_of(*id, slots) == Some(name)).copied()
-    }
-
-    fn add(&mut self, name: &LeaseName, id: LeaseId, slots: &[Slot]) {
-        let (hash, hasher) = (self.hash(Some(name)), &self.hasher);
-        self.table.insert_unique(hash, id, |id| hasher.hash_one(name_of(*id, slots)));
-    }
-
-    fn remove(&mut self, name: &LeaseName, id: LeaseId) {
-        if let Ok(found) = self.table.find_entry(self.hash(Some(name)), |other| *other == id) {
-            found.remove();
-        }
-    }
-
-    /// Of an optional name, since that is what a slot has.
-    fn hash(&self, name: Option<&LeaseName>) -> u64 {
-        self.hasher.hash_one(name)
-    }
-}
-
-fn name_of(id: LeaseId, slots: &[Slot]) -> Option<&LeaseName> {
-    slots.get(id.index())?.entry.as_ref().map(|entry| entry.lease.name())
 }
 
 /// Where a claim is.
@@ -126,57 +75,33 @@ enum Place {
     Driven(LeaseId),
 }
 
-struct Slot {
-    generation: u32,
-    entry: Option<Entry>,
-}
-
-/// One lease being driven.
-struct Entry {
-    lease: Lease,
-    shared: Arc<Shared>,
-    /// Until the lease is granted and work may start: who waits for it.
-    claim: Option<Box<Claim>>,
-    /// Why somebody wished to let go of it.
-    wished: Option<ReleaseReason>,
-    /// The one wake-up in the queue that counts.
-    queued: Moment,
-    /// When its work was over; the end of time while it may not be.
-    demoted: Moment,
-}
-
 impl Roster {
     pub(super) fn new(instance: InstanceId, longest_ttl: Duration) -> Self {
         Self {
             instance,
-            slots: Vec::new(),
-            free: Vec::new(),
+            leases: Slots::default(),
             held: 0,
-            by_name: Names::default(),
             lines: HashMap::new(),
             tickets: HashMap::new(),
             timers: Timers::new(),
             limits: Timers::new(),
-            spent: HashMap::new(),
-            notes: VecDeque::new(),
-            notes_due: None,
+            spent: Spent::new(),
+            notes: Notes::default(),
             online: false,
             server_offset: 0,
             memory: None,
             longest_ttl,
             questions: VecDeque::new(),
-            spent_limit: SPENT_AT_FIRST,
             wants_entry: false,
             outbox: Vec::new(),
             events: Vec::new(),
             lag: Duration::ZERO,
-            notes_dropped: 0,
         }
     }
 
     /// How many leases are being driven, held or not.
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.leases.len()
     }
 
     /// How many of them are held.
@@ -184,18 +109,19 @@ impl Roster {
         self.held
     }
 
+    /// How many notes were dropped because too many waited.
+    pub(super) fn notes_dropped(&self) -> u64 {
+        self.notes.dropped
+    }
+
     /// The shortest that any lease here gives one attempt.
     pub(super) fn shortest_attempt(&self) -> Option<Duration> {
-        self.slots
-            .iter()
-            .filter_map(|slot| slot.entry.as_ref())
-            .map(|entry| entry.shared.settings.attempt_timeout())
-            .min()
+        self.leases.iter().map(|entry| entry.shared.settings.attempt_timeout()).min()
     }
 
     /// Whether all that is left is work which did not stop in time: there is nothing to let go of any more.
     pub(super) fn has_only_overdue(&self) -> bool {
-        self.lines.is_empty() && self.slots.iter().filter_map(|slot| slot.entry.as_ref()).all(|e| e.shared.is_overdue())
+        self.lines.is_empty() && self.leases.iter().all(|entry| entry.shared.is_overdue())
     }
 
     /// Whether nothing is left to be done.
@@ -206,7 +132,7 @@ impl Roster {
     /// When to come back at the latest.
     pub(super) fn next_wake(&self) -> Option<Moment> {
         let question = self.questions.front().map(|(give_up_at, _)| *give_up_at);
-        let note = self.notes_due.filter(|_| self.online);
+        let note = self.notes.due().filter(|_| self.online);
         [self.timers.next(), self.limits.next(), question, note].into_iter().flatten().min()
     }
 
@@ -217,7 +143,7 @@ impl Roster {
         if let Some(limit) = claim.limit {
             self.limits.add(now.moment + limit, claim.ticket);
         }
-        let sibling = self.find(&claim.name);
+        let sibling = self.leases.find(&claim.name);
         // A term that is being let go of is as good as free.
         let leaving = sibling
             .and_then(|id| self.entry(id))
@@ -281,10 +207,8 @@ impl Roster {
 
     /// Lets go of everything, and refuses whoever waits.
     pub(super) fn shut_down(&mut self, now: Now) {
-        for (_, line) in std::mem::take(&mut self.lines) {
-            line.into_iter().for_each(|claim| claim.refuse(AcquireError::ShutDown));
-        }
-        for id in self.ids() {
+        self.refuse_lines(&AcquireError::ShutDown);
+        for id in self.leases.ids() {
             if let Some(claim) = self.entry(id).and_then(|entry| entry.claim.take()) {
                 self.tickets.remove(&claim.ticket);
                 claim.refuse(AcquireError::ShutDown);
@@ -299,7 +223,7 @@ impl Roster {
         if std::mem::replace(&mut self.online, false) {
             // What was not sent yet will not be.
             let unsent = std::mem::take(&mut self.outbox);
-            for id in self.ids() {
+            for id in self.leases.ids() {
                 self.step(now, id, Input::ConnectionLost);
             }
             let error = StoreError::new(ErrorKind::Unreachable, "the connection was lost before the request was sent");
@@ -313,7 +237,7 @@ impl Roster {
 
     pub(super) fn entered(&mut self, now: Now, continuity: Continuity) {
         self.online = true;
-        for id in self.ids() {
+        for id in self.leases.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
         for (give_up_at, question) in std::mem::take(&mut self.questions) {
@@ -325,14 +249,9 @@ impl Roster {
     /// told.
     pub(super) fn cannot_enter(&mut self, now: Now, error: &StoreError) {
         if !error.is_retryable() {
-            for (_, line) in std::mem::take(&mut self.lines) {
-                for claim in line {
-                    self.tickets.remove(&claim.ticket);
-                    claim.refuse(AcquireError::Store(error.clone()));
-                }
-            }
+            self.refuse_lines(&AcquireError::Store(error.clone()));
         }
-        for id in self.ids() {
+        for id in self.leases.ids() {
             let waits = self.entry(id).is_some_and(|entry| {
                 entry.claim.as_ref().is_some_and(|claim| claim.mode == Mode::Try || !error.is_retryable())
             });
@@ -382,7 +301,7 @@ impl Roster {
         else {
             return false;
         };
-        if let Some(id) = self.find(name) {
+        if let Some(id) = self.leases.find(name) {
             self.step(now, id, Input::Announced(announcement));
         }
         false
@@ -390,7 +309,7 @@ impl Roster {
 
     /// Announcements may have been missed.
     pub(super) fn look_again(&mut self, now: Now) {
-        for id in self.ids() {
+        for id in self.leases.ids() {
             if self.entry(id).is_some_and(|entry| entry.claim.is_some()) {
                 self.step(now, id, Input::LookAgain);
             }
@@ -423,18 +342,21 @@ impl Roster {
                 claim.refuse(AcquireError::TimedOut { waited });
             }
         }
-        if self.online && self.notes_due.is_some_and(|due| now.moment >= due) {
-            // More when there are many, so that none are dropped.
-            self.send_notes(now.moment, NOTES_TOGETHER.max(self.notes.len() / 8));
+        if self.online {
+            let due = self.notes.take_due(now.moment);
+            self.send(now.moment, due);
         }
     }
 
-    /// Sends so many of the notes that there are.
-    pub(super) fn send_notes(&mut self, now: Moment, count: usize) {
+    /// Sends all notes that there are.
+    pub(super) fn send_notes(&mut self, now: Moment) {
+        let all = self.notes.take_all();
+        self.send(now, all);
+    }
+
+    fn send(&mut self, now: Moment, notes: Vec<TermNote>) {
         let give_up_at = now + LeaseSettings::default().attempt_timeout();
-        let count = count.min(self.notes.len());
-        self.notes_due = (count < self.notes.len()).then(|| now + NEXT_NOTES);
-        let notes = self.notes.drain(..count);
+        let notes = notes.into_iter();
         self.outbox.extend(notes.map(|note| Outgoing { request: Request::Note(note), give_up_at, tag: Tag::Note }));
     }
 
@@ -443,9 +365,9 @@ impl Roster {
     /// Begins to drive a lease for a claim.
     fn drive(&mut self, now: Now, claim: Claim) {
         let (name, settings) = (claim.name.clone(), claim.settings.clone());
-        let spent = self.spent.remove(&name).map(|(token, _)| token);
+        let spent = self.spent.take(&name);
         let lease = Lease::new(name.clone(), self.instance.clone(), settings.clone(), fastrand::u64(..)).after(spent);
-        let shared = Arc::new(Shared::new(name.clone(), settings, claim.door.clone()));
+        let shared = Arc::new(Shared::new(name, settings, claim.door.clone()));
         let ticket = claim.ticket;
         let entry = Entry {
             lease,
@@ -455,9 +377,8 @@ impl Roster {
             queued: Moment::END,
             demoted: Moment::END,
         };
-        let id = self.insert(entry);
+        let id = self.leases.insert(entry);
         shared.set_id(id);
-        self.by_name.add(&name, id, &self.slots);
         self.tickets.insert(ticket, Place::Driven(id));
         if !self.online {
             self.step(now, id, Input::ConnectionLost);
@@ -508,7 +429,7 @@ impl Roster {
         let (name, token) = (entry.lease.name().clone(), entry.shared.token());
         let from = self.server_time(now.moment);
         let holder = self.instance.clone();
-        self.write(now.moment, TermNote { name, token, holder, from, demoted: None, released: None, ending: None });
+        self.notes.add(now.moment, TermNote { name, token, holder, from, demoted: None, released: None, ending: None });
     }
 
     /// Passes on what work may do. Returns whether there is no work that would have to end.
@@ -557,11 +478,10 @@ impl Roster {
 
     fn finish_if_over(&mut self, now: Now, id: LeaseId) {
         let Some(ending) = self.entry(id).and_then(|entry| entry.lease.ending().cloned()) else { return };
-        let Some(mut entry) = self.remove(id) else { return };
+        let Some(mut entry) = self.leases.remove(id) else { return };
         let name = entry.lease.name().clone();
-        self.by_name.remove(&name, id);
         if let Some(token) = entry.lease.spent() {
-            self.remember_spent(now.moment, &name, token, entry.shared.settings.ttl());
+            self.spent.remember(now.moment, &name, token, entry.shared.settings.ttl());
         }
         if entry.shared.token() != Token::ZERO {
             self.note_end(now.moment, &entry, ending.clone());
@@ -623,22 +543,20 @@ impl Roster {
         }
     }
 
+    /// Refuses everybody who waits behind somebody else of this process.
+    fn refuse_lines(&mut self, error: &AcquireError) {
+        for claim in std::mem::take(&mut self.lines).into_values().flatten() {
+            self.tickets.remove(&claim.ticket);
+            claim.refuse(error.clone());
+        }
+    }
+
     fn refuse(&mut self, now: Now, id: LeaseId, error: AcquireError) {
         if let Some(ticket) = self.entry(id).and_then(|entry| entry.claim.as_ref()).map(|claim| claim.ticket)
             && let Some(claim) = self.withdraw(now, ticket)
         {
             claim.refuse(error);
         }
-    }
-
-    fn remember_spent(&mut self, now: Moment, name: &LeaseName, token: Token, ttl: Duration) {
-        // By then the store cannot list it any more.
-        let until = now + ttl + ttl;
-        if self.spent.len() >= self.spent_limit {
-            self.spent.retain(|_, (_, until)| *until > now);
-            self.spent_limit = SPENT_AT_FIRST.max(self.spent.len() * 2);
-        }
-        self.spent.insert(name.clone(), (token, until));
     }
 
     fn note_end(&mut self, now: Moment, entry: &Entry, ending: Ending) {
@@ -653,16 +571,7 @@ impl Roster {
             released,
             ending: Some(ending),
         };
-        self.write(now, note);
-    }
-
-    fn write(&mut self, now: Moment, note: TermNote) {
-        if self.notes.len() >= NOTES_WAITING {
-            self.notes.pop_front();
-            self.notes_dropped += 1;
-        }
-        self.notes.push_back(note);
-        self.notes_due.get_or_insert(now + NOTE_DELAY);
+        self.notes.add(now, note);
     }
 
     fn server_time(&self, moment: Moment) -> ServerTime {
@@ -670,49 +579,8 @@ impl Roster {
         ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
-    // Where leases are kept.
-
-    fn insert(&mut self, entry: Entry) -> LeaseId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, entry: None });
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
-        });
-        let Some(slot) = self.slots.get_mut(index as usize) else { return LeaseId(u64::MAX) };
-        slot.entry = Some(entry);
-        LeaseId::new(index, slot.generation)
-    }
-
     fn entry(&mut self, id: LeaseId) -> Option<&mut Entry> {
-        let slot = self.slots.get_mut(id.index())?;
-        if slot.generation == id.generation() { slot.entry.as_mut() } else { None }
-    }
-
-    fn remove(&mut self, id: LeaseId) -> Option<Entry> {
-        self.entry(id)?;
-        let slot = self.slots.get_mut(id.index())?;
-        slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(u32::try_from(id.index()).unwrap_or(u32::MAX));
-        slot.entry.take()
-    }
-
-    fn find(&self, name: &LeaseName) -> Option<LeaseId> {
-        self.by_name.find(name, &self.slots)
-    }
-
-    fn ids(&self) -> Vec<LeaseId> {
-        let id = |(index, slot): (usize, &Slot)| {
-            slot.entry.as_ref().map(|_| LeaseId::new(u32::try_from(index).unwrap_or(u32::MAX), slot.generation))
-        };
-        self.slots.iter().enumerate().filter_map(id).collect()
-    }
-}
-
-impl Drop for Entry {
-    /// A keeper that ends, however it ends, leaves nobody waiting.
-    fn drop(&mut self) {
-        if !self.shared.is_over() {
-            self.shared.end(Ending::Lost(Loss::Unreachable));
-        }
+        self.leases.get(id)
     }
 }
 
@@ -726,3 +594,6 @@ fn rounded_up(at: Moment, ttl: Duration) -> Moment {
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -173,7 +173,7 @@ impl Keeper {
         let Some(ending) = self.ending else { return false };
         let too_late = ending.until.is_some_and(|until| now >= until);
         if self.roster.len() == 0 && self.link.is_up() {
-            self.roster.send_notes(now, usize::MAX);
+            self.roster.send_notes(now);
             self.link.send(now, &mut self.roster.outbox);
         }
         too_late
@@ -216,8 +216,7 @@ impl Keeper {
                 }
                 if usable {
                     self.link.works();
-                }
-                if !usable {
+                } else {
                     self.lose_the_link(now, "an answer did not come in time");
                 }
             }
@@ -315,7 +314,7 @@ impl Keeper {
         }
         let gauges = &self.plan.gauges;
         gauges.held.store(self.roster.held() as u64, Ordering::Relaxed);
-        gauges.notes_dropped.store(self.roster.notes_dropped, Ordering::Relaxed);
+        gauges.notes_dropped.store(self.roster.notes_dropped(), Ordering::Relaxed);
         let lag = u64::try_from(std::mem::take(&mut self.roster.lag).as_micros()).unwrap_or(u64::MAX);
         if lag > 0 {
             gauges.lag_micros.fetch_max(lag, Ordering::Relaxed);

@@ -154,6 +154,8 @@ macro_rules! __conformance_cases {
             namespace {
                 entering_again_with_nothing_lost_changes_nothing
                 a_cut_connection_loses_nothing
+                a_cut_connection_says_that_it_is_closed
+                a_connection_that_is_refused_something_is_not_closed
                 a_connection_does_not_outlive_a_restart
                 a_missing_record_is_replaced_by_a_newer_one_and_closes
                 an_older_generation_than_remembered_is_replaced_and_closes

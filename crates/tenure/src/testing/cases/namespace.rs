@@ -1,9 +1,11 @@
 //! Entering with a memory: is this still the store that we knew?
 
+use std::time::Duration;
+
 use crate::store::{Announcement, Closing, Continuity, Entry, Outcome, Refusal, Reply, Request};
 use crate::testing::Disturbance;
 use crate::testing::player::{Player, Term, granted};
-use crate::testing::trial::{BRIEF, Checked, LONG, SHORT, Trial, job, lease};
+use crate::testing::trial::{BRIEF, Checked, LONG, PATIENCE, SHORT, Trial, job, lease};
 
 /// Checks that whoever asks is told how long nothing is granted.
 async fn is_closed(player: &Player) {
@@ -43,6 +45,30 @@ pub(super) async fn a_cut_connection_loses_nothing(trial: &Trial<'_>) -> Checked
     assert_eq!(alice.enters_again(trial).await, Continuity::Same, "the server ran on");
     goes_on(&alice, &term).await;
     Ok(())
+}
+
+pub(super) async fn a_cut_connection_says_that_it_is_closed(trial: &Trial<'_>) -> Checked {
+    let alice = trial.player("alice").await;
+    alice.wins(&job(), LONG).await;
+    trial.disturb(Disturbance::Cut).await?;
+    // Nothing is asked over it: whoever has nothing to ask must learn of it, too.
+    let told = tokio::time::timeout(PATIENCE, alice.connection.closed()).await;
+    assert!(told.is_ok(), "a closed connection must say so within {PATIENCE:?}");
+    for outcome in alice.submit(vec![Request::Inspect { name: job() }; 2]).await {
+        let answered = matches!(outcome, Outcome::Answered(_));
+        assert!(!answered, "a connection that said it was closed must not answer: {outcome:?}");
+    }
+    Ok(())
+}
+
+pub(super) async fn a_connection_that_is_refused_something_is_not_closed(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let term = alice.wins(&job(), LONG).await;
+    alice.send(term.release()).await;
+    alice.send(term.renewal()).await;
+    let told = tokio::time::timeout(Duration::ZERO, alice.connection.closed()).await;
+    assert!(told.is_err(), "it still works");
+    alice.wins(&job(), LONG).await;
 }
 
 pub(super) async fn a_connection_does_not_outlive_a_restart(trial: &Trial<'_>) -> Checked {

@@ -1,0 +1,118 @@
+//! What is to be written down about terms: it can wait, must not be in the way of what cannot, and may be lost.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::store::TermNote;
+use crate::time::Moment;
+
+/// How many wait for a connection at most.
+const WAITING: usize = 4_096;
+
+/// How long one may wait, so that several travel together, and how many do: what is urgent may be behind them.
+const DELAY: Duration = Duration::from_millis(200);
+const TOGETHER: usize = 64;
+
+/// Notes that wait to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    waiting: VecDeque<TermNote>,
+    due: Option<Moment>,
+    /// How many were dropped because too many waited.
+    pub(super) dropped: u64,
+}
+
+impl Notes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// When the next should be sent.
+    pub(super) fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    pub(super) fn add(&mut self, now: Moment, note: TermNote) {
+        if self.waiting.len() >= WAITING {
+            self.waiting.pop_front();
+            self.dropped += 1;
+        }
+        self.waiting.push_back(note);
+        self.due.get_or_insert(now + DELAY);
+    }
+
+    /// Those that should be sent now. More when there are many, so that none are dropped.
+    pub(super) fn take_due(&mut self, now: Moment) -> Vec<TermNote> {
+        if self.due.is_none_or(|due| now < due) {
+            return Vec::new();
+        }
+        let count = TOGETHER.max(self.waiting.len() / 8).min(self.waiting.len());
+        self.due = (count < self.waiting.len()).then(|| now + DELAY);
+        self.waiting.drain(..count).collect()
+    }
+
+    /// All of them.
+    pub(super) fn take_all(&mut self) -> Vec<TermNote> {
+        self.due = None;
+        self.waiting.drain(..).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::{InstanceId, LeaseName};
+    use crate::time::ServerTime;
+    use crate::token::Token;
+
+    fn note(number: u64) -> TermNote {
+        TermNote {
+            name: LeaseName::lease("job").unwrap(),
+            token: Token::new(number).unwrap(),
+            holder: InstanceId::new("alice").unwrap(),
+            from: ServerTime::from_micros(0),
+            demoted: None,
+            released: None,
+            ending: None,
+        }
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::ZERO + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn they_wait_for_each_other_and_not_for_ever() {
+        let mut notes = Notes::default();
+        notes.add(at(0), note(1));
+        notes.add(at(150), note(2));
+        assert_eq!(notes.take_due(at(199)), []);
+        assert_eq!(notes.take_due(at(200)), [note(1), note(2)]);
+        assert_eq!(notes.due(), None);
+    }
+
+    #[test]
+    fn many_are_spread_out_and_none_are_lost() {
+        let mut notes = Notes::default();
+        (1..=1_000).for_each(|number| notes.add(at(0), note(number)));
+        let (mut sent, mut now) = (Vec::new(), at(0));
+        while let Some(due) = notes.due() {
+            assert!(due > now, "never twice at the same time");
+            now = due;
+            let taken = notes.take_due(now);
+            assert!(!taken.is_empty() && taken.len() <= 125, "{}", taken.len());
+            sent.extend(taken);
+        }
+        assert_eq!(sent, (1..=1_000).map(note).collect::<Vec<_>>());
+        assert_eq!(notes.dropped, 0);
+    }
+
+    #[test]
+    fn while_nothing_can_be_sent_the_oldest_are_dropped_and_counted() {
+        let mut notes = Notes::default();
+        (1..=5_000).for_each(|number| notes.add(at(0), note(number)));
+        assert_eq!(notes.dropped, 5_000 - 4_096);
+        assert_eq!(notes.take_all().first(), Some(&note(905)));
+        assert!(notes.is_empty());
+    }
+}
