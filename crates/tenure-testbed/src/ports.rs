@@ -5,7 +5,6 @@
 //! So ports come from below that range, and each is held under a name that the kernel forgets when we end.
 
 use std::net::{Ipv4Addr, TcpListener};
-#[cfg(target_os = "linux")]
 use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr, unix::net::UnixListener};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,7 +27,6 @@ pub(crate) fn close(listener: &TcpListener) {
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
-    #[cfg(target_os = "linux")]
     _claim: UnixListener,
 }
 
@@ -54,15 +52,8 @@ impl Port {
         self.number
     }
 
-    #[cfg(target_os = "linux")]
     fn claim(number: u16) -> Option<Self> {
         let name = SocketAddr::from_abstract_name(format!("tenure-testbed-port-{number}")).ok()?;
         UnixListener::bind_addr(&name).ok().map(|claim| Self { number, _claim: claim })
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    #[expect(clippy::unnecessary_wraps, reason = "on Linux, it can fail")]
-    fn claim(number: u16) -> Option<Self> {
-        Some(Self { number })
     }
 }

@@ -223,8 +223,13 @@ impl Roster {
         if std::mem::replace(&mut self.online, false) {
             // What was not sent yet will not be.
             let unsent = std::mem::take(&mut self.outbox);
+            let lost = StoreError::new(ErrorKind::Unreachable, "the connection was lost before the store had answered");
             for id in self.leases.ids() {
                 self.step(now, id, Input::ConnectionLost);
+                // One attempt was asked for, and that was it. Should it have been granted, it is let go of.
+                if self.entry(id).is_some_and(|e| e.claim.as_ref().is_some_and(|claim| claim.mode == Mode::Try)) {
+                    self.refuse(now, id, AcquireError::Store(lost.clone()));
+                }
             }
             let error = StoreError::new(ErrorKind::Unreachable, "the connection was lost before the request was sent");
             for outgoing in unsent {

@@ -9,6 +9,7 @@ mod data_loss;
 mod everyday;
 mod link;
 mod odd_keys;
+mod odd_stores;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod stage;

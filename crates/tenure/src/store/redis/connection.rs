@@ -11,10 +11,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::address::Address;
+use super::commands::{Digests, Wire};
 use super::failure;
 use super::keys::Keys;
+use super::replies::{self, ServerFacts};
 use super::scripts::Script;
-use super::wire::{self, Digests, ServerFacts, Wire};
+
 use crate::name::InstanceId;
 use crate::store::{BoxFuture, Connection, Entered, Entry, Outcome, Reply, Request, StoreError};
 
@@ -64,7 +66,7 @@ impl RedisConnection {
         let (digests, server) = link.prepare(&keys).await?;
         let wire = Wire { keys, digests };
         let answer = link.ask_one(wire.enter(entry, &server)).await?;
-        let entered = wire::entered(answer, server.run)
+        let entered = replies::entered(answer, server.run)
             .ok_or_else(|| failure::unreadable(&link.location, &wire.keys.entrance))?;
         Ok(Self { link, wire, entered })
     }
@@ -132,7 +134,7 @@ impl RedisConnection {
                     self.link.refused(&error)
                 }
                 (Request::Members, _, value) => self.members(value).await,
-                (request, _, value) => match wire::reply(request, value) {
+                (request, _, value) => match replies::reply(request, value) {
                     Some(reply) => Outcome::Answered(reply),
                     // It was carried out, whatever that answer means.
                     None => Outcome::Unknown(failure::unreadable(&self.link.location, &format!("{request:?}"))),
@@ -145,7 +147,7 @@ impl RedisConnection {
     /// Everybody in the index who is alive.
     async fn members(&self, index: Value) -> Outcome {
         let unreadable = || Outcome::Failed(failure::unreadable(&self.link.location, &self.wire.keys.nodes));
-        let Some(names) = wire::listed(index) else { return unreadable() };
+        let Some(names) = replies::listed(index) else { return unreadable() };
         // A name that Tenure would not have written has no heartbeat that could be found.
         let instances: Vec<InstanceId> = names.iter().filter_map(|name| InstanceId::new(name).ok()).collect();
         let mut pipeline = Pipeline::with_capacity(instances.len());
@@ -163,7 +165,7 @@ impl RedisConnection {
         for (instance, value) in instances.into_iter().zip(values) {
             match value {
                 Value::ServerError(error) => return self.link.refused(&error),
-                value => match wire::member(instance.clone(), value) {
+                value => match replies::member(instance.clone(), value) {
                     Some(Some(member)) => members.push(member),
                     Some(None) => gone.push(instance),
                     None => return unreadable(),

@@ -8,12 +8,13 @@
 //! of it arrives late, and whoever used it enters again.
 
 mod address;
+mod commands;
 mod connection;
 mod failure;
 mod keys;
+mod replies;
 mod scripts;
 mod subscription;
-mod wire;
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,19 +1,16 @@
-//! Requests as commands, and answers as replies.
+//! Requests as commands.
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 
 use super::keys::Keys;
+use super::replies::ServerFacts;
 use super::scripts::Script;
 use crate::lease::Ending;
 use crate::name::{InstanceId, LeaseName};
 use crate::store::note::NOTES_KEPT;
-use crate::store::{
-    Ask, Claim, Closing, Ended, Entered, Entry, Generation, Grant, Held, Holding, LeaseReport, Member, PreviousTerm,
-    Published, Refusal, Reply, Request, ServerRun, TermNote,
-};
-use crate::time::ServerTime;
+use crate::store::{Claim, Entry, Generation, Holding, Request};
 use crate::token::Token;
 
 /// The names under which the server knows the scripts, by their number.
@@ -195,283 +192,6 @@ impl Wire {
     }
 }
 
-/// What a server tells about itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ServerFacts {
-    pub(super) run: ServerRun,
-    pub(super) uptime: Duration,
-    pub(super) listeners: i64,
-}
-
-impl ServerFacts {
-    /// Reads the answers to `INFO server` and `PUBSUB NUMSUB`.
-    pub(super) fn read(info: Value, subscribers: Value) -> Option<Self> {
-        let info = text(info)?;
-        let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
-        let run = u128::from_str_radix(field("run_id")?.get(..32)?, 16).ok()?;
-        // Counted on a wall clock: after that was set back it may be below zero.
-        let uptime: i64 = field("uptime_in_seconds")?.parse().ok()?;
-        let uptime = Duration::from_secs(u64::try_from(uptime).unwrap_or(0));
-        let mut subscribers = Fields::of(subscribers)?;
-        subscribers.text()?;
-        Some(Self { run: ServerRun(run), uptime, listeners: subscribers.int()? })
-    }
-}
-
-/// Reads the answer of the script that enters.
-pub(super) fn entered(value: Value, run: ServerRun) -> Option<Entered> {
-    let mut fields = Fields::of(value)?;
-    Some(Entered {
-        generation: Generation { number: fields.number()?, stamp: fields.number()? },
-        minted: fields.int()? == 1,
-        run,
-        max_ttl: fields.span()?,
-        token_floor: fields.token()?,
-        rolled_back: fields.int()? == 1,
-        closed_for: fields.span()?,
-        closing: match fields.text()?.as_str() {
-            "" => None,
-            "record_missing" => Some(Closing::RecordMissing),
-            "older_generation" => Some(Closing::OlderGeneration),
-            "server_restarted" => Some(Closing::ServerRestarted),
-            "tokens_went_back" => Some(Closing::TokensWentBack),
-            "others_listening" => Some(Closing::OthersListening),
-            "server_too_young" => Some(Closing::ServerTooYoung),
-            _ => return None,
-        },
-        silent: Some(fields.text()?)
-            .filter(|why| !why.is_empty())
-            .map(|why| format!("this user may not publish; grant it `+publish` and `&*` (the server said: {why})")),
-    })
-}
-
-/// Reads the answer to a request. `None` when it is not one.
-pub(super) fn reply(request: &Request, value: Value) -> Option<Reply> {
-    match request {
-        Request::Read { .. } => match value {
-            Value::Nil => Some(Reply::Record(None)),
-            value => published(&bytes(value)?).map(|published| Reply::Record(Some(published))),
-        },
-        Request::Announce(_) | Request::Note(_) => Some(Reply::Done),
-        Request::Notes { .. } => notes(value).map(Reply::Notes),
-        Request::IndexList { .. } => listed(value).map(Reply::Index),
-        _ => answered(value),
-    }
-}
-
-/// The entries of a set, in order.
-pub(super) fn listed(value: Value) -> Option<Vec<String>> {
-    let (Value::Array(entries) | Value::Set(entries)) = value else { return None };
-    let mut entries = entries.into_iter().map(text).collect::<Option<Vec<_>>>()?;
-    entries.sort_unstable();
-    Some(entries)
-}
-
-/// Reads the answer about one instance: nobody, or somebody alive.
-pub(super) fn member(instance: InstanceId, value: Value) -> Option<Option<Member>> {
-    let mut fields = Fields::of(value)?;
-    match fields.text()?.as_str() {
-        "nobody" => Some(None),
-        "member" => {
-            let record = fields.bytes()?;
-            // A foreign program's heartbeat may have no end.
-            let left = u64::try_from(fields.int()?).map_or(crate::lease::LONGEST_TTL, Duration::from_millis);
-            Some(Some(Member { instance, record, remaining: left }))
-        }
-        _ => None,
-    }
-}
-
-fn answered(value: Value) -> Option<Reply> {
-    let mut fields = Fields::of(value)?;
-    let what = fields.text()?;
-    Some(match what.as_str() {
-        "granted" => Reply::Granted(Grant {
-            token: fields.token()?,
-            server: fields.time()?,
-            max_ttl: fields.span()?,
-            wait_out: fields.span()?,
-            previous: match fields.optional_text() {
-                Some(token) => Some(PreviousTerm {
-                    token: Token::new(token.parse().ok()?)?,
-                    holder: fields.instance()?,
-                    ended: fields.ended()?,
-                }),
-                None => None,
-            },
-        }),
-        "held" => Reply::Held(fields.held()?),
-        "closed" => Reply::Closed { remaining: fields.span()? },
-        "not_entered" => Reply::NotEntered,
-        "term_over" => Reply::TermOver,
-        "tokens_exhausted" => Reply::TokensExhausted,
-        "renewed" => Reply::Renewed {
-            server: fields.time()?,
-            max_ttl: fields.span()?,
-            asked: fields.optional_text().and_then(|asked| Ask::decode(&asked)),
-        },
-        "refused" => Reply::Refused(match fields.text()?.as_str() {
-            "taken" => Refusal::Taken { by: fields.instance()? },
-            "stalled" => Refusal::Stalled,
-            "missing" => Refusal::Missing,
-            "store_reset" => Refusal::StoreReset,
-            "revoked" => Refusal::Revoked,
-            _ => return None,
-        }),
-        "done" => Reply::Done,
-        "handed_over" => Reply::HandedOver { token: fields.token()? },
-        "lease" => Reply::Lease(report(&mut fields)?),
-        _ => return None,
-    })
-}
-
-fn report(fields: &mut Fields) -> Option<LeaseReport> {
-    let held = match fields.next()? {
-        Value::Nil => None,
-        value => {
-            let mut held = Fields::of(value)?;
-            held.text()?;
-            Some(held.held()?)
-        }
-    };
-    let Some(token) = fields.optional_text() else {
-        return Some(LeaseReport { held, ..LeaseReport::default() });
-    };
-    let last =
-        PreviousTerm { token: Token::new(token.parse().ok()?)?, holder: fields.instance()?, ended: fields.ended()? };
-    let since = ServerTime::from_micros(fields.number()?);
-    let (ending, asked) = (fields.text()?, fields.text()?);
-    Some(LeaseReport {
-        held,
-        last: Some(last),
-        since: Some(since),
-        ending: Ending::decode(&ending),
-        asked: Ask::decode(&asked),
-    })
-}
-
-/// The notes of a stream, which lists the latest first: an id and a list of fields and values each.
-fn notes(value: Value) -> Option<Vec<TermNote>> {
-    let entries = match value {
-        Value::Array(entries) => entries,
-        Value::Nil => Vec::new(),
-        _ => return None,
-    };
-    let note = |entry: Value| {
-        let mut entry = Fields::of(entry)?;
-        entry.next()?;
-        let mut fields = Fields::of(entry.next()?)?;
-        fields.next()?;
-        TermNote::decode(&fields.text()?)
-    };
-    // What cannot be read is somebody else's, and nothing depends on it.
-    Some(entries.into_iter().rev().filter_map(note).collect())
-}
-
-/// A record is its token, its time and its value, with a space between.
-fn published(bytes: &[u8]) -> Option<Published> {
-    let mut parts = bytes.splitn(3, |byte| *byte == b' ');
-    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
-    let (token, at) = (Token::new(number()?)?, ServerTime::from_micros(number()?));
-    Some(Published { token, at, value: parts.next()?.to_vec() })
-}
-
-/// The fields of a script's answer, one after the other.
-struct Fields(std::vec::IntoIter<Value>);
-
-impl Fields {
-    fn of(value: Value) -> Option<Self> {
-        match value {
-            Value::Array(fields) => Some(Self(fields.into_iter())),
-            _ => None,
-        }
-    }
-
-    fn next(&mut self) -> Option<Value> {
-        self.0.next()
-    }
-
-    fn int(&mut self) -> Option<i64> {
-        match self.next()? {
-            Value::Int(number) => Some(number),
-            _ => None,
-        }
-    }
-
-    fn bytes(&mut self) -> Option<Vec<u8>> {
-        bytes(self.next()?)
-    }
-
-    fn text(&mut self) -> Option<String> {
-        text(self.next()?)
-    }
-
-    /// Text that may be missing.
-    fn optional_text(&mut self) -> Option<String> {
-        self.next().and_then(text).filter(|text| !text.is_empty())
-    }
-
-    /// A number, whole or written in digits.
-    fn number(&mut self) -> Option<u64> {
-        match self.next()? {
-            Value::Int(number) => u64::try_from(number).ok(),
-            other => text(other)?.parse().ok(),
-        }
-    }
-
-    fn token(&mut self) -> Option<Token> {
-        Token::new(self.number()?)
-    }
-
-    fn time(&mut self) -> Option<ServerTime> {
-        self.number().map(ServerTime::from_micros)
-    }
-
-    fn span(&mut self) -> Option<Duration> {
-        self.number().map(Duration::from_micros)
-    }
-
-    /// A span; a negative one stands for none.
-    fn optional_span(&mut self) -> Option<Option<Duration>> {
-        Some(u64::try_from(self.int()?).ok().map(Duration::from_micros))
-    }
-
-    fn instance(&mut self) -> Option<InstanceId> {
-        self.text().map(|text| InstanceId::foreign(&text))
-    }
-
-    fn ended(&mut self) -> Option<Ended> {
-        Ended::from_word(&self.text()?)
-    }
-
-    fn held(&mut self) -> Option<Held> {
-        Some(Held {
-            by: self.instance()?,
-            token: match self.optional_text() {
-                Some(token) => Some(Token::new(token.parse().ok()?)?),
-                None => None,
-            },
-            remaining: self.optional_span()?,
-            idle: self.optional_span()?,
-            max_ttl: self.span()?,
-        })
-    }
-}
-
-fn bytes(value: Value) -> Option<Vec<u8>> {
-    match value {
-        Value::BulkString(bytes) => Some(bytes),
-        Value::SimpleString(text) => Some(text.into_bytes()),
-        _ => None,
-    }
-}
-
-/// Text as somebody wrote it; what is not text is made visible, never refused.
-fn text(value: Value) -> Option<String> {
-    let bytes = bytes(value)?;
-    Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
-}
-
 fn who<'a>(command: &'a mut Cmd, holding: &Holding) -> &'a mut Cmd {
     command.arg(holding.holder.as_str()).arg(holding.token.get())
 }
@@ -502,7 +222,8 @@ mod tests {
 
     use super::*;
     use crate::name::LeaseKind;
-    use crate::store::{Announcement, Keyspace, TermNote};
+    use crate::store::{Announcement, Ask, Keyspace, TermNote};
+    use crate::time::ServerTime;
     use crate::token::Nonce;
 
     /// The slot of a key, by the rules of Redis Cluster: CRC-16/XMODEM of the hash tag, or of the whole key.
