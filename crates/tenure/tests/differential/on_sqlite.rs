@@ -1,0 +1,76 @@
+//! The embedded store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, params};
+use tempfile::TempDir;
+use tenure::LeaseName;
+use tenure::store::sqlite::SqliteStore;
+use tenure::store::{Server, ServerRun, Store};
+use tenure::time::ServerTime;
+
+use crate::bench::{Bench, keyspace};
+use crate::compare;
+
+const FILES: usize = 24;
+
+struct Sqlite {
+    folder: TempDir,
+}
+
+impl Sqlite {
+    /// A file for a few namespaces: they must not meet, and every listener is woken by all writes to its file.
+    fn path(&self, namespace: &str) -> String {
+        let file = namespace.bytes().map(usize::from).sum::<usize>() % FILES;
+        self.folder.path().join(format!("{file}.db")).to_str().unwrap().to_owned()
+    }
+
+    /// The file, as an outsider opens it.
+    fn outsider(&self, namespace: &str) -> Connection {
+        let connection = Connection::open(self.path(namespace)).unwrap();
+        connection.busy_timeout(Duration::from_secs(60)).unwrap();
+        connection
+    }
+}
+
+impl Bench for Sqlite {
+    fn store(&self, namespace: &str) -> Arc<dyn Store> {
+        Arc::new(SqliteStore::open(&self.path(namespace), &keyspace(namespace)).unwrap())
+    }
+
+    /// A file has no server that could be young, and nobody can see who listens.
+    fn facts(&self, _listeners: usize) -> Server {
+        Server { now: ServerTime::from_micros(0), run: ServerRun(1), uptime: Duration::MAX, listeners: 0 }
+    }
+
+    fn flush(&self, namespace: &str) {
+        let outsider = self.outsider(namespace);
+        let tx = outsider.unchecked_transaction().unwrap();
+        for table in ["namespaces", "leases", "records", "members", "entries", "notes"] {
+            tx.execute(&format!("DELETE FROM {table} WHERE namespace = ?1"), [format!("{namespace}:")]).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+
+    fn write_foreign(&self, namespace: &str, name: &LeaseName, holder: &str, ttl: Option<Duration>) {
+        let outsider = self.outsider(namespace);
+        let epoch: i64 = outsider.query_row("SELECT epoch FROM host", [], |row| row.get(0)).unwrap();
+        let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let now = epoch + boot.tv_sec * 1_000_000 + boot.tv_nsec / 1_000;
+        let expires = ttl.map(|ttl| now + i64::try_from(ttl.as_micros()).unwrap());
+        let write = "INSERT INTO leases (namespace, key, holder, expires) VALUES (?1, ?2, ?3, ?4)
+                     ON CONFLICT DO UPDATE SET holder = excluded.holder, expires = excluded.expires";
+        outsider.execute(write, params![format!("{namespace}:"), name.key(), holder, expires]).unwrap();
+    }
+
+    fn delete_foreign(&self, namespace: &str, name: &LeaseName) {
+        let write = "UPDATE leases SET holder = NULL, expires = NULL WHERE namespace = ?1 AND key = ?2";
+        self.outsider(namespace).execute(write, [format!("{namespace}:"), name.key().to_owned()]).unwrap();
+    }
+}
+
+#[test]
+fn sqlite_answers_as_the_ledger_does() {
+    compare(Arc::new(Sqlite { folder: tempfile::tempdir().unwrap() }));
+}

@@ -1,0 +1,123 @@
+//! From what a sequence wishes for to the requests that are made of the ledger and of the store.
+
+use std::time::Duration;
+
+use tenure::store::{Announcement, Ask, Claim, Holding, Reply, Request, TermNote};
+use tenure::time::ServerTime;
+use tenure::{Nonce, Token};
+
+use crate::run::Run;
+use crate::sequence::{ENTRIES, RECORDS, Term, VALUES, Wish, ending, holder, lease};
+
+impl Run<'_> {
+    pub(crate) fn remember_grant(&mut self, request: &Request, reply: &Reply) {
+        match (request, reply) {
+            (Request::Acquire { claim, .. } | Request::TakeOver { claim, .. }, Reply::Granted(grant)) => {
+                self.granted.insert(grant.token, (claim.name.clone(), claim.holder.clone()));
+            }
+            (Request::HandOver { holding, to, .. }, Reply::HandedOver { token }) => {
+                self.granted.insert(*token, (holding.name.clone(), to.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    /// A request about a term, as it is made of the ledger and of the store.
+    fn about(&mut self, term: Term, request: impl Fn(Holding) -> Request) -> (Request, Request) {
+        let (ours, theirs) = self.tokens.resolve(term.token);
+        let granted = self.granted.get(&ours).filter(|_| term.right).cloned();
+        let (name, holder) = granted.unwrap_or_else(|| (lease(term.lease), holder(term.holder)));
+        let request = |token| request(Holding { name: name.clone(), holder: holder.clone(), token });
+        (request(ours), request(theirs))
+    }
+
+    /// The request, as it is made of the ledger and of the store.
+    pub(crate) fn spell(&mut self, ask: &Wish) -> (Request, Request) {
+        let both = |make: &dyn Fn(Token) -> Request, (ours, theirs): (Token, Token)| (make(ours), make(theirs));
+        let claim = |number: usize, who: usize, nonce: u8, ttl: Duration| Claim {
+            name: lease(number),
+            holder: holder(who),
+            nonce: Nonce::new(u128::from(nonce)),
+            ttl,
+        };
+        let same = |request: Request| (request.clone(), request);
+        match *ask {
+            Wish::Acquire { lease, holder, nonce, ttl, ended } => {
+                let claim = claim(lease, holder, nonce, ttl);
+                match ended {
+                    None => same(Request::Acquire { claim, ended: None }),
+                    Some(which) => both(
+                        &|token| Request::Acquire { claim: claim.clone(), ended: Some(token) },
+                        self.tokens.resolve(which),
+                    ),
+                }
+            }
+            Wish::TakeOver { lease, holder, nonce, ttl, victim, stale_after } => {
+                let claim = claim(lease, holder, nonce, ttl);
+                both(
+                    &|victim| Request::TakeOver { claim: claim.clone(), victim, stale_after },
+                    self.tokens.resolve(victim),
+                )
+            }
+            Wish::Renew { term, ttl, progressed } => {
+                self.about(term, |holding| Request::Renew { holding, ttl, progressed })
+            }
+            Wish::Release { term, ending: number } => {
+                self.about(term, |holding| Request::Release { holding, ending: ending(number) })
+            }
+            Wish::Abandon { lease: number, holder: who, nonce } => same(Request::Abandon {
+                name: lease(number),
+                holder: holder(who),
+                nonce: Nonce::new(u128::from(nonce)),
+            }),
+            Wish::HandOver { term, to, window } => {
+                self.about(term, |holding| Request::HandOver { holding, to: holder(to), window })
+            }
+            Wish::Revoke { lease: number, token } => {
+                both(&|token| Request::Revoke { name: lease(number), token }, self.tokens.resolve(token))
+            }
+            Wish::StepDown { lease: number, token, to } => {
+                let ask = Ask::StepDown { to: to.map(holder) };
+                both(&|token| Request::Ask { name: lease(number), token, ask: ask.clone() }, self.tokens.resolve(token))
+            }
+            Wish::Inspect { lease: number } => same(Request::Inspect { name: lease(number) }),
+            Wish::Publish { term, record, value } => self.about(term, |holding| Request::Publish {
+                holding,
+                record: RECORDS[record].to_owned(),
+                value: VALUES[value].to_vec(),
+            }),
+            Wish::Read { lease: number, record } => {
+                same(Request::Read { name: lease(number), record: RECORDS[record].to_owned() })
+            }
+            Wish::Announce { lease: number, token } => both(
+                &|token| Request::Announce(Announcement::Released { name: lease(number), token }),
+                self.tokens.resolve(token),
+            ),
+            Wish::Beat { instance, ttl, record } => {
+                same(Request::Beat { instance: holder(instance), ttl, record: VALUES[record].to_vec() })
+            }
+            Wish::Leave { instance } => same(Request::Leave { instance: holder(instance) }),
+            Wish::Members => same(Request::Members),
+            Wish::IndexAdd { index, entry } => {
+                same(Request::IndexAdd { index: ENTRIES[index].to_owned(), entry: ENTRIES[entry].to_owned() })
+            }
+            Wish::IndexRemove { index, entry } => {
+                same(Request::IndexRemove { index: ENTRIES[index].to_owned(), entry: ENTRIES[entry].to_owned() })
+            }
+            Wish::IndexList { index } => same(Request::IndexList { index: ENTRIES[index].to_owned() }),
+            Wish::Note { term, ending: number } => self.about(term, |holding| {
+                let time = |is_there: bool| is_there.then(|| ServerTime::from_micros(u64::MAX));
+                Request::Note(TermNote {
+                    name: holding.name,
+                    token: holding.token,
+                    holder: holding.holder,
+                    from: ServerTime::from_micros(1),
+                    demoted: time(number.is_some()),
+                    released: time(number == Some(1)),
+                    ending: number.map(ending),
+                })
+            }),
+            Wish::Notes { limit } => same(Request::Notes { limit }),
+        }
+    }
+}

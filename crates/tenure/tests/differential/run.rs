@@ -1,0 +1,316 @@
+//! Carries one sequence out, on the ledger and on the store, and compares what they say.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tenure::store::{
+    Announcement, Connection, Entered, Entry, Generation, Heard, Ledger, NamespaceMemory, Outcome, Reply, Request,
+    Server, Store, Subscription,
+};
+use tenure::time::ServerTime;
+use tenure::{InstanceId, LeaseName, Token};
+
+use crate::alignment::{ASIDE, Pairs, Parts, SLACK, token_of, with_token};
+use crate::bench::Bench;
+use crate::sequence::{
+    BEYOND_SHORT, CLIENTS, FOREIGN, LONG, Memory, Operation, SHORT, Wish, lease, takes_over_after_short,
+    uses_short_span,
+};
+
+/// How long an answer is waited for.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Client {
+    ours: Generation,
+    theirs: Arc<dyn Connection>,
+    memories: (NamespaceMemory, NamespaceMemory),
+}
+
+/// One sequence as it is carried out.
+pub(crate) struct Run<'a> {
+    bench: &'a dyn Bench,
+    namespace: String,
+    store: Arc<dyn Store>,
+    ledger: Ledger,
+    started: Instant,
+    epoch: u64,
+    pub(crate) tokens: Pairs,
+    generations: Pairs,
+    clients: Vec<Client>,
+    /// Which lease the ledger's tokens were granted for, and to whom.
+    pub(crate) granted: BTreeMap<Token, (LeaseName, InstanceId)>,
+    subscription: Option<Box<dyn Subscription>>,
+    announcements: Vec<Announcement>,
+}
+
+/// What was not the same.
+pub(crate) struct Difference {
+    pub(crate) at: usize,
+    what: String,
+    ours: String,
+    theirs: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  the ledger: {}\n  the store:  {}", self.what, self.ours, self.theirs)
+    }
+}
+
+static RUNS: AtomicU64 = AtomicU64::new(0);
+
+impl<'a> Run<'a> {
+    pub(crate) async fn of(bench: &'a dyn Bench, operations: &[Operation]) -> Result<(), Difference> {
+        let namespace = format!("d{}", RUNS.fetch_add(1, Ordering::Relaxed));
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let mut run = Self {
+            bench,
+            namespace: namespace.clone(),
+            store: bench.store(&namespace),
+            ledger: Ledger::default(),
+            started: Instant::now(),
+            epoch: u64::try_from(since_1970.as_micros()).unwrap(),
+            tokens: Pairs::default(),
+            generations: Pairs::default(),
+            clients: Vec::new(),
+            granted: BTreeMap::new(),
+            subscription: None,
+            announcements: Vec::new(),
+        };
+        for client in 0..CLIENTS {
+            let entry = Entry { stamp: 7, max_ttl: LONG[0], bootstrap: true, ..Entry::default() };
+            run.enter(0, client, entry.clone(), entry).await?;
+        }
+        run.subscription = Some(run.store.subscribe().await.unwrap());
+        run.announcements.clear();
+        let mut result = Ok(());
+        for (at, operation) in operations.iter().enumerate() {
+            result = run.operate(at, operation).await;
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_ok() {
+            result = run.compare_announcements(operations.len()).await;
+        }
+        bench.flush(&namespace);
+        result
+    }
+
+    fn now(&self) -> ServerTime {
+        ServerTime::from_micros(self.epoch + u64::try_from(self.started.elapsed().as_micros()).unwrap())
+    }
+
+    async fn operate(&mut self, at: usize, operation: &Operation) -> Result<(), Difference> {
+        match operation {
+            Operation::Enter { client, memory, max_ttl, bootstrap, durable, stamp } => {
+                let memories = self.remember(*client, *memory);
+                let (max_ttl, bootstrap, durable, stamp) = (*max_ttl, *bootstrap, *durable, *stamp);
+                let entry = |memory| Entry { memory, stamp, max_ttl, bootstrap, durable, ..Entry::default() };
+                let (ours, theirs) = memories.unzip();
+                self.enter(at, *client, entry(ours), entry(theirs)).await?;
+            }
+            Operation::Submit { client, batch } => self.submit(at, *client, batch).await?,
+            Operation::Flush => {
+                self.bench.flush(&self.namespace);
+                self.ledger.flush();
+            }
+            Operation::WriteForeign { lease: number, holder, ttl } => {
+                let name = lease(*number);
+                let holder = FOREIGN[*holder];
+                self.ledger.write_foreign(&name, &InstanceId::foreign(holder), ttl.map(|ttl| self.now() + ttl));
+                self.bench.write_foreign(&self.namespace, &name, holder, *ttl);
+                if *ttl == Some(SHORT) {
+                    tokio::time::sleep(BEYOND_SHORT).await;
+                }
+            }
+            Operation::DeleteForeign { lease: number } => {
+                self.ledger.delete_foreign(&lease(*number));
+                self.bench.delete_foreign(&self.namespace, &lease(*number));
+            }
+            Operation::Wait => tokio::time::sleep(BEYOND_SHORT).await,
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, client: usize, memory: Memory) -> Option<(NamespaceMemory, NamespaceMemory)> {
+        let (mut ours, mut theirs) = self.clients.get(client)?.memories.clone();
+        match memory {
+            Memory::Nothing => return None,
+            Memory::Everything => {}
+            Memory::False { older, newer, stamp, token, max_ttl } => {
+                for memory in [&mut ours, &mut theirs] {
+                    if older {
+                        memory.generation.number -= ASIDE;
+                    }
+                    if newer {
+                        memory.generation.number += ASIDE;
+                    }
+                    if stamp {
+                        memory.generation.stamp += 1;
+                    }
+                    memory.max_ttl = max_ttl.unwrap_or(memory.max_ttl);
+                }
+                if let Some(token) = token {
+                    (ours.high_water, theirs.high_water) = self.tokens.resolve(token);
+                }
+            }
+        }
+        Some((ours, theirs))
+    }
+
+    async fn enter(&mut self, at: usize, client: usize, our: Entry, their: Entry) -> Result<(), Difference> {
+        let server = Server { now: self.now(), ..self.bench.facts(usize::from(self.subscription.is_some())) };
+        let ours = self.ledger.enter(&server, &our, &mut self.announcements);
+        let connection = match self.store.enter(their.clone()).await {
+            Ok(connection) => connection,
+            Err(error) => return Err(different(at, &their, &ours, &error)),
+        };
+        let theirs = connection.entered().clone();
+        let same_floor = self.tokens.pair(ours.token_floor.get(), theirs.token_floor.get());
+        let same_generation = self.generations.pair(ours.generation.number, theirs.generation.number);
+        let same_span = ours.closed_for.is_zero() == theirs.closed_for.is_zero()
+            && ours.closed_for.abs_diff(theirs.closed_for) <= SLACK;
+        let aligned = Entered {
+            token_floor: if same_floor { ours.token_floor } else { theirs.token_floor },
+            generation: Generation {
+                number: if same_generation { ours.generation.number } else { theirs.generation.number },
+                stamp: theirs.generation.stamp,
+            },
+            closed_for: if same_span { ours.closed_for } else { theirs.closed_for },
+            run: ours.run,
+            ..theirs.clone()
+        };
+        if aligned != ours {
+            return Err(different(at, &their, &ours, &theirs));
+        }
+        if ours.closed_for > Duration::ZERO && ours.closed_for < SLACK {
+            tokio::time::sleep(BEYOND_SHORT).await;
+        }
+        let before = self.clients.get(client).map(|client| client.memories.clone());
+        let memories = match before {
+            Some((mut ours_before, mut theirs_before)) => {
+                if ours_before.reenter(&ours) != theirs_before.reenter(&theirs) {
+                    // Only the runs differ, which are compared with each other alone.
+                    return Err(different(at, &"what the entry means", &ours, &theirs));
+                }
+                (ours_before, theirs_before)
+            }
+            None => (NamespaceMemory::of(&ours), NamespaceMemory::of(&theirs)),
+        };
+        let entered = Client { ours: ours.generation, theirs: connection, memories };
+        match self.clients.get_mut(client) {
+            Some(client) => *client = entered,
+            None => self.clients.push(entered),
+        }
+        Ok(())
+    }
+
+    async fn submit(&mut self, at: usize, client: usize, batch: &[Wish]) -> Result<(), Difference> {
+        // Where something ends soon, nothing else may be asked before it has.
+        let mut rest = batch;
+        while let Some(first) = rest.first() {
+            let soon = self.longest_ttl() < SLACK;
+            let count = if soon { 1 } else { rest.iter().position(uses_short_span).map_or(rest.len(), |at| at + 1) };
+            // What is stale after a moment must not follow upon progress in the same batch: on a slow machine that may be
+            // a moment ago.
+            let before_stale = rest.iter().skip(1).position(takes_over_after_short).map_or(rest.len(), |at| at + 1);
+            let count = count.min(before_stale);
+            let (now, later) = rest.split_at(count);
+            rest = later;
+            if takes_over_after_short(first) || now.iter().any(takes_over_after_short) {
+                tokio::time::sleep(BEYOND_SHORT).await;
+            }
+            self.submit_together(at, client, now).await?;
+            if soon || now.iter().any(uses_short_span) {
+                tokio::time::sleep(BEYOND_SHORT).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The longest ttl of the namespace; none while there is no namespace, since then nothing is granted.
+    fn longest_ttl(&self) -> Duration {
+        let mut ledger = self.ledger.clone();
+        let server = self.bench.facts(0);
+        let entry = Entry { max_ttl: Duration::ZERO, ..Entry::default() };
+        ledger.enter(&Server { now: self.now(), ..server }, &entry, &mut Vec::new()).max_ttl
+    }
+
+    async fn submit_together(&mut self, at: usize, client: usize, batch: &[Wish]) -> Result<(), Difference> {
+        let requests: Vec<(Request, Request)> = batch.iter().map(|ask| self.spell(ask)).collect();
+        let now = self.now();
+        let generation = self.clients[client].ours;
+        let ours: Vec<Reply> = requests
+            .iter()
+            .map(|(request, _)| self.ledger.apply(now, generation, request, &mut self.announcements))
+            .collect();
+        let connection = self.clients[client].theirs.clone();
+        let theirs = connection.submit(requests.iter().map(|(_, request)| request.clone()).collect(), LIMIT).await;
+        if theirs.len() != ours.len() {
+            return Err(different(at, &batch, &ours, &theirs));
+        }
+        for ((mut ours, theirs), (_, request)) in ours.into_iter().zip(theirs).zip(requests) {
+            let Outcome::Answered(theirs) = theirs else {
+                return Err(different(at, &request, &ours, &theirs));
+            };
+            self.remember_grant(&request, &ours);
+            let (our_memory, their_memory) = &mut self.clients[client].memories;
+            our_memory.learn(&ours);
+            their_memory.learn(&theirs);
+            let mut aligned = theirs.clone();
+            Parts::of(&mut aligned).align(Parts::of(&mut ours), &mut self.tokens);
+            if aligned != ours {
+                return Err(different(at, &request, &ours, &theirs));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares everything that was announced since the subscription began.
+    async fn compare_announcements(&mut self, at: usize) -> Result<(), Difference> {
+        let last = Announcement::IndexChanged { index: "the end".to_owned() };
+        let outcome = self.clients[0].theirs.submit(vec![Request::Announce(last.clone())], LIMIT).await;
+        assert_eq!(outcome, [Outcome::Answered(Reply::Done)]);
+        let Some(subscription) = &mut self.subscription else { return Ok(()) };
+        let mut ours = std::mem::take(&mut self.announcements).into_iter();
+        loop {
+            let heard = match tokio::time::timeout(LIMIT, subscription.next()).await {
+                Ok(Heard::Announced(heard)) => heard,
+                other => return Err(different(at, &"an announcement", &ours.as_slice(), &other)),
+            };
+            if heard == last {
+                break;
+            }
+            let expected = ours.next();
+            let aligned = match (&heard, &expected) {
+                (
+                    Announcement::GenerationMinted { generation: theirs },
+                    Some(Announcement::GenerationMinted { generation: ours }),
+                ) if self.generations.pair(ours.number, theirs.number) => Announcement::GenerationMinted {
+                    generation: Generation { number: ours.number, stamp: theirs.stamp },
+                },
+                (heard, Some(expected)) => match (token_of(heard), token_of(expected)) {
+                    (Some(theirs), Some(ours)) if self.tokens.pair(ours.get(), theirs.get()) => with_token(heard, ours),
+                    _ => heard.clone(),
+                },
+                (heard, None) => heard.clone(),
+            };
+            if expected.as_ref() != Some(&aligned) {
+                return Err(different(at, &"an announcement", &expected, &heard));
+            }
+        }
+        match ours.next() {
+            None => Ok(()),
+            Some(missing) => Err(different(at, &"an announcement that did not come", &missing, &"nothing")),
+        }
+    }
+}
+
+fn different(at: usize, what: &dyn fmt::Debug, ours: &dyn fmt::Debug, theirs: &dyn fmt::Debug) -> Difference {
+    let text = |shown: &dyn fmt::Debug| format!("{shown:?}").chars().take(1_000).collect();
+    Difference { at, what: text(what), ours: text(ours), theirs: text(theirs) }
+}
