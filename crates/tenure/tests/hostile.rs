@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -297,24 +298,97 @@ async fn sqlite_a_file_in_use_under_another_boot_is_left_alone_until_nobody_can_
     assert!(win(&connection, 2).await > before);
 }
 
-/// Needs to be root, to have a small file system of its own.
+/// Says, past the capture of the test harness, that something could not be tested here.
+fn not_tested(why: &str) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(format!("NOT TESTED: {why}\n").as_bytes());
+}
+
+/// A small file system of its own, which only root can have.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<Self> {
+        let disk = Self(tempfile::tempdir().unwrap());
+        let mounted = disk.run("mount", &["-t", "tmpfs", "-o", "size=512k", "tmpfs"]);
+        if !mounted {
+            not_tested("a disk that is full or read-only needs a file system of its own, and so root");
+        }
+        mounted.then_some(disk)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> bool {
+        let done = Command::new(program).args(arguments).arg(self.path()).stderr(Stdio::null()).status();
+        done.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        self.run("umount", &["-l"]);
+    }
+}
+
+#[tokio::test]
+async fn sqlite_a_read_only_disk_is_refused_and_the_file_is_none_the_worse() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.path().join("leases.db");
+    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    let token = win(&connection, 1).await;
+    drop(connection);
+    // Its thread closes the file a moment later.
+    let mut tries = 0;
+    while !disk.run("mount", &["-o", "remount,ro"]) {
+        tries += 1;
+        assert!(tries < 1_000, "the file stays open");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
+    assert!(refused.to_string().contains("cannot be written"), "{refused}");
+    assert!(disk.run("mount", &["-o", "remount,rw"]));
+    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    let renewed = ask(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
+    assert!(matches!(renewed, Outcome::Answered(Reply::Renewed { .. })), "{renewed:?}");
+}
+
+/// Set for a process that a test has started: the file to enter.
+const FILE: &str = "TENURE_TEST_FILE";
+
+#[tokio::test]
+#[ignore = "a part that another test starts as a process"]
+async fn somebody_in_another_time_namespace() {
+    let Ok(path) = std::env::var(FILE) else { return };
+    let entered = sqlite(Path::new(&path)).enter(Entry::default()).await;
+    println!("ENTERED {}", entered.map_or_else(|refused| refused.to_string(), |_| "as if nothing were wrong".to_owned()));
+}
+
+#[tokio::test]
+async fn sqlite_a_file_in_use_by_another_time_namespace_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases.db");
+    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    win(&connection, 1).await;
+    let child = Command::new("unshare")
+        .args(["--time", "--boottime", "86400"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "somebody_in_another_time_namespace", "--ignored", "--nocapture"])
+        .env(FILE, &path)
+        .output();
+    let said = child.map(|child| String::from_utf8_lossy(&child.stdout).into_owned()).unwrap_or_default();
+    match said.split_once("ENTERED ") {
+        Some((_, said)) => assert!(said.contains("another host or time namespace"), "{said}"),
+        None => not_tested("another time namespace needs `unshare --time`, and so root"),
+    }
+}
+
 #[tokio::test]
 async fn sqlite_a_full_disk_is_said_and_nothing_is_lost() {
-    use std::process::Command;
-    let folder = tempfile::tempdir().unwrap();
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"]).arg(folder.path()).status();
-    if !mounted.is_ok_and(|status| status.success()) {
-        use std::io::Write;
-        let _ = std::io::stderr().write_all(b"NOT TESTED: a full disk needs a small file system, and so root\n");
-        return;
-    }
-    struct Mounted(std::path::PathBuf);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-        }
-    }
-    let _mounted = Mounted(folder.path().to_owned());
+    let Some(folder) = SmallDisk::mount() else { return };
     let path = folder.path().join("leases.db");
     let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
     let token = win(&connection, 1).await;
