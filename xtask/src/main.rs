@@ -24,7 +24,7 @@ Usage: cargo xtask COMMAND
   check               The quick loop: format, clippy, the library's tests, 200 simulated worlds
   lint                Format, clippy, documentation, dependency policy
   sim [ARG]…          The simulator, built for release: --seeds N, --seed S, --trace, --jobs N
-  bench NAME [ARG]…   A measurement on a real store, built for release; ends with a line of JSON
+  bench NAME [ARG]…   A measurement (`lease`) on a real store, built for release; ends with a line of JSON
   ci                  What .ci/run runs: test, then lint
   help                This text";
 
@@ -79,6 +79,7 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
         "lint" => Request::Lint,
         // These programs know their own flags.
         "sim" => return Ok(Request::Sim(rest.to_vec())),
+        "bench" if rest.is_empty() => return Err("`bench` needs the name of one: lease".to_owned()),
         "bench" => return Ok(Request::Bench(rest.to_vec())),
         "ci" => Request::Ci,
         "help" | "--help" | "-h" => Request::Help,

@@ -364,7 +364,10 @@ const FILE: &str = "TENURE_TEST_FILE";
 async fn somebody_in_another_time_namespace() {
     let Ok(path) = std::env::var(FILE) else { return };
     let entered = sqlite(Path::new(&path)).enter(Entry::default()).await;
-    println!("ENTERED {}", entered.map_or_else(|refused| refused.to_string(), |_| "as if nothing were wrong".to_owned()));
+    println!(
+        "ENTERED {}",
+        entered.map_or_else(|refused| refused.to_string(), |_| "as if nothing were wrong".to_owned())
+    );
 }
 
 #[tokio::test]

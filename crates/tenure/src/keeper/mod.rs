@@ -123,8 +123,9 @@ pub(crate) struct Question {
 
 impl Question {
     /// There was no connection in time.
-    fn fail(self) {
-        let error = StoreError::new(ErrorKind::Unreachable, "there is no connection to the store just now");
+    fn fail(self, because: Option<StoreError>) {
+        let error = because
+            .unwrap_or_else(|| StoreError::new(ErrorKind::Unreachable, "there is no connection to the store just now"));
         // Whoever asked may have given up.
         let _ = self.reply.send(Outcome::Failed(error));
     }
@@ -203,16 +204,21 @@ pub enum AcquireError {
         remaining: Option<Duration>,
     },
     /// The store was restarted or has lost data, and grants nothing for now. Trying again later is safe.
-    #[error("the store was restarted or has lost data: no lease is granted for {remaining:?}")]
+    #[error(
+        "the store is new, was restarted or has lost data: no lease is granted for {remaining:.1?}, because leases from \
+         before may still be relied on (`bootstrap` says that there are none, `durable` that a restart loses nothing)"
+    )]
     Closed {
         /// How long that lasts.
         remaining: Duration,
     },
     /// The limit passed. Trying again is safe.
-    #[error("the lease was not to be had within {waited:?}")]
+    #[error("the lease was not to be had within {waited:?}{}", Because(because.as_ref()))]
     TimedOut {
         /// How long was waited.
         waited: Duration,
+        /// What is wrong with the store, when that was in the way.
+        because: Option<StoreError>,
     },
     /// The store could not be asked; [`StoreError::is_retryable`] says whether trying again may help.
     #[error(transparent)]
@@ -226,6 +232,15 @@ pub enum AcquireError {
     /// This [`Tenure`](crate::Tenure) was shut down.
     #[error("tenure was shut down")]
     ShutDown,
+}
+
+/// ": the store …", or nothing.
+struct Because<'a>(Option<&'a StoreError>);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |error| write!(f, ": {error}"))
+    }
 }
 
 /// " for 3s", or nothing.

@@ -14,7 +14,8 @@ use crate::event::{Event, Happening};
 use crate::lease::{Action, Attempt, Ending, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
-    Announcement, Continuity, ErrorKind, NamespaceMemory, Outcome, Reply, Request, StoreError, TermNote,
+    Announcement, Continuity, ErrorKind, Holding, NamespaceMemory, Outcome, Refusal, Reply, Request, StoreError,
+    TermNote,
 };
 use crate::time::{Moment, Now, ServerTime};
 use crate::token::Token;
@@ -34,11 +35,23 @@ pub(super) struct Outgoing {
     pub(super) tag: Tag,
 }
 
+impl Outgoing {
+    fn question(give_up_at: Moment, question: Question) -> Self {
+        let tag = match &question.request {
+            Request::Publish { holding, .. } => Tag::Publication(Box::new(holding.clone()), question.reply),
+            _ => Tag::User(question.reply),
+        };
+        Self { request: question.request, give_up_at, tag }
+    }
+}
+
 /// Whom an answer is for.
 #[derive(Debug)]
 pub(super) enum Tag {
     Lease(LeaseId, Attempt),
     User(tokio::sync::oneshot::Sender<Outcome>),
+    /// The same, of a result of this term's.
+    Publication(Box<Holding>, tokio::sync::oneshot::Sender<Outcome>),
     /// Nobody waits for it.
     Note,
 }
@@ -55,6 +68,8 @@ pub(super) struct Roster {
     spent: Spent,
     notes: Notes,
     online: bool,
+    /// Why there is no connection, once that is known.
+    trouble: Option<StoreError>,
     /// Server time less the lease clock, in microseconds, as last seen.
     server_offset: i64,
     pub(super) memory: Option<NamespaceMemory>,
@@ -88,6 +103,7 @@ impl Roster {
             spent: Spent::new(),
             notes: Notes::default(),
             online: false,
+            trouble: None,
             server_offset: 0,
             memory: None,
             longest_ttl,
@@ -197,11 +213,11 @@ impl Roster {
     pub(super) fn ask(&mut self, now: Now, question: Question) {
         let give_up_at = now.moment + question.limit;
         if self.online {
-            self.outbox.push(Outgoing { request: question.request, give_up_at, tag: Tag::User(question.reply) });
+            self.outbox.push(Outgoing::question(give_up_at, question));
         } else if self.questions.len() < QUESTIONS_WAITING {
             self.questions.push_back((give_up_at, question));
         } else {
-            question.fail();
+            question.fail(self.trouble.clone());
         }
     }
 
@@ -233,7 +249,7 @@ impl Roster {
             }
             let error = StoreError::new(ErrorKind::Unreachable, "the connection was lost before the request was sent");
             for outgoing in unsent {
-                if let Tag::User(reply) = outgoing.tag {
+                if let Tag::User(reply) | Tag::Publication(_, reply) = outgoing.tag {
                     let _ = reply.send(Outcome::Failed(error.clone()));
                 }
             }
@@ -242,17 +258,19 @@ impl Roster {
 
     pub(super) fn entered(&mut self, now: Now, continuity: Continuity) {
         self.online = true;
+        self.trouble = None;
         for id in self.leases.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
         for (give_up_at, question) in std::mem::take(&mut self.questions) {
-            self.outbox.push(Outgoing { request: question.request, give_up_at, tag: Tag::User(question.reply) });
+            self.outbox.push(Outgoing::question(give_up_at, question));
         }
     }
 
     /// The store cannot be entered as things are set up. Whoever holds a lease keeps it while it lasts; whoever waits is
     /// told.
     pub(super) fn cannot_enter(&mut self, now: Now, error: &StoreError) {
+        self.trouble = Some(error.clone());
         if !error.is_retryable() {
             self.refuse_lines(&AcquireError::Store(error.clone()));
         }
@@ -278,6 +296,12 @@ impl Roster {
         match tag {
             Tag::Note => {}
             Tag::User(reply) => drop(reply.send(outcome)),
+            Tag::Publication(holding, reply) => {
+                if let Outcome::Answered(Reply::Refused(refusal)) = &outcome {
+                    self.publication_refused(&holding, refusal);
+                }
+                drop(reply.send(outcome));
+            }
             Tag::Lease(id, attempt) => {
                 let refusal = self.refusal(id, &outcome);
                 let input = match outcome {
@@ -339,12 +363,14 @@ impl Roster {
             }
         }
         while self.questions.front().is_some_and(|(give_up_at, _)| *give_up_at <= now.moment) {
-            self.questions.pop_front().into_iter().for_each(|(_, question)| question.fail());
+            if let Some((_, question)) = self.questions.pop_front() {
+                question.fail(self.trouble.clone());
+            }
         }
         while let Some((_, ticket)) = self.limits.pop_due(now.moment) {
             if let Some(claim) = self.withdraw(now, ticket) {
                 let waited = claim.limit.unwrap_or_default();
-                claim.refuse(AcquireError::TimedOut { waited });
+                claim.refuse(AcquireError::TimedOut { waited, because: self.trouble.clone() });
             }
         }
         if self.online {
@@ -470,6 +496,16 @@ impl Roster {
             }
         }
         self.events.push(event);
+    }
+
+    fn publication_refused(&mut self, holding: &Holding, refusal: &Refusal) {
+        let owner = match refusal {
+            Refusal::Taken { by } => Some(by.clone()),
+            _ => None,
+        };
+        let (lease, token) = (Some(holding.name.clone()), Some(holding.token));
+        let what = Happening::PublishRefused { owner };
+        self.events.push(Event { instance: self.instance.clone(), lease, token, what });
     }
 
     fn arm(&mut self, id: LeaseId, at: Moment) {

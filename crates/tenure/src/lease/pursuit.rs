@@ -205,8 +205,9 @@ impl Pursuit {
                 self.next_at = now + ctx.after_expiry(remaining);
                 if self.obstacle != Obstacle::Closed {
                     self.obstacle = Obstacle::Closed;
-                    let error =
-                        format!("the store was restarted or has lost data: no lease is granted for {remaining:?}");
+                    let error = format!(
+                        "the store is new, was restarted or has lost data: no lease is granted for {remaining:?}"
+                    );
                     ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
                 }
             }
@@ -310,6 +311,8 @@ impl Pursuit {
             return Phase::Over(Ending::GivenUp);
         }
         let clean_up = Request::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: self.nonce };
-        Phase::Parting(Parting::sent(now, clean_up, Ending::GivenUp, ctx))
+        // One attempt is enough: at worst it runs out.
+        let until = now + ctx.settings.attempt_timeout();
+        Phase::Parting(Parting::new(now, until, clean_up, Ending::GivenUp, ctx))
     }
 }

@@ -337,13 +337,7 @@ impl Term {
                 (ReleaseReason::HandedOver, Request::HandOver { holding, to, window })
             }
         };
-        ctx.tell(Some(self.token), Happening::Released(reason));
-        let ending = Ending::Released(reason);
-        if ctx.online {
-            Phase::Parting(Parting::sent(now, request, ending, ctx))
-        } else {
-            Phase::Parting(Parting::waiting(self.deadline, request, ending))
-        }
+        Phase::Parting(Parting::new(now, self.deadline, request, Ending::Released(reason), ctx))
     }
 }
 

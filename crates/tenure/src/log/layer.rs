@@ -23,12 +23,22 @@ pub enum Format {
 /// Writes `tracing` events as lines: `timestamp`, `level`, `event`, and then what applies. Events of other programs'
 /// parts have a `message` instead of an `event`.
 ///
+/// Tenure's events come from a thread of its own, so the subscriber must be that of the whole program. Every renewal is an
+/// event at `info`; a program with thousands of leases filters the target `tenure` by level or by field.
+///
 /// ```
+/// use tenure::Tenure;
 /// use tenure::log::{EventLayer, Format};
 /// use tracing_subscriber::layer::SubscriberExt;
+/// use tracing_subscriber::util::SubscriberInitExt;
 ///
-/// let subscriber = tracing_subscriber::registry().with(EventLayer::new(Format::Json, std::io::stderr()));
-/// tracing::subscriber::with_default(subscriber, || tracing::info!(answer = 42, "hello"));
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// tracing_subscriber::registry().with(EventLayer::new(Format::Json, std::io::stderr())).init();
+/// let tenure = Tenure::connect("memory:").await?;
+/// tenure.lease("job").acquire().await?.release().await?; // lease.acquired, lease.released
+/// # tenure.shutdown().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct EventLayer<W> {

@@ -158,7 +158,7 @@ pub enum Refusal {
 pub struct LeaseReport {
     /// Who has it now.
     pub held: Option<Held>,
-    /// The last term on record.
+    /// The last term on record: the present one, while it is held and did not say otherwise.
     pub last: Option<PreviousTerm>,
     /// When that term began, by the store's clock.
     pub since: Option<ServerTime>,

@@ -90,7 +90,8 @@ impl Tenure {
         &self.door.location
     }
 
-    /// What is known about a lease: who has it, until when, and how its last term ended.
+    /// What is known about a lease: who has it and until when, and its last term, which is the present one while somebody
+    /// has it.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -118,7 +119,8 @@ impl Tenure {
         }
     }
 
-    /// What was written down about the latest terms of every lease, the latest last.
+    /// What was written down about the latest terms of every lease, the latest last: one note when a term begins and one
+    /// when it ends, each a moment later, and at most so many notes.
     ///
     /// # Errors
     /// When the store cannot be asked.
@@ -207,6 +209,10 @@ async fn ask(door: &Door, request: Request, limit: Duration) -> Outcome {
     }
     door.tell(Command::Ask(Question { request, limit, reply }));
     answer.await.unwrap_or_else(|_| {
+        if *door.contact.borrow() == Contact::Over {
+            let message = "tenure was shut down, and asks nothing any more";
+            return Outcome::Failed(StoreError::new(ErrorKind::Configuration, message));
+        }
         let message = format!("{}: the connection was lost before the answer came", door.location);
         Outcome::Unknown(StoreError::new(ErrorKind::Unreachable, message))
     })

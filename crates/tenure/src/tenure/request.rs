@@ -76,7 +76,7 @@ impl LeaseRequest {
     }
 
     /// Acquires the lease, waiting its turn: told when it is free, not polling. While the store cannot be reached, it
-    /// waits for that, too.
+    /// waits for that, too. A task that has the lease and acquires it again waits for itself, until it lets go.
     ///
     /// # Errors
     /// When the name or the settings are not acceptable, the limit has passed, the store refuses for a reason that

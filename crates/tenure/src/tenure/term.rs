@@ -32,12 +32,12 @@ impl Term {
         Self(granted)
     }
 
-    /// Stops the work, waits until it is gone, lets go of the lease and waits until that is done.
+    /// Stops the work, waits until it is gone, lets go of the lease and waits until the store has confirmed that. While the
+    /// store cannot be reached it goes on trying, until the lease has run out by itself.
     ///
     /// # Errors
     /// When the term was lost before it could be let go of, or when its work is still there at its deadline: then the
-    /// lease runs out by itself. While the store cannot be reached, it waits until the deadline, and what it says then
-    /// is that the term is over.
+    /// lease runs out by itself.
     ///
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.

@@ -77,7 +77,7 @@ async fn whoever_tries_is_refused_with_who_has_it() {
     }
     let limit = Duration::from_millis(50);
     let error = bob.tenure.lease("job").limit(limit).acquire().await.unwrap_err();
-    assert_eq!(error, AcquireError::TimedOut { waited: limit });
+    assert_eq!(error, AcquireError::TimedOut { waited: limit, because: None });
     assert!(matches!(bob.tenure.lease("a b").acquire().await, Err(AcquireError::Name(_))));
     assert!(matches!(bob.tenure.lease("x").ttl(Duration::ZERO).acquire().await, Err(AcquireError::Settings(_))));
 }
@@ -236,6 +236,7 @@ async fn results_are_published_by_the_holder_and_by_nobody_else() {
     let handle = (*term).clone();
     term.release().await.unwrap();
     assert!(matches!(handle.publish("report", "two").await, Err(PublishError::Refused(_))));
+    alice.sees("publish.refused").await;
     assert_eq!(alice.tenure.read(&name, "report").await.unwrap().unwrap().value, b"one");
     bystander.is_untouched().await;
 }

@@ -4,7 +4,7 @@ use tenure::lease::{Ending, Input, Loss, Permission, ReleaseReason, Wish};
 use tenure::store::{Ask, Continuity, Refusal, Reply, Request};
 use tenure::time::Moment;
 
-use crate::rig::{DEADLINE, Rig, me, ms, other, token};
+use crate::rig::{DEADLINE, Rig, error, me, ms, other, token};
 
 #[test]
 fn a_release_waits_for_the_work_to_end() {
@@ -17,25 +17,54 @@ fn a_release_waits_for_the_work_to_end() {
     rig.take();
     rig.input(Input::WorkEnded);
     assert_eq!(rig.permissions(), [Permission::MustBeGone]);
-    assert_eq!(rig.events(), ["lease.released token=100 reason=shutdown"]);
+    assert_eq!(rig.events(), [""; 0], "not before it is true");
     let [Request::Release { holding, .. }] = &rig.requests()[..] else { panic!("{:?}", rig.requests()) };
     assert_eq!((&holding.holder, holding.token), (&me(), token(100)));
     rig.reply(Reply::Done);
+    assert_eq!(rig.events(), ["lease.released token=100 reason=shutdown"]);
     assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Shutdown)));
 }
 
 #[test]
-fn a_release_that_was_sent_ends_the_term_whatever_the_reply() {
-    for answer in [Some(Reply::Refused(Refusal::Missing)), None] {
-        let mut rig = Rig::holding();
-        rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
-        rig.input(Input::WorkEnded);
-        match answer {
-            Some(reply) => rig.reply(reply),
-            None => rig.at(2_001),
-        }
-        assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
+fn a_release_that_may_not_have_arrived_is_repeated_until_the_lease_has_run_out() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    rig.input(Input::WorkEnded);
+    for connection in 1..=3 {
+        assert!(matches!(rig.requests()[..], [Request::Release { .. }]), "over connection {connection}");
+        rig.input(Input::ConnectionLost);
+        rig.take();
+        rig.at(connection * 5_000);
+        assert!(rig.requests().is_empty() && rig.events().is_empty());
+        rig.input(Input::Entered(Continuity::Same));
     }
+    rig.at(DEADLINE - 1);
+    assert_eq!(rig.lease.ending(), None);
+    assert!(!rig.may_start(), "it is over all the same");
+    rig.at(DEADLINE);
+    assert_eq!(rig.events(), ["lease.released token=100 reason=voluntary"]);
+    assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
+}
+
+#[test]
+fn a_release_that_the_store_could_not_carry_out_is_tried_again_over_the_same_connection() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    rig.input(Input::WorkEnded);
+    rig.input(Input::Failed { attempt: rig.last_attempt(), error: error() });
+    rig.take();
+    rig.until_sent(10_000);
+    rig.reply(Reply::Done);
+    assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
+}
+
+#[test]
+fn a_release_that_was_sent_ends_the_term_whatever_the_reply() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    rig.input(Input::WorkEnded);
+    rig.reply(Reply::Refused(Refusal::Missing));
+    assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
 }
 
 #[test]
@@ -93,6 +122,7 @@ fn a_hand_over_names_its_receiver_after_the_work_has_ended() {
     rig.input(Input::WorkEnded);
     let [Request::HandOver { to, window, .. }] = &rig.requests()[..] else { panic!("{:?}", rig.requests()) };
     assert_eq!((to, *window), (&other(), ms(3_000)));
+    rig.reply(Reply::Done);
     assert_eq!(rig.events(), ["lease.released token=100 reason=handed_over"]);
 }
 
@@ -105,6 +135,7 @@ fn a_step_down_that_was_asked_for_is_heeded_with_the_next_renewal() {
         assert!(matches!(rig.permissions().last(), Some(Permission::MustCancel { .. })));
         rig.take();
         rig.input(Input::WorkEnded);
+        rig.reply(Reply::Done);
         assert_eq!(rig.events(), [format!("lease.released token=100 reason={expected}")]);
     }
 }

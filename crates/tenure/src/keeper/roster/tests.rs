@@ -204,10 +204,10 @@ fn limits_end_waiting_in_line_and_at_the_store() {
     desk.pass(limit - Duration::from_millis(1));
     assert!(waits_still(&mut at_the_store));
     desk.pass(Duration::from_millis(1));
-    assert_eq!(refused(&mut at_the_store), AcquireError::TimedOut { waited: limit });
+    assert_eq!(refused(&mut at_the_store), AcquireError::TimedOut { waited: limit, because: None });
     assert!(waits_still(&mut in_line));
     desk.pass(limit);
-    assert_eq!(refused(&mut in_line), AcquireError::TimedOut { waited: limit * 2 });
+    assert_eq!(refused(&mut in_line), AcquireError::TimedOut { waited: limit * 2, because: None });
     desk.pass(TTL);
     assert!(desk.is_empty());
 }

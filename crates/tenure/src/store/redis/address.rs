@@ -18,9 +18,13 @@ impl Address {
     /// Reads `redis://[user:password@]host[:port][/database]`.
     pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
         let bad = |why: &str| {
-            let form = "a Redis store is written redis://[user:password@]host[:port][/database]";
+            let form = "a Redis store is written redis://[user:password@]host[:port][/database], with whatever has a \
+                        meaning in URLs written as %2F, %40 and so on";
             StoreError::new(ErrorKind::Address, format!("{why}; {form}"))
         };
+        if url.contains('?') {
+            return Err(bad("nothing can be set with `?`"));
+        }
         let info = url.into_connection_info().map_err(|error| {
             // The error's own text, which has no part of the URL in it.
             bad(error.detail().unwrap_or("this is no such URL"))

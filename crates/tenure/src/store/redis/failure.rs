@@ -85,6 +85,7 @@ impl<'a> Said<'a> {
             && let Some((line, rest)) = after.split_once(": ")
             && line.trim_start().bytes().all(|byte| byte.is_ascii_digit())
         {
+            let rest = rest.strip_prefix('-').unwrap_or(rest);
             said = Self { words: rest.strip_prefix("ERR ").unwrap_or(rest), in_script: true };
         }
         said
@@ -117,6 +118,10 @@ pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
         let why = "wrong user name or password; give them as redis://user:password@host";
         return StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"));
     }
+    if error.kind() == redis::ErrorKind::Parse {
+        let why = "this is no Redis server: what it answers cannot be read; is the address right?";
+        return StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"));
+    }
     let text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(code), None) => code.to_owned(),
@@ -147,7 +152,16 @@ mod tests {
             ("WRONGPASS invalid username-password pair or user is disabled.", ErrorKind::Configuration),
             ("NOPERM this user has no permissions to run the 'evalsha' command", ErrorKind::Configuration),
             ("ERR @user_script:9: WRONGTYPE Operation against a key", ErrorKind::Configuration),
-            ("ERR Error running script (call to f_1): @user_script: 9: WRONGTYPE Operation", ErrorKind::Configuration),
+            ("ERR Error running script (call to f_1): @user_script:1: WRONGTYPE Operation", ErrorKind::Configuration),
+            (
+                "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed",
+                ErrorKind::Unavailable,
+            ),
+            (
+                "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: The user executing the \
+                 script can't run this command or subcommand",
+                ErrorKind::Configuration,
+            ),
             ("ERR user_script:12: attempt to compare nil with number", ErrorKind::Corrupt),
             (
                 "ERR user_script:25: CORRUPT lease:OOM-READONLY-NOPERM script: f, on @user_script:25.",

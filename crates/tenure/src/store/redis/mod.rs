@@ -4,8 +4,9 @@
 //! what they decide and the conformance suite holds them to it. The lease itself is a plain key, written with
 //! `SET … NX PX`, as programs without Tenure write theirs: they respect ours and we respect theirs.
 //!
-//! Connections are Tenure's own. One that does not answer in time is given up and closed with a reset, so that nothing
-//! of it arrives late, and whoever used it enters again.
+//! Connections are Tenure's own. One that does not answer in time is given up and closed with a reset, so that what is
+//! still in its buffers here is not sent late, and whoever used it enters again. What has left already may arrive at any
+//! time; the scripts see that it is late.
 
 mod address;
 mod commands;
