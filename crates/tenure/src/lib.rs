@@ -36,6 +36,7 @@ lease.release().await?;
 //! | module | what it is |
 //! |---|---|
 //! | `Tenure` | the front door: leases on one store, for one process |
+#![cfg_attr(feature = "keeper", doc = "| [`election`] | one leader per role, term after term |")]
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
 //! | [`store`] | what a store must do, and the stores |
@@ -50,6 +51,8 @@ lease.release().await?;
 //! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a reading of the clock and an input and returns
 //! actions. The same code runs in a program and in the simulator.
 
+#[cfg(feature = "keeper")]
+pub mod election;
 mod event;
 #[doc(hidden)]
 pub mod flaw;
@@ -72,6 +75,8 @@ pub use crate::tenure::{
     EventStream, HowItStands, LeaseRequest, Lost, PublishError, RequireError, Tenure, TenureBuilder, Term, TermHandle,
     TermInfo, Work,
 };
+#[cfg(feature = "keeper")]
+pub use election::Election;
 #[cfg(feature = "keeper")]
 pub use keeper::AcquireError;
 

@@ -36,7 +36,8 @@ pub(crate) use outlet::{Listener, Outlet};
 pub(crate) use shared::{Shared, Start};
 pub(crate) use thread::{Plan, start};
 
-use crate::lease::{LeaseSettings, ReleaseReason, SettingsError, Wish};
+use crate::event::Event;
+use crate::lease::{LeaseSettings, Outlook, ReleaseReason, SettingsError, Wish};
 use crate::name::{InstanceId, LeaseName, NameError};
 use crate::store::{ErrorKind, Outcome, Request, StoreError};
 use crate::tenure::TermHandle;
@@ -79,6 +80,29 @@ pub(crate) struct Claim {
     pub(crate) limit: Option<Duration>,
     pub(crate) door: Arc<Door>,
     pub(crate) reply: oneshot::Sender<Result<Granted, AcquireError>>,
+    /// Who wants to know how it goes meanwhile.
+    pub(crate) onlooker: Option<Onlooker>,
+}
+
+/// Somebody who is told whenever the outlook of a claim changes.
+pub(crate) struct Onlooker {
+    news: mpsc::UnboundedSender<Outlook>,
+    last: Option<Outlook>,
+}
+
+impl Onlooker {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Outlook>) {
+        let (news, heard) = mpsc::unbounded_channel();
+        (Self { news, last: None }, heard)
+    }
+
+    fn see(&mut self, outlook: Outlook) {
+        if self.last.as_ref() != Some(&outlook) {
+            self.last = Some(outlook.clone());
+            // Whoever looked on may have left.
+            let _ = self.news.send(outlook);
+        }
+    }
 }
 
 impl Claim {
@@ -139,6 +163,8 @@ pub(crate) enum Command {
     WorkEnded(LeaseId),
     Progress(LeaseId),
     Ask(Question),
+    /// Something to be told to whoever hears events.
+    Tell(Event),
     ShutDown,
 }
 

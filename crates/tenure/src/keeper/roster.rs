@@ -11,7 +11,7 @@ use super::spent::Spent;
 use super::timers::Timers;
 use super::{AcquireError, Claim, Granted, LeaseId, Mode, Question, Ticket};
 use crate::event::{Event, Happening};
-use crate::lease::{Action, Attempt, Ending, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
+use crate::lease::{Action, Attempt, Ending, Input, Lease, LeaseSettings, Outlook, Permission, ReleaseReason, Wish};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
     Announcement, Continuity, ErrorKind, Holding, NamespaceMemory, Outcome, Refusal, Reply, Request, StoreError,
@@ -171,6 +171,10 @@ impl Roster {
                 claim.refuse(AcquireError::Held { by, remaining: None });
             }
             (Some(_), _) => {
+                let mut claim = claim;
+                if let Some(onlooker) = &mut claim.onlooker {
+                    onlooker.see(Outlook::Behind { owner: self.instance.clone() });
+                }
                 self.tickets.insert(claim.ticket, Place::InLine(claim.name.clone()));
                 self.lines.entry(claim.name.clone()).or_default().push_back(claim);
             }
@@ -449,6 +453,12 @@ impl Roster {
                     Action::Deadline(_) => {}
                 }
             }
+        }
+        if let Some(entry) = self.entry(id)
+            && let Some(onlooker) = entry.claim.as_mut().and_then(|claim| claim.onlooker.as_mut())
+            && let Some(outlook) = entry.lease.outlook()
+        {
+            onlooker.see(outlook);
         }
         self.finish_if_over(now, id);
     }

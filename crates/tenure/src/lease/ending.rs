@@ -121,6 +121,17 @@ pub enum Ending {
     Lost(Loss),
 }
 
+impl Ending {
+    /// The word for logs and events.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Released(reason) => reason.word(),
+            Self::Lost(loss) => loss.word(),
+            Self::GivenUp => "given_up",
+        }
+    }
+}
+
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -40,7 +40,7 @@ use term::Term;
 pub use ending::{Ending, Loss, ReleaseReason};
 pub(crate) use settings::LONGEST_TTL;
 pub use settings::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
-pub use signal::{Action, Attempt, Epoch, Input, LeaseState, Permission, Wish};
+pub use signal::{Action, Attempt, Epoch, Input, LeaseState, Outlook, Permission, Wish};
 
 use crate::flaw::Planted;
 use crate::name::{InstanceId, LeaseName};
@@ -159,6 +159,14 @@ impl Lease {
             Phase::Pursuing(pursuit) => pursuit.state(),
             Phase::Holding(term) if now.moment < term.deadline => term.state(now),
             _ => LeaseState::Unknown,
+        }
+    }
+
+    /// What can be hoped for, while the lease is pursued.
+    pub fn outlook(&self) -> Option<Outlook> {
+        match &self.phase {
+            Phase::Pursuing(pursuit) => Some(pursuit.outlook(&self.context)),
+            _ => None,
         }
     }
 

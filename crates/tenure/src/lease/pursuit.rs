@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::context::{Context, InFlight, Step};
 use super::farewell::Parting;
 use super::term::Term;
-use super::{Action, Ending, Input, LeaseState, Phase};
+use super::{Action, Ending, Input, LeaseState, Outlook, Phase};
 use crate::event::Happening;
 use crate::flaw::Flaw;
 use crate::name::InstanceId;
@@ -26,6 +26,8 @@ pub(super) struct Pursuit {
     heard_since: bool,
     /// What was last said to be wrong; it is not said again until something else has happened.
     complaint: Option<String>,
+    /// Whether whoever had the lease is known or presumed to have it no more.
+    vacant: bool,
 }
 
 /// What was in the way when we last asked.
@@ -61,6 +63,18 @@ impl Pursuit {
             obstacle: Obstacle::NotAsked,
             heard_since: false,
             complaint: None,
+            vacant: true,
+        }
+    }
+
+    /// What can be hoped for.
+    pub(super) fn outlook(&self, ctx: &Context) -> Outlook {
+        match &self.obstacle {
+            _ if !ctx.online => Outlook::Waiting { why: self.complaint.clone() },
+            Obstacle::NotAsked => Outlook::Asking,
+            _ if self.vacant && self.asking.is_some() => Outlook::Asking,
+            Obstacle::Somebody(rival) => Outlook::Behind { owner: rival.owner.clone() },
+            Obstacle::Closed | Obstacle::Error => Outlook::Waiting { why: self.complaint.clone() },
         }
     }
 
@@ -116,7 +130,7 @@ impl Pursuit {
             Input::Announced(announcement) => self.heard(clocks, announcement, ctx),
             _ => {}
         }
-        self.look_at_clock(now, ctx);
+        self.look_at_clock(clocks, ctx);
         Phase::Pursuing(self)
     }
 
@@ -124,12 +138,17 @@ impl Pursuit {
         self.asking.is_some_and(|in_flight| in_flight.attempt == attempt)
     }
 
-    fn look_at_clock(&mut self, now: Moment, ctx: &mut Step<'_>) {
+    fn look_at_clock(&mut self, clocks: Now, ctx: &mut Step<'_>) {
+        let now = clocks.moment;
         if self.asking.is_some_and(|in_flight| now >= ctx.give_up_at(&in_flight)) {
             let limit = ctx.settings.attempt_timeout();
             self.lost_sight(now, format!("no answer within {limit:?}"), ctx);
         }
         if self.asking.is_none() && ctx.online && now >= self.next_at {
+            self.vacant |= match &self.obstacle {
+                Obstacle::Somebody(rival) => clocks.steady >= rival.earliest_end,
+                Obstacle::NotAsked | Obstacle::Closed | Obstacle::Error => true,
+            };
             self.ask(now, ctx);
         }
     }
@@ -208,6 +227,7 @@ impl Pursuit {
                     let error = format!(
                         "the store is new, was restarted or has lost data: no lease is granted for {remaining:?}"
                     );
+                    self.complaint = Some(error.clone());
                     ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
                 }
             }
@@ -257,6 +277,9 @@ impl Pursuit {
         if let Some(at) = stale_at {
             self.next_at = self.next_at.min(at);
         }
+        if let Some(interval) = ctx.settings.look_every() {
+            self.next_at = self.next_at.min(now + ctx.shortened(interval));
+        }
         // Something was announced while we were asking, and our question may have come first.
         if self.heard_since {
             self.next_at = now;
@@ -270,6 +293,8 @@ impl Pursuit {
             ctx.tell(None, Happening::AcquireFailed { owner: Some(rival.owner.clone()), error });
         }
         self.obstacle = Obstacle::Somebody(rival);
+        // Unless it was heard meanwhile that this one has let go.
+        self.vacant &= self.heard_since;
     }
 
     fn heard(&mut self, clocks: Now, announcement: Announcement, ctx: &Context) {
@@ -280,6 +305,7 @@ impl Pursuit {
                 {
                     rival.earliest_end = clocks.steady;
                 }
+                self.vacant = true;
                 self.look_again(clocks.moment);
             }
             // To us it is an offer; to others it means that the lease has another end than the one we wait for.

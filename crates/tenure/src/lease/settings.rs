@@ -38,6 +38,7 @@ pub struct LeaseSettings {
     max_drain: Duration,
     stall_after: Option<Duration>,
     take_over_after: Option<Duration>,
+    look_every: Option<Duration>,
     clock_error: ClockError,
 }
 
@@ -82,6 +83,11 @@ impl LeaseSettings {
         self.take_over_after
     }
 
+    /// How often a waiter looks, even if it was told nothing and the lease cannot have run out.
+    pub fn look_every(&self) -> Option<Duration> {
+        self.look_every
+    }
+
     /// ρ: the difference in clock rates that deadlines allow for.
     pub fn clock_error(&self) -> ClockError {
         self.clock_error
@@ -110,6 +116,7 @@ pub struct LeaseSettingsBuilder {
     max_drain: Duration,
     stall_after: Option<Duration>,
     take_over_after: Option<Duration>,
+    look_every: Option<Duration>,
     clock_error: ClockError,
 }
 
@@ -123,6 +130,7 @@ impl Default for LeaseSettingsBuilder {
             max_drain: Duration::from_secs(10),
             stall_after: None,
             take_over_after: None,
+            look_every: None,
             clock_error: ClockError::default(),
         }
     }
@@ -171,6 +179,14 @@ impl LeaseSettingsBuilder {
     /// since progress travels with renewals.
     pub fn take_over_after(mut self, limit: Duration) -> Self {
         self.take_over_after = Some(limit);
+        self
+    }
+
+    /// While waiting, look this often even if nothing was heard. By default a waiter looks when it is told that the lease
+    /// is free and when the ttl that it last saw has ended: an announcement that is missed costs that ttl at most, or
+    /// this.
+    pub fn look_every(mut self, interval: Duration) -> Self {
+        self.look_every = Some(interval);
         self
     }
 
@@ -229,6 +245,7 @@ impl LeaseSettingsBuilder {
             max_drain: self.max_drain,
             stall_after: self.stall_after,
             take_over_after: self.take_over_after,
+            look_every: self.look_every,
             clock_error: self.clock_error,
         }
     }

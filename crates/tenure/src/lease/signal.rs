@@ -130,6 +130,23 @@ pub enum Permission {
     MustBeGone,
 }
 
+/// What can be hoped for while a lease is pursued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// Nobody is known to have it, and it is being asked for.
+    Asking,
+    /// Somebody else has it.
+    Behind {
+        /// Who.
+        owner: InstanceId,
+    },
+    /// The store cannot be asked, or grants nothing for now.
+    Waiting {
+        /// Why, when that is known.
+        why: Option<String>,
+    },
+}
+
 /// A lease as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {

@@ -181,14 +181,14 @@ impl Tenure {
         last.clone()
     }
 
-    async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
+    pub(crate) async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
         match ask(&self.door, request, LeaseSettings::default().attempt_timeout()).await {
             Outcome::Answered(reply) => Ok(reply),
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(error),
         }
     }
 
-    fn unexpected(&self, reply: &Reply) -> StoreError {
+    pub(crate) fn unexpected(&self, reply: &Reply) -> StoreError {
         let message = format!("{}: an answer to another question: {reply:?}", self.location());
         StoreError::new(ErrorKind::Corrupt, message)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Tenure, Term};
-use crate::keeper::{AcquireError, Claim, Command, Door, Granted, Mode, Ticket};
+use crate::keeper::{AcquireError, Claim, Command, Door, Granted, Mode, Onlooker, Ticket};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder};
 use crate::name::{LeaseName, NameError};
 
@@ -86,7 +86,13 @@ impl LeaseRequest {
     /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
     pub async fn acquire(self) -> Result<Term, AcquireError> {
         let limit = self.limit;
-        self.claim(Mode::Wait, limit).await
+        self.claim(Mode::Wait, limit, None).await
+    }
+
+    /// The same, with somebody who is told how it goes meanwhile.
+    pub(crate) async fn acquire_before(self, onlooker: Onlooker) -> Result<Term, AcquireError> {
+        let limit = self.limit;
+        self.claim(Mode::Wait, limit, Some(onlooker)).await
     }
 
     /// Acquires the lease if it is free.
@@ -99,10 +105,15 @@ impl LeaseRequest {
     /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
     pub async fn try_acquire(self) -> Result<Term, AcquireError> {
         let limit = self.limit;
-        self.claim(Mode::Try, limit).await
+        self.claim(Mode::Try, limit, None).await
     }
 
-    async fn claim(self, mode: Mode, limit: Option<Duration>) -> Result<Term, AcquireError> {
+    async fn claim(
+        self,
+        mode: Mode,
+        limit: Option<Duration>,
+        onlooker: Option<Onlooker>,
+    ) -> Result<Term, AcquireError> {
         let name = self.name?;
         let settings = match self.checked {
             Some(settings) => settings,
@@ -119,7 +130,7 @@ impl LeaseRequest {
         let (reply, answer) = oneshot::channel();
         let ticket = door.ticket();
         let mut waiting = Waiting { door: &door, ticket, waits: true };
-        door.tell(Command::Acquire(Claim { ticket, name, settings, mode, limit, door: door.clone(), reply }));
+        door.tell(Command::Acquire(Claim { ticket, name, settings, mode, limit, door: door.clone(), reply, onlooker }));
         let answer: Result<Granted, AcquireError> = answer.await.unwrap_or(Err(AcquireError::ShutDown));
         waiting.waits = false;
         answer.map(Term::new)

@@ -6,6 +6,7 @@ mod access;
 mod blocking;
 mod clock;
 mod data_loss;
+mod elections;
 mod everyday;
 mod link;
 mod odd_keys;

@@ -1,51 +1,19 @@
 //! The embedded store: several processes of one host share a file, and some of them die.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
 use tenure::{LeaseName, Token};
 
-use crate::stage::{Bystander, Instance, LAST_STOP, LONG, NEXT_RENEWAL, Probe, Setup, TTL, soon, until};
-
-/// Set for a process that a test has started: the URL of the store.
-const STORE: &str = "TENURE_TEST_STORE";
+use crate::stage::{
+    Bystander, Instance, LAST_STOP, LONG, NEXT_RENEWAL, Probe, Process, STORE, Setup, TTL, soon, until,
+};
 
 fn place() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("leases.db").display());
     (folder, url)
-}
-
-/// This test again, as a process of its own that plays one of the parts below.
-struct Process(Child);
-
-impl Process {
-    fn start(part: &str, store: &str) -> (Self, String) {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("sqlite::{part}"), "--ignored", "--nocapture"])
-            .env(STORE, store)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines.find_map(|line| line.unwrap().split_once("READY ").map(|(_, word)| word.to_owned()));
-        (Self(child), ready.unwrap())
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Holds `job`, and writes as fast as it can until it is killed.
@@ -89,7 +57,7 @@ async fn killed_in_the_middle_of_writes_a_process_harms_nobody() {
     let alice = Instance::connect(&url, "alice", TTL).await;
     let mut last = Token::ZERO;
     for round in 0..8_u64 {
-        let (process, token) = Process::start("a_busy_holder", &url);
+        let (process, token) = Process::start("sqlite::a_busy_holder", &url);
         let token = Token::new(token.parse().unwrap()).unwrap();
         assert!(token > last, "tokens grow");
         tokio::time::sleep(Duration::from_millis(17 * round)).await;
@@ -110,7 +78,7 @@ async fn a_stopped_process_does_not_come_back_to_a_lease_that_is_somebody_elses(
     let (_folder, url) = place();
     let bystander = Bystander::at(&url).await;
     let alice = Instance::connect(&url, "alice", TTL).await;
-    let (process, token) = Process::start("a_busy_holder", &url);
+    let (process, token) = Process::start("sqlite::a_busy_holder", &url);
     // It may be stopped inside a write; then it lets go of that when it goes on.
     process.signal(rustix::process::Signal::STOP);
     let resumes = tokio::spawn(async move {
@@ -132,7 +100,7 @@ async fn a_stopped_process_does_not_come_back_to_a_lease_that_is_somebody_elses(
 async fn whoever_stands_still_inside_a_write_is_named_and_work_stops_in_time() {
     let (_folder, url) = place();
     let scene = Setup::at(&url).scene().await;
-    let (process, pid) = Process::start("somebody_inside_a_write", &url);
+    let (process, pid) = Process::start("sqlite::somebody_inside_a_write", &url);
     process.signal(rustix::process::Signal::STOP);
     let stopped = Instant::now();
     assert_eq!(scene.stops(stopped, LAST_STOP).await, Ending::Lost(Loss::Unreachable));

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -246,6 +248,38 @@ impl Bystander {
         let held = report.held.unwrap();
         assert_eq!((&held.by, held.token), (self.instance.tenure.instance(), Some(self.token)));
         assert!(!self.instance.has("lease.lost"), "{:?}", self.instance.happened());
+    }
+}
+
+/// Set for a process that a test has started: the URL of the store.
+pub const STORE: &str = "TENURE_TEST_STORE";
+
+/// This test program again, as a process that plays one part: an ignored test, which says `READY` and a word.
+pub struct Process(Child);
+
+impl Process {
+    pub fn start(part: &str, store: &str) -> (Self, String) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", part, "--ignored", "--nocapture"])
+            .env(STORE, store)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.find_map(|line| line.unwrap().split_once("READY ").map(|(_, word)| word.to_owned()));
+        (Self(child), ready.unwrap())
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,0 +1,157 @@
+//! What can be asked of the program.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// One leader per role, on the Redis you already run, or on a file for the processes of one host.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, max_term_width = 110)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub store: StoreArguments,
+    #[command(flatten)]
+    pub log: LogArguments,
+    /// A TOML file with the same settings: `store = "redis://…"`; flags and the environment come before it
+    #[arg(long, global = true, env = "TENURE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Where the leases are.
+#[derive(Clone, Debug, Args)]
+pub struct StoreArguments {
+    /// sqlite:PATH, redis://[user:password@]host[:port][/db] or memory: [default: a file of this host's]
+    #[arg(long, global = true, env = "TENURE_STORE", value_name = "URL", hide_env_values = true)]
+    pub store: Option<String>,
+    /// Put before every key as `NAME:`, so that deployments can share a store
+    #[arg(long, global = true, env = "TENURE_NAMESPACE", value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// What the id of this instance begins with [default: the host's name]
+    #[arg(long, global = true, env = "TENURE_NAME", value_name = "HOST")]
+    pub name: Option<String>,
+    /// Nobody holds anything: use a new store at once
+    #[arg(long, global = true, env = "TENURE_BOOTSTRAP")]
+    pub bootstrap: bool,
+    /// A restart of the store loses nothing: wait for none of its leases
+    #[arg(long, global = true, env = "TENURE_DURABLE")]
+    pub durable: bool,
+    /// The prefix of leader keys
+    #[arg(long, global = true, env = "TENURE_KEYS_LEADER", default_value = "leader:", hide = true)]
+    pub keys_leader: String,
+}
+
+/// What is said, and how.
+#[derive(Clone, Debug, Args)]
+pub struct LogArguments {
+    /// How log lines are written [default: text on a terminal, json otherwise]
+    #[arg(long, global = true, env = "TENURE_LOG", value_name = "FORMAT")]
+    pub log: Option<LogFormat>,
+    /// What is written: debug, info, warn, error or off
+    #[arg(long, global = true, env = "TENURE_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
+    pub log_level: LogLevel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Debug,
+    Info,
+    Warn,
+    Error,
+    Off,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command only while leading a role
+    Run(Run),
+    /// Print who leads a role; exit 1 if nobody does
+    Leader(Leader),
+    /// Ask the leader of a role to hand over; exit 0 when it has
+    StepDown(StepDown),
+    /// End the current term of a lease by force
+    Revoke(Revoke),
+    /// Watches over a command; `run` starts it.
+    #[command(name = "__guard", hide = true)]
+    Guard(Guard),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command is given TENURE_ROLE, TENURE_INSTANCE and TENURE_TOKEN. Pass the token on with every effect on the outside world, \
+and refuse smaller ones there.
+
+Exit status: that of the command (128 + n when it was killed by signal n, 127 when it was not found); 64 wrong usage, 69 the store \
+cannot be reached (with --no-wait, or when --wait ran out), 75 somebody else leads (likewise), 76 the lease was lost while the command was running.")]
+pub struct Run {
+    /// The role: one at a time runs on all machines that share the store
+    pub role: String,
+    /// The length of the lease: how long after a crash another machine takes over
+    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration, value_name = "D")]
+    pub ttl: Duration,
+    /// Wait for the leadership no longer than this [default: for ever]
+    #[arg(long, env = "TENURE_WAIT", value_parser = duration, value_name = "D", conflicts_with = "no_wait")]
+    pub wait: Option<Duration>,
+    /// Do not wait for the leadership
+    #[arg(long, env = "TENURE_NO_WAIT")]
+    pub no_wait: bool,
+    /// Run the command again when it ends or when the leadership was lost
+    #[arg(long, env = "TENURE_RESTART")]
+    pub restart: bool,
+    /// Not again, by anyone, within this time of the last start that came to an end
+    #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration, value_name = "D", conflicts_with = "restart")]
+    pub once_per: Option<Duration>,
+    /// The time that the command gets between SIGTERM and SIGKILL [default: 5s, or a sixth of the ttl]
+    #[arg(long, env = "TENURE_STOP_TIMEOUT", value_parser = duration, value_name = "D")]
+    pub stop_timeout: Option<Duration>,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Leader {
+    /// The role
+    pub role: String,
+    /// Print JSON: role, leader, token, remainingMs
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StepDown {
+    /// The role
+    pub role: String,
+    /// To this instance, which must be a candidate
+    #[arg(long, value_name = "INSTANCE")]
+    pub to: Option<String>,
+    /// How long to wait for it
+    #[arg(long, default_value = "1m", value_parser = duration, value_name = "D")]
+    pub wait: Duration,
+}
+
+#[derive(Debug, Args)]
+pub struct Revoke {
+    /// A role, a lease, or a whole key
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Guard {
+    /// The command and its arguments
+    #[arg(required = true, last = true)]
+    pub command: Vec<OsString>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; durations are written 500ms, 5s, 1m30s"))
+}

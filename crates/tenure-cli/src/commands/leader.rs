@@ -1,0 +1,35 @@
+//! `tenure leader ROLE`
+
+use serde_json::json;
+
+use crate::arguments::{Leader, StoreArguments};
+use crate::exit::{DONE, Failure, NO};
+use crate::store::shown;
+
+pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Failure> {
+    let name = store.role(&arguments.role)?;
+    let tenure = store.connect().await?;
+    let leader = tenure.leader_of(&name).await?;
+    if arguments.json {
+        let field = leader.as_ref();
+        let line = json!({
+            "role": arguments.role,
+            "leader": field.map(|leader| leader.instance.as_str()),
+            "token": field.and_then(|leader| leader.token).map(tenure::Token::get),
+            "remainingMs": field.and_then(|leader| leader.remaining).map(|left| left.as_millis() as u64),
+            "metadata": field.and_then(|leader| leader.metadata.as_deref()).map(String::from_utf8_lossy),
+        });
+        println!("{line}");
+    } else if let Some(leader) = &leader {
+        println!("{}", leader.instance);
+        match (leader.token, leader.remaining) {
+            (Some(token), Some(left)) => eprintln!("term {token}, for {} without renewal", shown(left)),
+            (None, Some(left)) => eprintln!("a program that is not tenure, for {}", shown(left)),
+            (_, None) => eprintln!("the lease has no end; delete its key {name} if nobody holds it"),
+        }
+    } else {
+        eprintln!("nobody leads {}", arguments.role);
+    }
+    tenure.shutdown().await;
+    Ok(if leader.is_some() { DONE } else { NO })
+}

@@ -1,0 +1,76 @@
+//! How the program ends.
+
+use tenure::AcquireError;
+use tenure::election::ElectionError;
+use tenure::store::{ErrorKind, StoreError};
+use thiserror::Error;
+
+/// Done.
+pub const DONE: u8 = 0;
+/// The answer is no.
+pub const NO: u8 = 1;
+/// Wrong usage.
+pub const USAGE: u8 = 64;
+/// The store cannot be reached, or refuses.
+pub const UNAVAILABLE: u8 = 69;
+/// Something that should not happen.
+pub const SOFTWARE: u8 = 70;
+/// Not leader.
+pub const NOT_LEADER: u8 = 75;
+/// The lease was lost while the command was running.
+pub const LOST: u8 = 76;
+
+/// Why a command could not be carried out.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// The user asked for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Somebody else leads, and was not to be waited for any longer.
+    #[error("{0}")]
+    NotLeader(String),
+    /// The system.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What came of it.
+        error: std::io::Error,
+    },
+}
+
+impl Failure {
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => USAGE,
+            Self::Store(error) if error.kind() == ErrorKind::Address => USAGE,
+            Self::Store(_) => UNAVAILABLE,
+            Self::NotLeader(_) => NOT_LEADER,
+            Self::System { .. } => SOFTWARE,
+        }
+    }
+
+    /// For `map_err`: what was tried.
+    pub fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::System { what, error }
+    }
+}
+
+impl From<ElectionError> for Failure {
+    fn from(error: ElectionError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+impl From<AcquireError> for Failure {
+    fn from(error: AcquireError) -> Self {
+        match error {
+            AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => Self::Store(error),
+            AcquireError::Name(_) | AcquireError::Settings(_) => Self::Usage(error.to_string()),
+            other => Self::NotLeader(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `tenure`: run a command only while leading a role, and see and steer who leads.
+
+mod arguments;
+mod commands;
+mod exit;
+mod logging;
+mod run;
+mod settings;
+mod store;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Command};
+use exit::Failure;
+
+fn main() -> ExitCode {
+    let arguments = match settings::read() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    // Before anything is started: it must have one thread.
+    if let Command::Guard(guard) = &arguments.command {
+        return run::guardian::watch_over(guard);
+    }
+    logging::start(&arguments.log);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("tenure: cannot start: {error}");
+            return ExitCode::from(exit::SOFTWARE);
+        }
+    };
+    match runtime.block_on(obey(arguments)) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("tenure: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+async fn obey(arguments: Arguments) -> Result<u8, Failure> {
+    let Arguments { command, store, .. } = arguments;
+    match command {
+        Command::Run(run) => run::run(&store, run).await,
+        Command::Leader(leader) => commands::leader::print(&store, leader).await,
+        Command::StepDown(step_down) => commands::step_down::ask(&store, step_down).await,
+        Command::Revoke(revoke) => commands::revoke::revoke(&store, revoke).await,
+        Command::Guard(_) => Ok(exit::DONE),
+    }
+}

@@ -1,0 +1,60 @@
+//! `leader`, `step-down`, `revoke`: on a store that other programs use.
+
+use tenure_testbed::RedisServer;
+
+use crate::stage::{Place, busy, until};
+
+#[test]
+fn who_leads_is_printed_for_people_and_for_programs() {
+    let place = Place::new();
+    assert_eq!(place.code(&["leader", "role"]), 1);
+    let output = place.output(&["leader", "role", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let nobody: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(nobody["leader"].is_null() && nobody["role"] == "role", "{nobody}");
+
+    let _leads = place.start(&["--name", "me", "run", "role", "--", "sh", "-c", &busy("log")]);
+    place.lines("log", 1);
+    let output = place.output(&["leader", "role"]);
+    assert!(output.status.success());
+    assert!(String::from_utf8(output.stdout).unwrap().starts_with("me-"));
+    let output = place.output(&["leader", "role", "--json"]);
+    let leader: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let token = place.read("log.begun").split_whitespace().next().unwrap().to_owned();
+    assert_eq!(leader["token"].to_string(), token);
+    assert!(leader["remainingMs"].as_u64().unwrap() <= 30_000, "{leader}");
+}
+
+#[test]
+fn a_leader_that_is_asked_to_steps_down() {
+    let place = Place::new();
+    assert_eq!(place.code(&["step-down", "role"]), 1, "nobody leads");
+    let mut first = place.run("role", &["--ttl", "3s"], &busy("log"));
+    place.lines("log.begun", 1);
+    let _second = place.run("role", &["--ttl", "3s"], &busy("log"));
+    until("both are there", || place.output(&["leader", "role"]).status.success());
+    assert_eq!(place.code(&["step-down", "role"]), 0);
+    assert_eq!(first.ends(), 76);
+    place.lines("log.begun", 2);
+}
+
+#[test]
+fn a_term_that_is_revoked_is_over() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    assert_eq!(place.code(&["revoke", "role"]), 1, "nobody holds it");
+    let mut first = place.run("role", &["--ttl", "3s"], &busy("log"));
+    place.lines("log.begun", 1);
+    let output = place.output(&["revoke", "leader:role"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(first.ends(), 76);
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_has_its_own_status() {
+    let place = Place::on("redis://127.0.0.1:1");
+    for arguments in [&["leader", "role"][..], &["step-down", "role"], &["revoke", "role"]] {
+        let output = place.output(arguments);
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+    }
+}

@@ -1,0 +1,9 @@
+//! The program `tenure`, as its users run it: real processes on a real store.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
+mod ask;
+mod guard;
+mod run;
+mod stage;
+mod usage;

@@ -1,0 +1,149 @@
+//! `tenure run`: a command that runs only while its machine leads.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tenure_testbed::{Proxy, RedisServer};
+
+use crate::stage::{Place, busy, nobody_worked_twice, with_input};
+
+#[test]
+fn it_ends_as_the_command_does() {
+    let place = Place::new();
+    for (script, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143)] {
+        assert_eq!(place.code(&["run", "role", "--", "sh", "-c", script]), code, "{script}");
+    }
+    assert_eq!(place.code(&["run", "role", "--", "no-such-command"]), 127);
+    assert_eq!(place.code(&["run", "role", "--", "/"]), 126);
+}
+
+#[test]
+fn the_command_knows_for_whom_it_works_and_reads_and_writes_as_usual() {
+    let place = Place::new();
+    let script = r#"echo "$TENURE_ROLE $TENURE_INSTANCE $TENURE_TOKEN"; cat"#;
+    let command = place.tenure(&["--name", "me", "run", "role", "--", "sh", "-c", script]);
+    let output = with_input(command, "from outside");
+    let said = String::from_utf8(output.stdout).unwrap();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert_eq!((words[0], &words[3..]), ("role", &["from", "outside"][..]), "{said}");
+    assert!(words[1].starts_with("me-") && words[2].parse::<u64>().is_ok(), "{said}");
+}
+
+#[test]
+fn one_runs_at_a_time_and_the_next_begins_when_it_is_done() {
+    let place = Place::new();
+    let script = r#"echo begin >> "$PLACE/log"; sleep 0.05; echo end >> "$PLACE/log""#;
+    let mut programs: Vec<_> = (0..6).map(|_| place.run("role", &[], script)).collect();
+    for program in &mut programs {
+        assert_eq!(program.ends(), 0);
+    }
+    assert_eq!(place.read("log"), "begin\nend\n".repeat(6));
+}
+
+#[test]
+fn whoever_does_not_want_to_wait_is_told_who_leads() {
+    let place = Place::new();
+    let _leads = place.run("role", &[], &busy("log"));
+    place.lines("log", 1);
+    for flags in [&["--no-wait"][..], &["--wait", "100ms"]] {
+        let arguments = [&["run", "role"][..], flags, &["--", "true"]].concat();
+        let output = place.output(&arguments);
+        assert_eq!(output.status.code(), Some(75), "{output:?}");
+    }
+    assert_eq!(place.code(&["run", "another", "--no-wait", "--", "true"]), 0);
+}
+
+#[test]
+fn a_store_that_is_down_is_waited_for_unless_told_otherwise() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    server.kill();
+    for flags in [&["--no-wait"][..], &["--wait", "200ms"]] {
+        let arguments = [&["run", "role"][..], flags, &["--", "true"]].concat();
+        let output = place.output(&arguments);
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+    }
+    let mut waits = place.run("role", &[], "exit 5");
+    std::thread::sleep(Duration::from_millis(300));
+    server.start_again();
+    assert_eq!(waits.ends(), 5);
+}
+
+#[test]
+fn a_lease_that_is_lost_ends_the_command_and_is_said() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let (cut_off, place) = (Place::on(&proxy.url()), Place::on(&server.url()));
+    let record = place.path("log");
+    let script = busy("log").replace("$PLACE", &place.path("").display().to_string());
+    let mut first = cut_off.run("role", &["--ttl", "1500ms"], &script);
+    place.lines("log", 1);
+    let _second = place.run("role", &["--ttl", "1500ms"], &script);
+    proxy.swallow();
+    assert_eq!(first.ends(), 76);
+    place.lines("log.begun", 2);
+    std::thread::sleep(Duration::from_millis(100));
+    nobody_worked_twice(&record);
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let place = Place::new();
+    let script = r#"trap 'echo usr1 >> "$PLACE/log"' USR1; trap 'echo term >> "$PLACE/log"; exit 4' TERM
+                    echo ready >> "$PLACE/log"; while :; do sleep 0.01; done"#;
+    let mut program = place.run("role", &[], script);
+    place.lines("log", 1);
+    program.signal(Signal::USR1);
+    place.lines("log", 2);
+    program.signal(Signal::TERM);
+    assert_eq!(program.ends(), 4);
+    assert_eq!(place.read("log"), "ready\nusr1\nterm\n");
+}
+
+#[test]
+fn told_to_end_while_it_waits_it_ends() {
+    let place = Place::new();
+    let _leads = place.run("role", &[], &busy("log"));
+    place.lines("log", 1);
+    let mut waits = place.run("role", &[], "true");
+    std::thread::sleep(Duration::from_millis(200));
+    waits.signal(Signal::TERM);
+    assert_eq!(waits.ends(), 143);
+}
+
+#[test]
+fn with_restart_it_runs_again_and_again_until_told_to_end() {
+    let place = Place::new();
+    let mut program = place.run("role", &["--restart"], r#"echo "$TENURE_TOKEN" >> "$PLACE/log""#);
+    let tokens: Vec<u64> = place.lines("log", 3).iter().map(|line| line.parse().unwrap()).collect();
+    assert!(tokens.is_sorted() && tokens[0] < tokens[2], "{tokens:?}");
+    program.signal(Signal::TERM);
+    assert!([0, 143].contains(&program.ends()));
+}
+
+#[test]
+fn once_per_period_and_by_anybody() {
+    let place = Place::new();
+    let script = r#"echo run >> "$PLACE/log"; sleep 0.05"#;
+    let mut programs: Vec<_> = (0..4).map(|_| place.run("daily", &["--once-per", "1h"], script)).collect();
+    for program in &mut programs {
+        assert_eq!(program.ends(), 0);
+    }
+    assert_eq!(place.read("log"), "run\n");
+    // When the period is over, again.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(place.run("daily", &["--once-per", "200ms"], script).ends(), 0);
+    assert_eq!(place.read("log"), "run\nrun\n");
+}
+
+#[test]
+fn a_run_that_did_not_come_to_its_end_is_run_again() {
+    let place = Place::new();
+    let flags = ["--once-per", "1h", "--ttl", "1s"];
+    let program = place.run("daily", &flags, r#"echo begun >> "$PLACE/log"; sleep 60"#);
+    place.lines("log", 1);
+    program.signal(Signal::KILL);
+    let mut second = place.run("daily", &flags, r#"echo done >> "$PLACE/log""#);
+    assert_eq!(second.ends(), 0);
+    assert_eq!(place.read("log"), "begun\ndone\n");
+}

@@ -1,0 +1,82 @@
+//! Help, mistakes and settings.
+
+use crate::stage::Place;
+
+#[test]
+fn mistakes_are_said_and_have_their_own_status() {
+    let place = Place::new();
+    for arguments in [
+        &["run", "role"][..],
+        &["run", "role", "--ttl", "soon", "--", "true"],
+        &["run", "a b", "--", "true"],
+        &["run", "role", "--ttl", "1s", "--stop-timeout", "5s", "--", "true"],
+        &["--store", "ftp://host", "leader", "role"],
+        &["--store", "redis://", "leader", "role"],
+        &["--config", "/no/such/file", "leader", "role"],
+        &["dance"],
+    ] {
+        let output = place.output(arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn every_command_has_help() {
+    let place = Place::new();
+    let help = String::from_utf8(place.output(&["--help"]).stdout).unwrap();
+    for command in ["run", "leader", "step-down", "revoke"] {
+        assert!(help.contains(command), "{help}");
+        let output = place.output(&[command, "--help"]);
+        assert!(output.status.success() && output.stdout.len() > 200, "{output:?}");
+    }
+    assert!(!help.contains("__guard"), "that is nobody's business");
+    assert!(place.output(&["--version"]).status.success());
+}
+
+#[test]
+fn a_secret_in_a_url_is_not_repeated() {
+    let place = Place::new();
+    for url in ["redis://me:hunter2@127.0.0.1:1", "redis://me:hunter2@h:99999", "redis://h/hunter2"] {
+        let output = place.output(&["--store", url, "leader", "role"]);
+        assert!(!output.status.success());
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("hunter2"), "{output:?}");
+    }
+}
+
+#[test]
+fn flags_come_before_the_environment_before_the_file() {
+    let place = Place::new();
+    let named = |name: &str| format!("sqlite:{}", place.path(name).display());
+    let file = format!("store = \"{}\"\nlog-level = \"off\"\n[keys]\nleader = \"boss:\"\n", named("file.db"));
+    std::fs::write(place.path("tenure.toml"), file).unwrap();
+    let config = place.path("tenure.toml").display().to_string();
+    let mut command = place.tenure(&["--config", &config, "leader", "x"]);
+    assert_eq!(command.env_remove("TENURE_STORE").output().unwrap().status.code(), Some(1));
+    assert!(place.path("file.db").exists());
+    let mut command = place.tenure(&["--config", &config, "leader", "x"]);
+    command.env("TENURE_STORE", named("environment.db")).output().unwrap();
+    assert!(place.path("environment.db").exists());
+    let mut command = place.tenure(&["--config", &config, "leader", "x", "--store", &named("flag.db")]);
+    command.output().unwrap();
+    assert!(place.path("flag.db").exists());
+    std::fs::write(place.path("tenure.toml"), "stoer = \"x\"\n").unwrap();
+    let output = place.output(&["--config", &config, "leader", "x"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stoer"), "{output:?}");
+}
+
+#[test]
+fn without_a_store_it_is_the_embedded_one() {
+    let place = Place::new();
+    let mut command = place.tenure(&["run", "role", "--", "true"]);
+    // Not root's, which would be the host's own.
+    let home = place.path("home");
+    std::fs::create_dir(&home).unwrap();
+    command.env_remove("TENURE_STORE").env("HOME", &home).env_remove("XDG_STATE_HOME");
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
+    assert!(command.status().unwrap().success());
+    assert!(home.join(".local/state/tenure/leases.db").exists());
+}
