@@ -56,7 +56,7 @@ impl Charge {
     }
 
     /// Sees that nothing is left, also when somebody has killed the guardian.
-    pub async fn is_gone(mut self) {
+    pub async fn gone(mut self) {
         loop {
             // Whoever has lost its guardian is ours now.
             let family = family::descendants(getpid());

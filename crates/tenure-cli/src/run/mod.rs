@@ -163,7 +163,7 @@ async fn watch(
             _ = looks.tick(), if !told_to_end => charge.tell(deadline(term, settings)).await,
         }
     }
-    charge.is_gone().await;
+    charge.gone().await;
     drop(work);
     Ok(ended.unwrap_or(Ended::LeaseLost))
 }

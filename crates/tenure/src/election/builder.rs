@@ -165,9 +165,10 @@ impl ElectionBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn lead<W, E>(self, work: W) -> Lead<W>
+    pub fn lead<W, F, E>(self, work: W) -> Lead<W>
     where
-        W: AsyncFnMut(TermHandle) -> Result<(), E>,
+        W: FnMut(TermHandle) -> F,
+        F: Future<Output = Result<(), E>>,
     {
         Lead::new(self.build(), work)
     }

@@ -96,9 +96,10 @@ pub(super) enum Outcome<E> {
 }
 
 /// Asks for the leadership until told to stop, and works whenever it has it.
-pub(super) async fn campaign<W, E>(office: Arc<Office>, mut stop: watch::Receiver<bool>, work: &mut W) -> Outcome<E>
+pub(super) async fn campaign<W, F, E>(office: Arc<Office>, mut stop: watch::Receiver<bool>, work: &mut W) -> Outcome<E>
 where
-    W: AsyncFnMut(TermHandle) -> Result<(), E>,
+    W: FnMut(TermHandle) -> F,
+    F: Future<Output = Result<(), E>>,
 {
     let mut candidacy = Candidacy::new();
     let mut pause = office.pace.start_jitter.mul_f64(fastrand::f64());
@@ -178,7 +179,7 @@ enum Led<E> {
 }
 
 /// One term: from the grant until everything of it is over.
-async fn lead<W, E>(
+async fn lead<W, F, E>(
     office: &Office,
     candidacy: &mut Candidacy,
     term: Term,
@@ -186,7 +187,8 @@ async fn lead<W, E>(
     work: &mut W,
 ) -> Led<E>
 where
-    W: AsyncFnMut(TermHandle) -> Result<(), E>,
+    W: FnMut(TermHandle) -> F,
+    F: Future<Output = Result<(), E>>,
 {
     let handle = (*term).clone();
     office.set_term(Some(handle.clone()));

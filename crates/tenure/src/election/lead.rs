@@ -1,8 +1,8 @@
 //! Leading as one future: term after term, until told to stop.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::pin;
 
 use thiserror::Error;
 use tokio::sync::watch;
@@ -12,7 +12,7 @@ use super::campaign::{Outcome, campaign};
 use super::{Election, ElectionEvent};
 use crate::tenure::TermHandle;
 
-/// What [`lead`](super::ElectionBuilder::lead) gives: await it to lead for ever, or [until](Self::until) something happens.
+/// What [`lead`](super::ElectionBuilder::lead) gives: lead [until](Self::until) something happens.
 #[must_use = "nobody leads until this is awaited"]
 pub struct Lead<W> {
     election: Result<Election, ElectionError>,
@@ -42,9 +42,10 @@ impl<W> Lead<W> {
     ///
     /// # Cancel safety
     /// Safe: the work is dropped, and the lease let go of in the background.
-    pub async fn until<E>(self, shutdown: impl Future) -> Result<(), LeadError<E>>
+    pub async fn until<F, E>(self, shutdown: impl Future) -> Result<(), LeadError<E>>
     where
-        W: AsyncFnMut(TermHandle) -> Result<(), E>,
+        W: FnMut(TermHandle) -> F,
+        F: Future<Output = Result<(), E>>,
     {
         let Self { election, mut work } = self;
         let election = election?;
@@ -62,19 +63,6 @@ impl<W> Lead<W> {
             Outcome::ShutDown => Err(LeadError::ShutDown),
             Outcome::Failed(error) => Err(LeadError::Work(error)),
         }
-    }
-}
-
-impl<W, E> IntoFuture for Lead<W>
-where
-    W: AsyncFnMut(TermHandle) -> Result<(), E> + 'static,
-    E: 'static,
-{
-    type Output = Result<(), LeadError<E>>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output>>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.until(std::future::pending::<()>()))
     }
 }
 

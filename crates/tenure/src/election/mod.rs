@@ -69,17 +69,17 @@ struct Candidate {
 #[derive(Clone)]
 struct Campaign {
     stop: Arc<watch::Sender<bool>>,
-    over: watch::Receiver<bool>,
+    done: watch::Receiver<bool>,
 }
 
 impl Campaign {
     fn is_under_way(&self) -> bool {
-        !*self.stop.borrow() && !*self.over.borrow() && self.over.has_changed().is_ok()
+        !*self.stop.borrow() && !*self.done.borrow() && self.done.has_changed().is_ok()
     }
 
-    async fn is_over(mut self) {
+    async fn over(mut self) {
         // One whose task is gone is over, too.
-        let _ = self.over.wait_for(|over| *over).await;
+        let _ = self.done.wait_for(|done| *done).await;
     }
 }
 
@@ -100,23 +100,21 @@ impl Election {
         }
         let before = slot.take();
         let (stop, stopped) = watch::channel(false);
-        let (over, is_over) = watch::channel(false);
+        let (end, done) = watch::channel(false);
         let office = self.0.office.clone();
         tokio::spawn(async move {
             if let Some(before) = before {
-                before.is_over().await;
+                before.over().await;
             }
-            let mut hold = async |term: TermHandle| -> Result<(), Infallible> {
-                term.lost().await;
-                std::future::pending().await
-            };
+            // There is no work: whoever asks or listens does it.
+            let mut hold = |_: TermHandle| std::future::pending::<Result<(), Infallible>>();
             match campaign(office, stopped, &mut hold).await {
                 Outcome::Stopped | Outcome::ShutDown => {}
                 Outcome::Failed(never) => match never {},
             }
-            over.send_replace(true);
+            end.send_replace(true);
         });
-        *slot = Some(Campaign { stop: Arc::new(stop), over: is_over });
+        *slot = Some(Campaign { stop: Arc::new(stop), done });
     }
 
     /// Stops campaigning and leading: the term's work is dropped, and the lease let go of. Ends when all of that is done.
@@ -127,7 +125,7 @@ impl Election {
         let campaign = self.0.campaign.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(campaign) = campaign {
             campaign.stop.send_replace(true);
-            campaign.is_over().await;
+            campaign.over().await;
         }
     }
 

@@ -285,6 +285,7 @@ impl Roster {
             if waits {
                 self.refuse(now, id, AcquireError::Store(error.clone()));
             }
+            self.show_outlook(id);
         }
     }
 
@@ -454,13 +455,23 @@ impl Roster {
                 }
             }
         }
-        if let Some(entry) = self.entry(id)
+        self.show_outlook(id);
+        self.finish_if_over(now, id);
+    }
+
+    /// Tells whoever looks on how it goes.
+    fn show_outlook(&mut self, id: LeaseId) {
+        let trouble = self.trouble.as_ref();
+        if let Some(entry) = self.leases.get(id)
             && let Some(onlooker) = entry.claim.as_mut().and_then(|claim| claim.onlooker.as_mut())
             && let Some(outlook) = entry.lease.outlook()
         {
-            onlooker.see(outlook);
+            onlooker.see(match outlook {
+                // The lease knows only that it cannot ask.
+                Outlook::Waiting { why } => Outlook::Waiting { why: trouble.map(ToString::to_string).or(why) },
+                outlook => outlook,
+            });
         }
-        self.finish_if_over(now, id);
     }
 
     /// A term has begun.

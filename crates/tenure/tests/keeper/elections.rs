@@ -76,9 +76,12 @@ fn leading(record: &Record, instance: &Instance, ttl: Duration) -> JoinHandle<()
     let (record, tenure) = (record.clone(), instance.tenure.clone());
     tokio::spawn(async move {
         let who = tenure.instance().as_str().to_owned();
-        let lead = tenure.election(ROLE).ttl(ttl).lead(async |term: TermHandle| {
-            record.work(&who, &term).await;
-            Ok::<(), std::io::Error>(())
+        let lead = tenure.election(ROLE).ttl(ttl).lead(|term| {
+            let (record, who) = (record.clone(), who.clone());
+            async move {
+                record.work(&who, &term).await;
+                Ok::<(), std::io::Error>(())
+            }
         });
         let _ = lead.until(std::future::pending::<()>()).await;
     })
@@ -381,7 +384,12 @@ async fn listeners_that_block_panic_or_leave_hurt_nobody() {
     let watched = Watched::of(alice.tenure.election(ROLE).ttl(TTL).build().unwrap());
     let (shut, gate) = std::sync::mpsc::channel::<()>();
     // Until the other end is dropped.
-    watched.election.on(move |_| drop(gate.recv())).unwrap();
+    watched
+        .election
+        .on(move |_| {
+            let _ = gate.recv();
+        })
+        .unwrap();
     watched.election.on(|_| panic!("a mistake in a listener (this test makes it)")).unwrap();
     let (in_tasks, panics): (Arc<Mutex<Vec<String>>>, Arc<AtomicUsize>) = (Arc::default(), Arc::default());
     let heard = in_tasks.clone();
@@ -404,7 +412,12 @@ async fn listeners_that_block_panic_or_leave_hurt_nobody() {
     });
     let left = Arc::new(AtomicUsize::new(0));
     let counted = left.clone();
-    let registration = watched.election.on(move |_| drop(counted.fetch_add(1, Ordering::SeqCst))).unwrap();
+    let registration = watched
+        .election
+        .on(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        })
+        .unwrap();
     registration.remove();
     watched.election.start();
     let term = watched.leads().await;
@@ -436,7 +449,7 @@ async fn work_that_is_done_resigns_and_somebody_else_leads() {
     let (alice, bob) = Instance::pair(&server.url(), LONG).await;
     let (turns, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Notify::new()));
     let counted = turns.clone();
-    let first = alice.tenure.election(ROLE).lead(async move |_| {
+    let first = alice.tenure.election(ROLE).lead(async |_| {
         counted.fetch_add(1, Ordering::SeqCst);
         Ok::<(), std::io::Error>(())
     });
