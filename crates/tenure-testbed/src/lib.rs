@@ -14,12 +14,14 @@ mod birth;
 mod clock;
 mod connection;
 mod ports;
+mod probe;
 mod proxy;
 mod redis;
 mod reply;
 pub mod servers;
 
 pub use connection::Connection;
+pub use probe::Probe;
 pub use proxy::Proxy;
 pub use redis::{RedisBuilder, RedisServer};
 pub use reply::Reply;

@@ -6,4 +6,5 @@ mod ask;
 mod guard;
 mod run;
 mod stage;
+mod storm;
 mod usage;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
 use tenure::{AcquireError, Tenure, Token};
-use tenure_testbed::{RedisServer, Reply};
+use tenure_testbed::{Probe, RedisServer, Reply};
 
-use crate::stage::{FIRST_CONTACT, Instance, LONG, NEXT_RENEWAL, Probe, Record, Setup, TTL, lasting};
+use crate::stage::{FIRST_CONTACT, Instance, LONG, NEXT_RENEWAL, Record, Setup, TTL, lasting};
 
 /// A quarantine of one ttl, which begins with the first contact or the next renewal, and a moment for whoever waits.
 const AFTER_QUARANTINE: Duration = Duration::from_millis(2 * 1_500 + 500);

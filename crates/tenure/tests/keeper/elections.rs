@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tenure::election::{ElectionEvent, ElectionNews, LeadError};
 use tenure::lease::{Ending, Loss, ReleaseReason};
 use tenure::{Election, LeaseName, Standing, TermHandle, Token};
-use tenure_testbed::{Proxy, RedisServer, Reply};
+use tenure_testbed::{Probe, Proxy, RedisServer, Reply};
 use tokio::task::JoinHandle;
 
-use crate::stage::{Instance, LAST_STOP, LONG, Probe, Process, Record, STORE, TTL, soon, until};
+use crate::stage::{Instance, LAST_STOP, LONG, Process, Record, STORE, TTL, soon, until};
 
 const ROLE: &str = "cleanup";
 

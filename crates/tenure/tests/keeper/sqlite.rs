@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use tenure::lease::{Ending, Loss};
 use tenure::{LeaseName, Token};
 
-use crate::stage::{
-    Bystander, Instance, LAST_STOP, LONG, NEXT_RENEWAL, Probe, Process, STORE, Setup, TTL, soon, until,
-};
+use tenure_testbed::Probe;
+
+use crate::stage::{Bystander, Instance, LAST_STOP, LONG, NEXT_RENEWAL, Process, STORE, Setup, TTL, soon, until};
 
 fn place() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, LeaseSettings};
 use tenure::{AcquireError, Event, LeaseName, Lost, Tenure, TenureBuilder, Term, TermHandle, Token};
+use tenure_testbed::Probe;
 use tokio::task::JoinHandle;
 
 /// After this long something that should have happened never will. Far beyond any bound that is tested.
@@ -371,45 +372,5 @@ impl Scene {
         if let Some(bystander) = &self.bystander {
             bystander.is_untouched().await;
         }
-    }
-}
-
-/// The largest delay that this machine's scheduler has caused since it was made: what bounds are widened by.
-pub struct Probe {
-    worst: Arc<Mutex<Duration>>,
-    stop: Arc<std::sync::atomic::AtomicBool>,
-}
-
-impl Probe {
-    pub fn start() -> Self {
-        let worst: Arc<Mutex<Duration>> = Arc::default();
-        let stop: Arc<std::sync::atomic::AtomicBool> = Arc::default();
-        let (seen, stopped) = (worst.clone(), stop.clone());
-        std::thread::spawn(move || {
-            let nap = Duration::from_millis(2);
-            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
-                let start = Instant::now();
-                std::thread::sleep(nap);
-                let late = start.elapsed().saturating_sub(nap);
-                let mut worst = seen.lock().unwrap();
-                *worst = late.max(*worst);
-            }
-        });
-        Self { worst, stop }
-    }
-
-    /// Something took this long; it may have taken so much, and what the machine was late by, several times over: it
-    /// passes through several threads and processes.
-    pub fn within(&self, took: Duration, bound: Duration, what: &str) {
-        let lag = *self.worst.lock().unwrap();
-        println!("{what}: {took:?} (bound {bound:?}, worst lag of the machine {lag:?})");
-        let allowed = bound + lag * 8 + Duration::from_millis(100);
-        assert!(took <= allowed, "{what} took {took:?}; {bound:?} is the bound, and the machine was late by {lag:?}");
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }

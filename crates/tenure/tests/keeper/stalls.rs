@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
 use tenure::{Tenure, Term};
-use tenure_testbed::{RedisServer, Reply};
+use tenure_testbed::{Probe, RedisServer, Reply};
 
-use crate::stage::{Bystander, FIRST_CONTACT, LAST_STOP, Probe, Setup, TTL, builder, soon, until};
+use crate::stage::{Bystander, FIRST_CONTACT, LAST_STOP, Setup, TTL, builder, soon, until};
 
 #[tokio::test]
 async fn a_pause_is_ridden_out() {
