@@ -76,13 +76,50 @@ pub use crate::tenure::{
     TermInfo, Work,
 };
 #[cfg(feature = "keeper")]
-pub use election::Election;
+pub use election::{Election, install, installed};
 #[cfg(feature = "keeper")]
 pub use keeper::AcquireError;
 
 pub use event::{Event, Happening, Level, Standing};
 pub use name::{InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};
 pub use token::{Nonce, Token};
+
+/// Leaves an `async fn` to the leader of a role: `#[leader_only("aggregation")]`.
+///
+/// The function returns an `Option` then: `None` when somebody else leads, when the store cannot be asked, and when the
+/// leadership was lost before the end. With `error`, as in `#[leader_only("aggregation", error)]`, it returns a `Result` with
+/// [`NotDone`](election::NotDone), which says which. It goes by the store that was [installed](install), or by
+/// `store = expression`; see [`Tenure::as_leader_of`] for what decides who leads.
+///
+/// ```
+/// use tenure::{Tenure, leader_only};
+///
+/// #[leader_only("aggregation")]
+/// async fn aggregate(numbers: &[u32]) -> u32 {
+///     numbers.iter().sum()
+/// }
+///
+/// struct Worker {
+///     tenure: Tenure,
+/// }
+///
+/// impl Worker {
+///     #[leader_only("clean-up", store = self.tenure, error)]
+///     async fn clean_up(&self) -> &'static str {
+///         "clean"
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// tenure::install(tenure.clone());
+/// assert_eq!(aggregate(&[1, 2, 3]).await, Some(6));
+/// assert_eq!(Worker { tenure }.clean_up().await?, "clean");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "macros")]
+pub use tenure_macros::leader_only;
 
 /// The README's examples compile and run.
 #[cfg(all(doctest, feature = "memory"))]

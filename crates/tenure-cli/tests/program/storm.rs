@@ -39,7 +39,7 @@ impl Storm {
     }
 
     fn candidate(&self, number: usize) -> Program {
-        let place = if number % 2 == 0 { &self.near } else { &self.far };
+        let place = if number.is_multiple_of(2) { &self.near } else { &self.far };
         // All write to one record.
         let script = busy("log").replace("$PLACE", &self.near.path("").display().to_string());
         place.run("role", &["--ttl", "1500ms", "--restart"], &script)

@@ -126,7 +126,7 @@ where
         pause = match ended {
             Led::Stopped => break Outcome::Stopped,
             Led::Failed(error) => break Outcome::Failed(error),
-            Led::Resigned => office.settings.renew_every(),
+            Led::Resigned | Led::SteppedDown => office.settings.renew_every(),
             Led::Lost if setbacks > 1 => {
                 growing(office.settings.attempt_timeout(), setbacks).min(office.settings.ttl())
             }
@@ -174,6 +174,7 @@ async fn win(office: &Office, candidacy: &mut Candidacy, stop: &mut watch::Recei
 enum Led<E> {
     Stopped,
     Resigned,
+    SteppedDown,
     Lost,
     Failed(E),
 }
@@ -203,14 +204,16 @@ where
             Ok(Ok(())) => Led::Resigned,
             Ok(Err(error)) => Led::Failed(error),
             Err(lost) => {
+                // Whoever was asked to step down leaves it to others for a while.
+                let asked = matches!(lost.reason, Ending::Released(_));
                 told_of_the_end(office, candidacy, lost.reason);
-                Led::Lost
+                if asked { Led::SteppedDown } else { Led::Lost }
             }
         },
         () = stopped(stop) => Led::Stopped,
     };
     // The work is gone. Whoever looks must not see a leader while the store is being told.
-    if !matches!(ended, Led::Lost) {
+    if !matches!(ended, Led::Lost | Led::SteppedDown) {
         let reason = match ended {
             Led::Stopped => crate::lease::ReleaseReason::Shutdown,
             _ => crate::lease::ReleaseReason::Voluntary,

@@ -14,6 +14,8 @@ mod campaign;
 mod candidacy;
 mod lead;
 mod listeners;
+mod once;
+mod running;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -27,6 +29,8 @@ use tokio::sync::watch;
 pub use builder::{ElectionBuilder, ElectionError};
 pub use lead::{Lead, LeadError};
 pub use listeners::Registration;
+pub use once::{NotDone, install, installed};
+pub(crate) use running::Elections;
 
 use crate::event::{Happening, Standing};
 use crate::lease::Ending;
@@ -102,16 +106,18 @@ impl Election {
         let (stop, stopped) = watch::channel(false);
         let (end, done) = watch::channel(false);
         let office = self.0.office.clone();
+        office.tenure.elections().add(&office);
         tokio::spawn(async move {
             if let Some(before) = before {
                 before.over().await;
             }
             // There is no work: whoever asks or listens does it.
             let mut hold = |_: TermHandle| std::future::pending::<Result<(), Infallible>>();
-            match campaign(office, stopped, &mut hold).await {
+            match campaign(office.clone(), stopped, &mut hold).await {
                 Outcome::Stopped | Outcome::ShutDown => {}
                 Outcome::Failed(never) => match never {},
             }
+            office.tenure.elections().remove(&office);
             end.send_replace(true);
         });
         *slot = Some(Campaign { stop: Arc::new(stop), done });

@@ -13,6 +13,7 @@ use tokio::sync::{broadcast, oneshot};
 pub use request::LeaseRequest;
 pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Work};
 
+use crate::election::Elections;
 use crate::event::Event;
 use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question};
 use crate::lease::LeaseSettings;
@@ -45,6 +46,7 @@ pub struct Tenure {
     stream: broadcast::WeakSender<Event>,
     /// Most leases have the same settings; they share them.
     settings: Arc<Mutex<Arc<LeaseSettings>>>,
+    elections: Elections,
 }
 
 impl Tenure {
@@ -170,6 +172,11 @@ impl Tenure {
 
     pub(crate) fn door(&self) -> &Arc<Door> {
         &self.door
+    }
+
+    /// The elections that are started on this.
+    pub(crate) fn elections(&self) -> &Elections {
+        &self.elections
     }
 
     /// These settings, shared with whoever used the same last.
@@ -403,7 +410,7 @@ impl TenureBuilder {
             gauges,
         };
         let door = keeper::start(plan).map_err(failed)?;
-        Ok(Tenure { door, stream: weak, settings: Arc::default() })
+        Ok(Tenure { door, stream: weak, settings: Arc::default(), elections: Elections::default() })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tenure::election::{ElectionEvent, ElectionNews, LeadError};
+use tenure::election::{ElectionEvent, ElectionNews, LeadError, NotDone};
 use tenure::lease::{Ending, Loss, ReleaseReason};
 use tenure::{Election, LeaseName, Standing, TermHandle, Token};
 use tenure_testbed::{Probe, Proxy, RedisServer, Reply};
@@ -527,4 +527,101 @@ async fn work_that_blocks_every_thread_of_the_runtime_stays_in_office() {
         task.await.unwrap();
     }
     assert_eq!(watched.election.term().map(|now| now.token()), Some(term.token()));
+}
+
+// One piece of work.
+
+#[tokio::test]
+async fn one_piece_of_work_is_renewed_while_it_runs_and_let_go_of_at_its_end() {
+    let server = RedisServer::start();
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+    let election = |instance: &Instance| instance.tenure.clone();
+    let (first, second) = (election(&alice), election(&bob));
+    let name = LeaseName::role(ROLE).unwrap();
+    let work = tokio::spawn(async move { first.as_leader_of(ROLE, tokio::time::sleep(Duration::from_secs(2))).await });
+    until("it has begun", || alice.has("lease.acquired")).await;
+    match second.as_leader_of(ROLE, async { panic!("somebody else leads") }).await {
+        Err(NotDone::NotLeader { by: Some(by) }) => assert_eq!(&by, alice.tenure.instance()),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(soon(work).await.unwrap(), Ok(()));
+    assert_eq!(second.leader_of(&name).await.unwrap(), None);
+    assert_eq!(second.as_leader_of(ROLE, async { 7 }).await, Ok(7));
+}
+
+#[tokio::test]
+async fn one_piece_of_work_is_dropped_when_the_leadership_is_lost() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", LONG).await;
+    let tenure = alice.tenure.clone();
+    let work = tokio::spawn(async move { tenure.as_leader_of(ROLE, std::future::pending::<()>()).await });
+    until("it has begun", || alice.has("lease.acquired")).await;
+    assert!(bob_revokes(&server).await);
+    match soon(work).await.unwrap() {
+        Err(NotDone::Lost(lost)) => assert_eq!(lost.reason, Ending::Lost(Loss::Revoked)),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn bob_revokes(server: &RedisServer) -> bool {
+    let bob = Instance::connect(&server.url(), "bob", LONG).await;
+    bob.tenure.revoke(&LeaseName::role(ROLE).unwrap()).await.unwrap().is_some()
+}
+
+#[tokio::test]
+async fn a_running_election_decides_who_does_a_piece_of_work() {
+    let server = RedisServer::start();
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+    let first = Watched::start(&alice, LONG);
+    let term = first.leads().await;
+    let second = Watched::start(&bob, LONG);
+    second.hears("candidate → follower").await;
+    assert_eq!(alice.tenure.as_leader_of(ROLE, async { 1 }).await, Ok(1));
+    assert_eq!(bob.tenure.as_leader_of(ROLE, async { 2 }).await, Err(NotDone::NotLeader { by: None }));
+    assert!(term.is_valid(), "the office is kept");
+    assert_eq!(alice.tenure.as_leader_of("another", async { 3 }).await, Ok(3));
+    first.election.stop().await;
+    second.election.stop().await;
+    assert_eq!(bob.tenure.as_leader_of(ROLE, async { 4 }).await, Ok(4), "nobody campaigns any more");
+}
+
+// Steering.
+
+#[tokio::test]
+async fn a_leader_that_is_asked_to_steps_down_for_the_one_that_was_named() {
+    let server = RedisServer::start();
+    let ttl = Duration::from_secs(3);
+    let instances = [
+        Instance::connect(&server.url(), "alice", LONG).await,
+        Instance::connect(&server.url(), "bob", LONG).await,
+        Instance::connect(&server.url(), "carol", LONG).await,
+    ];
+    let all: Vec<Watched> = instances.iter().map(|instance| Watched::start(instance, ttl)).collect();
+    let leader = || all.iter().position(|one| one.election.is_leader());
+    until("somebody leads", || leader().is_some()).await;
+    for _ in 0..4 {
+        let from = leader().unwrap();
+        let to = (from + 1) % 3;
+        let name = all[from].election.name().clone();
+        let asked = instances[from].tenure.step_down(&name, Some(instances[to].tenure.instance())).await.unwrap();
+        assert!(asked.is_some());
+        until("the one that was named leads", || all[to].election.is_leader()).await;
+        until("the other does not", || !all[from].election.is_leader()).await;
+    }
+    for one in &all {
+        one.check();
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_steps_down_does_not_win_again_when_somebody_else_waits() {
+    let server = RedisServer::start();
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+    let first = Watched::start(&alice, LONG);
+    first.leads().await;
+    let second = Watched::start(&bob, LONG);
+    second.hears("candidate → follower").await;
+    assert!(alice.tenure.step_down(first.election.name(), None).await.unwrap().is_some());
+    second.leads().await;
+    first.hears("leadership lost (step_down)").await;
 }

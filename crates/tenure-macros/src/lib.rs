@@ -1,0 +1,75 @@
+//! The attribute `#[leader_only]`. Use it through the crate `tenure`, which has its documentation.
+
+use proc_macro::TokenStream;
+use proc_macro2::TokenStream as Tokens;
+use quote::quote;
+use syn::parse::{Parse, ParseStream};
+use syn::{Error, Expr, Ident, ItemFn, LitStr, ReturnType, Token, parse_macro_input};
+
+/// See `tenure::leader_only`.
+#[proc_macro_attribute]
+pub fn leader_only(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    let settings = parse_macro_input!(attribute as Settings);
+    let function = parse_macro_input!(item as ItemFn);
+    expand(&settings, function).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// `"role"`, `"role", store = expr`, `"role", error`
+struct Settings {
+    role: LitStr,
+    store: Option<Expr>,
+    returns_error: bool,
+}
+
+impl Parse for Settings {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let role =
+            input.parse().map_err(|error| Error::new(error.span(), "the role comes first, as in \"aggregation\""))?;
+        let mut settings = Self { role, store: None, returns_error: false };
+        while !input.is_empty() {
+            input.parse::<Token![,]>()?;
+            if input.is_empty() {
+                break;
+            }
+            let name: Ident = input.parse()?;
+            match name.to_string().as_str() {
+                "store" => {
+                    input.parse::<Token![=]>()?;
+                    settings.store = Some(input.parse()?);
+                }
+                "error" => settings.returns_error = true,
+                _ => return Err(Error::new(name.span(), "only `store = …` and `error` can be set here")),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+fn expand(settings: &Settings, mut function: ItemFn) -> syn::Result<Tokens> {
+    if function.sig.asyncness.is_none() {
+        return Err(Error::new_spanned(function.sig.fn_token, "only an `async fn` can be left to the leader"));
+    }
+    let role = &settings.role;
+    let tenure = match &settings.store {
+        Some(store) => quote! { ::core::clone::Clone::clone(&#store) },
+        None => quote! { ::tenure::installed() },
+    };
+    let returned = match &function.sig.output {
+        ReturnType::Default => quote! { () },
+        ReturnType::Type(_, returned) => quote! { #returned },
+    };
+    let (output, finish) = if settings.returns_error {
+        (quote! { ::core::result::Result<#returned, ::tenure::election::NotDone> }, quote! {})
+    } else {
+        (quote! { ::core::option::Option<#returned> }, quote! { .ok() })
+    };
+    let body = &function.block;
+    let block = quote! {{
+        let __tenure = #tenure;
+        let __work = async move { let __done: #returned = (async move #body).await; __done };
+        __tenure.as_leader_of(#role, __work).await #finish
+    }};
+    function.sig.output = syn::parse2(quote! { -> #output })?;
+    function.block = syn::parse2(block)?;
+    Ok(quote! { #function })
+}

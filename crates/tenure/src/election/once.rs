@@ -1,0 +1,104 @@
+//! One piece of work, done by the leader and by nobody else.
+
+use std::future::Future;
+use std::sync::OnceLock;
+
+use thiserror::Error;
+
+use super::builder::ElectionError;
+use crate::keeper::AcquireError;
+use crate::name::{InstanceId, LeaseName};
+use crate::store::StoreError;
+use crate::tenure::{Lost, Tenure};
+
+/// Why a piece of work was not done, or not to its end.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NotDone {
+    /// Somebody else leads. Nothing was begun.
+    #[error("not leader{}", Of(by.as_ref()))]
+    NotLeader {
+        /// Who does, when that is known.
+        by: Option<InstanceId>,
+    },
+    /// The leadership was lost, and the work dropped.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The store could not be asked. Nothing was begun.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The role is not acceptable.
+    #[error(transparent)]
+    Election(#[from] ElectionError),
+    /// Tenure was shut down. Nothing was begun.
+    #[error("tenure was shut down")]
+    ShutDown,
+}
+
+/// ": api-1 is", or nothing.
+struct Of<'a>(Option<&'a InstanceId>);
+
+impl std::fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |by| write!(f, ": {by} is"))
+    }
+}
+
+impl Tenure {
+    /// Does something if this process leads the role, and nothing otherwise.
+    ///
+    /// While an [`Election`](super::Election) of that role is started on this `Tenure`, it decides. Without one the leadership is
+    /// asked for, kept while the work runs, and let go of: one at a time, but as often as anybody calls.
+    ///
+    /// ```
+    /// use tenure::Tenure;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// assert_eq!(tenure.as_leader_of("aggregation", async { 42 }).await, Ok(42));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When it was not done, or not to its end.
+    ///
+    /// # Cancel safety
+    /// As safe as the work itself, which is dropped; the lease is let go of in the background.
+    pub async fn as_leader_of<W: Future>(&self, role: &str, work: W) -> Result<W::Output, NotDone> {
+        let name = LeaseName::role(role).map_err(ElectionError::from)?;
+        if let Some(offices) = self.elections().running(&name) {
+            let leading = offices.iter().find_map(|office| office.term().filter(crate::TermHandle::is_valid));
+            let term = leading.ok_or(NotDone::NotLeader { by: None })?;
+            return Ok(term.run(work).await?);
+        }
+        let term = self.lease_named(name).try_acquire().await.map_err(|error| match error {
+            AcquireError::Held { by, .. } => NotDone::NotLeader { by: Some(by) },
+            AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => NotDone::Store(error),
+            AcquireError::ShutDown => NotDone::ShutDown,
+            AcquireError::Name(error) => NotDone::Election(error.into()),
+            AcquireError::Settings(error) => NotDone::Election(error.into()),
+            AcquireError::Closed { .. } | AcquireError::TimedOut { .. } => NotDone::NotLeader { by: None },
+        })?;
+        let done = term.run(work).await;
+        // A loss has been told by then.
+        let _ = term.release().await;
+        Ok(done?)
+    }
+}
+
+static INSTALLED: OnceLock<Tenure> = OnceLock::new();
+
+/// Makes this the store of every `#[leader_only]` function that names none. Returns whether it was the first: there is one.
+pub fn install(tenure: Tenure) -> bool {
+    INSTALLED.set(tenure).is_ok()
+}
+
+/// What was [installed](install).
+///
+/// # Panics
+/// When nothing was: that is a mistake in the program.
+#[expect(clippy::expect_used, reason = "documented: a program that forgets it is told at its first call")]
+pub fn installed() -> Tenure {
+    INSTALLED.get().expect("call tenure::install(…) before a #[leader_only] function, or give it `store = …`").clone()
+}
