@@ -37,6 +37,7 @@ lease.release().await?;
 //! |---|---|
 //! | `Tenure` | the front door: leases on one store, for one process |
 #![cfg_attr(feature = "keeper", doc = "| [`election`] | one leader per role, term after term |")]
+#![cfg_attr(feature = "keeper", doc = "| [`schedule`] | schedules that a leader keeps, and that outlive it |")]
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
 //! | [`store`] | what a store must do, and the stores |
@@ -62,6 +63,8 @@ pub mod lease;
 #[cfg(feature = "tracing")]
 pub mod log;
 mod name;
+#[cfg(feature = "keeper")]
+pub mod schedule;
 pub mod store;
 #[cfg(feature = "keeper")]
 mod tenure;

@@ -208,7 +208,7 @@ impl fmt::Debug for Tenure {
 }
 
 /// Asks the store something, over the keeper's connection.
-async fn ask(door: &Door, request: Request, limit: Duration) -> Outcome {
+pub(crate) async fn ask(door: &Door, request: Request, limit: Duration) -> Outcome {
     let (reply, answer) = oneshot::channel();
     if door.is_forked() {
         let message = "this is a forked process; the connection is its parent's";

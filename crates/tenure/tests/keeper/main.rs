@@ -11,6 +11,7 @@ mod everyday;
 mod link;
 mod odd_keys;
 mod odd_stores;
+mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod stage;

@@ -1,0 +1,228 @@
+//! Schedules that a leader keeps, and that outlive it.
+//!
+//! Every run is claimed before it begins and recorded when it has come to its end, both under the leader's token. So a
+//! failover neither repeats a run that was done nor forgets one that fell due meanwhile.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::Tenure;
+//! use tenure::schedule::Schedule;
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let tenure = Tenure::connect("memory:").await?;
+//! let shutdown = tokio::time::sleep(Duration::from_millis(50)); // a signal, in a real program
+//! let often = Schedule::every(Duration::from_millis(10))?; // or Schedule::cron("0 2 * * *")?, with the feature `cron`
+//! tenure
+//!     .election("reports")
+//!     .lead(async |term| {
+//!         let mut runs = term.schedule("daily", often.clone());
+//!         while let Some(run) = runs.next().await {
+//!             println!("the report that was due at {:?}", run.due());
+//!             run.done().await?;
+//!         }
+//!         Ok::<(), tenure::PublishError>(())
+//!     })
+//!     .until(shutdown)
+//!     .await?;
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod plan;
+mod slots;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use plan::{Book, Due, Policy, next_run};
+
+pub use slots::{Schedule, ScheduleError};
+
+use crate::store::{Outcome, Reply, Request};
+use crate::tenure::{PublishError, TermHandle, ask};
+use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
+
+/// How long is slept at a stretch: clocks may be set meanwhile.
+const NAP: Duration = Duration::from_secs(60);
+
+/// What becomes of runs that nobody was there for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CatchUp {
+    /// One run makes up for all of them.
+    #[default]
+    Once,
+    /// Nothing: the next one is the next. A run that is late by no more than a failover takes is not missed.
+    Skip,
+}
+
+/// What becomes of a run whose leader was lost before its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unfinished {
+    /// The next leader runs it again.
+    #[default]
+    Rerun,
+    /// It counts as run.
+    Skip,
+}
+
+impl TermHandle {
+    /// Keeps a schedule under this term. Its name tells it from others of the same lease.
+    pub fn schedule(&self, name: &str, schedule: Schedule) -> Runs {
+        let patience = self.0.settings.ttl().saturating_mul(2);
+        let policy = Policy { catch_up: CatchUp::default(), unfinished: Unfinished::default(), patience };
+        Runs { term: self.clone(), record: format!("schedule:{name}"), schedule, policy, open: None }
+    }
+}
+
+/// The runs of a schedule, as they fall due.
+#[derive(Debug)]
+pub struct Runs {
+    term: TermHandle,
+    record: String,
+    schedule: Schedule,
+    policy: Policy,
+    open: Option<Open>,
+}
+
+/// What was read when the term began.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    book: Book,
+    /// The last slot that was claimed under this very term. Whether it is run again is the next leader's affair.
+    ours: Option<ServerTime>,
+    /// A moment at which the store's time was known.
+    known: (Moment, ServerTime),
+}
+
+impl Open {
+    fn now(&self) -> ServerTime {
+        let (moment, server) = self.known;
+        server + SystemClock.now().since(moment)
+    }
+
+    /// What there is to go by.
+    fn settled(&self) -> Book {
+        match self.ours {
+            Some(ours) => Book { done: self.book.done.max(Some(ours)), ..self.book },
+            None => self.book,
+        }
+    }
+}
+
+impl Runs {
+    /// What becomes of runs that nobody was there for; one makes up for all by default.
+    #[must_use]
+    pub fn catch_up(mut self, choice: CatchUp) -> Self {
+        self.policy.catch_up = choice;
+        self
+    }
+
+    /// What becomes of a run whose leader was lost before its end; it is run again by default.
+    #[must_use]
+    pub fn unfinished(mut self, choice: Unfinished) -> Self {
+        self.policy.unfinished = choice;
+        self
+    }
+
+    /// Waits until the next run is due, and claims it. `None` when the term is over. A run that is dropped without being
+    /// [done](Run::done) counts as unfinished; this term goes on with the next one all the same.
+    ///
+    /// # Cancel safety
+    /// A run that was claimed just then counts as unfinished.
+    pub async fn next(&mut self) -> Option<Run<'_>> {
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.read().await?,
+        };
+        let Due { slot, .. } = loop {
+            let due = next_run(&self.schedule, &open.settled(), self.policy, open.now());
+            let Some(due) = due else {
+                self.term.lost().await;
+                return None;
+            };
+            let left = Duration::from_micros(due.not_before.as_micros().saturating_sub(open.now().as_micros()));
+            if left.is_zero() {
+                break due;
+            }
+            if !self.term.wait(left.min(NAP)).await {
+                return None;
+            }
+        };
+        open.book.claimed = Some(slot);
+        self.write(&open.book).await?;
+        open.ours = Some(slot);
+        self.open = Some(open);
+        Some(Run { slot, runs: self })
+    }
+
+    /// What is on record, and the store's time. Asked until it is known or the term is over.
+    async fn read(&self) -> Option<Open> {
+        let shared = &self.term.0;
+        let limit = shared.settings.attempt_timeout();
+        loop {
+            let inspect = Request::Inspect { name: shared.name.clone() };
+            let read = Request::Read { name: shared.name.clone(), record: self.record.clone() };
+            if let Outcome::Answered(Reply::Lease(report)) = ask(&shared.door, inspect, limit).await
+                && let Some(since) = report.since
+                && let Outcome::Answered(Reply::Record(found)) = ask(&shared.door, read, limit).await
+            {
+                let known = (shared.times().0, since);
+                let found = found.and_then(|record| Book::decode(&record.value));
+                let mut open = Open { book: Book::new(since), ours: None, known };
+                match found {
+                    Some(book) => open.book = book,
+                    // From now on what falls due is remembered.
+                    None => self.write(&open.book).await?,
+                }
+                return Some(open);
+            }
+            if !self.term.wait(limit).await {
+                return None;
+            }
+        }
+    }
+
+    /// Writes the record, under the token. Tried until the term is over.
+    async fn write(&self, book: &Book) -> Option<()> {
+        loop {
+            match self.term.publish(&self.record, book.encode()).await {
+                Ok(()) => return Some(()),
+                Err(PublishError::Refused(_)) => return None,
+                Err(PublishError::Store(_)) => {
+                    if !self.term.wait(self.term.0.settings.attempt_timeout()).await {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One run, which is due and was claimed.
+#[derive(Debug)]
+#[must_use = "a run that is not done counts as unfinished"]
+pub struct Run<'a> {
+    slot: ServerTime,
+    runs: &'a mut Runs,
+}
+
+impl Run<'_> {
+    /// When it was due, by the store's clock.
+    pub fn due(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_micros(self.slot.as_micros())
+    }
+
+    /// Records that it has come to its end.
+    ///
+    /// # Errors
+    /// When the term is over, or the store cannot be asked: then it counts as unfinished.
+    ///
+    /// # Cancel safety
+    /// It may or may not be recorded.
+    pub async fn done(self) -> Result<(), PublishError> {
+        let Some(open) = &mut self.runs.open else { return Ok(()) };
+        let book = Book { done: Some(self.slot), ..open.book };
+        self.runs.term.publish(&self.runs.record, book.encode()).await?;
+        open.book = book;
+        Ok(())
+    }
+}

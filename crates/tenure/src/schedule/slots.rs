@@ -1,0 +1,166 @@
+//! When something is due: every so often, or by a cron expression. Times are the store's.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::time::ServerTime;
+
+/// When something is due.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::schedule::Schedule;
+///
+/// let often = Schedule::every(Duration::from_secs(60))?;
+/// assert_eq!(often.to_string(), "every 60s");
+/// assert!(Schedule::every(Duration::ZERO).is_err());
+/// # Ok::<(), tenure::schedule::ScheduleError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Schedule(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// In microseconds, at its multiples since the Unix epoch: whoever leads, the rhythm stays.
+    Every(u64),
+    #[cfg(feature = "cron")]
+    Cron(Box<croner::Cron>),
+}
+
+/// A schedule that is none.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The interval is too short or too long.
+    #[error("{0:?} is no interval to run something at: 1 ms to a year")]
+    Interval(Duration),
+    /// The expression cannot be read, or never comes true.
+    #[error("`{expression}` is no cron expression: {why}")]
+    Cron {
+        /// What was given.
+        expression: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+impl Schedule {
+    /// At every multiple of this interval, counted from the Unix epoch.
+    ///
+    /// # Errors
+    /// When it is shorter than a millisecond or longer than a year.
+    pub fn every(interval: Duration) -> Result<Self, ScheduleError> {
+        if !(Duration::from_millis(1)..=LONGEST).contains(&interval) {
+            return Err(ScheduleError::Interval(interval));
+        }
+        Ok(Self(Kind::Every(u64::try_from(interval.as_micros()).unwrap_or(u64::MAX))))
+    }
+
+    /// By a cron expression with five fields, or six with seconds first, in UTC.
+    ///
+    /// # Errors
+    /// When it cannot be read, or never comes true.
+    #[cfg(feature = "cron")]
+    pub fn cron(expression: &str) -> Result<Self, ScheduleError> {
+        let bad = |why: String| ScheduleError::Cron { expression: expression.to_owned(), why };
+        let cron: croner::Cron =
+            expression.parse().map_err(|error: croner::errors::CronError| bad(error.to_string()))?;
+        let schedule = Self(Kind::Cron(Box::new(cron)));
+        // One that has never come true before now does not come true at all.
+        match schedule.after(ServerTime::from_micros(0)) {
+            Some(_) => Ok(schedule),
+            None => Err(bad("it never comes true".to_owned())),
+        }
+    }
+
+    /// The first time after this one.
+    pub(super) fn after(&self, time: ServerTime) -> Option<ServerTime> {
+        match &self.0 {
+            Kind::Every(interval) => {
+                Some(ServerTime::from_micros((time.as_micros() / interval).checked_add(1)?.checked_mul(*interval)?))
+            }
+            #[cfg(feature = "cron")]
+            Kind::Cron(cron) => from_zoned(&cron.find_next_occurrence(&zoned(time)?, false).ok()?),
+        }
+    }
+
+    /// The last time that is not after this one.
+    pub(super) fn last_until(&self, time: ServerTime) -> Option<ServerTime> {
+        match &self.0 {
+            Kind::Every(interval) => Some(ServerTime::from_micros(time.as_micros() / interval * interval)),
+            #[cfg(feature = "cron")]
+            Kind::Cron(cron) => from_zoned(&cron.find_previous_occurrence(&zoned(time)?, true).ok()?),
+        }
+    }
+}
+
+#[cfg(feature = "cron")]
+fn zoned(time: ServerTime) -> Option<jiff::Zoned> {
+    let timestamp = jiff::Timestamp::from_microsecond(i64::try_from(time.as_micros()).ok()?).ok()?;
+    Some(timestamp.to_zoned(jiff::tz::TimeZone::UTC))
+}
+
+#[cfg(feature = "cron")]
+fn from_zoned(time: &jiff::Zoned) -> Option<ServerTime> {
+    u64::try_from(time.timestamp().as_microsecond()).ok().map(ServerTime::from_micros)
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Every(interval) => write!(f, "every {:?}", Duration::from_micros(*interval)),
+            #[cfg(feature = "cron")]
+            Kind::Cron(cron) => write!(f, "at {}", cron.as_str()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    fn at(seconds: u64) -> ServerTime {
+        ServerTime::from_micros(seconds * SECOND)
+    }
+
+    #[test]
+    fn the_rhythm_does_not_depend_on_when_it_is_looked_at() {
+        let schedule = Schedule::every(Duration::from_secs(60)).unwrap();
+        assert_eq!(schedule.after(at(0)), Some(at(60)));
+        assert_eq!(schedule.after(at(59)), Some(at(60)));
+        assert_eq!(schedule.after(at(60)), Some(at(120)));
+        assert_eq!((schedule.last_until(at(119)), schedule.last_until(at(120))), (Some(at(60)), Some(at(120))));
+        assert_eq!(schedule.after(ServerTime::from_micros(u64::MAX)), None);
+    }
+
+    #[cfg(feature = "cron")]
+    #[test]
+    fn months_end() {
+        let zoned = |text: &str| {
+            let time: jiff::Timestamp = text.parse().unwrap();
+            from_zoned(&time.to_zoned(jiff::tz::TimeZone::UTC)).unwrap()
+        };
+        // What the original scheduler could not count to.
+        for (expression, from, to) in [
+            ("0 2 * * *", "2026-01-31T12:00:00Z", "2026-02-01T02:00:00Z"),
+            ("0 0 1 * *", "2026-01-15T00:00:00Z", "2026-02-01T00:00:00Z"),
+            ("0 9 * * 1", "2026-01-30T10:00:00Z", "2026-02-02T09:00:00Z"),
+            ("*/5 * * * *", "2026-01-31T23:58:00Z", "2026-02-01T00:00:00Z"),
+            ("0 0 29 2 *", "2026-03-01T00:00:00Z", "2028-02-29T00:00:00Z"),
+            ("30 0 0 1 1 *", "2026-12-31T23:59:59Z", "2027-01-01T00:00:30Z"),
+        ] {
+            let schedule = Schedule::cron(expression).unwrap();
+            assert_eq!(schedule.after(zoned(from)), Some(zoned(to)), "{expression}");
+            assert_eq!(schedule.last_until(zoned(to)), Some(zoned(to)), "{expression}");
+        }
+        for bad in ["", "every day", "61 * * * *", "0 0 31 2 *"] {
+            assert!(Schedule::cron(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Schedules outlive the leaders that keep them.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tenure::schedule::{Schedule, Unfinished};
+use tenure::{PublishError, Tenure};
+use tenure_testbed::RedisServer;
+use tokio::task::JoinHandle;
+
+use crate::stage::{Instance, LONG, until};
+
+const OFTEN: Duration = Duration::from_millis(200);
+
+/// What does not fall due while a test runs.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Which slots were run to their end, in order.
+type Done = Arc<Mutex<Vec<SystemTime>>>;
+
+/// Somebody who keeps the schedule whenever it leads.
+fn keeps(tenure: &Tenure, done: &Done) -> JoinHandle<()> {
+    let (tenure, done) = (tenure.clone(), done.clone());
+    tokio::spawn(async move {
+        let lead = tenure.election("reports").ttl(Duration::from_secs(3)).lead(|term| {
+            let done = done.clone();
+            async move {
+                let mut runs = term.schedule("often", Schedule::every(OFTEN).unwrap());
+                while let Some(run) = runs.next().await {
+                    let due = run.due();
+                    run.done().await?;
+                    done.lock().unwrap().push(due);
+                }
+                Ok::<(), PublishError>(())
+            }
+        });
+        let _ = lead.until(std::future::pending::<()>()).await;
+    })
+}
+
+#[tokio::test]
+async fn a_failover_repeats_nothing_and_forgets_nothing() {
+    let server = RedisServer::start();
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+    let done = Done::default();
+    let tasks = [keeps(&alice.tenure, &done), keeps(&bob.tenure, &done)];
+    let role = tenure::LeaseName::role("reports").unwrap();
+    for round in 1..=5 {
+        until("some runs", || done.lock().unwrap().len() >= round * 4).await;
+        alice.tenure.step_down(&role, None).await.unwrap();
+    }
+    until("some more", || done.lock().unwrap().len() >= 24).await;
+    tasks.iter().for_each(JoinHandle::abort);
+    let done = done.lock().unwrap();
+    for pair in done.windows(2) {
+        let step = pair[1].duration_since(pair[0]).expect("in order, and none twice");
+        assert!(step >= OFTEN && step.as_millis() % OFTEN.as_millis() == 0, "{step:?}");
+        // The machine may be late by more than one, which are then made up for by one.
+    }
+    let whole = done.last().unwrap().duration_since(done[0]).unwrap();
+    println!("{} runs in {whole:?}", done.len());
+}
+
+#[tokio::test]
+async fn a_run_that_did_not_end_is_the_next_leaders_or_nobodys() {
+    for choice in [Unfinished::Rerun, Unfinished::Skip] {
+        let server = RedisServer::start();
+        let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+        let yearly = || Schedule::every(YEAR).unwrap();
+        let term = alice.acquire("reports", LONG).await;
+        // As if it had been there for long.
+        let mut runs = term.schedule("yearly", yearly()).unfinished(choice);
+        let first = tokio::time::timeout(Duration::from_millis(300), runs.next()).await;
+        assert!(first.is_err(), "the next is up to a year away");
+        drop(runs);
+        let record = String::from_utf8(alice.tenure.read(term.name(), "schedule:yearly").await.unwrap().unwrap().value);
+        let since: u64 = record.unwrap().split(' ').next().unwrap().parse().unwrap();
+        term.publish("schedule:yearly", format!("{} - -", since - YEAR.as_micros() as u64)).await.unwrap();
+        let mut runs = term.schedule("yearly", yearly()).unfinished(choice);
+        let run = runs.next().await.expect("one was missed, and is made up for");
+        let due = run.due();
+        // It dies in the middle of it.
+        drop(run);
+        term.release().await.unwrap();
+
+        let term = bob.acquire("reports", LONG).await;
+        let mut runs = term.schedule("yearly", yearly()).unfinished(choice);
+        match (choice, tokio::time::timeout(Duration::from_millis(300), runs.next()).await) {
+            (Unfinished::Rerun, Ok(Some(run))) => {
+                assert_eq!(run.due(), due);
+                run.done().await.unwrap();
+            }
+            (Unfinished::Skip, Err(_)) => {}
+            (choice, other) => panic!("{choice:?}: {other:?}"),
+        }
+        assert!(tokio::time::timeout(Duration::from_millis(300), runs.next()).await.is_err(), "not twice");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_lost_its_term_records_nothing() {
+    let server = RedisServer::start();
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+    let term = alice.acquire("reports", LONG).await;
+    let mut runs = term.schedule("often", Schedule::every(OFTEN).unwrap());
+    let run = runs.next().await.unwrap();
+    let due = run.due();
+    assert!(bob.tenure.revoke(term.name()).await.unwrap().is_some());
+    assert!(matches!(run.done().await, Err(PublishError::Refused(_))));
+    until("it knows", || !term.is_valid()).await;
+    assert!(runs.next().await.is_none());
+    let term = bob.acquire("reports", LONG).await;
+    let mut runs = term.schedule("often", Schedule::every(OFTEN).unwrap());
+    assert_eq!(runs.next().await.unwrap().due(), due, "it is run again");
+}
