@@ -128,3 +128,8 @@ pub use tenure_macros::leader_only;
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// And the guide's.
+#[cfg(all(doctest, feature = "macros", feature = "memory"))]
+#[doc = include_str!("../../../docs/elections.md")]
+struct Elections;
