@@ -21,6 +21,13 @@ pub struct Arguments {
     pub command: Command,
 }
 
+impl Arguments {
+    /// Whether the command only asks: its answer is what counts, not what happened on the way.
+    pub fn only_asks(&self) -> bool {
+        !matches!(self.command, Command::Run(_))
+    }
+}
+
 /// Where the leases are.
 #[derive(Clone, Debug, Args)]
 pub struct StoreArguments {
@@ -50,9 +57,9 @@ pub struct LogArguments {
     /// How log lines are written [default: text on a terminal, json otherwise]
     #[arg(long, global = true, env = "TENURE_LOG", value_name = "FORMAT")]
     pub log: Option<LogFormat>,
-    /// What is written: debug, info, warn, error or off
-    #[arg(long, global = true, env = "TENURE_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
-    pub log_level: LogLevel,
+    /// What is written: debug, info, warn, error or off [default: info, and warn for commands that only ask]
+    #[arg(long, global = true, env = "TENURE_LOG_LEVEL", value_name = "LEVEL")]
+    pub log_level: Option<LogLevel>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -80,6 +87,8 @@ pub enum Command {
     StepDown(StepDown),
     /// End the current term of a lease by force
     Revoke(Revoke),
+    /// Print lease and election events of the whole fleet as they happen
+    Watch(Watch),
     /// Watches over a command; `run` starts it.
     #[command(name = "__guard", hide = true)]
     Guard(Guard),
@@ -143,6 +152,16 @@ pub struct StepDown {
 pub struct Revoke {
     /// A role, a lease, or a whole key
     pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Watch {
+    /// Print JSON, an object on each line
+    #[arg(long)]
+    pub json: bool,
+    /// Begin with what is on record
+    #[arg(long)]
+    pub all: bool,
 }
 
 #[derive(Debug, Args)]

@@ -11,14 +11,15 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::arguments::{LogArguments, LogFormat, LogLevel};
 
 /// Events are lines from now on.
-pub fn start(arguments: &LogArguments) {
+pub fn start(arguments: &LogArguments, only_asks: bool) {
     let format = match arguments.log {
         Some(LogFormat::Text) => Format::Text,
         Some(LogFormat::Json) => Format::Json,
         None if std::io::stderr().is_terminal() => Format::Text,
         None => Format::Json,
     };
-    let level = match arguments.log_level {
+    let usual = if only_asks { LogLevel::Warn } else { LogLevel::Info };
+    let level = match arguments.log_level.unwrap_or(usual) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Warn => LevelFilter::WARN,

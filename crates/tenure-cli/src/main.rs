@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     if let Command::Guard(guard) = &arguments.command {
         return run::guardian::watch_over(guard);
     }
-    logging::start(&arguments.log);
+    logging::start(&arguments.log, arguments.only_asks());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -46,6 +46,7 @@ async fn obey(arguments: Arguments) -> Result<u8, Failure> {
         Command::Leader(leader) => commands::leader::print(&store, leader).await,
         Command::StepDown(step_down) => commands::step_down::ask(&store, step_down).await,
         Command::Revoke(revoke) => commands::revoke::revoke(&store, revoke).await,
+        Command::Watch(watch) => commands::watch::watch(&store, watch).await,
         Command::Guard(_) => Ok(exit::DONE),
     }
 }

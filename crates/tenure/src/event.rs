@@ -113,6 +113,11 @@ pub enum Happening {
     Recovered,
     /// A term was let go of.
     Released(ReleaseReason),
+    /// The store could not be told that a term is let go of. It is tried again, until the lease has run out.
+    ReleaseFailed {
+        /// What went wrong.
+        error: String,
+    },
     /// A term was lost.
     Lost(Loss),
     /// The lease of a holder that did not let go of it was acquired.
@@ -187,6 +192,7 @@ impl Happening {
             Self::Uncertain { .. } => "lease.uncertain",
             Self::Recovered => "lease.recovered",
             Self::Released(_) => "lease.released",
+            Self::ReleaseFailed { .. } => "lease.release_failed",
             Self::Lost(_) => "lease.lost",
             Self::TakenOver { .. } => "lease.taken_over",
             Self::StateChanged { .. } => "election.state_changed",
@@ -212,6 +218,7 @@ impl Happening {
             Self::AcquireFailed { error: None, .. } => Level::Info,
             Self::AcquireFailed { .. }
             | Self::RenewFailed { .. }
+            | Self::ReleaseFailed { .. }
             | Self::Uncertain { .. }
             | Self::Lost(_)
             | Self::ElectionFailed { .. }
@@ -247,6 +254,7 @@ impl Event {
                 error.iter().for_each(|error| add("error", error.clone()));
             }
             Happening::RenewFailed { error }
+            | Happening::ReleaseFailed { error }
             | Happening::Uncertain { error }
             | Happening::ElectionFailed { error }
             | Happening::StoreLost { error }

@@ -3,3 +3,4 @@
 pub mod leader;
 pub mod revoke;
 pub mod step_down;
+pub mod watch;

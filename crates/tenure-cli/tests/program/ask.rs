@@ -51,6 +51,31 @@ fn a_term_that_is_revoked_is_over() {
 }
 
 #[test]
+fn whoever_watches_sees_the_terms_of_all() {
+    use std::io::{BufRead, BufReader};
+    let place = Place::new();
+    let mut command = place.tenure(&["watch", "--json"]);
+    let mut watches = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watches.stdout.take().unwrap()).lines();
+    // From its first look on.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(place.code(&["--name", "me", "run", "role", "--", "true"]), 0);
+    let mut seen: Vec<serde_json::Value> = Vec::new();
+    while seen.len() < 4 {
+        seen.push(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
+    }
+    let _ = watches.kill();
+    let _ = watches.wait();
+    let names: Vec<&str> = seen.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    let expected = ["lease.acquired", "election.leadership_acquired", "lease.released", "election.leadership_lost"];
+    assert_eq!(names, expected, "{seen:#?}");
+    assert!(
+        seen.iter().all(|event| event["role"] == "role" && event["instance_id"].as_str().unwrap().starts_with("me-"))
+    );
+    assert_eq!(seen[2]["reason"], "voluntary");
+}
+
+#[test]
 fn a_store_that_cannot_be_reached_has_its_own_status() {
     let place = Place::on("redis://127.0.0.1:1");
     for arguments in [&["leader", "role"][..], &["step-down", "role"], &["revoke", "role"]] {

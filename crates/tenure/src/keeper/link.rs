@@ -24,6 +24,9 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// The pause after an error that somebody has to do something about.
 const HOPELESS_PAUSE: Duration = Duration::from_secs(5);
 
+/// By how much a store may miss the limit of a request.
+const GRACE: Duration = Duration::from_millis(250);
+
 /// How long subscribing may take.
 const SUBSCRIBE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -170,7 +173,13 @@ impl Link {
             let (connection, inside, link) = (connection.clone(), self.inside.clone(), self.number);
             tasks.spawn(async move {
                 let mut report = Report { inside, news: Some(Inside::Closed { link }) };
-                let outcomes = connection.submit(requests, limit).await;
+                let count = requests.len();
+                // A store that keeps to the limit itself says more; one that does not must not hold us up.
+                let outcomes = tokio::time::timeout(limit + GRACE, connection.submit(requests, limit)).await;
+                let outcomes = outcomes.unwrap_or_else(|_| {
+                    let error = StoreError::new(ErrorKind::Unreachable, format!("no answer within {limit:?}"));
+                    vec![Outcome::Unknown(error); count]
+                });
                 report.news = Some(Inside::Outcomes { link, tags, outcomes });
             });
         }
@@ -216,7 +225,7 @@ async fn listen(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) {
         let subscribed = tokio::time::timeout(SUBSCRIBE_WITHIN, store.subscribe()).await;
         match subscribed {
             Ok(Ok(mut subscription)) => {
-                pause = FIRST_PAUSE;
+                let since = tokio::time::Instant::now();
                 // Whatever was announced before we listened was missed.
                 let mut delivered = inside.send(Inside::Heard(Heard::Gap));
                 while delivered.is_ok() {
@@ -227,6 +236,9 @@ async fn listen(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) {
                 }
                 if delivered.is_err() {
                     return;
+                }
+                if since.elapsed() >= SHORT_LIFE {
+                    pause = FIRST_PAUSE;
                 }
             }
             Ok(Err(error)) => {

@@ -147,7 +147,7 @@ impl Roster {
 
     /// When to come back at the latest.
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        let question = self.questions.front().map(|(give_up_at, _)| *give_up_at);
+        let question = self.questions.iter().map(|(give_up_at, _)| *give_up_at).min();
         let note = self.notes.due().filter(|_| self.online);
         [self.timers.next(), self.limits.next(), question, note].into_iter().flatten().min()
     }
@@ -156,8 +156,8 @@ impl Roster {
 
     pub(super) fn acquire(&mut self, now: Now, claim: Claim) {
         self.longest_ttl = self.longest_ttl.max(claim.settings.ttl());
-        if let Some(limit) = claim.limit {
-            self.limits.add(now.moment + limit, claim.ticket);
+        if let Some(at) = claim.limit.map(|limit| now.moment + limit).filter(|at| *at != Moment::END) {
+            self.limits.add(at, claim.ticket);
         }
         let sibling = self.leases.find(&claim.name);
         // A term that is being let go of is as good as free.
@@ -239,11 +239,11 @@ impl Roster {
 
     // What the store says.
 
-    pub(super) fn connection_lost(&mut self, now: Now) {
+    pub(super) fn connection_lost(&mut self, now: Now, why: &str) {
         if std::mem::replace(&mut self.online, false) {
             // What was not sent yet will not be.
             let unsent = std::mem::take(&mut self.outbox);
-            let lost = StoreError::new(ErrorKind::Unreachable, "the connection was lost before the store had answered");
+            let lost = StoreError::new(ErrorKind::Unreachable, format!("{why}, before the lease was granted"));
             for id in self.leases.ids() {
                 self.step(now, id, Input::ConnectionLost);
                 // One attempt was asked for, and that was it. Should it have been granted, it is let go of.
@@ -352,7 +352,9 @@ impl Roster {
 
     /// Does everything that is due.
     pub(super) fn look_at_clock(&mut self, now: Now) {
-        while let Some((at, id)) = self.timers.pop_due(now.moment) {
+        // All that is due now, before any of it: what is due again at once waits for the next turn.
+        let due: Vec<(Moment, LeaseId)> = std::iter::from_fn(|| self.timers.pop_due(now.moment)).collect();
+        for (at, id) in due {
             let Some(entry) = self.entry(id) else { continue };
             if entry.queued != at {
                 continue;
@@ -367,11 +369,10 @@ impl Roster {
                 None => {}
             }
         }
-        while self.questions.front().is_some_and(|(give_up_at, _)| *give_up_at <= now.moment) {
-            if let Some((_, question)) = self.questions.pop_front() {
-                question.fail(self.trouble.clone());
-            }
-        }
+        let (late, waiting) = std::mem::take(&mut self.questions).into_iter().partition(|(at, _)| *at <= now.moment);
+        self.questions = waiting;
+        let late: VecDeque<(Moment, Question)> = late;
+        late.into_iter().for_each(|(_, question)| question.fail(self.trouble.clone()));
         while let Some((_, ticket)) = self.limits.pop_due(now.moment) {
             if let Some(claim) = self.withdraw(now, ticket) {
                 let waited = claim.limit.unwrap_or_default();

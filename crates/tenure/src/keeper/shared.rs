@@ -216,6 +216,10 @@ impl Shared {
 
     /// Counts a piece of work in, if it may begin. Then it must be counted out.
     pub(crate) fn count_in(&self) -> Start {
+        // Whoever only asks must not look like work that is still there.
+        if self.must_stop() {
+            return Start::Never;
+        }
         // Before the look: the keeper first forbids and then counts, so one of the two sees the other.
         self.works.fetch_add(1, Ordering::SeqCst);
         let start = match self.leave.load(Ordering::SeqCst) {

@@ -16,7 +16,7 @@ use super::{AcquireError, Command, Contact, Door, Gauges};
 use crate::event::{Event, Happening};
 use crate::lease::LeaseSettings;
 use crate::name::InstanceId;
-use crate::store::{Connection, Continuity, Entry, Heard, NamespaceMemory, Store, StoreError};
+use crate::store::{Connection, Continuity, Entry, Heard, NamespaceMemory, Outcome, Store, StoreError};
 use crate::time::{LeaseClock, Moment, Now, SystemClock};
 
 /// How often both clocks are looked at, whatever the alarm does: a wall clock that jumps ahead rings no alarm.
@@ -211,14 +211,15 @@ impl Keeper {
                 self.lost_contact(error);
             }
             Inside::Outcomes { tags, outcomes, .. } => {
-                let mut usable = true;
+                let (mut usable, mut answers) = (true, false);
                 for (tag, outcome) in tags.into_iter().zip(outcomes) {
+                    answers |= matches!(outcome, Outcome::Answered(_));
                     usable &= self.roster.answered(now, tag, outcome);
                 }
-                if usable {
-                    self.link.works();
-                } else {
+                if !usable {
                     self.lose_the_link(now, "an answer did not come in time");
+                } else if answers {
+                    self.link.works();
                 }
             }
             Inside::Closed { .. } => self.lose_the_link(now, "the connection was closed"),
@@ -289,7 +290,7 @@ impl Keeper {
     fn lose_the_link(&mut self, now: Now, why: &str) {
         if self.link.is_up() {
             self.link.give_up(now.moment);
-            self.roster.connection_lost(now);
+            self.roster.connection_lost(now, why);
             let message = format!("{}: {why}", self.plan.store.location());
             self.lost_contact(StoreError::new(crate::store::ErrorKind::Unreachable, message));
         }

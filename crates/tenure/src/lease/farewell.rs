@@ -1,8 +1,10 @@
 //! After the term: waiting for lost work to be gone, and for the last request to be answered.
 
+use std::time::Duration;
+
 use super::context::{Context, InFlight, Step};
 use super::term::Term;
-use super::{Ending, Input, Loss, Permission, Phase};
+use super::{Attempt, Ending, Input, Loss, Permission, Phase};
 use crate::event::Happening;
 use crate::flaw::Flaw;
 use crate::store::{Reply, Request};
@@ -62,13 +64,15 @@ pub(super) struct Parting {
     /// When the lease has run out, and nobody needs to be told any more.
     until: Moment,
     last: LastRequest,
+    /// The first attempt: an answer to any of them is an answer, however late it comes.
+    first: Option<Attempt>,
     failures: u32,
 }
 
 #[derive(Debug)]
 enum LastRequest {
     Sent(InFlight),
-    /// Sent when there is a connection again, or at this time over the present one.
+    /// Sent at this time, if there is a connection then; otherwise as soon as there is one.
     Waiting {
         again_at: Moment,
     },
@@ -77,15 +81,17 @@ enum LastRequest {
 impl Parting {
     /// Sends the last request, now or when there is a connection.
     pub(super) fn new(now: Moment, until: Moment, request: Request, ending: Ending, ctx: &mut Step<'_>) -> Self {
-        let last = LastRequest::Waiting { again_at: Moment::END };
-        let parting = Self { ending, request: Box::new(request), until, last, failures: 0 };
+        let last = LastRequest::Waiting { again_at: now };
+        let parting = Self { ending, request: Box::new(request), until, last, first: None, failures: 0 };
         if ctx.online { parting.send(now, ctx) } else { parting }
     }
 
     pub(super) fn next_wake(&self, ctx: &Context) -> Moment {
         match &self.last {
             LastRequest::Sent(in_flight) => ctx.give_up_at(in_flight).min(self.until),
-            LastRequest::Waiting { again_at } => self.until.min(*again_at),
+            LastRequest::Waiting { again_at } if ctx.online => self.until.min(*again_at),
+            // Being woken for what cannot be done would never end.
+            LastRequest::Waiting { .. } => self.until,
         }
     }
 
@@ -93,38 +99,57 @@ impl Parting {
         if now >= self.until {
             return self.over(ctx);
         }
+        if let Input::Answered { attempt, .. } = &input
+            && self.first.is_some_and(|first| first <= *attempt)
+        {
+            return self.over(ctx);
+        }
         match (&self.last, input) {
-            (LastRequest::Waiting { .. }, Input::Entered(_)) => return Phase::Parting(self.send(now, ctx)),
-            (LastRequest::Waiting { again_at }, _) if now >= *again_at && ctx.online => {
-                return Phase::Parting(self.send(now, ctx));
+            (LastRequest::Sent(sent), Input::Failed { attempt, error }) if sent.attempt == attempt => {
+                // It was not carried out. Whatever is wrong may pass, or be mended, before the lease has run out.
+                let patience =
+                    if error.is_retryable() { ctx.backoff(self.failures + 1) } else { ctx.settings.renew_every() };
+                self.not_done(now + patience, error.to_string(), ctx);
             }
-            (LastRequest::Sent(sent), Input::Answered { attempt, .. }) if sent.attempt == attempt => {
-                return self.over(ctx);
+            // Whether it was carried out is not known. It is safe to repeat.
+            (LastRequest::Sent(sent), Input::Unknown { attempt, error }) if sent.attempt == attempt => {
+                let patience = ctx.backoff(self.failures + 1);
+                self.not_done(now + patience, error.to_string(), ctx);
             }
-            // It was not carried out, and may be another time.
-            (LastRequest::Sent(sent), Input::Failed { attempt, error })
-                if sent.attempt == attempt && error.is_retryable() =>
-            {
-                self.failures += 1;
-                self.last = LastRequest::Waiting { again_at: now + ctx.backoff(self.failures) };
+            (LastRequest::Sent(_), Input::ConnectionLost) => {
+                // At once over the next one, and then with growing pauses.
+                let patience = if self.failures == 0 { Duration::ZERO } else { ctx.backoff(self.failures) };
+                self.not_done(now + patience, "the connection was lost".to_owned(), ctx);
             }
-            (LastRequest::Sent(sent), Input::Failed { attempt, .. }) if sent.attempt == attempt => {
-                return self.over(ctx);
-            }
-            // Whether it was carried out is not known. It is safe to repeat, over another connection.
-            (LastRequest::Sent(sent), Input::Unknown { attempt, .. }) if sent.attempt == attempt => {
-                self.last = LastRequest::Waiting { again_at: Moment::END };
-            }
-            (LastRequest::Sent(sent), input) if input == Input::ConnectionLost || now >= ctx.give_up_at(sent) => {
-                self.last = LastRequest::Waiting { again_at: Moment::END };
+            (LastRequest::Sent(sent), _) if now >= ctx.give_up_at(sent) => {
+                let (patience, limit) = (ctx.backoff(self.failures + 1), ctx.settings.attempt_timeout());
+                self.not_done(now + patience, format!("no answer within {limit:?}"), ctx);
             }
             _ => {}
         }
-        Phase::Parting(self)
+        match self.last {
+            LastRequest::Waiting { again_at } if ctx.online && now >= again_at => Phase::Parting(self.send(now, ctx)),
+            _ => Phase::Parting(self),
+        }
+    }
+
+    fn not_done(&mut self, again_at: Moment, error: String, ctx: &mut Step<'_>) {
+        self.failures += 1;
+        self.last = LastRequest::Waiting { again_at };
+        // Said once.
+        if self.failures == 1
+            && matches!(self.ending, Ending::Released(_))
+            && let Request::Release { holding, .. } | Request::HandOver { holding, .. } = &*self.request
+        {
+            let token = holding.token;
+            ctx.tell(Some(token), Happening::ReleaseFailed { error });
+        }
     }
 
     fn send(mut self, now: Moment, ctx: &mut Step<'_>) -> Self {
-        self.last = LastRequest::Sent(ctx.send(now, (*self.request).clone()));
+        let sent = ctx.send(now, (*self.request).clone());
+        self.first.get_or_insert(sent.attempt);
+        self.last = LastRequest::Sent(sent);
         self
     }
 

@@ -333,12 +333,12 @@ impl Pursuit {
     }
 
     fn give_up(self, now: Moment, ctx: &mut Step<'_>) -> Phase {
-        if !ctx.online || !(self.unsure || self.asking.is_some()) {
+        if !(self.unsure || self.asking.is_some()) {
             return Phase::Over(Ending::GivenUp);
         }
         let clean_up = Request::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: self.nonce };
-        // One attempt is enough: at worst it runs out.
-        let until = now + ctx.settings.attempt_timeout();
+        // For a while only: at worst it runs out.
+        let until = now + ctx.settings.attempt_timeout() * 3;
         Phase::Parting(Parting::new(now, until, clean_up, Ending::GivenUp, ctx))
     }
 }

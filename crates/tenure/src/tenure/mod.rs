@@ -156,7 +156,8 @@ impl Tenure {
     }
 
     /// Stops all work, lets go of every lease, and ends the keeper. Whoever waits for a lease is refused. Work that is still
-    /// there when its lease has run out is not waited for.
+    /// there when its lease has run out is not waited for. While the store cannot be reached it goes on trying, until
+    /// every lease has run out; a program that cannot wait that long puts a time-out around it.
     ///
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.

@@ -132,3 +132,36 @@ async fn somebody_who_only_waits_hears_again_after_its_link_was_cut() {
     proxy.pass();
     assert_eq!(soon(waits).await.unwrap().unwrap().state(), LeaseState::Owned);
 }
+
+#[tokio::test]
+async fn a_try_that_was_granted_and_not_heard_of_is_let_go_of() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let alice = Instance::connect(&proxy.url(), "alice", LONG).await;
+    let bob = Instance::connect(&server.url(), "bob", LONG).await;
+    // Its renewal is what notices first that nothing is answered.
+    let _short = alice.acquire("short", TTL).await;
+    alice.sees("lease.renewed").await;
+    proxy.hold_replies();
+    assert!(soon(alice.tenure.lease("job").ttl(LONG).try_acquire()).await.is_err());
+    assert_eq!(server.command(&["EXISTS", "lease:job"]), Reply::Int(1), "the store has granted it");
+    proxy.pass();
+    // Thirty seconds before the ttl would have ended.
+    assert!(soon(bob.tenure.lease("job").ttl(LONG).limit(LONG / 2).acquire()).await.is_ok());
+}
+
+#[tokio::test]
+async fn answers_that_are_late_are_answers_and_a_shutdown_need_not_wait_for_deadlines() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let alice = Instance::connect(&proxy.url(), "alice", LONG).await;
+    let short = alice.acquire("short", Duration::from_secs(6)).await;
+    let _long = alice.acquire("long", LONG).await;
+    alice.sees("lease.renewed").await;
+    // R of the short one is 400 ms.
+    proxy.delay_replies(Duration::from_millis(450));
+    soon(alice.tenure.shutdown()).await;
+    assert!(!short.is_valid());
+    assert_eq!(alice.times("lease.released"), 2, "{:?}", alice.happened());
+    assert_eq!(server.command(&["EXISTS", "lease:short", "lease:long"]), Reply::Int(0));
+}

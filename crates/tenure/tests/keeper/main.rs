@@ -8,6 +8,7 @@ mod clock;
 mod data_loss;
 mod elections;
 mod everyday;
+mod failover;
 mod link;
 mod odd_keys;
 mod odd_stores;

@@ -137,3 +137,49 @@ async fn a_file_that_is_taken_away_ends_every_term_on_it() {
     scene.goes_on_with(taken_away, NEXT_RENEWAL + TTL * 2).await;
     scene.ends().await;
 }
+
+/// Holds `job` on a file that is named as seen from the present directory, and goes to another.
+#[tokio::test]
+#[ignore = "a part that other tests start as a process"]
+async fn somebody_who_goes_elsewhere() {
+    let Ok(url) = std::env::var(STORE) else { return };
+    let folder = Path::new(url.strip_prefix("sqlite:").unwrap()).parent().unwrap().to_owned();
+    std::env::set_current_dir(&folder).unwrap();
+    let instance = Instance::connect("sqlite:leases.db", "child", TTL).await;
+    let term = instance.acquire("job", TTL).await;
+    std::fs::create_dir_all(folder.join("elsewhere")).unwrap();
+    std::env::set_current_dir(folder.join("elsewhere")).unwrap();
+    // Renewed, and entered anew, as seen from there.
+    let renewed = instance.times("lease.renewed");
+    until("renewed", || instance.times("lease.renewed") > renewed + 1).await;
+    println!("READY {}", term.token());
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn a_file_is_the_same_file_wherever_a_program_goes() {
+    let (folder, url) = place();
+    let alice = Instance::connect(&url, "alice", TTL).await;
+    let (_process, token) = Process::start("sqlite::somebody_who_goes_elsewhere", &url);
+    let report = alice.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
+    assert_eq!(report.held.unwrap().token.unwrap().to_string(), token);
+    assert!(!folder.path().join("elsewhere/leases.db").exists());
+}
+
+#[tokio::test]
+async fn a_file_that_is_made_anew_beside_leftovers_is_closed_whoever_made_it() {
+    let (folder, url) = place();
+    let alice = Instance::connect(&url, "alice", LONG).await;
+    let term = alice.acquire("job", LONG).await;
+    std::fs::remove_file(folder.path().join("leases.db")).unwrap();
+    // Whoever only listens has noticed by now, and must not have made it.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    for name in ["carol", "dave"] {
+        let newcomer = Instance::with(tenure::Tenure::builder(&url).name(name).unwrap()).await;
+        match newcomer.tenure.lease("job").try_acquire().await {
+            Err(tenure::AcquireError::Closed { .. }) => {}
+            other => panic!("{name}: somebody may still work under a lease of the old file: {other:?}"),
+        }
+    }
+    drop(term);
+}

@@ -1,7 +1,7 @@
 //! Letting go, in the right order.
 
 use tenure::lease::{Ending, Input, Loss, Permission, ReleaseReason, Wish};
-use tenure::store::{Ask, Continuity, Refusal, Reply, Request};
+use tenure::store::{Ask, Continuity, ErrorKind, Refusal, Reply, Request, StoreError};
 use tenure::time::Moment;
 
 use crate::rig::{DEADLINE, Rig, error, me, ms, other, token};
@@ -65,6 +65,47 @@ fn a_release_that_was_sent_ends_the_term_whatever_the_reply() {
     rig.input(Input::WorkEnded);
     rig.reply(Reply::Refused(Refusal::Missing));
     assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
+}
+
+#[test]
+fn an_answer_that_comes_late_is_an_answer() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    rig.input(Input::WorkEnded);
+    let attempt = rig.last_attempt();
+    rig.at(2_500);
+    assert_eq!(rig.lease.ending(), None, "it did not come in time");
+    rig.input(Input::Answered { attempt, reply: Reply::Done });
+    assert_eq!(rig.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
+}
+
+#[test]
+fn what_a_store_refuses_for_good_is_said_and_tried_now_and_then() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    rig.input(Input::WorkEnded);
+    let forbidden = StoreError::new(ErrorKind::Configuration, "NOPERM");
+    rig.input(Input::Failed { attempt: rig.last_attempt(), error: forbidden });
+    assert!(rig.events()[0].starts_with("lease.release_failed token=100"), "{:?}", rig.events());
+    rig.take();
+    let again = rig.until_sent(20_000);
+    assert!(again >= 10_000, "no hot loop: {again}");
+    assert_eq!(rig.lease.ending(), None, "it is not let go of");
+}
+
+#[test]
+fn a_release_that_failed_waits_for_a_connection_without_being_woken_for_nothing() {
+    let mut rig = Rig::holding();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    rig.input(Input::WorkEnded);
+    rig.input(Input::Failed { attempt: rig.last_attempt(), error: error() });
+    rig.input(Input::ConnectionLost);
+    let (due, _) = rig.lease.next_wake().unwrap();
+    assert_eq!(due, Moment::ZERO + ms(DEADLINE), "there is nothing to be done before");
+    rig.take();
+    rig.at(9_000);
+    rig.input(Input::Entered(Continuity::Same));
+    assert!(matches!(rig.requests()[..], [Request::Release { .. }]));
 }
 
 #[test]

@@ -235,4 +235,37 @@ proptest! {
             over = lease.ending().is_some();
         }
     }
+
+    /// Whoever drives a lease wakes it until it is not due any more. That must end.
+    #[test]
+    fn a_wake_up_that_is_due_does_not_stay_due(
+        seed in any::<u64>(),
+        steps in prop::collection::vec((0_u64..12_000, shocks()), 1..120),
+    ) {
+        let mut lease = Lease::new(name(), me(), Arc::new(LeaseSettings::default()), seed);
+        let (mut now, mut newest) = (Moment::ZERO, 0);
+        for (elapsed, shock) in steps {
+            now = now + Duration::from_millis(elapsed);
+            let attempt = |back: u64| Attempt(newest - back.min(newest));
+            let input = match shock {
+                Shock::Reply { back, reply } => Input::Answered { attempt: attempt(back), reply },
+                Shock::Honest => Input::Answered { attempt: attempt(0), reply: Reply::Done },
+                Shock::Failed { back } => Input::Failed { attempt: attempt(back), error: error() },
+                Shock::Unknown { back } => Input::Unknown { attempt: attempt(back), error: error() },
+                Shock::Wake { .. } => Input::Tick,
+                Shock::Plain(input) => input,
+            };
+            let mut actions = lease.step(Now::undisturbed(now), input);
+            for _ in 0..5 {
+                newest = actions.iter().fold(newest, |newest, action| match action {
+                    Action::Send { attempt, .. } => attempt.0,
+                    _ => newest,
+                });
+                let Some((_, epoch)) = lease.next_wake().filter(|(due, _)| *due <= now) else { break };
+                actions = lease.step(Now::undisturbed(now), Input::Wake(epoch));
+            }
+            let due = lease.next_wake().map(|(due, _)| due);
+            prop_assert!(due.is_none_or(|due| due > now), "due at {due:?}, woken at {now}, and due again");
+        }
+    }
 }

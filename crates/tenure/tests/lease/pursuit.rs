@@ -321,7 +321,21 @@ fn giving_up_cleans_up_only_what_may_have_been_granted() {
     rig.take();
     rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
     assert!(matches!(rig.requests()[..], [Request::Abandon { .. }]));
-    rig.at(2_001);
+    rig.at(6_001);
+    assert_eq!(rig.lease.ending(), Some(&Ending::GivenUp), "not for ever: it runs out");
+}
+
+#[test]
+fn what_may_have_been_granted_is_cleaned_up_over_the_next_connection() {
+    let mut rig = Rig::new();
+    rig.input(Input::ConnectionLost);
+    rig.take();
+    rig.input(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+    assert!(rig.requests().is_empty());
+    rig.at(1_000);
+    rig.input(Input::Entered(Continuity::Same));
+    assert!(matches!(rig.requests()[..], [Request::Abandon { .. }]));
+    rig.reply(Reply::Done);
     assert_eq!(rig.lease.ending(), Some(&Ending::GivenUp));
 }
 

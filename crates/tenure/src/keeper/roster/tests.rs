@@ -215,7 +215,7 @@ fn limits_end_waiting_in_line_and_at_the_store() {
 #[test]
 fn what_waiting_does_not_mend_is_told_to_the_whole_line() {
     let mut desk = Desk::new();
-    desk.roster.connection_lost(desk.read());
+    desk.roster.connection_lost(desk.read(), "a test");
     let mut waiting: Vec<Answer> = (0..3).map(|_| desk.waits("job")).collect();
     let passing = StoreError::new(ErrorKind::Unreachable, "down");
     desk.roster.cannot_enter(desk.read(), &passing);
@@ -299,7 +299,7 @@ fn whatever_happens_nobody_is_forgotten() {
                 5 if !held.is_empty() => drop(held.swap_remove(random.usize(..held.len()))),
                 6 => desk.answers = random.bool(),
                 7 if online => {
-                    desk.roster.connection_lost(desk.read());
+                    desk.roster.connection_lost(desk.read(), "a test");
                     online = false;
                 }
                 7 => {

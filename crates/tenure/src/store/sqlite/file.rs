@@ -19,6 +19,8 @@ const SCHEMA: i64 = 1;
 /// What says that a database is Tenure's: `TENU`.
 const APPLICATION: i64 = 0x5445_4E55;
 
+const FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+
 /// How often the file is told that somebody still writes it.
 const TOUCH_EVERY: i64 = 5_000_000;
 
@@ -83,10 +85,9 @@ impl File {
         let beside = |end: &str| Path::new(&format!("{}{end}", path.display())).exists();
         let orphaned = !path.exists() && (beside("-wal") || beside("-shm"));
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // An absolute path: SQLite would take one that begins with `file:` for a URI.
-        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let mut connection = Connection::open_with_flags(&absolute, flags).map_err(failed)?;
+        let mut connection =
+            Connection::open_with_flags(path, FLAGS | OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
         let inode = self::inode(path).ok_or_else(|| gone(path))?;
         wait_until(until);
         connection.busy_handler(Some(wait_for_others)).map_err(failed)?;
@@ -100,12 +101,27 @@ impl File {
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         migrate(path, &tx)?;
         let (epoch, touched) = settle(path, &tx, host, sighting)?;
+        let orphaned = remember_orphans(&tx, orphaned).map_err(failed)?;
         tx.commit().map_err(failed)?;
         // While we waited for others it may have been replaced.
         if self::inode(path) != Some(inode) {
             return Err(gone(path));
         }
         Ok(Self { connection, path: path.to_owned(), inode, epoch, touched, orphaned })
+    }
+
+    /// Opens a file that somebody has entered, to look at it. It is not made: whoever makes one has to know what was
+    /// there before.
+    pub(super) fn open_to_listen(path: &Path, until: Instant) -> Result<Self, StoreError> {
+        let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
+        let inode = self::inode(path).ok_or_else(|| gone(path))?;
+        let mut connection = Connection::open_with_flags(path, FLAGS).map_err(failed)?;
+        wait_until(until);
+        connection.busy_handler(Some(wait_for_others)).map_err(failed)?;
+        if is_ours(path, &connection)?.is_none() || self::inode(path) != Some(inode) {
+            return Err(gone(path));
+        }
+        Ok(Self { connection, path: path.to_owned(), inode, epoch: 0, touched: 0, orphaned: false })
     }
 
     /// The store's clock.
@@ -209,6 +225,18 @@ fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Whether the file was made beside leftovers of another one lately, by us now or by somebody before. It is written down with
+/// the file itself: whoever made it may die before it has entered.
+fn remember_orphans(tx: &Transaction<'_>, orphaned: bool) -> rusqlite::Result<bool> {
+    let boot = host::since_boot();
+    if orphaned {
+        tx.execute("UPDATE host SET orphaned = ?1", [boot])?;
+    }
+    let since: Option<i64> = tx.query_row("SELECT orphaned FROM host", [], |row| row.get(0))?;
+    let longest = i64::try_from(LONGEST_TTL.as_micros()).unwrap_or(i64::MAX);
+    Ok(since.is_some_and(|since| (0..longest).contains(&boot.saturating_sub(since))))
+}
+
 /// Whose times these are. After a reboot nobody can hold anything, and everything is free. But another host that has
 /// the same file looks the same, so as long as somebody may still be writing under the other name nothing is touched.
 fn settle(
@@ -246,7 +274,8 @@ fn settle(
     }
     let epoch = wall.saturating_sub(boot);
     tx.execute(
-        "INSERT OR REPLACE INTO host (only_row, identity, epoch, touched) VALUES (1, ?1, ?2, ?3)",
+        // After a reboot nobody has another file open.
+        "INSERT OR REPLACE INTO host (only_row, identity, epoch, touched, orphaned) VALUES (1, ?1, ?2, ?3, NULL)",
         rusqlite::params![host.identity, epoch, wall],
     )
     .map_err(failed)?;

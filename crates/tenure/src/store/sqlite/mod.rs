@@ -76,9 +76,12 @@ impl SqliteStore {
             let message = "an SQLite store needs a path, as in `sqlite:jobs.db`; for one process alone use `memory:`";
             return Err(StoreError::new(ErrorKind::Address, message));
         }
+        // Whatever directory the program goes to later, it is this file.
+        let absolute = std::path::absolute(path)
+            .map_err(|error| StoreError::new(ErrorKind::Address, format!("sqlite:{path}: {error}")))?;
         Ok(Self {
             place: Place {
-                path: PathBuf::from(path),
+                path: absolute,
                 namespace: keyspace.prefix().to_owned(),
                 location: format!("sqlite:{path}"),
                 host: Arc::new(host),
@@ -89,6 +92,11 @@ impl SqliteStore {
 }
 
 impl Place {
+    /// To hear what is announced there.
+    fn open_to_listen(&self, until: Instant) -> Result<File, StoreError> {
+        File::open_to_listen(&self.path, until)
+    }
+
     fn open(&self, until: Instant) -> Result<File, StoreError> {
         let shared = || self.sighting.lock().unwrap_or_else(PoisonError::into_inner);
         // Opening may wait for others; nobody should wait for us meanwhile.

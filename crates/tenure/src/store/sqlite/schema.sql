@@ -7,7 +7,9 @@ CREATE TABLE host (
     -- Added to the time since boot, it makes a time since the Unix epoch that no wall clock can move.
     epoch INTEGER NOT NULL,
     -- By the wall clock, every few seconds while somebody writes.
-    touched INTEGER NOT NULL
+    touched INTEGER NOT NULL,
+    -- When the file was made beside leftovers of another, since boot: somebody may still have that one open.
+    orphaned INTEGER
 );
 
 CREATE TABLE namespaces (

@@ -86,7 +86,7 @@ struct Ear {
 impl Ear {
     fn open(place: &Place) -> Result<Self, StoreError> {
         let failed = |error: rusqlite::Error| failure::from_sqlite(&place.path, &error);
-        let file = place.open(Instant::now() + PATIENCE)?;
+        let file = place.open_to_listen(Instant::now() + PATIENCE)?;
         // The log exists now and, while we have the file open, stays.
         let watch = watch(&place.path);
         let last = file
