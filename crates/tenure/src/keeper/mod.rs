@@ -106,9 +106,9 @@ impl Onlooker {
 }
 
 impl Claim {
-    fn grant(self, granted: Granted) {
-        // Whoever asked may have given up; then this is dropped, and the lease let go of.
-        let _ = self.reply.send(Ok(granted));
+    /// Returns whether somebody still waits for it.
+    fn grant(self, granted: Granted) -> bool {
+        self.reply.send(Ok(granted)).is_ok()
     }
 
     fn refuse(self, error: AcquireError) {

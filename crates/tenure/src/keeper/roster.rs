@@ -446,11 +446,7 @@ impl Roster {
                     }
                     Action::Enter => self.wants_entry = true,
                     Action::Wake { at, .. } => self.arm(id, at),
-                    Action::Permit(permission) => {
-                        if self.permit(now, id, permission) {
-                            next = Some(Input::WorkEnded);
-                        }
-                    }
+                    Action::Permit(permission) => next = self.permit(now, id, permission).or(next),
                     Action::Tell(event) => self.tell(id, event),
                     Action::Deadline(_) => {}
                 }
@@ -485,9 +481,10 @@ impl Roster {
         self.notes.add(now.moment, TermNote { name, token, holder, from, demoted: None, released: None, ending: None });
     }
 
-    /// Passes on what work may do. Returns whether there is no work that would have to end.
-    fn permit(&mut self, now: Now, id: LeaseId, permission: Permission) -> bool {
-        let Some(entry) = self.entry(id) else { return false };
+    /// Passes on what work may do. Returns what the lease must be told at once: that there is no work that would have to end, or
+    /// that nobody waits for it any more.
+    fn permit(&mut self, now: Now, id: LeaseId, permission: Permission) -> Option<Input> {
+        let entry = self.leases.get(id)?;
         let stop = matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone);
         if stop {
             // When nobody here has wished for it, an operator has asked for it. A loss was told before.
@@ -496,17 +493,19 @@ impl Roster {
         entry.shared.permit(permission);
         if stop && entry.shared.works() == 0 {
             entry.demoted = entry.demoted.min(now.moment);
-            return true;
+            return Some(Input::WorkEnded);
         }
         if matches!(permission, Permission::MayStart { .. })
             && let Some(claim) = entry.claim.take()
         {
             let granted = Granted::new(entry.shared.clone());
             self.tickets.remove(&claim.ticket);
-            // When nobody waits any more, dropping it lets go of the lease.
-            claim.grant(granted);
+            if !claim.grant(granted) {
+                entry.wished = Some(ReleaseReason::Voluntary);
+                return Some(Input::Wish(Wish::Release(ReleaseReason::Voluntary)));
+            }
         }
-        false
+        None
     }
 
     fn tell(&mut self, id: LeaseId, event: Event) {

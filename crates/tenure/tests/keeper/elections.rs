@@ -493,6 +493,7 @@ async fn told_to_stop_it_drops_the_work_lets_go_and_ends() {
     });
     soon(lead.until(record.works("alice", Token::ZERO))).await.unwrap();
     assert_eq!(server.command(&["EXISTS", "leader:cleanup"]), Reply::Int(0));
+    alice.sees("election.leadership_lost").await;
     assert!(alice.first("election.leadership_lost").contains(ReleaseReason::Shutdown.word()));
 }
 
