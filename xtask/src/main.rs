@@ -24,7 +24,7 @@ Usage: cargo xtask COMMAND
   check               The quick loop: format, clippy, the library's tests, 200 simulated worlds
   lint                Format, clippy, documentation, dependency policy
   sim [ARG]…          The simulator, built for release: --seeds N, --seed S, --trace, --jobs N
-  bench NAME [ARG]…   A measurement (`lease`) on a real store, built for release; ends with a line of JSON
+  bench NAME [ARG]…   A measurement (`lease`, `election`) on a real store, built for release; ends with a line of JSON
   ci                  What .ci/run runs: test, then lint
   help                This text";
 
@@ -103,7 +103,7 @@ fn go_to_the_root() -> Result<(), String> {
 /// Measures, with what that needs. The standard output is the measurement's alone: its last line is for machines.
 fn measure(arguments: Vec<String>) -> ExitCode {
     if arguments.is_empty() {
-        eprintln!("xtask: `bench` needs the name of one: lease");
+        eprintln!("xtask: `bench` needs the name of one: lease, election");
         return ExitCode::from(64);
     }
     match prerequisites::ensure(&[REDIS_SERVER]) {

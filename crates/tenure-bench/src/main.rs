@@ -3,6 +3,7 @@
 //! Machines differ and are noisy, so every row is a ratio: raw and Tenure take turns, and medians are compared. The last
 //! line on stdout is JSON, for machines.
 
+mod election;
 mod lease;
 mod measure;
 mod raw_redis;
@@ -17,6 +18,7 @@ Tenure against the raw store, in the same run
 Usage: tenure-bench NAME [--quick] [--only WORD]
 
   lease      one lease and many, on Redis and on SQLite
+  election   how long a role is without a leader, and what that costs the server
 
   --only     the rows with this word in their names: Redis, SQLite, hand-over, …
   --quick    fewer repetitions: to see that it runs, not to be believed
@@ -29,11 +31,11 @@ const USAGE: u8 = 64;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (quick, only) = match words.as_slice() {
-        ["lease"] => (false, ""),
-        ["lease", "--quick"] => (true, ""),
-        ["lease", "--only", word] => (false, *word),
-        ["lease", "--quick", "--only", word] => (true, *word),
+    let (bench, quick, only) = match words.as_slice() {
+        [bench @ ("lease" | "election")] => (*bench, false, ""),
+        [bench @ ("lease" | "election"), "--quick"] => (*bench, true, ""),
+        [bench @ ("lease" | "election"), "--only", word] => (*bench, false, *word),
+        [bench @ ("lease" | "election"), "--quick", "--only", word] => (*bench, true, *word),
         // What `lease` runs to see how much memory leases take.
         ["memory", url, count] => {
             return match count.parse().map_err(Into::into).and_then(|count| lease::hold(url, count)) {
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match lease::run(quick, only) {
+    match if bench == "lease" { lease::run(quick, only) } else { election::run(quick, only) } {
         Ok(table) => {
             table.print();
             ExitCode::SUCCESS

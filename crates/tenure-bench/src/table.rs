@@ -33,6 +33,8 @@ pub enum Bar {
     AtMost(f64),
     /// No more than so much beyond raw.
     BeyondRaw(f64),
+    /// Nothing: it is there to be seen.
+    None,
 }
 
 impl Row {
@@ -46,6 +48,7 @@ impl Row {
             Bar::RatioAtLeast(bar) => self.ratio().is_some_and(|ratio| ratio >= bar),
             Bar::AtMost(bar) => self.value <= bar,
             Bar::BeyondRaw(bar) => self.value <= self.raw.unwrap_or(0.0) + bar,
+            Bar::None => true,
         }
     }
 
@@ -55,6 +58,7 @@ impl Row {
             Bar::RatioAtLeast(bar) => format!("≥ {bar} × raw"),
             Bar::AtMost(bar) => format!("≤ {bar} {}", self.unit),
             Bar::BeyondRaw(bar) => format!("≤ raw + {bar} {}", self.unit),
+            Bar::None => "–".to_owned(),
         }
     }
 }

@@ -18,8 +18,11 @@ use super::orders::{Order, Report, now};
 use crate::arguments::Guard;
 use crate::exit;
 
-/// How often the clock and the family are looked at, besides when something happens.
+/// How often is looked who is still there, once all have to go.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How often the clock is looked at, whatever the runtime's timers do: they stand still while the machine sleeps.
+const BACKSTOP: Duration = Duration::from_millis(250);
 
 /// Signals that would end or stop a guardian: service managers send them to every process they know.
 const UNHEEDED: [SignalKind; 5] = [
@@ -120,17 +123,22 @@ impl Guardian {
                     self.end();
                 }
             }
-            let family = family::descendants(getpid());
-            if ended && family.is_empty() {
-                self.report(&Report::Gone).await;
-                return Ok(());
-            }
             if now() >= self.end_at {
                 self.end();
             }
-            if now() >= self.kill_at {
-                family::signal(&family, Signal::KILL);
+            // Who there is matters only when they have to go, and finding out takes a look at every process there is.
+            if self.told_to_end {
+                let family = family::descendants(getpid());
+                if ended && family.is_empty() {
+                    self.report(&Report::Gone).await;
+                    return Ok(());
+                }
+                if now() >= self.kill_at {
+                    family::signal(&family, Signal::KILL);
+                }
             }
+            let left = Duration::from_nanos(self.end_at.saturating_sub(now()));
+            let nap = if self.told_to_end { LOOK } else { left.min(BACKSTOP) };
             tokio::select! {
                 order = next(&mut self.orders) => match order {
                     Some(order) => self.obey(order),
@@ -141,7 +149,7 @@ impl Guardian {
                     }
                 },
                 _ = children.recv() => {}
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(nap) => {}
             }
         }
     }

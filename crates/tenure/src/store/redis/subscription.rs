@@ -12,8 +12,9 @@ use super::failure;
 use super::keys::Keys;
 use crate::store::{Announcement, BoxFuture, Heard, StoreError, Subscription};
 
-/// After this long without a word the server is asked whether it is still there.
-const QUIET: Duration = Duration::from_secs(5);
+/// After this long without a word the server is asked whether it is still there. Not often: what a dead link does not tell costs a ttl at
+/// most, and every candidate asks.
+const QUIET: Duration = Duration::from_secs(20);
 
 /// How long it may take to say so.
 const PATIENCE: Duration = Duration::from_secs(2);

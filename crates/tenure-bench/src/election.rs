@@ -1,0 +1,177 @@
+//! How long a role is without a leader, and what an election costs the server.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use tenure::{Election, Tenure};
+use tenure_testbed::RedisServer;
+
+use crate::measure::{REST, micros, millis, probe, quantile};
+use crate::raw_redis::{RawRedis, RedisHandOver};
+use crate::table::{Bar, Row, Table};
+
+const ROLE: &str = "bench";
+
+/// How often everything is repeated, for each ttl.
+struct Size {
+    ttls: &'static [(u64, usize, usize)],
+    watched_for: Duration,
+}
+
+/// Seconds, hand-overs, crashes.
+const FULL: Size = Size { ttls: &[(1, 300, 200), (5, 300, 100), (30, 50, 20)], watched_for: Duration::from_secs(60) };
+const QUICK: Size = Size { ttls: &[(1, 30, 20)], watched_for: Duration::from_secs(15) };
+
+/// What the documents that elections come from state for theirs.
+const SEEDS: &str =
+    "For comparison, the originals state 15 s and 10 s for a clean hand-over, 45 s and 40 s after a crash.";
+
+pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
+    let size = if quick { QUICK } else { FULL };
+    let mut table = Table::new("election");
+    eprintln!("{SEEDS}");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        for (seconds, hand_overs, crashes) in size.ttls {
+            let ttl = Duration::from_secs(*seconds);
+            if "clean hand-over".contains(only) {
+                clean(ttl, *hand_overs, &mut table).await?;
+            }
+            if "crash take-over".contains(only) {
+                crash(ttl, *crashes, &mut table).await?;
+            }
+        }
+        if "commands".contains(only) {
+            commands(size.watched_for, &mut table).await?;
+        }
+        Ok::<(), Box<dyn Error>>(())
+    })?;
+    Ok(table)
+}
+
+async fn connect(server: &RedisServer, name: &str) -> Result<Tenure, Box<dyn Error>> {
+    Ok(Tenure::builder(&server.url()).name(name)?.bootstrap().connect().await?)
+}
+
+fn candidate(tenure: &Tenure, ttl: Duration) -> Result<Election, Box<dyn Error>> {
+    Ok(tenure.election(ROLE).ttl(ttl).build()?)
+}
+
+/// Three rows of one measurement.
+fn rows(table: &mut Table, name: &str, unit: &'static str, mut values: Vec<f64>, mut raws: Vec<f64>, bar: Bar) {
+    for (part, word) in [(0.5, "p50"), (0.99, "p99"), (1.0, "max")] {
+        table.add(Row {
+            name: format!("{name}, {word}"),
+            value: quantile(&mut values, part),
+            raw: Some(quantile(&mut raws, part)),
+            unit,
+            bar: if word == "p99" { bar } else { Bar::None },
+        });
+    }
+}
+
+/// From the stop of a leader to the moment when its successor leads, taking turns with the raw store.
+async fn clean(ttl: Duration, count: usize, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let server = RedisServer::start();
+    let (one, two) = (connect(&server, "one").await?, connect(&server, "two").await?);
+    let mut raw = RedisHandOver::between(RawRedis::connect(&server).await?).await?;
+    let (mut leader, mut follower) = (candidate(&one, ttl)?, candidate(&two, ttl)?);
+    leader.start();
+    leader.wait_for_leadership(ttl).await?;
+    let (mut values, mut raws) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        raws.push(micros(raw.once().await?));
+        follower.start();
+        // It has asked, and waits.
+        tokio::time::sleep(REST * 2).await;
+        let start = Instant::now();
+        let (stopped, led) =
+            tokio::join!(leader.stop(), async { follower.wait_for_leadership(ttl * 2).await.map(|_| Instant::now()) });
+        let () = stopped;
+        values.push(micros(led? - start));
+        std::mem::swap(&mut leader, &mut follower);
+    }
+    leader.stop().await;
+    rows(table, &format!("clean hand-over, ttl {ttl:?}"), "µs", values, raws, Bar::None);
+    Ok(())
+}
+
+/// How long after a dead leader's ttl its successor leads, beside a thread that only sleeps until then.
+async fn crash(ttl: Duration, count: usize, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let server = RedisServer::start();
+    let tenure = connect(&server, "waiter").await?;
+    let (tell, told) = std::sync::mpsc::channel();
+    let probe = probe(told);
+    let mut waiting = Vec::new();
+    // All at once, a few milliseconds apart: a ttl is waited for only once.
+    for number in 0..count {
+        let role = format!("crashed-{number}");
+        let key = format!("leader:{role}");
+        server.command(&["SET", &key, "gone", "NX", "PX", &ttl.as_millis().to_string()]);
+        let gone = Instant::now() + ttl;
+        tell.send(gone)?;
+        let election = tenure.election(&role).ttl(ttl).build()?;
+        election.start();
+        waiting.push(tokio::spawn(async move {
+            let led = election.wait_for_leadership(ttl * 4).await.map(|_| Instant::now());
+            election.stop().await;
+            led.map(|now| millis(now.saturating_duration_since(gone)))
+        }));
+        tokio::time::sleep(Duration::from_millis(7)).await;
+    }
+    drop(tell);
+    let mut late = Vec::new();
+    for task in waiting {
+        late.push(task.await??);
+    }
+    let lag = probe.join().map_err(|_| "the probe has ended")?;
+    // The jitter where expiry is awaited is 25 ms at most.
+    rows(table, &format!("crash take-over, late beyond the ttl of {ttl:?}"), "ms", late, lag, Bar::BeyondRaw(30.0));
+    tenure.shutdown().await;
+    Ok(())
+}
+
+/// Commands that candidates send in a minute, at a ttl of 30 s, looks every 15 s and renewals every 10 s.
+async fn commands(span: Duration, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let server = RedisServer::start();
+    let ttl = Duration::from_secs(30);
+    let one = connect(&server, "one").await?;
+    let leader = candidate(&one, ttl)?;
+    leader.start();
+    leader.wait_for_leadership(ttl).await?;
+    let alone = per_minute(&server, span).await?;
+    let two = connect(&server, "two").await?;
+    let follower = candidate(&two, ttl)?;
+    follower.start();
+    let both = per_minute(&server, span).await?;
+    for (name, value, bar) in [("leader", alone, 10.0), ("follower", (both - alone).max(0.0), 8.0)] {
+        let name = format!("commands of a {name} in a minute, ttl 30 s");
+        table.add(Row { name, value, raw: None, unit: "commands", bar: Bar::AtMost(bar) });
+    }
+    follower.stop().await;
+    leader.stop().await;
+    Ok(())
+}
+
+async fn per_minute(server: &RedisServer, span: Duration) -> Result<f64, Box<dyn Error>> {
+    // What a start costs is over.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = sent(server)?;
+    tokio::time::sleep(span).await;
+    Ok((sent(server)? - before) as f64 * 60.0 / span.as_secs_f64())
+}
+
+/// Commands that clients have sent: scripts, and what is written down about terms. What scripts call is not counted.
+fn sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
+    let stats = server.command(&["INFO", "commandstats"]);
+    let mut total = 0;
+    for line in stats.as_text().lines() {
+        for name in ["cmdstat_evalsha:", "cmdstat_xadd:", "cmdstat_ping:", "cmdstat_subscribe:", "cmdstat_script|load:"]
+        {
+            if let Some(rest) = line.strip_prefix(name) {
+                total += rest.trim_start_matches("calls=").split(',').next().ok_or("no count")?.parse::<u64>()?;
+            }
+        }
+    }
+    Ok(total)
+}
