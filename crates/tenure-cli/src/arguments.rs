@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::duration;
+
 /// One leader per role, on the Redis you already run, or on a file for the processes of one host.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, max_term_width = 110)]
@@ -105,10 +107,10 @@ pub struct Run {
     /// The role: one at a time runs on all machines that share the store
     pub role: String,
     /// The length of the lease: how long after a crash another machine takes over
-    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration, value_name = "D")]
+    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "D")]
     pub ttl: Duration,
     /// Wait for the leadership no longer than this [default: for ever]
-    #[arg(long, env = "TENURE_WAIT", value_parser = duration, value_name = "D", conflicts_with = "no_wait")]
+    #[arg(long, env = "TENURE_WAIT", value_parser = duration::parse, value_name = "D", conflicts_with = "no_wait")]
     pub wait: Option<Duration>,
     /// Do not wait for the leadership
     #[arg(long, env = "TENURE_NO_WAIT")]
@@ -117,10 +119,10 @@ pub struct Run {
     #[arg(long, env = "TENURE_RESTART")]
     pub restart: bool,
     /// Not again, by anyone, within this time of the last start that came to an end
-    #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration, value_name = "D", conflicts_with = "restart")]
+    #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration::parse, value_name = "D", conflicts_with = "restart")]
     pub once_per: Option<Duration>,
     /// The time that the command gets between SIGTERM and SIGKILL [default: 5s, or a sixth of the ttl]
-    #[arg(long, env = "TENURE_STOP_TIMEOUT", value_parser = duration, value_name = "D")]
+    #[arg(long, env = "TENURE_STOP_TIMEOUT", value_parser = duration::parse, value_name = "D")]
     pub stop_timeout: Option<Duration>,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
@@ -144,7 +146,7 @@ pub struct StepDown {
     #[arg(long, value_name = "INSTANCE")]
     pub to: Option<String>,
     /// How long to wait for it
-    #[arg(long, default_value = "1m", value_parser = duration, value_name = "D")]
+    #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "D")]
     pub wait: Duration,
 }
 
@@ -169,8 +171,4 @@ pub struct Guard {
     /// The command and its arguments
     #[arg(required = true, last = true)]
     pub command: Vec<OsString>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| format!("{error}; durations are written 500ms, 5s, 1m30s"))
 }

@@ -29,6 +29,9 @@ pub enum Failure {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store grants nothing for now.
+    #[error("{0}")]
+    Closed(String),
     /// Somebody else leads, and was not to be waited for any longer.
     #[error("{0}")]
     NotLeader(String),
@@ -47,7 +50,7 @@ impl Failure {
         match self {
             Self::Usage(_) => USAGE,
             Self::Store(error) if error.kind() == ErrorKind::Address => USAGE,
-            Self::Store(_) => UNAVAILABLE,
+            Self::Store(_) | Self::Closed(_) => UNAVAILABLE,
             Self::NotLeader(_) => NOT_LEADER,
             Self::System { .. } => SOFTWARE,
         }
@@ -69,6 +72,7 @@ impl From<AcquireError> for Failure {
     fn from(error: AcquireError) -> Self {
         match error {
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => Self::Store(error),
+            AcquireError::Closed { .. } => Self::Closed(error.to_string()),
             AcquireError::Name(_) | AcquireError::Settings(_) => Self::Usage(error.to_string()),
             other => Self::NotLeader(other.to_string()),
         }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod commands;
+mod duration;
 mod exit;
 mod logging;
 mod run;

@@ -1,7 +1,7 @@
 //! The store that the flags name, and names in it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use tenure::{LeaseKind, LeaseName, Tenure, TenureBuilder};
 
@@ -46,20 +46,32 @@ impl StoreArguments {
 
 /// A file that the processes of this host share: of all users, when it is root's.
 fn default_store() -> Result<String, Failure> {
-    let folder = if rustix::process::geteuid().is_root() {
-        PathBuf::from("/var/lib/tenure")
-    } else if let Some(state) = std::env::var_os("XDG_STATE_HOME").filter(|state| !state.is_empty()) {
-        PathBuf::from(state).join("tenure")
-    } else if let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty()) {
-        PathBuf::from(home).join(".local/state/tenure")
-    } else {
-        return Err(Failure::Usage("there is no HOME to keep leases in; name a store with --store".to_owned()));
-    };
+    let is_root = rustix::process::geteuid().is_root();
+    let folder = folder(is_root, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
+        .ok_or_else(|| Failure::Usage("there is no HOME to keep leases in; name a store with --store".to_owned()))?;
     std::fs::create_dir_all(&folder).map_err(Failure::system("cannot make the folder of the embedded store"))?;
     Ok(format!("sqlite:{}", folder.join("leases.db").display()))
 }
 
-/// A span as people write it.
-pub fn shown(span: Duration) -> String {
-    humantime::format_duration(Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))).to_string()
+fn folder(is_root: bool, state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let named = |variable: Option<OsString>| variable.filter(|value| !value.is_empty()).map(PathBuf::from);
+    if is_root {
+        return Some(PathBuf::from("/var/lib/tenure"));
+    }
+    named(state).map(|state| state.join("tenure")).or_else(|| Some(named(home)?.join(".local/state/tenure")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_store_it_is_a_file_of_the_host_or_of_the_user() {
+        let some = |text: &str| Some(OsString::from(text));
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(folder(true, some("/state"), some("/home/me")), path("/var/lib/tenure"));
+        assert_eq!(folder(false, some("/state"), some("/home/me")), path("/state/tenure"));
+        assert_eq!(folder(false, some(""), some("/home/me")), path("/home/me/.local/state/tenure"));
+        assert_eq!(folder(false, None, some("")), None);
+    }
 }

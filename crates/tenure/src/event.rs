@@ -111,7 +111,7 @@ pub enum Happening {
     },
     /// A renewal succeeded after all.
     Recovered,
-    /// A term was let go of.
+    /// A term was let go of: the store has confirmed it, or the lease has run out while it could not be told.
     Released(ReleaseReason),
     /// The store could not be told that a term is let go of. It is tried again, until the lease has run out.
     ReleaseFailed {

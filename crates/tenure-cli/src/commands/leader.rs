@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use crate::arguments::{Leader, StoreArguments};
+use crate::duration::shown;
 use crate::exit::{DONE, Failure, NO};
-use crate::store::shown;
 
 pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Failure> {
     let name = store.role(&arguments.role)?;

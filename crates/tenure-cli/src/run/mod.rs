@@ -100,7 +100,7 @@ async fn one_term(
     }
     let ended = watch(tenure, &term, settings, arguments, signals).await?;
     if arguments.once_per.is_some() && matches!(ended, Ended::ByItself(_)) {
-        once::write_down(tenure, &term).await?;
+        once::write_down(tenure, &term).await;
     }
     // A term that was lost is over all the same.
     let _ = term.release().await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure::time::ServerTime;
 use tenure::{Tenure, Term};
 
+use crate::duration::shown;
 use crate::exit::Failure;
 
 /// The record beside the lease.
@@ -18,25 +19,24 @@ pub async fn was_done(tenure: &Tenure, term: &Term, period: Duration) -> Result<
     let since = last.map(|last| Duration::from_micros(now.as_micros().saturating_sub(last)));
     match since {
         Some(since) if since < period => {
-            eprintln!(
-                "tenure: done {} ago, and once per {} is enough",
-                crate::store::shown(since),
-                crate::store::shown(period)
-            );
+            eprintln!("tenure: done {} ago, and once per {} is enough", shown(since), shown(period));
             Ok(true)
         }
         _ => Ok(false),
     }
 }
 
-/// Writes down that what was begun with this term has come to an end. Refused when the term is over: then it may be done
-/// again.
-pub async fn write_down(tenure: &Tenure, term: &Term) -> Result<(), Failure> {
-    if let Some(began) = began(tenure, term).await? {
-        // A term that is over has written nothing, and somebody else begins anew.
-        let _ = term.publish(RECORD, began.as_micros().to_string()).await;
+/// Writes down that what was begun with this term has come to an end. When that cannot be done it may be done again, and that is
+/// said; the command has ended all the same.
+pub async fn write_down(tenure: &Tenure, term: &Term) {
+    let written = match began(tenure, term).await {
+        Ok(Some(began)) => term.publish(RECORD, began.as_micros().to_string()).await.map_err(|error| error.to_string()),
+        Ok(None) => Err("the lease is gone".to_owned()),
+        Err(failure) => Err(failure.to_string()),
+    };
+    if let Err(why) = written {
+        eprintln!("tenure: could not write down that it was done, so it may be done again: {why}");
     }
-    Ok(())
 }
 
 async fn began(tenure: &Tenure, term: &Term) -> Result<Option<ServerTime>, Failure> {

@@ -54,11 +54,9 @@ fn a_term_that_is_revoked_is_over() {
 fn whoever_watches_sees_the_terms_of_all() {
     use std::io::{BufRead, BufReader};
     let place = Place::new();
-    let mut command = place.tenure(&["watch", "--json"]);
+    let mut command = place.tenure(&["watch", "--json", "--all"]);
     let mut watches = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watches.stdout.take().unwrap()).lines();
-    // From its first look on.
-    std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(place.code(&["--name", "me", "run", "role", "--", "true"]), 0);
     let mut seen: Vec<serde_json::Value> = Vec::new();
     while seen.len() < 4 {

@@ -70,6 +70,17 @@ fn a_store_that_is_down_is_waited_for_unless_told_otherwise() {
 }
 
 #[test]
+fn a_store_that_grants_nothing_yet_is_not_somebody_who_leads() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    // Without the word that nobody holds anything: it is too young to tell.
+    let mut command = place.plain(&["run", "role", "--no-wait", "--", "true"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("bootstrap"), "{output:?}");
+}
+
+#[test]
 fn a_lease_that_is_lost_ends_the_command_and_is_said() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());

@@ -39,8 +39,13 @@ impl Place {
 
     /// `tenure` with these arguments, on this store. What it runs finds this folder in `$PLACE`.
     pub fn tenure(&self, arguments: &[&str]) -> Command {
+        self.plain(&[&["--bootstrap", "--log-level", "off"], arguments].concat())
+    }
+
+    /// The same, with nothing but these.
+    pub fn plain(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
-        command.args(["--bootstrap", "--log-level", "off"]).args(arguments);
+        command.args(arguments);
         command.env("TENURE_STORE", &self.store).env("PLACE", self.folder.path()).stdin(Stdio::null());
         command
     }

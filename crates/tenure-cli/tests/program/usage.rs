@@ -65,18 +65,3 @@ fn flags_come_before_the_environment_before_the_file() {
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("stoer"), "{output:?}");
 }
-
-#[test]
-fn without_a_store_it_is_the_embedded_one() {
-    let place = Place::new();
-    let mut command = place.tenure(&["run", "role", "--", "true"]);
-    // Not root's, which would be the host's own.
-    let home = place.path("home");
-    std::fs::create_dir(&home).unwrap();
-    command.env_remove("TENURE_STORE").env("HOME", &home).env_remove("XDG_STATE_HOME");
-    if rustix::process::geteuid().is_root() {
-        return;
-    }
-    assert!(command.status().unwrap().success());
-    assert!(home.join(".local/state/tenure/leases.db").exists());
-}

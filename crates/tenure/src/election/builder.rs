@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::campaign::{Office, Pace};
+use super::campaign::Office;
 use super::{Election, Lead};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 use crate::name::{LeaseKind, LeaseName, NameError};
@@ -128,15 +128,15 @@ impl ElectionBuilder {
         };
         let ttl = self.settings.build()?.ttl();
         let interval = self.election_interval.unwrap_or(ttl / 2);
-        if interval.is_zero() || interval > ttl {
+        if interval > ttl {
             return Err(ElectionError::ElectionInterval { interval, ttl });
         }
         if self.start_jitter > ttl {
             return Err(ElectionError::StartJitter { jitter: self.start_jitter, ttl });
         }
         let settings = self.settings.look_every(interval).build()?;
-        let pace = Pace { start_jitter: self.start_jitter };
-        Ok(Election::new(Office::new(self.tenure, self.role, name, settings, pace, self.metadata)))
+        let office = Office::new(self.tenure, self.role, name, settings, self.start_jitter, self.metadata);
+        Ok(Election::new(office))
     }
 
     /// Leads, term after term: `work` is run for each term, and dropped when the term ends. The next term begins only after
@@ -185,7 +185,7 @@ pub enum ElectionError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// Followers must look at least once in a ttl.
-    #[error("an election interval of {interval:?} does not fit a ttl of {ttl:?}: it must be above zero and not longer")]
+    #[error("an election interval of {interval:?} does not fit a ttl of {ttl:?}: it must not be longer")]
     ElectionInterval {
         /// The interval.
         interval: Duration,

@@ -1,28 +1,21 @@
 //! Driving a candidacy: asking, leading, and asking again.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::candidacy::{Candidacy, Turn};
 use super::listeners::Listeners;
+use super::pace::{self, Pace};
 use super::{ElectionEvent, METADATA};
 use crate::event::{Event, Happening, Standing};
 use crate::keeper::{AcquireError, Command, Onlooker};
-use crate::lease::{Ending, LeaseSettings, Outlook};
+use crate::lease::{Ending, LeaseSettings, ReleaseReason};
 use crate::name::LeaseName;
 use crate::tenure::{Tenure, Term, TermHandle};
 use crate::token::Token;
-
-/// The longest pause after something that waiting does not mend.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// How a candidate paces itself.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    pub(super) start_jitter: Duration,
-}
 
 /// One candidate, and what others see of it.
 pub(super) struct Office {
@@ -30,11 +23,11 @@ pub(super) struct Office {
     pub(super) role: String,
     pub(super) name: LeaseName,
     pub(super) settings: LeaseSettings,
-    pub(super) pace: Pace,
+    pub(super) start_jitter: Duration,
     pub(super) metadata: Option<Vec<u8>>,
     pub(super) listeners: Listeners,
     pub(super) standing: watch::Sender<Standing>,
-    /// The present term, or the last one.
+    /// The present term.
     pub(super) term: Mutex<Option<TermHandle>>,
 }
 
@@ -44,7 +37,7 @@ impl Office {
         role: String,
         name: LeaseName,
         settings: LeaseSettings,
-        pace: Pace,
+        start_jitter: Duration,
         metadata: Option<Vec<u8>>,
     ) -> Self {
         Self {
@@ -52,7 +45,7 @@ impl Office {
             role,
             name,
             settings,
-            pace,
+            start_jitter,
             metadata,
             listeners: Listeners::default(),
             standing: watch::Sender::new(Standing::Follower),
@@ -102,8 +95,8 @@ where
     F: Future<Output = Result<(), E>>,
 {
     let mut candidacy = Candidacy::new();
-    let mut pause = office.pace.start_jitter.mul_f64(fastrand::f64());
-    let mut setbacks = 0;
+    let mut pause = office.start_jitter.mul_f64(fastrand::f64());
+    let mut pace = Pace::default();
     let outcome = loop {
         if paused(pause, &mut stop).await {
             break Outcome::Stopped;
@@ -114,31 +107,22 @@ where
             Won::Not(AcquireError::ShutDown) => break Outcome::ShutDown,
             Won::Not(error) => {
                 office.tell(&mut candidacy, Turn::Failed(error.to_string()));
-                setbacks += 1;
-                pause = growing(Duration::from_secs(1), setbacks).min(LONGEST_PAUSE);
+                pause = pace.pause(pace::Result::NotAsked, &office.settings, fastrand::f64());
                 continue;
             }
         };
         let began = Instant::now();
         let ended = lead(&office, &mut candidacy, term, &mut stop, work).await;
-        // Somebody who keeps losing what it wins leaves it to others for a while.
-        setbacks = if began.elapsed() < office.settings.renew_every() { setbacks + 1 } else { 0 };
-        pause = match ended {
+        let result = match ended {
             Led::Stopped => break Outcome::Stopped,
             Led::Failed(error) => break Outcome::Failed(error),
-            Led::Resigned | Led::SteppedDown => office.settings.renew_every(),
-            Led::Lost if setbacks > 1 => {
-                growing(office.settings.attempt_timeout(), setbacks).min(office.settings.ttl())
-            }
-            Led::Lost => Duration::ZERO,
+            Led::Resigned | Led::SteppedDown => pace::Result::Resigned,
+            Led::Lost => pace::Result::Lost { after: began.elapsed() },
         };
+        pause = pace.pause(result, &office.settings, fastrand::f64());
     };
     office.tell(&mut candidacy, Turn::Stopped);
     outcome
-}
-
-fn growing(first: Duration, times: u32) -> Duration {
-    first.saturating_mul(1 << times.min(10)).mul_f64(0.5 + 0.5 * fastrand::f64())
 }
 
 /// Waits. Returns whether it was told to stop meanwhile.
@@ -158,7 +142,7 @@ enum Won {
 }
 
 async fn win(office: &Office, candidacy: &mut Candidacy, stop: &mut watch::Receiver<bool>) -> Won {
-    let (onlooker, mut news): (Onlooker, mpsc::UnboundedReceiver<Outlook>) = Onlooker::new();
+    let (onlooker, mut news) = Onlooker::new();
     let mut asking = std::pin::pin!(office.request().acquire_before(onlooker));
     let mut stop = std::pin::pin!(stopped(stop));
     loop {
@@ -195,9 +179,11 @@ where
     office.set_term(Some(handle.clone()));
     office.tell(candidacy, Turn::Leads(handle.token()));
     let working = handle.run(async {
-        let publishing = publish_metadata(office, &handle);
-        let ((), done) = tokio::join!(publishing, work(handle.clone()));
-        done
+        tokio::select! {
+            done = work(handle.clone()) => done,
+            // Beside the work, which does not wait for it.
+            never = publish_metadata(office, &handle) => match never {},
+        }
     });
     let ended = tokio::select! {
         done = working => match done {
@@ -213,15 +199,12 @@ where
         () = stopped(stop) => Led::Stopped,
     };
     // The work is gone. Whoever looks must not see a leader while the store is being told.
+    let reason = if matches!(ended, Led::Stopped) { ReleaseReason::Shutdown } else { ReleaseReason::Voluntary };
     if !matches!(ended, Led::Lost | Led::SteppedDown) {
-        let reason = match ended {
-            Led::Stopped => crate::lease::ReleaseReason::Shutdown,
-            _ => crate::lease::ReleaseReason::Voluntary,
-        };
         told_of_the_end(office, candidacy, Ending::Released(reason));
     }
     // A loss has been told; that the lease is over all the same is what counts here.
-    let _ = term.release().await;
+    let _ = term.let_go(reason).await;
     ended
 }
 
@@ -231,14 +214,15 @@ fn told_of_the_end(office: &Office, candidacy: &mut Candidacy, reason: Ending) {
 }
 
 /// Tells the store what is to be known of this leader. Tried while the term lasts: nothing depends on it.
-async fn publish_metadata(office: &Office, term: &TermHandle) {
-    let Some(metadata) = &office.metadata else { return };
-    while term.publish(METADATA, metadata.clone()).await.is_err() {
-        tokio::time::sleep(office.settings.attempt_timeout()).await;
+async fn publish_metadata(office: &Office, term: &TermHandle) -> Infallible {
+    if let Some(metadata) = &office.metadata {
+        while term.publish(METADATA, metadata.clone()).await.is_err() {
+            tokio::time::sleep(office.settings.attempt_timeout()).await;
+        }
     }
+    std::future::pending().await
 }
 
-/// The token, for whoever prints it.
 impl std::fmt::Debug for Office {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let token: Option<Token> = self.term().map(|term| term.token());

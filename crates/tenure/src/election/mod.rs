@@ -15,6 +15,7 @@ mod candidacy;
 mod lead;
 mod listeners;
 mod once;
+mod pace;
 mod running;
 
 use std::convert::Infallible;

@@ -66,12 +66,12 @@ impl Tenure {
     /// # Cancel safety
     /// As safe as the work itself, which is dropped; the lease is let go of in the background.
     pub async fn as_leader_of<W: Future>(&self, role: &str, work: W) -> Result<W::Output, NotDone> {
-        let name = LeaseName::role(role).map_err(ElectionError::from)?;
-        if let Some(offices) = self.elections().running(&name) {
+        if let Some(offices) = self.elections().running(role) {
             let leading = offices.iter().find_map(|office| office.term().filter(crate::TermHandle::is_valid));
             let term = leading.ok_or(NotDone::NotLeader { by: None })?;
             return Ok(term.run(work).await?);
         }
+        let name = LeaseName::role(role).map_err(ElectionError::from)?;
         let term = self.lease_named(name).try_acquire().await.map_err(|error| match error {
             AcquireError::Held { by, .. } => NotDone::NotLeader { by: Some(by) },
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => NotDone::Store(error),

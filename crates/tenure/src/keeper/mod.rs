@@ -117,23 +117,27 @@ impl Claim {
 }
 
 /// A term that somebody owns. Dropping it lets go of the lease.
-pub(crate) struct Granted(TermHandle);
+pub(crate) struct Granted {
+    handle: TermHandle,
+    /// Why it is let go of when it is.
+    pub(crate) reason: ReleaseReason,
+}
 
 impl Granted {
     fn new(shared: Arc<Shared>) -> Self {
-        Self(TermHandle(shared))
+        Self { handle: TermHandle(shared), reason: ReleaseReason::Voluntary }
     }
 
     pub(crate) fn handle(&self) -> &TermHandle {
-        &self.0
+        &self.handle
     }
 }
 
 impl Drop for Granted {
     fn drop(&mut self) {
-        let shared = &self.0.0;
+        let shared = &self.handle.0;
         if !shared.is_over() {
-            shared.door.tell(Command::Wish(shared.id(), Wish::Release(ReleaseReason::Voluntary)));
+            shared.door.tell(Command::Wish(shared.id(), Wish::Release(self.reason)));
         }
     }
 }

@@ -225,6 +225,9 @@ impl LeaseSettingsBuilder {
                 needed,
             });
         }
+        if let Some(look) = settings.look_every.filter(|look| *look < attempt) {
+            return Err(SettingsError::LookEvery { look, attempt });
+        }
         for (what, limit) in [("stall_after", settings.stall_after), ("take_over_after", settings.take_over_after)] {
             if let Some(limit) = limit.filter(|limit| *limit < interval) {
                 return Err(SettingsError::ProgressLimit { what, limit, interval });
@@ -270,6 +273,14 @@ pub enum SettingsError {
         attempt: Duration,
         /// P.
         interval: Duration,
+    },
+    /// A look must be able to fail before the next is due.
+    #[error("looking every {look:?} does not fit an attempt time-out of {attempt:?}: it must not be shorter")]
+    LookEvery {
+        /// How often is looked.
+        look: Duration,
+        /// R.
+        attempt: Duration,
     },
     /// Two full attempts must fit before work has to be cancelled.
     #[error(

@@ -170,8 +170,11 @@ impl Runs {
                 let mut open = Open { book: Book::new(since), ours: None, known };
                 match found {
                     Some(book) => open.book = book,
-                    // From now on what falls due is remembered.
-                    None => self.write(&open.book).await?,
+                    // From now on what falls due is remembered; what fell due earlier in this term nobody has asked for.
+                    None => {
+                        open.book.since = open.now();
+                        self.write(&open.book).await?;
+                    }
                 }
                 return Some(open);
             }

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::ask;
 use crate::keeper::{Granted, Shared, Start};
-use crate::lease::{Ending, LeaseState, Loss};
+use crate::lease::{Ending, LeaseState, Loss, ReleaseReason};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{ErrorKind, Holding, Outcome, Reply, Request, StoreError};
 use crate::time::{LeaseClock, Moment, SystemClock};
@@ -42,7 +42,13 @@ impl Term {
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.
     pub async fn release(self) -> Result<(), Lost> {
+        self.let_go(ReleaseReason::Voluntary).await
+    }
+
+    /// The same, for a reason.
+    pub(crate) async fn let_go(mut self, reason: ReleaseReason) -> Result<(), Lost> {
         let handle = (*self).clone();
+        self.0.reason = reason;
         drop(self);
         handle.over().await;
         match handle.0.ending() {

@@ -276,3 +276,31 @@ async fn shutting_down_stops_all_work_lets_go_of_everything_and_refuses_whoever_
     assert!(matches!(alice.tenure.lease("x").acquire().await, Err(AcquireError::ShutDown)));
     assert!(bob.tenure.lease("job").try_acquire().await.is_ok());
 }
+
+/// Whoever only asks whether it may begin is no work that is still there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_shutdown_does_not_leave_early_because_somebody_asks_to_begin() {
+    let server = RedisServer::start();
+    for _ in 0..20 {
+        let alice = Instance::connect(&server.url(), "alice", LONG).await;
+        let term = alice.acquire("job", LONG).await;
+        let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let tasks: Vec<_> = (0..2)
+            .map(|_| {
+                let (handle, done) = ((*term).clone(), done.clone());
+                tokio::spawn(async move {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        drop(handle.begin().await);
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        soon(alice.tenure.shutdown()).await;
+        assert_eq!(server.command(&["EXISTS", "lease:job"]), Reply::Int(0), "it was let go of");
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        for task in tasks {
+            soon(task).await.unwrap();
+        }
+    }
+}

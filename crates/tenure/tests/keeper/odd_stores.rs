@@ -11,7 +11,7 @@ use tenure::store::{
     BoxFuture, Connection, Entered, Entry, ErrorKind, Outcome, Request, Store, StoreError, Subscription,
 };
 
-use crate::stage::{Instance, LONG, Record, lasting, soon, until};
+use crate::stage::{Instance, LONG, Record, TTL, lasting, soon, until};
 
 /// What is wrong with a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -21,6 +21,8 @@ enum Mistake {
     PanicsWhenEntered,
     PanicsWhenAsked,
     ClosesAtOnce,
+    /// Whatever limit it was given.
+    NeverAnswers,
     /// Nobody can mend it by waiting.
     Refuses,
 }
@@ -83,6 +85,9 @@ impl Connection for OddConnection {
     fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(async move {
             assert!(*self.mistake.lock().unwrap() != Mistake::PanicsWhenAsked, "a mistake (this test makes it)");
+            if *self.mistake.lock().unwrap() == Mistake::NeverAnswers {
+                std::future::pending::<()>().await;
+            }
             self.inner.submit(batch, limit).await
         })
     }
@@ -183,4 +188,14 @@ async fn what_cannot_be_started_says_why() {
         assert_eq!(error.kind(), ErrorKind::Address, "{url}: {error}");
         assert!(error.to_string().contains(says), "{url}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_store_that_never_answers_does_not_hold_up_a_shutdown_for_ever() {
+    let store = Arc::new(OddStore::default());
+    let alice = alice_on(&store).await;
+    let term = alice.acquire("job", TTL).await;
+    store.now_has(Mistake::NeverAnswers);
+    soon(alice.tenure.shutdown()).await;
+    assert!(!term.is_valid());
 }

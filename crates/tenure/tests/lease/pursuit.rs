@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::lease::{Action, Ending, Input, Lease, LeaseSettings, LeaseState, ReleaseReason, Wish};
+use tenure::lease::{Action, Ending, Input, Lease, LeaseSettings, LeaseState, Outlook, ReleaseReason, Wish};
 use tenure::store::{
     Announcement, Continuity, Ended, ErrorKind, Grant, Held, PreviousTerm, Reply, Request, StoreError,
 };
@@ -394,4 +394,39 @@ fn a_hand_over_to_somebody_who_is_dead_costs_its_window_and_not_a_ttl() {
     assert!((3_001..=3_026).contains(&sent), "{sent}");
     rig.reply(rig.granted(100));
     assert!(rig.may_start());
+}
+
+#[test]
+fn a_waiter_looks_as_often_as_it_was_told_to() {
+    let settings = LeaseSettings::builder().look_every(ms(15_000)).build().unwrap();
+    let mut rig = Rig::with(settings);
+    rig.reply(rig.held(50, ms(29_000)));
+    rig.take();
+    let sent = rig.until_sent(29_000);
+    assert!((13_500..=15_000).contains(&sent), "up to a tenth sooner: {sent}");
+    let error = LeaseSettings::builder().look_every(ms(100)).build().unwrap_err();
+    assert!(error.to_string().contains("looking every 100ms"), "a hot loop is no setting: {error}");
+}
+
+#[test]
+fn what_can_be_hoped_for_is_known_at_every_step() {
+    let settings = LeaseSettings::builder().look_every(ms(15_000)).build().unwrap();
+    let mut rig = Rig::with(settings);
+    let behind = || Some(Outlook::Behind { owner: other() });
+    assert_eq!(rig.lease.outlook(), Some(Outlook::Asking), "nobody is known to have it");
+    rig.reply(rig.held(50, ms(29_000)));
+    assert_eq!(rig.lease.outlook(), behind());
+    rig.take();
+    rig.until_sent(29_000);
+    assert_eq!(rig.lease.outlook(), behind(), "a look is no candidacy");
+    rig.reply(rig.held(50, ms(29_000)));
+    rig.input(Input::Announced(Announcement::Released { name: name(), token: token(50) }));
+    assert_eq!(rig.lease.outlook(), Some(Outlook::Asking), "it is free");
+    rig.reply(rig.held(51, ms(29_000)));
+    assert_eq!(rig.lease.outlook(), behind(), "somebody else was faster");
+    rig.input(Input::ConnectionLost);
+    assert!(matches!(rig.lease.outlook(), Some(Outlook::Waiting { .. })));
+    rig.input(Input::Entered(Continuity::Same));
+    rig.reply(rig.granted(52));
+    assert_eq!(rig.lease.outlook(), None, "it is ours");
 }

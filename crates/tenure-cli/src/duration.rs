@@ -1,0 +1,12 @@
+//! Spans of time, as people write them.
+
+use std::time::Duration;
+
+pub fn parse(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}; durations are written 500ms, 5s, 1m30s"))
+}
+
+/// In whole milliseconds.
+pub fn shown(span: Duration) -> String {
+    humantime::format_duration(Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))).to_string()
+}

@@ -1,0 +1,66 @@
+//! Whoever listens, and what it cannot do to the election.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure_testbed::RedisServer;
+
+use crate::stage::{Instance, TTL, until};
+
+use super::{ROLE, Watched};
+
+#[tokio::test]
+async fn listeners_that_block_panic_or_leave_hurt_nobody() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", TTL).await;
+    let watched = Watched::of(alice.tenure.election(ROLE).ttl(TTL).build().unwrap());
+    let (shut, gate) = std::sync::mpsc::channel::<()>();
+    // Until the other end is dropped.
+    watched
+        .election
+        .on(move |_| {
+            let _ = gate.recv();
+        })
+        .unwrap();
+    watched.election.on(|_| panic!("a mistake in a listener (this test makes it)")).unwrap();
+    let (in_tasks, panics): (Arc<Mutex<Vec<String>>>, Arc<AtomicUsize>) = (Arc::default(), Arc::default());
+    let heard = in_tasks.clone();
+    watched.election.on_async(move |event| {
+        let heard = heard.clone();
+        async move {
+            // Slower for the first than for those that follow.
+            let pause = 20_u64.saturating_sub(heard.lock().unwrap().len() as u64 * 5);
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            heard.lock().unwrap().push(event.news.to_string());
+        }
+    });
+    let count = panics.clone();
+    watched.election.on_async(move |_| {
+        let count = count.clone();
+        async move {
+            count.fetch_add(1, Ordering::SeqCst);
+            panic!("a mistake in a listener (this test makes it)");
+        }
+    });
+    let left = Arc::new(AtomicUsize::new(0));
+    let counted = left.clone();
+    let registration = watched
+        .election
+        .on(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        })
+        .unwrap();
+    registration.remove();
+    watched.election.start();
+    let term = watched.leads().await;
+    // For longer than a ttl: a listener that blocks does not stop renewals.
+    tokio::time::sleep(TTL * 2).await;
+    assert!(term.is_valid());
+    watched.election.stop().await;
+    until("everybody has heard everything", || in_tasks.lock().unwrap().len() == 5 && watched.told().len() == 5).await;
+    assert_eq!(*in_tasks.lock().unwrap(), watched.told(), "in order");
+    until("called again after a panic", || panics.load(Ordering::SeqCst) == 5).await;
+    assert_eq!(left.load(Ordering::SeqCst), 0, "who has left hears nothing");
+    drop(shut);
+}
