@@ -1,10 +1,12 @@
 //! The ordinary course of things.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tenure::lease::{Ending, LeaseState, ReleaseReason};
 use tenure::{AcquireError, LeaseKind, LeaseName, PublishError, Token};
-use tenure_testbed::{RedisServer, Reply};
+use tenure_testbed::{Proxy, RedisServer, Reply};
 
 use crate::stage::{Bystander, Instance, LONG, Record, TTL, lasting, soon, until};
 
@@ -281,26 +283,31 @@ async fn shutting_down_stops_all_work_lets_go_of_everything_and_refuses_whoever_
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_shutdown_does_not_leave_early_because_somebody_asks_to_begin() {
     let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
     for _ in 0..20 {
-        let alice = Instance::connect(&server.url(), "alice", LONG).await;
+        let alice = Instance::connect(&proxy.url(), "alice", LONG).await;
         let term = alice.acquire("job", LONG).await;
-        let done = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let tasks: Vec<_> = (0..2)
-            .map(|_| {
-                let (handle, done) = ((*term).clone(), done.clone());
-                tokio::spawn(async move {
-                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+        // The release is under way for long enough to be asked many times meanwhile.
+        proxy.delay_requests(Duration::from_millis(50));
+        let done = Arc::new(AtomicBool::new(false));
+        let ask = |_| {
+            let (handle, done) = ((*term).clone(), done.clone());
+            tokio::spawn(async move {
+                while !done.load(Ordering::Relaxed) {
+                    for _ in 0..100 {
                         drop(handle.begin().await);
-                        tokio::task::yield_now().await;
                     }
-                })
+                    tokio::task::yield_now().await;
+                }
             })
-            .collect();
+        };
+        let tasks: Vec<_> = (0..2).map(ask).collect();
         soon(alice.tenure.shutdown()).await;
-        assert_eq!(server.command(&["EXISTS", "lease:job"]), Reply::Int(0), "it was let go of");
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.store(true, Ordering::Relaxed);
         for task in tasks {
             soon(task).await.unwrap();
         }
+        proxy.delay_requests(Duration::ZERO);
+        assert_eq!(server.command(&["EXISTS", "lease:job"]), Reply::Int(0), "it was let go of");
     }
 }
