@@ -146,10 +146,14 @@ impl Election {
         self.0.office.term().filter(TermHandle::is_valid)
     }
 
-    /// Where this candidate stands. A leader whose term has run out is a follower, whatever was told.
+    /// Where this candidate stands, computed: whoever has a term that lasts leads, and one whose term has run out is a
+    /// follower, whatever was told so far.
     pub fn state(&self) -> Standing {
+        if self.is_leader() {
+            return Standing::Leader;
+        }
         match *self.0.office.standing.borrow() {
-            Standing::Leader if !self.is_leader() => Standing::Follower,
+            Standing::Leader => Standing::Follower,
             standing => standing,
         }
     }

@@ -185,3 +185,16 @@ async fn a_leader_that_steps_down_does_not_win_again_when_somebody_else_waits() 
     second.leads().await;
     first.hears("leadership lost (step_down)").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whoever_knows_that_it_leads_is_not_told_otherwise() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", LONG).await;
+    for _ in 0..200 {
+        let election = alice.tenure.election(ROLE).build().unwrap();
+        election.start();
+        election.wait_for_leadership(LONG).await.unwrap();
+        assert!(election.is_leader() && election.state() == Standing::Leader, "{election:?}");
+        election.stop().await;
+    }
+}
