@@ -84,7 +84,7 @@ pub use election::{Election, install, installed};
 pub use keeper::AcquireError;
 
 pub use event::{Event, Happening, Level, Standing};
-pub use name::{InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};
+pub use name::{Group, InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};
 pub use token::{Nonce, Token};
 
 /// Leaves an `async fn` to the leader of a role: `#[leader_only("aggregation")]`.

@@ -50,6 +50,12 @@ pub enum NameError {
         /// The key.
         key: String,
     },
+    /// Heartbeats under this prefix could overwrite leases.
+    #[error("heartbeats cannot begin with {prefix:?}, as leases do; choose another prefix, such as `my-app:heartbeat:`")]
+    HeartbeatPrefix {
+        /// The prefix.
+        prefix: String,
+    },
     /// The pool's keys would not be its own.
     #[error("a pool cannot be called {pool:?}: `lease`, `leader` and colons would mix its keys with those of others")]
     PoolName {
@@ -292,6 +298,50 @@ impl fmt::Display for InstanceId {
 impl fmt::Debug for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "InstanceId({})", self.0)
+    }
+}
+
+/// Instances that know of each other by their heartbeats: the whole fleet, or the candidates of a role.
+///
+/// ```
+/// use tenure::Group;
+///
+/// assert_eq!(Group::candidates("my-app:heartbeat:")?.prefix(), Some("my-app:heartbeat:"));
+/// assert!(Group::candidates("leader:").is_err());
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group(Option<Arc<str>>);
+
+impl Group {
+    /// Every instance: `poll:node:<instance>`, unless another prefix was chosen for them.
+    pub const FLEET: Self = Self(None);
+
+    /// Those whose heartbeats begin with this prefix, which may carry one hash tag.
+    ///
+    /// # Errors
+    /// When the prefix is not acceptable, or is one that leases have.
+    pub fn candidates(prefix: &str) -> Result<Self, NameError> {
+        check_prefix(prefix)?;
+        let plain = prefix.replace(['{', '}'], "");
+        if plain.starts_with(RESERVED) {
+            return Err(NameError::Reserved { key: prefix.to_owned() });
+        }
+        if matches!(plain.as_str(), "lease:" | "leader:") || plain.ends_with(":lease:") {
+            return Err(NameError::HeartbeatPrefix { prefix: prefix.to_owned() });
+        }
+        Ok(Self(Some(prefix.into())))
+    }
+
+    /// What their heartbeats begin with; `None` for the fleet.
+    pub fn prefix(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Group({})", self.prefix().unwrap_or("fleet"))
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tenure::store::redis::RedisStore;
 use tenure::store::sqlite::SqliteStore;
 use tenure::store::{Claim, Connection, Entry, ErrorKind, Holding, Keyspace, Outcome, Reply, Request, Store};
-use tenure::{InstanceId, LeaseName, Nonce, Token};
+use tenure::{Group, InstanceId, LeaseName, Nonce, Token};
 use tenure_testbed::{RedisServer, Release, servers};
 
 const LIMIT: Duration = Duration::from_secs(2);
@@ -102,8 +102,8 @@ async fn redis_a_hand_over_in_a_namespace_with_an_unreadable_floor() {
 async fn redis_members_before_a_leave_in_one_batch() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    ask(&connection, Request::Beat { instance: me(), ttl: TTL, record: Vec::new() }).await;
-    let batch = vec![Request::Members, Request::Leave { instance: me() }];
+    ask(&connection, Request::Beat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() }).await;
+    let batch = vec![Request::Members { group: Group::FLEET }, Request::Leave { group: Group::FLEET, instance: me() }];
     let outcomes = connection.submit(batch, LIMIT).await;
     assert!(matches!(&outcomes[0], Outcome::Answered(Reply::Members(members)) if members.len() == 1), "{outcomes:?}");
 }
@@ -121,7 +121,7 @@ async fn redis_a_beat_that_nobody_can_see() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
     server.command(&["SET", "tenure:nodes", "mine"]);
-    let outcome = ask(&connection, Request::Beat { instance: me(), ttl: TTL, record: Vec::new() }).await;
+    let outcome = ask(&connection, Request::Beat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() }).await;
     assert!(!matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
 }
 

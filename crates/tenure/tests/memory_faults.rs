@@ -15,7 +15,7 @@ use tenure::store::{
     NamespaceMemory, Outcome, Reply, Request, Store,
 };
 use tenure::time::ManualClock;
-use tenure::{InstanceId, LeaseName, Nonce};
+use tenure::{Group, InstanceId, LeaseName, Nonce};
 
 const TTL: Duration = Duration::from_secs(30);
 /// How long an answer is waited for.
@@ -169,7 +169,7 @@ async fn a_lost_renewal_leaves_the_term_as_it_was() {
 async fn only_the_lost_requests_of_a_batch_are_unknown() {
     let rig = Rig::new().await;
     rig.faults.lose_requests(1);
-    let outcomes = rig.submit(vec![Request::Members; 3]).await;
+    let outcomes = rig.submit(vec![Request::Members { group: Group::FLEET }; 3]).await;
     assert!(matches!(outcomes[0], Outcome::Unknown(_)), "{outcomes:?}");
     assert!(outcomes[1..].iter().all(|outcome| matches!(outcome, Outcome::Answered(_))), "{outcomes:?}");
 }
@@ -318,8 +318,8 @@ async fn every_request_carried_out_twice_is_as_if_carried_out_once() {
             Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
             Request::Publish { holding, record: text("result"), value: b"1".to_vec() },
             Request::Announce(Announcement::IndexChanged { index: text("targets") }),
-            Request::Beat { instance: bob.clone(), ttl: TTL, record: b"1".to_vec() },
-            Request::Leave { instance: bob },
+            Request::Beat { group: Group::FLEET, instance: bob.clone(), ttl: TTL, record: b"1".to_vec() },
+            Request::Leave { group: Group::FLEET, instance: bob },
             Request::IndexAdd { index: text("targets"), entry: text("a") },
             Request::IndexRemove { index: text("targets"), entry: text("a") },
         ]

@@ -1,6 +1,6 @@
 //! Hints that something changed. Nothing breaks when one is lost.
 
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::token::Token;
 
 use super::Generation;
@@ -57,11 +57,15 @@ pub enum Announcement {
     },
     /// An instance joined.
     Joined {
+        /// Whom it joined.
+        group: Group,
         /// Who.
         instance: InstanceId,
     },
     /// An instance left.
     Left {
+        /// Whom it left.
+        group: Group,
         /// Who.
         instance: InstanceId,
     },
@@ -82,8 +86,8 @@ impl Announcement {
             Self::Asked { name, token } => format!("asked {token} {}", name.encode()),
             Self::Published { name, record, token } => format!("published {token} {} {record}", name.encode()),
             Self::GenerationMinted { generation } => format!("generation {} {}", generation.number, generation.stamp),
-            Self::Joined { instance } => format!("joined {instance}"),
-            Self::Left { instance } => format!("left {instance}"),
+            Self::Joined { group, instance } => moved("joined", instance, group),
+            Self::Left { group, instance } => moved("left", instance, group),
             Self::IndexChanged { index } => format!("index {index}"),
         }
     }
@@ -92,8 +96,15 @@ impl Announcement {
     pub fn decode(text: &str) -> Option<Self> {
         let (what, rest) = text.split_once(' ')?;
         match what {
-            "joined" => return Some(Self::Joined { instance: InstanceId::new(rest).ok()? }),
-            "left" => return Some(Self::Left { instance: InstanceId::new(rest).ok()? }),
+            "joined" | "left" => {
+                let (instance, prefix) = rest.split_once(' ').map_or((rest, None), |(id, prefix)| (id, Some(prefix)));
+                let instance = InstanceId::new(instance).ok()?;
+                let group = prefix.map_or(Some(Group::FLEET), |prefix| Group::candidates(prefix).ok())?;
+                return Some(match what {
+                    "joined" => Self::Joined { group, instance },
+                    _ => Self::Left { group, instance },
+                });
+            }
             "index" => return Some(Self::IndexChanged { index: rest.to_owned() }),
             _ => {}
         }
@@ -117,6 +128,14 @@ impl Announcement {
     }
 }
 
+/// Who came or went, and to whom or from where unless it is the whole fleet.
+fn moved(what: &str, instance: &InstanceId, group: &Group) -> String {
+    match group.prefix() {
+        Some(prefix) => format!("{what} {instance} {prefix}"),
+        None => format!("{what} {instance}"),
+    }
+}
+
 /// What a subscription hears.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -136,6 +155,7 @@ mod tests {
     fn every_announcement_reads_back_as_it_was_written() {
         let name = LeaseName::target("poll", "eu-1").unwrap();
         let instance = InstanceId::new("api-1").unwrap();
+        let group = Group::candidates("{my-app}:heartbeat:").unwrap();
         let token = Token::MAX;
         let free = "a b\n\0{c} ü ".to_owned();
         let all = [
@@ -146,15 +166,17 @@ mod tests {
             Announcement::Published { name: name.clone(), record: free.clone(), token },
             Announcement::Published { name, record: String::new(), token },
             Announcement::GenerationMinted { generation: Generation { number: u64::MAX, stamp: u64::MAX } },
-            Announcement::Joined { instance: instance.clone() },
-            Announcement::Left { instance },
+            Announcement::Joined { group: Group::FLEET, instance: instance.clone() },
+            Announcement::Joined { group: group.clone(), instance: instance.clone() },
+            Announcement::Left { group: Group::FLEET, instance: instance.clone() },
+            Announcement::Left { group, instance },
             Announcement::IndexChanged { index: free },
             Announcement::IndexChanged { index: String::new() },
         ];
         for announcement in all {
             assert_eq!(Announcement::decode(&announcement.encode()).as_ref(), Some(&announcement));
         }
-        for bad in ["", "released", "released 1", "released x l6:lease:a", "joined ", "generation 1 x", "what 1 2 3"] {
+        for bad in ["", "released", "released 1", "released x l6:lease:a", "joined ", "left a ", "joined a {", "generation 1 x", "what 1 2 3"] {
             assert_eq!(Announcement::decode(bad), None, "{bad:?}");
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::lease::Ending;
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::token::{Nonce, Token};
 
 use super::{Announcement, TermNote};
@@ -155,6 +155,8 @@ pub enum Request {
     Announce(Announcement),
     /// Say that an instance is alive. The first beat announces that it joined.
     Beat {
+        /// Among whom.
+        group: Group,
         /// Who is alive.
         instance: InstanceId,
         /// For how long that may be believed.
@@ -164,11 +166,16 @@ pub enum Request {
     },
     /// Say that an instance is leaving.
     Leave {
+        /// Whom it leaves.
+        group: Group,
         /// Who leaves.
         instance: InstanceId,
     },
     /// List the instances that are alive.
-    Members,
+    Members {
+        /// Of whom.
+        group: Group,
+    },
     /// Put an entry into an index.
     IndexAdd {
         /// Which index.

@@ -1,7 +1,7 @@
 //! Somebody who listens to a namespace's announcements.
 
 use super::trial::PATIENCE;
-use crate::name::InstanceId;
+use crate::name::{Group, InstanceId};
 use crate::store::{Announcement, Heard, Subscription};
 
 pub(super) struct Listener {
@@ -42,5 +42,5 @@ impl Listener {
 /// Something that no store announces by itself, for there is no such instance: when it is heard next, nothing else was
 /// announced before it.
 pub(super) fn marker(text: &str) -> Announcement {
-    Announcement::Left { instance: InstanceId::foreign(text) }
+    Announcement::Left { group: Group::FLEET, instance: InstanceId::foreign(text) }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::trial::{LONG, PATIENCE, SHORT, Trial, nonce};
 use crate::lease::{Ending, ReleaseReason};
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{
     Announcement, Ask, Claim, Connection, Continuity, Entered, Entry, Grant, Held, Holding, LeaseReport, Member,
     NamespaceMemory, Outcome, Published, Reply, Request,
@@ -118,12 +118,17 @@ impl Player {
     }
 
     pub(super) async fn beats(&self, ttl: Duration, record: &[u8]) -> Reply {
-        self.send(Request::Beat { instance: self.id.clone(), ttl, record: record.to_vec() }).await
+        self.send(Request::Beat { group: Group::FLEET, instance: self.id.clone(), ttl, record: record.to_vec() }).await
     }
 
     /// Who is alive, by id. Stores need not sort.
     pub(super) async fn members(&self) -> Vec<Member> {
-        match self.send(Request::Members).await {
+        self.members_of(&Group::FLEET).await
+    }
+
+    /// The same, of a group.
+    pub(super) async fn members_of(&self, group: &Group) -> Vec<Member> {
+        match self.send(Request::Members { group: group.clone() }).await {
             Reply::Members(mut members) => {
                 members.sort_by(|a, b| a.instance.cmp(&b.instance));
                 members

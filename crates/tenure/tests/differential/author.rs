@@ -56,7 +56,11 @@ impl Author {
             18..21 => Operation::Wait,
             _ => {
                 let count = if self.0.u8(..4) == 0 { self.0.usize(2..=5) } else { 1 };
-                let batch = (0..count).map(|_| self.request(leases)).collect();
+                let mut batch: Vec<Wish> = (0..count).map(|_| self.request(leases)).collect();
+                // Heartbeats travel with what was asked just before.
+                if self.0.u8(..6) == 0 {
+                    batch.insert(self.0.usize(1..=batch.len()), self.beat());
+                }
                 Operation::Submit { client: self.0.usize(..CLIENTS), batch }
             }
         }
@@ -105,6 +109,11 @@ impl Author {
         [0, 0, 0, 1, 1, 2][self.0.usize(..6)]
     }
 
+    fn beat(&mut self) -> Wish {
+        let (group, instance) = (self.0.usize(..3), self.holder());
+        Wish::Beat { group, instance, ttl: self.ttl(), record: self.0.usize(..VALUES.len()) }
+    }
+
     fn nonce(&mut self) -> u8 {
         self.0.u8(..5)
     }
@@ -144,9 +153,9 @@ impl Author {
             },
             79..82 => Wish::Read { lease, record: self.0.usize(..RECORDS.len()) },
             82 => Wish::Announce { lease, token: self.token() },
-            83..86 => Wish::Beat { instance: self.holder(), ttl: self.ttl(), record: self.0.usize(..VALUES.len()) },
-            86..88 => Wish::Leave { instance: self.holder() },
-            88..91 => Wish::Members,
+            83..86 => self.beat(),
+            86..88 => Wish::Leave { group: self.0.usize(..3), instance: self.holder() },
+            88..91 => Wish::Members { group: self.0.usize(..3) },
             91..93 => Wish::IndexAdd { index: self.0.usize(..2), entry: self.0.usize(..ENTRIES.len()) },
             93 => Wish::IndexRemove { index: self.0.usize(..2), entry: self.0.usize(..ENTRIES.len()) },
             94 => Wish::IndexList { index: self.0.usize(..2) },

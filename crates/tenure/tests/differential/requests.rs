@@ -7,7 +7,7 @@ use tenure::time::ServerTime;
 use tenure::{Nonce, Token};
 
 use crate::run::Run;
-use crate::sequence::{ENTRIES, RECORDS, Term, VALUES, Wish, ending, holder, lease};
+use crate::sequence::{ENTRIES, RECORDS, Term, VALUES, Wish, ending, group, holder, lease};
 
 impl Run<'_> {
     pub(crate) fn remember_grant(&mut self, request: &Request, reply: &Reply) {
@@ -93,11 +93,14 @@ impl Run<'_> {
                 &|token| Request::Announce(Announcement::Released { name: lease(number), token }),
                 self.tokens.resolve(token),
             ),
-            Wish::Beat { instance, ttl, record } => {
-                same(Request::Beat { instance: holder(instance), ttl, record: VALUES[record].to_vec() })
+            Wish::Beat { group: of, instance, ttl, record } => {
+                let record = VALUES[record].to_vec();
+                same(Request::Beat { group: group(of), instance: holder(instance), ttl, record })
             }
-            Wish::Leave { instance } => same(Request::Leave { instance: holder(instance) }),
-            Wish::Members => same(Request::Members),
+            Wish::Leave { group: of, instance } => {
+                same(Request::Leave { group: group(of), instance: holder(instance) })
+            }
+            Wish::Members { group: of } => same(Request::Members { group: group(of) }),
             Wish::IndexAdd { index, entry } => {
                 same(Request::IndexAdd { index: ENTRIES[index].to_owned(), entry: ENTRIES[entry].to_owned() })
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::lease::{Ending, Loss, ReleaseReason};
-use tenure::{InstanceId, LeaseName};
+use tenure::{Group, InstanceId, LeaseName};
 
 /// A span that is waited out before anything else is asked.
 pub(crate) const SHORT: Duration = Duration::from_millis(5);
@@ -78,9 +78,9 @@ pub(crate) enum Wish {
     Publish { term: Term, record: usize, value: usize },
     Read { lease: usize, record: usize },
     Announce { lease: usize, token: Which },
-    Beat { instance: usize, ttl: Duration, record: usize },
-    Leave { instance: usize },
-    Members,
+    Beat { group: usize, instance: usize, ttl: Duration, record: usize },
+    Leave { group: usize, instance: usize },
+    Members { group: usize },
     IndexAdd { index: usize, entry: usize },
     IndexRemove { index: usize, entry: usize },
     IndexList { index: usize },
@@ -108,6 +108,14 @@ pub(crate) fn lease(number: usize) -> LeaseName {
 
 pub(crate) fn holder(number: usize) -> InstanceId {
     InstanceId::new(HOLDERS[number]).unwrap()
+}
+
+pub(crate) fn group(number: usize) -> Group {
+    match number {
+        0 => Group::FLEET,
+        1 => Group::candidates("b:heartbeat:").unwrap(),
+        _ => Group::candidates("ü:").unwrap(),
+    }
 }
 
 pub(crate) fn ending(number: usize) -> Ending {

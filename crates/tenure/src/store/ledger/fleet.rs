@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Heartbeat, Ledger};
-use crate::name::InstanceId;
+use crate::name::{Group, InstanceId};
 use crate::store::{Announcement, Member, Reply};
 use crate::time::ServerTime;
 
@@ -11,15 +11,16 @@ impl Ledger {
     pub(super) fn beat(
         &mut self,
         now: ServerTime,
+        group: &Group,
         instance: &InstanceId,
         ttl: Duration,
         record: &[u8],
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
         let beat = Heartbeat { record: record.to_vec(), expires: now + ttl };
-        let before = self.members.insert(instance.clone(), beat);
+        let before = self.members.insert((group.clone(), instance.clone()), beat);
         if before.is_none_or(|before| before.expires <= now) {
-            announcements.push(Announcement::Joined { instance: instance.clone() });
+            announcements.push(Announcement::Joined { group: group.clone(), instance: instance.clone() });
         }
         Reply::Done
     }
@@ -27,23 +28,24 @@ impl Ledger {
     pub(super) fn leave(
         &mut self,
         now: ServerTime,
+        group: &Group,
         instance: &InstanceId,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if self.members.remove(instance).is_some_and(|beat| beat.expires > now) {
-            announcements.push(Announcement::Left { instance: instance.clone() });
+        if self.members.remove(&(group.clone(), instance.clone())).is_some_and(|beat| beat.expires > now) {
+            announcements.push(Announcement::Left { group: group.clone(), instance: instance.clone() });
         }
         Reply::Done
     }
 
-    pub(super) fn list_members(&mut self, now: ServerTime) -> Reply {
+    pub(super) fn list_members(&mut self, now: ServerTime, group: &Group) -> Reply {
         self.members.retain(|_, beat| beat.expires > now);
-        let member = |(instance, beat): (&InstanceId, &Heartbeat)| Member {
+        let member = |((_, instance), beat): (&(Group, InstanceId), &Heartbeat)| Member {
             instance: instance.clone(),
             record: beat.record.clone(),
             remaining: beat.expires.since(now),
         };
-        Reply::Members(self.members.iter().map(member).collect())
+        Reply::Members(self.members.iter().filter(|((of, _), _)| of == group).map(member).collect())
     }
 
     pub(super) fn index_add(&mut self, index: &str, entry: &str, announcements: &mut Vec<Announcement>) -> Reply {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::flaw::Planted;
 use crate::lease::Ending;
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
@@ -50,7 +50,7 @@ pub struct Ledger {
     pub(super) leases: BTreeMap<String, LeaseKey>,
     pub(super) terms: BTreeMap<String, TermRecord>,
     pub(super) records: BTreeMap<(String, String), Published>,
-    pub(super) members: BTreeMap<InstanceId, Heartbeat>,
+    pub(super) members: BTreeMap<(Group, InstanceId), Heartbeat>,
     pub(super) indexes: BTreeMap<String, BTreeSet<String>>,
     notes: VecDeque<TermNote>,
     planted: Planted,
@@ -147,9 +147,11 @@ impl Ledger {
                 announcements.push(announcement.clone());
                 Reply::Done
             }
-            Request::Beat { instance, ttl, record } => self.beat(now, instance, *ttl, record, announcements),
-            Request::Leave { instance } => self.leave(now, instance, announcements),
-            Request::Members => self.list_members(now),
+            Request::Beat { group, instance, ttl, record } => {
+                self.beat(now, group, instance, *ttl, record, announcements)
+            }
+            Request::Leave { group, instance } => self.leave(now, group, instance, announcements),
+            Request::Members { group } => self.list_members(now, group),
             Request::IndexAdd { index, entry } => self.index_add(index, entry, announcements),
             Request::IndexRemove { index, entry } => self.index_remove(index, entry, announcements),
             Request::IndexList { index } => self.index_list(index),

@@ -8,9 +8,9 @@ use super::keys::Keys;
 use super::replies::ServerFacts;
 use super::scripts::Script;
 use crate::lease::Ending;
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::note::NOTES_KEPT;
-use crate::store::{Claim, Entry, Generation, Holding, Request};
+use crate::store::{Announcement, Claim, Entry, Generation, Holding, Request};
 use crate::token::Token;
 
 /// The names under which the server knows the scripts, by their number.
@@ -54,13 +54,19 @@ impl Wire {
     pub(super) fn commands(&self, generation: Generation, request: &Request) -> Commands {
         let keys = &self.keys;
         match request {
-            Request::Acquire { claim, ended } => self.claim(generation, claim, *ended, None).into(),
+            Request::Acquire { claim, ended } => {
+                let mut command = self.about(Script::Acquire, &claim.name);
+                claims(&mut command, generation, claim, *ended, None);
+                command.into()
+            }
             Request::TakeOver { claim, victim, stale_after } => {
-                self.claim(generation, claim, None, Some((*victim, *stale_after))).into()
+                let mut command = self.about(Script::Acquire, &claim.name);
+                claims(&mut command, generation, claim, None, Some((*victim, *stale_after)));
+                command.into()
             }
             Request::Renew { holding, ttl, progressed } => {
                 let mut command = self.about(Script::Renew, &holding.name);
-                who(&mut command, holding).arg(millis(*ttl)).arg(flag(*progressed));
+                renews(&mut command, holding, *ttl, *progressed);
                 command.into()
             }
             Request::Release { holding, ending } => {
@@ -103,20 +109,21 @@ impl Wire {
             Request::Announce(announcement) => {
                 plain("PUBLISH").arg(&keys.channel).arg(announcement.encode()).take().into()
             }
-            Request::Beat { instance, ttl, record } => {
-                let mut beat = self.call(Script::Beat, &[&keys.heartbeat(instance), &keys.member(instance)]);
-                beat.arg(millis(*ttl)).arg(record.as_slice()).arg(instance.as_str()).arg(&keys.channel);
+            Request::Beat { group, instance, ttl, record } => {
+                let mut beat = self.about_member(Script::Beat, group, instance);
+                self.heartbeat(&mut beat, group, instance, *ttl, record);
                 // The index is in another slot. It comes first: an entry without a heartbeat does no harm.
-                let indexed = plain("SADD").arg(&keys.nodes).arg(instance.as_str()).take();
+                let indexed = plain("SADD").arg(keys.members(group)).arg(instance.as_str()).take();
                 Commands { before: Some(indexed), last: beat }
             }
-            Request::Leave { instance } => {
-                let mut leave = self.call(Script::Leave, &[&keys.heartbeat(instance), &keys.member(instance)]);
-                leave.arg(instance.as_str()).arg(&keys.channel);
-                let indexed = plain("SREM").arg(&keys.nodes).arg(instance.as_str()).take();
+            Request::Leave { group, instance } => {
+                let mut leave = self.about_member(Script::Leave, group, instance);
+                let left = Announcement::Left { group: group.clone(), instance: instance.clone() };
+                leave.arg(left.encode()).arg(&keys.channel);
+                let indexed = plain("SREM").arg(keys.members(group)).arg(instance.as_str()).take();
                 Commands { before: Some(indexed), last: leave }
             }
-            Request::Members => plain("SMEMBERS").arg(&keys.nodes).take().into(),
+            Request::Members { group } => plain("SMEMBERS").arg(keys.members(group)).take().into(),
             Request::IndexAdd { index, entry } => self.change_index("SADD", index, entry).into(),
             Request::IndexRemove { index, entry } => self.change_index("SREM", index, entry).into(),
             Request::IndexList { index } => plain("SMEMBERS").arg(keys.index(index)).take().into(),
@@ -132,15 +139,55 @@ impl Wire {
         }
     }
 
+    /// One command for a question about a lease and the heartbeat that follows it. `None` when that is not what they are, or
+    /// when their keys may be on different servers.
+    pub(super) fn with_heartbeat(&self, generation: Generation, question: &Request, next: &Request) -> Option<Cmd> {
+        let Request::Beat { group, instance, ttl, record } = next else { return None };
+        if !self.keys.together {
+            return None;
+        }
+        let (script, name) = match question {
+            Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => (Script::AcquireBeating, &claim.name),
+            Request::Renew { holding, .. } => (Script::RenewBeating, &holding.name),
+            _ => return None,
+        };
+        let keys = &self.keys;
+        let (lease, term, namespace) = (keys.lease(name), keys.term(name), keys.namespace(name));
+        let (heartbeat, said, index) = (keys.heartbeat(group, instance), keys.member(group, instance), keys.members(group));
+        let mut command = self.call(script, &[&lease, &term, &namespace, &heartbeat, &said, &index]);
+        match question {
+            Request::Acquire { claim, ended } => claims(&mut command, generation, claim, *ended, None),
+            Request::TakeOver { claim, victim, stale_after } => {
+                claims(&mut command, generation, claim, None, Some((*victim, *stale_after)));
+            }
+            Request::Renew { holding, ttl, progressed } => renews(&mut command, holding, *ttl, *progressed),
+            _ => return None,
+        }
+        self.heartbeat(&mut command, group, instance, *ttl, record);
+        command.arg(instance.as_str());
+        Some(command)
+    }
+
+    fn heartbeat(&self, command: &mut Cmd, group: &Group, instance: &InstanceId, ttl: Duration, record: &[u8]) {
+        let joined = Announcement::Joined { group: group.clone(), instance: instance.clone() };
+        command.arg(millis(ttl)).arg(record).arg(flag(group.prefix().is_some()));
+        command.arg(joined.encode()).arg(&self.keys.channel);
+    }
+
+    /// A script about an instance, alive or not.
+    fn about_member(&self, script: Script, group: &Group, instance: &InstanceId) -> Cmd {
+        self.call(script, &[&self.keys.heartbeat(group, instance), &self.keys.member(group, instance)])
+    }
+
     /// What asks for one instance, alive or not.
-    pub(super) fn member(&self, instance: &InstanceId) -> Cmd {
-        self.call(Script::Member, &[&self.keys.heartbeat(instance), &self.keys.member(instance)])
+    pub(super) fn member(&self, group: &Group, instance: &InstanceId) -> Cmd {
+        self.about_member(Script::Member, group, instance)
     }
 
     /// What takes instances that are gone out of the index. One that comes back puts itself in again.
-    pub(super) fn forget(&self, gone: &[InstanceId]) -> Cmd {
+    pub(super) fn forget(&self, group: &Group, gone: &[InstanceId]) -> Cmd {
         let mut command = plain("SREM");
-        command.arg(&self.keys.nodes);
+        command.arg(self.keys.members(group));
         gone.iter().for_each(|instance| {
             command.arg(instance.as_str());
         });
@@ -162,23 +209,6 @@ impl Wire {
         command
     }
 
-    fn claim(
-        &self,
-        generation: Generation,
-        claim: &Claim,
-        ended: Option<Token>,
-        victim: Option<(Token, Duration)>,
-    ) -> Cmd {
-        let mut command = self.about(Script::Acquire, &claim.name);
-        command.arg(generation.number).arg(generation.stamp).arg(claim.holder.as_str()).arg(claim.nonce.to_string());
-        command.arg(millis(claim.ttl)).arg(ended.map_or_else(String::new, |token| token.to_string()));
-        match victim {
-            Some((token, stale_after)) => command.arg(token.get()).arg(micros(stale_after)),
-            None => command.arg("").arg(0),
-        };
-        command
-    }
-
     /// A script about a lease, its last term and the namespace.
     fn about(&self, script: Script, name: &LeaseName) -> Cmd {
         self.call(script, &[&self.keys.lease(name), &self.keys.term(name), &self.keys.namespace(name)])
@@ -186,10 +216,31 @@ impl Wire {
 
     fn change_index(&self, verb: &str, index: &str, entry: &str) -> Cmd {
         let mut command = self.call(Script::Index, &[&self.keys.index(index)]);
-        let changed = crate::store::Announcement::IndexChanged { index: index.to_owned() };
+        let changed = Announcement::IndexChanged { index: index.to_owned() };
         command.arg(verb).arg(entry).arg(changed.encode()).arg(&self.keys.channel);
         command
     }
+}
+
+/// The arguments of a claim.
+fn claims(
+    command: &mut Cmd,
+    generation: Generation,
+    claim: &Claim,
+    ended: Option<Token>,
+    victim: Option<(Token, Duration)>,
+) {
+    command.arg(generation.number).arg(generation.stamp).arg(claim.holder.as_str()).arg(claim.nonce.to_string());
+    command.arg(millis(claim.ttl)).arg(ended.map_or_else(String::new, |token| token.to_string()));
+    match victim {
+        Some((token, stale_after)) => command.arg(token.get()).arg(micros(stale_after)),
+        None => command.arg("").arg(0),
+    };
+}
+
+/// The arguments of a renewal.
+fn renews(command: &mut Cmd, holding: &Holding, ttl: Duration, progressed: bool) {
+    who(command, holding).arg(millis(ttl)).arg(flag(progressed));
 }
 
 fn who<'a>(command: &'a mut Cmd, holding: &Holding) -> &'a mut Cmd {
@@ -222,7 +273,7 @@ mod tests {
 
     use super::*;
     use crate::name::LeaseKind;
-    use crate::store::{Announcement, Ask, Keyspace, TermNote};
+    use crate::store::{Ask, Keyspace, TermNote};
     use crate::time::ServerTime;
     use crate::token::Nonce;
 
@@ -255,6 +306,10 @@ mod tests {
         }
     }
 
+    fn candidates() -> Group {
+        Group::candidates("my-app:heartbeat:").unwrap()
+    }
+
     fn every_request(name: &LeaseName) -> Vec<Request> {
         let (holder, token, ttl) = (InstanceId::new("api-1").unwrap(), Token::MAX, Duration::from_secs(30));
         let claim = Claim { name: name.clone(), holder: holder.clone(), nonce: Nonce::new(1), ttl };
@@ -272,10 +327,11 @@ mod tests {
             Request::Inspect { name: name.clone() },
             Request::Publish { holding, record: "state".to_owned(), value: Vec::new() },
             Request::Read { name: name.clone(), record: "state".to_owned() },
-            Request::Announce(Announcement::Joined { instance: holder.clone() }),
-            Request::Beat { instance: holder.clone(), ttl, record: Vec::new() },
-            Request::Leave { instance: holder.clone() },
-            Request::Members,
+            Request::Announce(Announcement::Joined { group: Group::FLEET, instance: holder.clone() }),
+            Request::Beat { group: Group::FLEET, instance: holder.clone(), ttl, record: Vec::new() },
+            Request::Beat { group: candidates(), instance: holder.clone(), ttl, record: Vec::new() },
+            Request::Leave { group: candidates(), instance: holder.clone() },
+            Request::Members { group: Group::FLEET },
             Request::IndexAdd { index: index.clone(), entry: entry.clone() },
             Request::IndexRemove { index: index.clone(), entry },
             Request::IndexList { index },
@@ -315,8 +371,13 @@ mod tests {
                     assert!(slots.len() <= 1, "{request:?}: {:?}", keys(command));
                 }
             }
-            let member = wire.member(&InstanceId::new("api-1").unwrap());
+            let instance = InstanceId::new("api-1").unwrap();
+            let member = wire.member(&candidates(), &instance);
             assert_eq!(keys(&member).iter().map(|key| slot(key)).collect::<BTreeSet<_>>().len(), 1);
+            let beat = Request::Beat { group: candidates(), instance, ttl: Duration::from_secs(35), record: Vec::new() };
+            for question in names.iter().flat_map(every_request) {
+                assert!(wire.with_heartbeat(Generation::default(), &question, &beat).is_none(), "they do not travel together");
+            }
         }
     }
 }

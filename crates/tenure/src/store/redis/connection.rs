@@ -17,7 +17,7 @@ use super::keys::Keys;
 use super::replies::{self, ServerFacts};
 use super::scripts::Script;
 
-use crate::name::InstanceId;
+use crate::name::{Group, InstanceId};
 use crate::store::{BoxFuture, Connection, Entered, Entry, Outcome, Reply, Request, StoreError};
 
 /// How long the kernel may go on sending to a server that acknowledges nothing.
@@ -53,6 +53,34 @@ enum Attempt {
     Forgotten,
 }
 
+/// How requests were made into commands.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// A request by itself, perhaps after a command of the same request.
+    One { after: bool },
+    /// Two requests as one command, which answers both.
+    Two,
+}
+
+impl Shape {
+    /// The answers to its requests.
+    fn answers(self, values: &mut impl Iterator<Item = Value>) -> Vec<Value> {
+        let mut next = || values.next().unwrap_or_default();
+        match self {
+            Self::One { after: false } => vec![next()],
+            Self::One { after: true } => match (next(), next()) {
+                // What the command before it has run into, it has, too.
+                (Value::ServerError(error), _) => vec![Value::ServerError(error)],
+                (_, value) => vec![value],
+            },
+            Self::Two => match next() {
+                Value::Array(answers) => answers.into_iter().chain(std::iter::repeat(Value::Nil)).take(2).collect(),
+                value => vec![value.clone(), value],
+            },
+        }
+    }
+}
+
 /// A connection that has entered.
 pub(super) struct RedisConnection {
     link: Link,
@@ -73,7 +101,7 @@ impl RedisConnection {
 
     async fn submit(&self, batch: &[Request]) -> Vec<Outcome> {
         // Who is alive takes two questions, and is asked before what follows is sent.
-        if let Some(at) = batch.iter().position(|request| *request == Request::Members)
+        if let Some(at) = batch.iter().position(|request| matches!(request, Request::Members { .. }))
             && batch.len() > at + 1
         {
             let (first, rest) = batch.split_at(at + 1);
@@ -106,53 +134,56 @@ impl RedisConnection {
             // In one go, so that there is no time to forget them again.
             Scripts::Told => loading(),
         };
-        let mut answers_at = Vec::with_capacity(batch.len());
-        for request in batch {
+        let told = pipeline.len();
+        let mut shapes = Vec::with_capacity(batch.len());
+        let mut requests = batch.iter().peekable();
+        while let Some(request) = requests.next() {
+            let next = requests.peek();
+            let both = next.and_then(|next| self.wire.with_heartbeat(self.entered.generation, request, next));
+            if let Some(both) = both {
+                requests.next();
+                pipeline.add_command(both);
+                shapes.push(Shape::Two);
+                continue;
+            }
             let commands = self.wire.commands(self.entered.generation, request);
+            shapes.push(Shape::One { after: commands.before.is_some() });
             if let Some(before) = commands.before {
                 pipeline.add_command(before);
             }
-            answers_at.push(pipeline.len());
             pipeline.add_command(commands.last);
         }
-        let mut values = match self.link.ask(&pipeline).await {
+        let values = match self.link.ask(&pipeline).await {
             Ok(values) => values,
             Err(failed) => return vec![Attempt::Is(failed); batch.len()],
         };
+        let mut values = values.into_iter().skip(told);
+        let answers = shapes.into_iter().flat_map(|shape| shape.answers(&mut values));
         let mut attempts = Vec::with_capacity(batch.len());
-        for (request, at) in batch.iter().zip(answers_at) {
-            let value = values.get_mut(at).map(std::mem::take).unwrap_or_default();
-            // What a command before it has run into, it has, too.
-            let before = at.checked_sub(1).filter(|_| matches!(request, Request::Beat { .. } | Request::Leave { .. }));
-            let before = before.and_then(|before| values.get_mut(before)).map(std::mem::take);
-            attempts.push(Attempt::Is(match (request, before, value) {
-                (_, Some(Value::ServerError(error)), _) | (_, _, Value::ServerError(error)) => {
-                    if failure::is_forgotten_script(&error) {
-                        attempts.push(Attempt::Forgotten);
-                        continue;
-                    }
-                    self.link.refused(&error)
-                }
-                (Request::Members, _, value) => self.members(value).await,
-                (request, _, value) => match replies::reply(request, value) {
+        for (request, value) in batch.iter().zip(answers) {
+            attempts.push(match (request, value) {
+                (_, Value::ServerError(error)) if failure::is_forgotten_script(&error) => Attempt::Forgotten,
+                (_, Value::ServerError(error)) => Attempt::Is(self.link.refused(&error)),
+                (Request::Members { group }, value) => Attempt::Is(self.members(group, value).await),
+                (request, value) => Attempt::Is(match replies::reply(request, value) {
                     Some(reply) => Outcome::Answered(reply),
                     // It was carried out, whatever that answer means.
                     None => Outcome::Unknown(failure::unreadable(&self.link.location, &format!("{request:?}"))),
-                },
-            }));
+                }),
+            });
         }
         attempts
     }
 
     /// Everybody in the index who is alive.
-    async fn members(&self, index: Value) -> Outcome {
-        let unreadable = || Outcome::Failed(failure::unreadable(&self.link.location, &self.wire.keys.nodes));
+    async fn members(&self, group: &Group, index: Value) -> Outcome {
+        let unreadable = || Outcome::Failed(failure::unreadable(&self.link.location, &self.wire.keys.members(group)));
         let Some(names) = replies::listed(index) else { return unreadable() };
         // A name that Tenure would not have written has no heartbeat that could be found.
         let instances: Vec<InstanceId> = names.iter().filter_map(|name| InstanceId::new(name).ok()).collect();
         let mut pipeline = Pipeline::with_capacity(instances.len());
         instances.iter().for_each(|instance| {
-            pipeline.add_command(self.wire.member(instance));
+            pipeline.add_command(self.wire.member(group, instance));
         });
         if pipeline.is_empty() {
             return Outcome::Answered(Reply::Members(Vec::new()));
@@ -175,7 +206,7 @@ impl RedisConnection {
         if !gone.is_empty() {
             // Nothing depends on it; the next who asks does it again.
             let mut pipeline = Pipeline::new();
-            pipeline.add_command(self.wire.forget(&gone));
+            pipeline.add_command(self.wire.forget(group, &gone));
             let _ = self.link.ask(&pipeline).await;
         }
         Outcome::Answered(Reply::Members(members))

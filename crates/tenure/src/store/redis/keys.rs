@@ -3,7 +3,7 @@
 //! The lease itself is where the seed layout puts it, so that other programs and `redis-cli` find it. Whatever Tenure
 //! keeps beside it carries the lease's key as its hash tag, so that in a cluster both are in one slot.
 
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::Keyspace;
 
 /// The keys of one namespace on one server.
@@ -11,12 +11,12 @@ use crate::store::Keyspace;
 pub(super) struct Keys {
     prefix: String,
     node: String,
+    /// Whether all keys are on one server, so that a script may use any of them.
+    pub(super) together: bool,
     /// The namespace record, which is entered.
     pub(super) entrance: String,
     /// Where scripts about a lease find the namespace record.
     namespace: fn(&Self, &LeaseName) -> String,
-    /// The index of everybody who has ever sent a heartbeat and was not seen to be gone.
-    pub(super) nodes: String,
     /// The stream of what was written down about terms.
     pub(super) notes: String,
     /// Where announcements are published. Channels know no databases, so the number is part of the name.
@@ -28,10 +28,10 @@ impl Keys {
         let prefix = keyspace.prefix().to_owned();
         let database = if database == 0 { String::new() } else { format!("@{database}") };
         Self {
+            together: true,
             entrance: format!("{prefix}tenure:ns"),
             // There is one server, and one record for everything on it.
             namespace: |keys, _| keys.entrance.clone(),
-            nodes: format!("{prefix}tenure:nodes"),
             notes: format!("{prefix}tenure:terms"),
             channel: format!("{prefix}tenure:announcements{database}"),
             node: keyspace.node(),
@@ -48,7 +48,7 @@ impl Keys {
     /// stores will need this; until then it shows that the scripts can do it.
     #[cfg(test)]
     pub(super) fn spread(self) -> Self {
-        Self { namespace: |keys, name| keys.beside("ns", &keys.lease(name)), ..self }
+        Self { together: false, namespace: |keys, name| keys.beside("ns", &keys.lease(name)), ..self }
     }
 
     pub(super) fn lease(&self, name: &LeaseName) -> String {
@@ -63,12 +63,23 @@ impl Keys {
         self.beside("records", &self.lease(name))
     }
 
-    pub(super) fn heartbeat(&self, instance: &InstanceId) -> String {
-        format!("{}{instance}", self.node)
+    pub(super) fn heartbeat(&self, group: &Group, instance: &InstanceId) -> String {
+        match group.prefix() {
+            Some(prefix) => format!("{}{prefix}{instance}", self.prefix),
+            None => format!("{}{instance}", self.node),
+        }
     }
 
-    pub(super) fn member(&self, instance: &InstanceId) -> String {
-        self.beside("node", &self.heartbeat(instance))
+    pub(super) fn member(&self, group: &Group, instance: &InstanceId) -> String {
+        self.beside("node", &self.heartbeat(group, instance))
+    }
+
+    /// The index of everybody who has ever sent a heartbeat and was not seen to be gone.
+    pub(super) fn members(&self, group: &Group) -> String {
+        match group.prefix() {
+            Some(prefix) => format!("{}tenure:nodes:{prefix}", self.prefix),
+            None => format!("{}tenure:nodes", self.prefix),
+        }
     }
 
     pub(super) fn index(&self, index: &str) -> String {

@@ -18,15 +18,30 @@ macro_rules! scripts {
             /// Every script, in the order of their numbers.
             pub(super) const ALL: &[Self] = &[$(Self::$script),*];
 
-            /// The script's text, with the prelude.
-            pub(super) fn source(self) -> String {
-                let body = match self {
+            fn body(self) -> &'static str {
+                match self {
                     $(Self::$script => include_str!(concat!("scripts/", $file, ".lua")),)*
-                };
-                format!("{PRELUDE}\n{body}")
+                }
             }
         }
     };
+}
+
+impl Script {
+    /// The script's text, with the prelude.
+    pub(super) fn source(self) -> String {
+        match self {
+            Self::AcquireBeating => with_heartbeat(Self::Acquire),
+            Self::RenewBeating => with_heartbeat(Self::Renew),
+            alone => format!("{PRELUDE}\n{}", alone.body()),
+        }
+    }
+}
+
+/// The script of a question that a heartbeat travels with.
+fn with_heartbeat(question: Script) -> String {
+    let (question, beat) = (question.body(), Script::AcquireBeating.body());
+    format!("{PRELUDE}\nlocal function ask()\n{question}\nend\n{beat}")
 }
 
 scripts! {
@@ -43,6 +58,8 @@ scripts! {
     Leave => "leave",
     Member => "member",
     Index => "index",
+    AcquireBeating => "with_heartbeat",
+    RenewBeating => "with_heartbeat",
 }
 
 #[cfg(test)]

@@ -14,7 +14,10 @@ use crate::store::{ErrorKind, StoreError};
 use crate::time::ServerTime;
 
 /// The version of `schema.sql`.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
+
+/// The layout before that, whose heartbeats were of one group.
+const ONE_GROUP: i64 = 1;
 
 /// What says that a database is Tenure's: `TENU`.
 const APPLICATION: i64 = 0x5445_4E55;
@@ -205,7 +208,7 @@ fn is_ours(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreErr
     let refuse = |why: String| Err(StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path))));
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
     match (application, version) {
-        (APPLICATION, SCHEMA) => Ok(Some(SCHEMA)),
+        (APPLICATION, SCHEMA | ONE_GROUP) => Ok(Some(version)),
         (APPLICATION, newer) if newer > SCHEMA => refuse(format!(
             "the file was written by a newer tenure (layout {newer}; this one knows up to {SCHEMA}); update this program"
         )),
@@ -217,12 +220,17 @@ fn is_ours(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreErr
 fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
     // Asked again: somebody else may have been first.
-    if is_ours(path, tx)?.is_none() {
-        tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
-        tx.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
-        tx.pragma_update(None, "user_version", SCHEMA).map_err(failed)?;
+    match is_ours(path, tx)? {
+        Some(SCHEMA) => return Ok(()),
+        // Heartbeats last a few seconds, and those who live write them again.
+        Some(_) => tx.execute_batch("DROP TABLE members").map_err(failed)?,
+        None => {
+            tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
+            tx.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
+        }
     }
-    Ok(())
+    tx.execute_batch(include_str!("members.sql")).map_err(failed)?;
+    tx.pragma_update(None, "user_version", SCHEMA).map_err(failed)
 }
 
 /// Whether the file was made beside leftovers of another one lately, by us now or by somebody before. It is written down with

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, Error, OptionalExtension, Result, Row, Transaction, params};
 
 use crate::lease::{Ending, LONGEST_TTL};
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::ledger::{Heartbeat, LeaseKey, Namespace, TermRecord};
 use crate::store::note::NOTES_KEPT;
 use crate::store::{
@@ -71,10 +71,10 @@ impl<'a> Rows<'a> {
             | Request::Inspect { name } => self.on_lease(name, now, generation, request),
             Request::Read { name, record } => self.read(name, record),
             Request::Announce(_) => Ok(self.decide(now, generation, request)),
-            Request::Beat { instance, .. } | Request::Leave { instance } => {
-                self.on_member(instance, now, generation, request)
+            Request::Beat { group, instance, .. } | Request::Leave { group, instance } => {
+                self.on_member(group, instance, now, generation, request)
             }
-            Request::Members => self.list_members(now),
+            Request::Members { group } => self.list_members(now, group),
             Request::IndexAdd { index, entry } | Request::IndexRemove { index, entry } => {
                 self.on_entry(index, entry, now, generation, request)
             }
@@ -242,46 +242,52 @@ impl<'a> Rows<'a> {
 
     fn on_member(
         &mut self,
+        group: &Group,
         instance: &InstanceId,
         now: ServerTime,
         generation: Generation,
         request: &Request,
     ) -> Result<Reply> {
+        let member = (group.clone(), instance.clone());
+        let row = [self.namespace, circle(group), instance.as_str()];
         let found = self
             .tx
-            .prepare_cached("SELECT record, expires FROM members WHERE namespace = ?1 AND instance = ?2")?
-            .query_row([self.namespace, instance.as_str()], |row| {
+            .prepare_cached("SELECT record, expires FROM members WHERE namespace = ?1 AND circle = ?2 AND instance = ?3")?
+            .query_row(row, |row| {
                 Ok(Heartbeat { record: row.get(0)?, expires: time(row, 1)? })
             })
             .optional()?;
-        self.ledger.members.extend(found.map(|beat| (instance.clone(), beat)));
+        self.ledger.members.extend(found.map(|beat| (member.clone(), beat)));
         let reply = self.decide(now, generation, request);
-        match self.ledger.members.remove(instance) {
+        match self.ledger.members.remove(&member) {
             Some(beat) => self
                 .tx
                 .prepare_cached(
-                    "INSERT OR REPLACE INTO members (namespace, instance, record, expires) VALUES (?1, ?2, ?3, ?4)",
+                    "INSERT OR REPLACE INTO members (namespace, circle, instance, record, expires)
+                     VALUES (?1, ?2, ?3, ?4, ?5)",
                 )?
-                .execute(params![self.namespace, instance.as_str(), beat.record, from_time(beat.expires)])?,
+                .execute(params![row[0], row[1], row[2], beat.record, from_time(beat.expires)])?,
             None => self
                 .tx
-                .prepare_cached("DELETE FROM members WHERE namespace = ?1 AND instance = ?2")?
-                .execute([self.namespace, instance.as_str()])?,
+                .prepare_cached("DELETE FROM members WHERE namespace = ?1 AND circle = ?2 AND instance = ?3")?
+                .execute(row)?,
         };
         Ok(reply)
     }
 
-    fn list_members(&mut self, now: ServerTime) -> Result<Reply> {
+    fn list_members(&mut self, now: ServerTime, group: &Group) -> Result<Reply> {
         self.tx
             .prepare_cached("DELETE FROM members WHERE namespace = ?1 AND expires <= ?2")?
             .execute(params![self.namespace, from_time(now)])?;
-        let mut statement =
-            self.tx.prepare_cached("SELECT instance, record, expires FROM members WHERE namespace = ?1")?;
-        let found = statement.query_map([self.namespace], |row| {
-            Ok((instance(row, 0)?, Heartbeat { record: row.get(1)?, expires: time(row, 2)? }))
+        let mut statement = self
+            .tx
+            .prepare_cached("SELECT instance, record, expires FROM members WHERE namespace = ?1 AND circle = ?2")?;
+        let found = statement.query_map([self.namespace, circle(group)], |row| {
+            Ok(((group.clone(), instance(row, 0)?), Heartbeat { record: row.get(1)?, expires: time(row, 2)? }))
         })?;
         self.ledger.members = found.collect::<Result<_>>()?;
-        let reply = self.ledger.apply(now, Generation::default(), &Request::Members, &mut self.announcements);
+        let request = Request::Members { group: group.clone() };
+        let reply = self.ledger.apply(now, Generation::default(), &request, &mut self.announcements);
         self.ledger.members.clear();
         Ok(reply)
     }
@@ -432,6 +438,11 @@ fn unsigned(row: &Row<'_>, at: usize) -> Result<u64> {
 /// A value that Tenure did not write.
 fn unreadable(at: usize) -> Error {
     Error::InvalidColumnType(at, "a value that tenure did not write".to_owned(), rusqlite::types::Type::Null)
+}
+
+/// The name of a group in the rows.
+fn circle(group: &Group) -> &str {
+    group.prefix().unwrap_or_default()
 }
 
 fn from_token(token: Token) -> i64 {

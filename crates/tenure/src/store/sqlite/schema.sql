@@ -1,4 +1,4 @@
--- The layout of the file, version 1. Times are microseconds; see host.rs for whose.
+-- The layout of the file, version 2, but for members.sql. Times are microseconds; see host.rs for whose.
 
 -- Which boot of which host the times belong to.
 CREATE TABLE host (
@@ -51,14 +51,6 @@ CREATE TABLE records (
     at INTEGER NOT NULL,
     value BLOB NOT NULL,
     PRIMARY KEY (namespace, key, record)
-) WITHOUT ROWID;
-
-CREATE TABLE members (
-    namespace TEXT NOT NULL,
-    instance TEXT NOT NULL,
-    record BLOB NOT NULL,
-    expires INTEGER NOT NULL,
-    PRIMARY KEY (namespace, instance)
 ) WITHOUT ROWID;
 
 CREATE TABLE entries (

@@ -1,5 +1,6 @@
 //! Many requests at once.
 
+use crate::name::Group;
 use crate::store::{Outcome, Refusal, Reply, Request};
 use crate::testing::player::{Term, acquire, granted};
 use crate::testing::trial::{LONG, PATIENCE, Trial, job, lease};
@@ -33,7 +34,7 @@ pub(super) async fn each_request_of_a_batch_has_its_own_outcome_in_the_same_orde
         acquire(&alice.claim(&lease("free"), LONG)),
         acquire(&alice.claim(&lease("theirs"), LONG)),
         acquire(&gone.claim),
-        Request::Members,
+        Request::Members { group: Group::FLEET },
         Request::IndexList { index: "none".to_owned() },
         Request::Read { name: job(), record: "none".to_owned() },
         Request::Inspect { name: lease("mine") },

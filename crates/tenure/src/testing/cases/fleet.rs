@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::store::{Reply, Request};
+use crate::name::Group;
+use crate::store::{Announcement, Outcome, Reply, Request};
 use crate::testing::Disturbance;
-use crate::testing::player::Player;
+use crate::testing::player::{Player, Term, acquire, granted};
 use crate::testing::trial::{Checked, LONG, SHORT, Trial, instance, lease};
 
 /// The members as ids.
@@ -69,7 +70,7 @@ pub(super) async fn whoever_leaves_is_gone_at_once(trial: &Trial<'_>) {
     alice.beats(LONG, b"").await;
     bob.beats(LONG, b"").await;
     for _ in 0..2 {
-        let reply = bob.send(Request::Leave { instance: alice.id.clone() }).await;
+        let reply = bob.send(Request::Leave { group: Group::FLEET, instance: alice.id.clone() }).await;
         assert_eq!(reply, Reply::Done, "leaving may be repeated");
         assert_eq!(ids(&bob).await, ["bob"], "only alice has left");
     }
@@ -84,7 +85,7 @@ pub(super) async fn members_and_leases_know_nothing_of_each_other(trial: &Trial<
     let term = alice.wins(&name, LONG).await;
     alice.beats(LONG, b"").await;
     alice.send(add("alice", "alice")).await;
-    alice.send(Request::Leave { instance: alice.id.clone() }).await;
+    alice.send(Request::Leave { group: Group::FLEET, instance: alice.id.clone() }).await;
     alice.send(remove("alice", "alice")).await;
     let renewed = alice.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "leaving the fleet releases no lease: {renewed:?}");
@@ -93,9 +94,72 @@ pub(super) async fn members_and_leases_know_nothing_of_each_other(trial: &Trial<
     assert_eq!(ids(&alice).await, ["alice"], "releasing a lease is not leaving");
 }
 
+fn candidates(prefix: &str) -> Group {
+    Group::candidates(prefix).expect("a good prefix")
+}
+
+fn beat(player: &Player, group: &Group, record: &[u8]) -> Request {
+    Request::Beat { group: group.clone(), instance: player.id.clone(), ttl: LONG, record: record.to_vec() }
+}
+
+pub(super) async fn groups_know_nothing_of_each_other(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let (one, two) = (candidates("one:"), candidates("two:heartbeat:"));
+    alice.beats(LONG, b"fleet").await;
+    alice.send(beat(&alice, &one, b"one")).await;
+    bob.send(beat(&bob, &two, b"two")).await;
+    for (group, expected) in [(&Group::FLEET, "alice fleet"), (&one, "alice one"), (&two, "bob two")] {
+        let members = bob.members_of(group).await;
+        let shown: Vec<String> =
+            members.iter().map(|m| format!("{} {}", m.instance, String::from_utf8_lossy(&m.record))).collect();
+        assert_eq!(shown, [expected], "only those of {group:?}");
+    }
+    alice.send(Request::Leave { group: one.clone(), instance: alice.id.clone() }).await;
+    assert!(bob.members_of(&one).await.is_empty(), "alice has left one group");
+    assert_eq!(ids(&bob).await, ["alice"], "and not the other");
+}
+
+pub(super) async fn who_joins_or_leaves_a_group_is_announced_with_it(trial: &Trial<'_>) {
+    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
+    let group = candidates("my-app:heartbeat:");
+    alice.send(beat(&alice, &group, b"")).await;
+    let joined = Announcement::Joined { group: group.clone(), instance: alice.id.clone() };
+    assert_eq!(listener.hears().await, joined);
+    alice.send(beat(&alice, &group, b"")).await;
+    alice.send(Request::Leave { group: group.clone(), instance: alice.id.clone() }).await;
+    let left = Announcement::Left { group, instance: alice.id.clone() };
+    assert_eq!(listener.hears().await, left, "a second heartbeat is no news");
+}
+
+pub(super) async fn a_heartbeat_may_travel_with_any_question_about_a_lease(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let group = candidates("my-app:heartbeat:");
+    let name = lease("job");
+    // Granted, renewed, refused and held: whatever the lease's answer is, the heartbeat is one.
+    let claim = alice.claim(&name, LONG);
+    let outcomes = alice.submit(vec![acquire(&claim), beat(&alice, &group, b"asks")]).await;
+    let Ok([Outcome::Answered(reply), Outcome::Answered(Reply::Done)]) = <[Outcome; 2]>::try_from(outcomes) else {
+        panic!("a question and a heartbeat have two answers");
+    };
+    let term = Term { claim, grant: granted(reply, "a free lease is granted") };
+    let outcomes = alice.submit(vec![term.renewal(), beat(&alice, &group, b"leads"), term.renewal()]).await;
+    for at in [0, 2] {
+        assert!(matches!(outcomes[at], Outcome::Answered(Reply::Renewed { .. })), "{:?}", outcomes[at]);
+    }
+    let claim = bob.claim(&name, LONG);
+    let outcomes = bob.submit(vec![acquire(&claim), beat(&bob, &group, b"waits")]).await;
+    assert!(matches!(outcomes[0], Outcome::Answered(Reply::Held(_))), "{:?}", outcomes[0]);
+    let outcomes = bob.submit(vec![term.claimed_by(&bob.id).renewal(), beat(&bob, &group, b"errs")]).await;
+    assert!(matches!(outcomes[0], Outcome::Answered(Reply::Refused(_))), "{:?}", outcomes[0]);
+    let members = bob.members_of(&group).await;
+    let shown: Vec<_> = members.iter().map(|m| (m.instance.as_str(), m.record.as_slice())).collect();
+    assert_eq!(shown, [("alice", &b"leads"[..]), ("bob", &b"errs"[..])]);
+}
+
 pub(super) async fn a_large_fleet_is_listed_completely(trial: &Trial<'_>) {
     let alice = trial.player("alice").await;
     let beat = |n: usize| Request::Beat {
+        group: Group::FLEET,
         instance: instance(&format!("node-{n:04}")),
         ttl: LONG,
         record: n.to_string().into_bytes(),

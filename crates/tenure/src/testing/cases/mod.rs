@@ -260,6 +260,9 @@ macro_rules! __conformance_cases {
                 whoever_goes_on_beating_stays
                 whoever_leaves_is_gone_at_once
                 members_and_leases_know_nothing_of_each_other
+                groups_know_nothing_of_each_other
+                who_joins_or_leaves_a_group_is_announced_with_it
+                a_heartbeat_may_travel_with_any_question_about_a_lease
                 a_large_fleet_is_listed_completely
                 an_index_lists_what_was_added_and_not_removed
                 indexes_do_not_touch_each_other

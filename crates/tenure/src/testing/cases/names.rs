@@ -1,6 +1,6 @@
 //! Names that look like structure: whatever the crate admits as a name, a store must keep apart from every other.
 
-use crate::name::{LeaseKind, LeaseName};
+use crate::name::{Group, LeaseKind, LeaseName};
 use crate::store::{Reply, Request};
 use crate::testing::player::Player;
 use crate::testing::trial::{LONG, Trial, instance, job, lease};
@@ -152,7 +152,7 @@ pub(super) async fn hostile_instance_ids_are_kept_apart(trial: &Trial<'_>) {
         assert_eq!(member.record, member.instance.as_str().as_bytes(), "with its own record");
     }
     for (n, player) in players.iter().enumerate() {
-        observer.send(Request::Leave { instance: player.id.clone() }).await;
+        observer.send(Request::Leave { group: Group::FLEET, instance: player.id.clone() }).await;
         let left = players.len() - n - 1;
         assert_eq!(observer.members().await.len(), left, "only {} may have left", player.id);
     }

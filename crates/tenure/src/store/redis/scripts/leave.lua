@@ -1,10 +1,10 @@
 -- Says that an instance is leaving.
 --
 -- KEYS  1 heartbeat, 2 what the instance says about itself
--- ARGV  1 instance, 2 channel
+-- ARGV  1 announcement, 2 channel
 local was_there = redis.call('DEL', KEYS[1]) == 1
 redis.call('DEL', KEYS[2])
 if was_there then
-  announce(ARGV[2], 'left ' .. ARGV[1])
+  announce(ARGV[2], ARGV[1])
 end
 return {'done'}

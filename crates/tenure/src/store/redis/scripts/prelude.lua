@@ -19,6 +19,17 @@ local function announce(channel, text)
   redis.pcall('PUBLISH', channel, text)
 end
 
+-- Says that an instance is alive, and announces it when nobody knew. The heartbeat of a candidate is the time in milliseconds, that
+-- of a member of the fleet is 1.
+local function beat(heartbeat, said, ttl, record, timed, joined, channel)
+  local joins = redis.call('EXISTS', heartbeat) == 0
+  redis.call('SET', heartbeat, timed == '1' and digits(math.floor(clock() / 1000)) or '1', 'PX', ttl)
+  redis.call('SET', said, record, 'PX', ttl)
+  if joins then
+    announce(channel, joined)
+  end
+end
+
 -- Records are checked when they are read, before anything is written: an outsider may have changed them, and a script
 -- that fails half-way has done half of its work.
 local function corrupt(key)

@@ -1,0 +1,16 @@
+-- A heartbeat that travels with a question about a lease: one command instead of three. `ask` is the question's own script, whose keys
+-- and arguments come first. It is answered whatever becomes of the heartbeat.
+--
+-- KEYS  the last three: heartbeat, what the instance says about itself, index
+-- ARGV  the last six: as in beat.lua, and the instance
+local answer = ask()
+local k, a = #KEYS, #ARGV
+local function beaten()
+  redis.call('SADD', KEYS[k], ARGV[a])
+  beat(KEYS[k - 2], KEYS[k - 1], ARGV[a - 5], ARGV[a - 4], ARGV[a - 3], ARGV[a - 2], ARGV[a - 1])
+end
+local done, failure = pcall(beaten)
+if done then
+  return {answer, {'done'}}
+end
+return {answer, redis.error_reply(type(failure) == 'table' and failure.err or failure)}
