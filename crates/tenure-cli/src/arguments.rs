@@ -51,6 +51,9 @@ pub struct StoreArguments {
     /// The prefix of leader keys
     #[arg(long, global = true, env = "TENURE_KEYS_LEADER", default_value = "leader:", hide = true)]
     pub keys_leader: String,
+    /// The prefix of the heartbeats of candidates, before the role
+    #[arg(long, global = true, env = "TENURE_KEYS_HEARTBEAT", default_value = "heartbeat:", hide = true)]
+    pub keys_heartbeat: String,
 }
 
 /// What is said, and how.
@@ -133,7 +136,7 @@ pub struct Run {
 pub struct Leader {
     /// The role
     pub role: String,
-    /// Print JSON: role, leader, token, remainingMs
+    /// Print JSON: role, leader, token, remainingMs, metadata, candidates
     #[arg(long)]
     pub json: bool,
 }

@@ -42,6 +42,11 @@ impl StoreArguments {
         LeaseName::with_prefix(LeaseKind::Role, &self.keys_leader, role)
             .map_err(|error| Failure::Usage(error.to_string()))
     }
+
+    /// What the heartbeats of a role's candidates begin with.
+    pub fn heartbeat_prefix(&self, role: &str) -> String {
+        format!("{}{role}:", self.keys_heartbeat)
+    }
 }
 
 /// A file that the processes of this host share: of all users, when it is root's.

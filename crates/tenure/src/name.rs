@@ -333,6 +333,14 @@ impl Group {
         Ok(Self(Some(prefix.into())))
     }
 
+    /// The candidates of a role whose election has no prefix of its own: `heartbeat:<role>:`.
+    ///
+    /// # Errors
+    /// When the role is not acceptable.
+    pub fn of_role(role: &str) -> Result<Self, NameError> {
+        Self::candidates(&format!("heartbeat:{role}:"))
+    }
+
     /// What their heartbeats begin with; `None` for the fleet.
     pub fn prefix(&self) -> Option<&str> {
         self.0.as_deref()

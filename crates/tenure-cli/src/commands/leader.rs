@@ -1,6 +1,7 @@
 //! `tenure leader ROLE`
 
 use serde_json::json;
+use tenure::Group;
 
 use crate::arguments::{Leader, StoreArguments};
 use crate::duration::shown;
@@ -9,7 +10,10 @@ use crate::exit::{DONE, Failure, NO};
 pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Failure> {
     let name = store.role(&arguments.role)?;
     let tenure = store.connect().await?;
+    let group = Group::candidates(&store.heartbeat_prefix(&arguments.role));
+    let group = group.map_err(|error| Failure::Usage(error.to_string()))?;
     let leader = tenure.leader_of(&name).await?;
+    let candidates = tenure.candidates(&group).await?;
     if arguments.json {
         let field = leader.as_ref();
         let line = json!({
@@ -18,6 +22,7 @@ pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Fail
             "token": field.and_then(|leader| leader.token).map(tenure::Token::get),
             "remainingMs": field.and_then(|leader| leader.remaining).map(|left| left.as_millis() as u64),
             "metadata": field.and_then(|leader| leader.metadata.as_deref()).map(String::from_utf8_lossy),
+            "candidates": candidates.iter().map(|candidate| candidate.instance.as_str()).collect::<Vec<_>>(),
         });
         println!("{line}");
     } else if let Some(leader) = &leader {
@@ -29,6 +34,11 @@ pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Fail
         }
     } else {
         eprintln!("nobody leads {}", arguments.role);
+    }
+    let others = candidates.iter().filter(|one| leader.as_ref().is_none_or(|leader| leader.instance != one.instance));
+    let others: Vec<&str> = others.map(|candidate| candidate.instance.as_str()).collect();
+    if !arguments.json && !others.is_empty() {
+        eprintln!("waiting: {}", others.join(", "));
     }
     tenure.shutdown().await;
     Ok(if leader.is_some() { DONE } else { NO })

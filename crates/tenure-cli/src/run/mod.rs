@@ -19,7 +19,8 @@ use charge::Charge;
 use orders::{Order, Report, now};
 use signals::Signals;
 use tenure::lease::LeaseSettings;
-use tenure::{AcquireError, Tenure, Term};
+use tenure::election::{ElectionBuilder, Leadership};
+use tenure::{AcquireError, Tenure, TermHandle};
 
 use crate::arguments::{Run, StoreArguments};
 use crate::exit::{self, Failure};
@@ -39,9 +40,13 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
     let mut signals = Signals::new().map_err(Failure::system("cannot listen to signals"))?;
     let mut pause = FIRST_PAUSE;
     let code = loop {
-        let request = tenure.lease_named(name.clone()).settings(settings);
+        let election = tenure
+            .election_named(name.clone())
+            .ttl(settings.ttl())
+            .stop_budget(settings.stop_budget())
+            .heartbeat_prefix(&store.heartbeat_prefix(&arguments.role));
         let acquired = tokio::select! {
-            acquired = acquire(request, &arguments) => acquired,
+            acquired = acquire(election, &arguments) => acquired,
             signal = signals.fatal() => break Ok(128 + signal),
         };
         let term = match acquired {
@@ -76,18 +81,18 @@ fn settings(arguments: &Run) -> Result<LeaseSettings, Failure> {
     settings.build().map_err(|error| Failure::Usage(error.to_string()))
 }
 
-async fn acquire(request: tenure::LeaseRequest, arguments: &Run) -> Result<Term, AcquireError> {
+async fn acquire(election: ElectionBuilder, arguments: &Run) -> Result<Leadership, AcquireError> {
     match arguments.wait {
-        _ if arguments.no_wait => request.try_acquire().await,
-        Some(limit) => request.limit(limit).acquire().await,
-        None => request.acquire().await,
+        _ if arguments.no_wait => election.try_acquire().await,
+        Some(limit) => election.limit(limit).acquire().await,
+        None => election.acquire().await,
     }
 }
 
 /// Runs the command under a term, and lets go when nothing of it is left.
 async fn one_term(
     tenure: &Tenure,
-    term: Term,
+    term: Leadership,
     settings: LeaseSettings,
     arguments: &Run,
     signals: &mut Signals,
@@ -123,7 +128,7 @@ enum Ended {
 /// Has the command watched over, until nothing of it is left.
 async fn watch(
     tenure: &Tenure,
-    term: &Term,
+    term: &TermHandle,
     settings: LeaseSettings,
     arguments: &Run,
     signals: &mut Signals,
@@ -169,7 +174,7 @@ async fn watch(
 }
 
 /// When the command must be told to end and be gone, as things stand now.
-fn deadline(term: &Term, settings: LeaseSettings) -> Order {
+fn deadline(term: &TermHandle, settings: LeaseSettings) -> Order {
     let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let (before, left) = (now(), term.remaining());
     let gone_by = before.saturating_add(nanos(left));

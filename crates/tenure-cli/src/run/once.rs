@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::time::ServerTime;
-use tenure::{Tenure, Term};
+use tenure::{Tenure, TermHandle};
 
 use crate::duration::shown;
 use crate::exit::Failure;
@@ -12,7 +12,7 @@ use crate::exit::Failure;
 const RECORD: &str = "once";
 
 /// Whether somebody has done it within this time.
-pub async fn was_done(tenure: &Tenure, term: &Term, period: Duration) -> Result<bool, Failure> {
+pub async fn was_done(tenure: &Tenure, term: &TermHandle, period: Duration) -> Result<bool, Failure> {
     let Some(now) = began(tenure, term).await? else { return Ok(false) };
     let record = tenure.read(term.name(), RECORD).await?;
     let last = record.and_then(|record| String::from_utf8(record.value).ok()?.parse::<u64>().ok());
@@ -28,7 +28,7 @@ pub async fn was_done(tenure: &Tenure, term: &Term, period: Duration) -> Result<
 
 /// Writes down that what was begun with this term has come to an end. When that cannot be done it may be done again, and that is
 /// said; the command has ended all the same.
-pub async fn write_down(tenure: &Tenure, term: &Term) {
+pub async fn write_down(tenure: &Tenure, term: &TermHandle) {
     let written = match began(tenure, term).await {
         Ok(Some(began)) => term.publish(RECORD, began.as_micros().to_string()).await.map_err(|error| error.to_string()),
         Ok(None) => Err("the lease is gone".to_owned()),
@@ -39,6 +39,6 @@ pub async fn write_down(tenure: &Tenure, term: &Term) {
     }
 }
 
-async fn began(tenure: &Tenure, term: &Term) -> Result<Option<ServerTime>, Failure> {
+async fn began(tenure: &Tenure, term: &TermHandle) -> Result<Option<ServerTime>, Failure> {
     Ok(tenure.inspect(term.name()).await?.since)
 }

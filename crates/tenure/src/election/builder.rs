@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::campaign::Office;
-use super::{Election, Lead};
+use super::campaign::{Bid, Office};
+use super::{Election, Lead, Leadership, candidates};
+use crate::keeper::{AcquireError, Mode};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
-use crate::name::{LeaseKind, LeaseName, NameError};
+use crate::name::{Group, LeaseKind, LeaseName, NameError};
 use crate::tenure::{Tenure, TermHandle};
 
 /// Sets up an [`Election`]. What is not set follows from the ttl, which is 30 s by default.
@@ -36,23 +37,37 @@ use crate::tenure::{Tenure, TermHandle};
 pub struct ElectionBuilder {
     tenure: Tenure,
     role: String,
-    key: Option<String>,
+    name: Result<LeaseName, NameError>,
     settings: LeaseSettingsBuilder,
     election_interval: Option<Duration>,
+    heartbeat_interval: Option<Duration>,
+    heartbeat_prefix: Option<String>,
+    priority: u8,
     start_jitter: Duration,
     metadata: Option<Vec<u8>>,
+    limit: Option<Duration>,
 }
 
+/// How long the lowest priority waits for others.
+const LONGEST_HEAD_START: Duration = Duration::from_secs(1);
+
+/// The priority of whoever says nothing, and the highest.
+const HIGHEST_PRIORITY: u8 = 100;
+
 impl ElectionBuilder {
-    pub(crate) fn new(tenure: Tenure, role: &str) -> Self {
+    pub(crate) fn new(tenure: Tenure, role: &str, name: Result<LeaseName, NameError>) -> Self {
         Self {
             tenure,
             role: role.to_owned(),
-            key: None,
+            name,
             settings: LeaseSettings::builder(),
             election_interval: None,
+            heartbeat_interval: None,
+            heartbeat_prefix: None,
+            priority: HIGHEST_PRIORITY,
             start_jitter: Duration::ZERO,
             metadata: None,
+            limit: None,
         }
     }
 
@@ -71,6 +86,32 @@ impl ElectionBuilder {
     /// How often a follower looks although it was told nothing, half of the ttl by default (15 s at a ttl of 30 s).
     pub fn election_interval(mut self, interval: Duration) -> Self {
         self.election_interval = Some(interval);
+        self
+    }
+
+    /// How often the leader says that it lives, with its renewals: it renews at least this often. Followers say so whenever they
+    /// look. What they say can be believed for a ttl and five seconds, and is what [`candidates`](Election::candidates) lists.
+    pub fn heartbeat_interval(mut self, interval: Duration) -> Self {
+        self.heartbeat_interval = Some(interval);
+        self
+    }
+
+    /// What the keys of heartbeats begin with, instead of `heartbeat:<role>:`; the instance follows.
+    pub fn heartbeat_prefix(mut self, prefix: &str) -> Self {
+        self.heartbeat_prefix = Some(prefix.to_owned());
+        self
+    }
+
+    /// From 0 to 100, which is the default. When the office falls vacant, candidates of a lower priority let others go first, by
+    /// up to a tenth of the ttl and at most a second. Nobody who leads is replaced for it.
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// When the leader's lease has run out, candidates ask up to this much later, by chance. 25 ms by default.
+    pub fn retry_jitter(mut self, longest: Duration) -> Self {
+        self.settings = self.settings.expiry_jitter(longest);
         self
     }
 
@@ -102,7 +143,8 @@ impl ElectionBuilder {
     /// The whole key of the lease in the store, instead of `leader:<role>`. Logs call the role by what stands after its
     /// last colon.
     pub fn key(mut self, key: &str) -> Self {
-        self.key = Some(key.to_owned());
+        let (prefix, label) = key.split_at(key.rfind(':').map_or(0, |at| at + 1));
+        self.name = LeaseName::with_prefix(LeaseKind::Role, prefix, label);
         self
     }
 
@@ -112,21 +154,37 @@ impl ElectionBuilder {
         self
     }
 
+    /// How long [`acquire`](Self::acquire) waits at most.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
     /// Checks that the numbers fit together.
     ///
     /// # Errors
     /// When they do not, or when the role or the key cannot be a name.
     pub fn build(self) -> Result<Election, ElectionError> {
-        let name = match &self.key {
-            // What stands after the last colon is the label, by which events call it.
-            Some(key) => {
-                let label_at = key.rfind(':').map_or(0, |at| at + 1);
-                let (prefix, label) = key.split_at(label_at);
-                LeaseName::with_prefix(LeaseKind::Role, prefix, label)?
-            }
-            None => LeaseName::role(&self.role)?,
+        self.build_with(LONGEST_HEAD_START)
+    }
+
+    fn build_with(self, longest_head_start: Duration) -> Result<Election, ElectionError> {
+        let name = self.name?;
+        let group = match &self.heartbeat_prefix {
+            Some(prefix) => Group::candidates(prefix)?,
+            None => Group::of_role(&self.role)?,
         };
-        let ttl = self.settings.build()?.ttl();
+        if let Some(prefix) = group.prefix().filter(|prefix| name.key().starts_with(prefix)) {
+            return Err(NameError::HeartbeatPrefix { prefix: prefix.to_owned() }.into());
+        }
+        if self.priority > HIGHEST_PRIORITY {
+            return Err(ElectionError::Priority { priority: self.priority });
+        }
+        let mut settings = self.settings;
+        if let Some(interval) = self.heartbeat_interval {
+            settings = settings.renew_every(interval.min(settings.build()?.renew_every()));
+        }
+        let ttl = settings.build()?.ttl();
         let interval = self.election_interval.unwrap_or(ttl / 2);
         if interval > ttl {
             return Err(ElectionError::ElectionInterval { interval, ttl });
@@ -134,9 +192,69 @@ impl ElectionBuilder {
         if self.start_jitter > ttl {
             return Err(ElectionError::StartJitter { jitter: self.start_jitter, ttl });
         }
-        let settings = self.settings.look_every(interval).build()?;
-        let office = Office::new(self.tenure, self.role, name, settings, self.start_jitter, self.metadata);
-        Ok(Election::new(office))
+        let head_start = (ttl / 10).min(longest_head_start);
+        let hold_back = head_start * u32::from(HIGHEST_PRIORITY - self.priority) / u32::from(HIGHEST_PRIORITY);
+        let settings = settings.look_every(interval).hold_back(hold_back).build()?;
+        let heartbeat = candidates::heartbeat(group, ttl, self.priority, self.metadata.as_deref());
+        let bid = Bid {
+            role: self.role,
+            name,
+            settings,
+            start_jitter: self.start_jitter,
+            metadata: self.metadata,
+            heartbeat,
+        };
+        Ok(Election::new(Office::new(self.tenure, bid)))
+    }
+
+    /// Waits its turn and leads for one term, which is renewed until it is released: for something that is done once.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tenure::Tenure;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// # async fn generate_report(token: tenure::Token) {}
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let leadership = tenure.election("daily-report").limit(Duration::from_secs(60)).acquire().await?;
+    /// leadership.run(generate_report(leadership.token())).await?;
+    /// leadership.release().await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the election cannot be held like this, the [limit](Self::limit) has passed, the store refuses for a reason that waiting does not
+    /// mend, or Tenure was shut down.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future gives up.
+    pub async fn acquire(self) -> Result<Leadership, AcquireError> {
+        self.one_term(Mode::Wait).await
+    }
+
+    /// Leads for one term, if nobody else leads.
+    ///
+    /// # Errors
+    /// [`AcquireError::Held`] when somebody does; otherwise as for [`acquire`](Self::acquire), and when the store cannot be reached.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// Safe: dropping the future gives up.
+    pub async fn try_acquire(self) -> Result<Leadership, AcquireError> {
+        self.one_term(Mode::Try).await
+    }
+
+    async fn one_term(self, mode: Mode) -> Result<Leadership, AcquireError> {
+        let limit = self.limit;
+        // Whoever only tries lets nobody go first.
+        let head_start = if mode == Mode::Try { Duration::ZERO } else { LONGEST_HEAD_START };
+        Leadership::acquire(self.build_with(head_start)?, mode, limit).await
     }
 
     /// Leads, term after term: `work` is run for each term, and dropped when the term ends. The next term begins only after
@@ -191,6 +309,12 @@ pub enum ElectionError {
         interval: Duration,
         /// The length of the lease.
         ttl: Duration,
+    },
+    /// There are no higher priorities.
+    #[error("a priority of {priority} is out of range: 0 to 100")]
+    Priority {
+        /// The priority.
+        priority: u8,
     },
     /// Waiting longer than a crash takes is a mistake.
     #[error("a start jitter of {jitter:?} does not fit a ttl of {ttl:?}: it must not be longer")]

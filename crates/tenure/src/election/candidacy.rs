@@ -6,9 +6,9 @@ use crate::token::Token;
 
 use super::ElectionNews;
 
-/// Something that happened to a candidacy.
+/// Something that happened to a [`Candidacy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub enum Turn {
     /// The outlook changed.
     Sees(Outlook),
     /// A term began.
@@ -21,26 +21,43 @@ pub(super) enum Turn {
     Stopped,
 }
 
-/// One candidate for one role.
+/// Where one candidate for one role stands: a state machine that takes in what happened and says what is to be told.
+///
+/// ```
+/// use tenure::election::{Candidacy, Turn};
+/// use tenure::lease::Outlook;
+/// use tenure::{Standing, Token};
+///
+/// let mut candidacy = Candidacy::default();
+/// candidacy.step(Turn::Sees(Outlook::Asking));
+/// let told = candidacy.step(Turn::Leads(Token::new(42).ok_or("too large")?));
+/// let told: Vec<String> = told.into_iter().map(|(_, news)| news.to_string()).collect();
+/// assert_eq!(told, ["candidate → leader", "leadership acquired"]);
+/// assert_eq!(candidacy.standing(), Standing::Leader);
+/// # Ok::<(), &str>(())
+/// ```
 #[derive(Debug)]
-pub(super) struct Candidacy {
+pub struct Candidacy {
     standing: Standing,
     term: Option<Token>,
     /// What was last said to be wrong, so that it is said once.
     complaint: Option<String>,
 }
 
-impl Candidacy {
-    pub(super) fn new() -> Self {
+impl Default for Candidacy {
+    fn default() -> Self {
         Self { standing: Standing::Follower, term: None, complaint: None }
     }
+}
 
-    pub(super) fn standing(&self) -> Standing {
+impl Candidacy {
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
         self.standing
     }
 
     /// Takes in what happened and returns what is to be told, in order, each with the term that it is about.
-    pub(super) fn step(&mut self, turn: Turn) -> Vec<(Option<Token>, ElectionNews)> {
+    pub fn step(&mut self, turn: Turn) -> Vec<(Option<Token>, ElectionNews)> {
         let mut told = Vec::new();
         match turn {
             // While it leads there is nothing to be seen from behind.
@@ -118,7 +135,7 @@ mod tests {
 
     #[test]
     fn every_state_is_entered_and_told_before_what_it_means() {
-        let mut candidacy = Candidacy::new();
+        let mut candidacy = Candidacy::default();
         assert_eq!(words(candidacy.step(Turn::Sees(Outlook::Asking))), ["follower → candidate"]);
         assert_eq!(words(candidacy.step(behind())), ["candidate → follower"]);
         assert_eq!(words(candidacy.step(Turn::Sees(Outlook::Asking))), ["follower → candidate"]);
@@ -131,7 +148,7 @@ mod tests {
 
     #[test]
     fn nobody_leads_who_was_not_a_candidate() {
-        let mut candidacy = Candidacy::new();
+        let mut candidacy = Candidacy::default();
         candidacy.step(behind());
         let told = words(candidacy.step(Turn::Leads(token(7))));
         assert_eq!(told, ["follower → candidate", "candidate → leader 7", "leadership acquired 7"]);
@@ -139,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_once_and_everybody_is_a_follower() {
-        let mut candidacy = Candidacy::new();
+        let mut candidacy = Candidacy::default();
         candidacy.step(Turn::Sees(Outlook::Asking));
         let down = || Turn::Sees(Outlook::Waiting { why: Some("the store is down".to_owned()) });
         assert_eq!(words(candidacy.step(down())), ["candidate → follower", "election failed: the store is down"]);
@@ -151,7 +168,7 @@ mod tests {
     #[test]
     fn a_stop_ends_as_a_follower_whatever_it_was() {
         for leads in [false, true] {
-            let mut candidacy = Candidacy::new();
+            let mut candidacy = Candidacy::default();
             candidacy.step(Turn::Sees(Outlook::Asking));
             if leads {
                 candidacy.step(Turn::Leads(token(7)));

@@ -8,8 +8,10 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::ElectionError;
-use super::campaign::{Outcome, campaign};
+use super::campaign::{Ambition, Outcome, campaign};
+use super::running::Running;
 use super::{Election, ElectionEvent};
+use crate::lease::ReleaseReason;
 use crate::tenure::TermHandle;
 
 /// What [`lead`](super::ElectionBuilder::lead) gives: lead [until](Self::until) something happens.
@@ -49,18 +51,19 @@ impl<W> Lead<W> {
     {
         let Self { election, mut work } = self;
         let election = election?;
-        let (stop, stopped) = watch::channel(false);
-        let mut leading = pin!(campaign(election.0.office.clone(), stopped, &mut work));
+        let (stop, stopped) = watch::channel(None);
+        let running = Running::begin(&election.0.office, Ambition::EveryTerm);
+        let mut leading = pin!(campaign(running, stopped, &mut work));
         let outcome = tokio::select! {
             outcome = &mut leading => outcome,
             _ = shutdown => {
-                stop.send_replace(true);
+                stop.send_replace(Some(ReleaseReason::Shutdown));
                 leading.await
             }
         };
         match outcome {
             Outcome::Stopped => Ok(()),
-            Outcome::ShutDown => Err(LeadError::ShutDown),
+            Outcome::ShutDown | Outcome::NotElected(_) => Err(LeadError::ShutDown),
             Outcome::Failed(error) => Err(LeadError::Work(error)),
         }
     }

@@ -12,8 +12,11 @@
 mod builder;
 mod campaign;
 mod candidacy;
+mod candidates;
 mod lead;
+mod leadership;
 mod listeners;
+mod observer;
 mod once;
 mod pace;
 mod running;
@@ -28,18 +31,24 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use builder::{ElectionBuilder, ElectionError};
+pub use candidacy::{Candidacy, Turn};
+pub use candidates::Candidate;
 pub use lead::{Lead, LeadError};
+pub use leadership::Leadership;
 pub use listeners::Registration;
+pub use observer::{Observer, Seen};
 pub use once::{NotDone, install, installed};
+pub use pace::{Pace, Setback};
 pub(crate) use running::Elections;
+use running::Running;
 
 use crate::event::{Happening, Standing};
-use crate::lease::Ending;
+use crate::lease::{Ending, ReleaseReason};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{Ask, Reply, Request, StoreError};
 use crate::tenure::{Tenure, TermHandle};
 use crate::token::Token;
-use campaign::{Office, Outcome, campaign};
+use campaign::{Ambition, Office, Outcome, campaign};
 
 /// The record beside the lease that says more about the leader.
 const METADATA: &str = "leader";
@@ -63,9 +72,9 @@ const METADATA: &str = "leader";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Election(Arc<Candidate>);
+pub struct Election(Arc<Stand>);
 
-struct Candidate {
+struct Stand {
     office: Arc<Office>,
     campaign: Mutex<Option<Campaign>>,
 }
@@ -73,13 +82,13 @@ struct Candidate {
 /// A campaign under way, or the last one.
 #[derive(Clone)]
 struct Campaign {
-    stop: Arc<watch::Sender<bool>>,
+    stop: Arc<watch::Sender<Option<ReleaseReason>>>,
     done: watch::Receiver<bool>,
 }
 
 impl Campaign {
     fn is_under_way(&self) -> bool {
-        !*self.stop.borrow() && !*self.done.borrow() && self.done.has_changed().is_ok()
+        self.stop.borrow().is_none() && !*self.done.borrow() && self.done.has_changed().is_ok()
     }
 
     async fn over(mut self) {
@@ -90,7 +99,7 @@ impl Campaign {
 
 impl Election {
     fn new(office: Office) -> Self {
-        Self(Arc::new(Candidate { office: Arc::new(office), campaign: Mutex::default() }))
+        Self(Arc::new(Stand { office: Arc::new(office), campaign: Mutex::default() }))
     }
 
     /// Begins to campaign, beside the caller. Does nothing while it does so already; after a [stop](Self::stop) it begins
@@ -104,21 +113,19 @@ impl Election {
             return;
         }
         let before = slot.take();
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(None);
         let (end, done) = watch::channel(false);
-        let office = self.0.office.clone();
-        office.tenure.elections().add(&office);
+        let running = Running::begin(&self.0.office, Ambition::EveryTerm);
         tokio::spawn(async move {
             if let Some(before) = before {
                 before.over().await;
             }
             // There is no work: whoever asks or listens does it.
             let mut hold = |_: TermHandle| std::future::pending::<Result<(), Infallible>>();
-            match campaign(office.clone(), stopped, &mut hold).await {
-                Outcome::Stopped | Outcome::ShutDown => {}
+            match campaign(running, stopped, &mut hold).await {
+                Outcome::Stopped | Outcome::ShutDown | Outcome::NotElected(_) => {}
                 Outcome::Failed(never) => match never {},
             }
-            office.tenure.elections().remove(&office);
             end.send_replace(true);
         });
         *slot = Some(Campaign { stop: Arc::new(stop), done });
@@ -131,7 +138,7 @@ impl Election {
     pub async fn stop(&self) {
         let campaign = self.0.campaign.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(campaign) = campaign {
-            campaign.stop.send_replace(true);
+            campaign.stop.send_replace(Some(ReleaseReason::Shutdown));
             campaign.over().await;
         }
     }
@@ -170,12 +177,12 @@ impl Election {
 
     /// The lease that is the leadership.
     pub fn name(&self) -> &LeaseName {
-        &self.0.office.name
+        &self.0.office.bid.name
     }
 
     /// The role.
     pub fn role(&self) -> &str {
-        &self.0.office.role
+        &self.0.office.bid.role
     }
 
     /// Who leads, by the store's account.
@@ -186,7 +193,18 @@ impl Election {
     /// # Cancel safety
     /// Safe.
     pub async fn current_leader(&self) -> Result<Option<Leader>, StoreError> {
-        self.0.office.tenure.leader_of(&self.0.office.name).await
+        self.0.office.tenure.leader_of(&self.0.office.bid.name).await
+    }
+
+    /// Those who stand for this role, leading or not, by their heartbeats.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn candidates(&self) -> Result<Vec<Candidate>, StoreError> {
+        self.0.office.tenure.candidates(&self.0.office.bid.heartbeat.group).await
     }
 
     /// Waits until this candidate leads.
@@ -232,10 +250,10 @@ impl Election {
     }
 }
 
-impl Drop for Candidate {
+impl Drop for Stand {
     fn drop(&mut self) {
         if let Some(campaign) = self.campaign.get_mut().unwrap_or_else(PoisonError::into_inner) {
-            campaign.stop.send_replace(true);
+            campaign.stop.send_replace(Some(ReleaseReason::Shutdown));
         }
     }
 }
@@ -365,7 +383,13 @@ impl From<&ElectionNews> for Happening {
 impl Tenure {
     /// Sets up a candidacy for a role.
     pub fn election(&self, role: &str) -> ElectionBuilder {
-        ElectionBuilder::new(self.clone(), role)
+        ElectionBuilder::new(self.clone(), role, LeaseName::role(role))
+    }
+
+    /// Sets up a candidacy for a role whose lease has this name.
+    pub fn election_named(&self, name: LeaseName) -> ElectionBuilder {
+        let role = name.label().to_owned();
+        ElectionBuilder::new(self.clone(), &role, Ok(name))
     }
 
     /// Asks the leader of a role, or the holder of any lease, to step down: to this instance, or to anybody. The request is
@@ -417,7 +441,8 @@ impl Tenure {
     pub async fn leader_of(&self, role: &LeaseName) -> Result<Option<Leader>, StoreError> {
         let Some(held) = self.inspect(role).await?.held else { return Ok(None) };
         let published = self.read(role, METADATA).await?;
-        let metadata = published.filter(|record| Some(record.token) == held.token).map(|record| record.value);
+        let published = published.filter(|record| Some(record.token) == held.token).map(|record| record.value);
+        let metadata = published.filter(|metadata| !metadata.is_empty());
         Ok(Some(Leader { instance: held.by, token: held.token, remaining: held.remaining, metadata }))
     }
 }

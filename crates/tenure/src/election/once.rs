@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::builder::ElectionError;
 use crate::keeper::AcquireError;
-use crate::name::{InstanceId, LeaseName};
+use crate::name::InstanceId;
 use crate::store::StoreError;
 use crate::tenure::{Lost, Tenure};
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for Of<'_> {
 impl Tenure {
     /// Does something if this process leads the role, and nothing otherwise.
     ///
-    /// While an [`Election`](super::Election) of that role is started on this `Tenure`, it decides. Without one the leadership is
+    /// While an [`Election`](super::Election) of that role is started on this `Tenure`, or [led](super::ElectionBuilder::lead), it decides. Without one the leadership is
     /// asked for, kept while the work runs, and let go of: one at a time, but as often as anybody calls.
     ///
     /// ```
@@ -66,23 +66,23 @@ impl Tenure {
     /// # Cancel safety
     /// As safe as the work itself, which is dropped; the lease is let go of in the background.
     pub async fn as_leader_of<W: Future>(&self, role: &str, work: W) -> Result<W::Output, NotDone> {
-        if let Some(offices) = self.elections().running(role) {
+        if let Some(offices) = self.elections().deciding(role) {
             let leading = offices.iter().find_map(|office| office.term().filter(crate::TermHandle::is_valid));
             let term = leading.ok_or(NotDone::NotLeader { by: None })?;
             return Ok(term.run(work).await?);
         }
-        let name = LeaseName::role(role).map_err(ElectionError::from)?;
-        let term = self.lease_named(name).try_acquire().await.map_err(|error| match error {
+        let leadership = self.election(role).try_acquire().await.map_err(|error| match error {
             AcquireError::Held { by, .. } => NotDone::NotLeader { by: Some(by) },
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => NotDone::Store(error),
             AcquireError::ShutDown => NotDone::ShutDown,
             AcquireError::Name(error) => NotDone::Election(error.into()),
             AcquireError::Settings(error) => NotDone::Election(error.into()),
+            AcquireError::Election(error) => NotDone::Election(error),
             AcquireError::Closed { .. } | AcquireError::TimedOut { .. } => NotDone::NotLeader { by: None },
         })?;
-        let done = term.run(work).await;
+        let done = leadership.run(work).await;
         // A loss has been told by then.
-        let _ = term.release().await;
+        let _ = leadership.release().await;
         Ok(done?)
     }
 }

@@ -8,43 +8,57 @@ use crate::lease::LeaseSettings;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What became of a candidacy.
+/// What became of asking for an office.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Result {
+pub enum Setback {
     /// It could not even be asked for.
     NotAsked,
-    /// It led and gave the office up: others come first.
+    /// The candidate led and gave the office up: others come first.
     Resigned,
-    /// It led for so long, and lost the office.
-    Lost { after: Duration },
+    /// The candidate led for so long, and lost the office.
+    Lost {
+        /// How long it led.
+        after: Duration,
+    },
 }
 
-/// A candidate's setbacks in a row.
+/// How long a candidate waits before it asks again: nothing, unless it has had setbacks in a row.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::election::{Pace, Setback};
+/// use tenure::lease::LeaseSettings;
+///
+/// let (mut pace, settings) = (Pace::default(), LeaseSettings::default());
+/// let flapped = Setback::Lost { after: Duration::from_secs(1) };
+/// let pauses = [(); 4].map(|()| pace.pause(flapped, &settings, 1.0).as_secs());
+/// assert_eq!(pauses, [0, 4, 8, 16]);
+/// ```
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub struct Pace {
     setbacks: u32,
 }
 
 impl Pace {
     /// How long to wait. `chance` is between 0 and 1: candidates must not move in step.
-    pub(super) fn pause(&mut self, result: Result, settings: &LeaseSettings, chance: f64) -> Duration {
+    pub fn pause(&mut self, setback: Setback, settings: &LeaseSettings, chance: f64) -> Duration {
         let growing =
             |first: Duration, times: u32| first.saturating_mul(1 << times.min(10)).mul_f64(0.5 + 0.5 * chance);
-        match result {
-            Result::NotAsked => {
+        match setback {
+            Setback::NotAsked => {
                 self.setbacks = self.setbacks.saturating_add(1);
                 growing(FIRST_PAUSE, self.setbacks - 1).min(LONGEST_PAUSE)
             }
-            Result::Resigned => {
+            Setback::Resigned => {
                 self.setbacks = 0;
                 settings.renew_every()
             }
-            Result::Lost { after } if after >= settings.renew_every() => {
+            Setback::Lost { after } if after >= settings.renew_every() => {
                 self.setbacks = 0;
                 Duration::ZERO
             }
             // Somebody who keeps losing what it wins leaves it to others for a while.
-            Result::Lost { .. } => {
+            Setback::Lost { .. } => {
                 self.setbacks = self.setbacks.saturating_add(1);
                 match self.setbacks {
                     1 => Duration::ZERO,
@@ -62,7 +76,7 @@ mod tests {
     #[test]
     fn whoever_keeps_losing_what_it_wins_leaves_it_to_others() {
         let (settings, mut pace) = (LeaseSettings::default(), Pace::default());
-        let mut lost = |after: u64| pace.pause(Result::Lost { after: Duration::from_secs(after) }, &settings, 1.0);
+        let mut lost = |after: u64| pace.pause(Setback::Lost { after: Duration::from_secs(after) }, &settings, 1.0);
         assert_eq!(lost(60), Duration::ZERO, "an honest loss costs nothing");
         let pauses: Vec<u64> = (0..6).map(|_| lost(1).as_secs()).collect();
         assert_eq!(pauses, [0, 4, 8, 16, 30, 30]);
@@ -73,13 +87,13 @@ mod tests {
     #[test]
     fn what_cannot_be_asked_for_is_asked_for_less_and_less() {
         let (settings, mut pace) = (LeaseSettings::default(), Pace::default());
-        let pauses: Vec<u64> = (0..6).map(|_| pace.pause(Result::NotAsked, &settings, 1.0).as_secs()).collect();
+        let pauses: Vec<u64> = (0..6).map(|_| pace.pause(Setback::NotAsked, &settings, 1.0).as_secs()).collect();
         assert_eq!(pauses, [2, 4, 8, 16, 30, 30]);
         assert!(
-            pace.pause(Result::NotAsked, &settings, 0.0) >= Duration::from_secs(15),
+            pace.pause(Setback::NotAsked, &settings, 0.0) >= Duration::from_secs(15),
             "not in step, and not at once"
         );
-        assert_eq!(pace.pause(Result::Resigned, &settings, 1.0), settings.renew_every());
-        assert_eq!(pace.pause(Result::NotAsked, &settings, 1.0).as_secs(), 2);
+        assert_eq!(pace.pause(Setback::Resigned, &settings, 1.0), settings.renew_every());
+        assert_eq!(pace.pause(Setback::NotAsked, &settings, 1.0).as_secs(), 2);
     }
 }

@@ -10,12 +10,14 @@
 //! | `thread.rs` | the loop around it |
 //! | `link.rs` | the connection and the subscription, made and replaced beside the loop |
 //! | `alarm.rs` | a timer that counts suspend |
+//! | `observers.rs` | who looks at a lease without wanting it |
 //! | `shared.rs` | what a holder sees of its term without asking |
 //! | `outlet.rs` | where events go |
 
 mod alarm;
 mod link;
 mod notes;
+mod observers;
 mod outlet;
 mod roster;
 mod shared;
@@ -25,20 +27,21 @@ mod thread;
 mod timers;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub(crate) use outlet::{Listener, Outlet};
 pub(crate) use shared::{Shared, Start};
 pub(crate) use thread::{Plan, start};
 
+use crate::election::ElectionError;
 use crate::event::Event;
 use crate::lease::{LeaseSettings, Outlook, ReleaseReason, SettingsError, Wish};
-use crate::name::{InstanceId, LeaseName, NameError};
+use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{ErrorKind, Outcome, Request, StoreError};
 use crate::tenure::TermHandle;
 
@@ -82,6 +85,17 @@ pub(crate) struct Claim {
     pub(crate) reply: oneshot::Sender<Result<Granted, AcquireError>>,
     /// Who wants to know how it goes meanwhile.
     pub(crate) onlooker: Option<Onlooker>,
+    /// Sent with every claim and every renewal.
+    pub(crate) heartbeat: Option<Arc<Heartbeat>>,
+}
+
+/// What a candidate says about itself.
+#[derive(Debug)]
+pub(crate) struct Heartbeat {
+    pub(crate) group: Group,
+    /// For how long it may be believed.
+    pub(crate) ttl: Duration,
+    pub(crate) record: Vec<u8>,
 }
 
 /// Somebody who is told whenever the outlook of a claim changes.
@@ -167,6 +181,8 @@ pub(crate) enum Command {
     WorkEnded(LeaseId),
     Progress(LeaseId),
     Ask(Question),
+    /// Somebody who looks at a lease wants to know when to look again.
+    Observe(LeaseName, Weak<Notify>),
     /// Something to be told to whoever hears events.
     Tell(Event),
     ShutDown,
@@ -259,6 +275,9 @@ pub enum AcquireError {
     /// The settings do not fit together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The election cannot be held like this.
+    #[error(transparent)]
+    Election(#[from] ElectionError),
     /// This [`Tenure`](crate::Tenure) was shut down.
     #[error("tenure was shut down")]
     ShutDown,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::notes::Notes;
+use super::observers::Observers;
 use super::shared::Shared;
 use super::slots::{Entry, Slots};
 use super::spent::Spent;
 use super::timers::Timers;
-use super::{AcquireError, Claim, Granted, LeaseId, Mode, Question, Ticket};
+use super::{AcquireError, Claim, Granted, Heartbeat, LeaseId, Mode, Question, Ticket};
 use crate::event::{Event, Happening};
 use crate::lease::{Action, Attempt, Ending, Input, Lease, LeaseSettings, Outlook, Permission, ReleaseReason, Wish};
 use crate::name::{InstanceId, LeaseName};
@@ -53,7 +54,7 @@ pub(super) enum Tag {
     /// The same, of a result of this term's.
     Publication(Box<Holding>, tokio::sync::oneshot::Sender<Outcome>),
     /// Nobody waits for it.
-    Note,
+    Nobody,
 }
 
 pub(super) struct Roster {
@@ -67,6 +68,7 @@ pub(super) struct Roster {
     limits: Timers<Ticket>,
     spent: Spent,
     notes: Notes,
+    pub(super) observers: Observers,
     online: bool,
     /// Why there is no connection, once that is known.
     trouble: Option<StoreError>,
@@ -102,6 +104,7 @@ impl Roster {
             limits: Timers::new(),
             spent: Spent::new(),
             notes: Notes::default(),
+            observers: Observers::default(),
             online: false,
             trouble: None,
             server_offset: 0,
@@ -229,10 +232,14 @@ impl Roster {
     pub(super) fn shut_down(&mut self, now: Now) {
         self.refuse_lines(&AcquireError::ShutDown);
         for id in self.leases.ids() {
-            if let Some(claim) = self.entry(id).and_then(|entry| entry.claim.take()) {
+            let Some(entry) = self.entry(id) else { continue };
+            let (claim, heartbeat) = (entry.claim.take(), entry.heartbeat.take());
+            if let Some(claim) = claim {
                 self.tickets.remove(&claim.ticket);
                 claim.refuse(AcquireError::ShutDown);
             }
+            let instance = self.instance.clone();
+            self.say(now.moment, heartbeat.map(|beat| Request::Leave { group: beat.group.clone(), instance }));
             self.wish(now, id, Wish::Release(ReleaseReason::Shutdown));
         }
     }
@@ -241,6 +248,7 @@ impl Roster {
 
     pub(super) fn connection_lost(&mut self, now: Now, why: &str) {
         if std::mem::replace(&mut self.online, false) {
+            self.observers.tell_all();
             // What was not sent yet will not be.
             let unsent = std::mem::take(&mut self.outbox);
             let lost = StoreError::new(ErrorKind::Unreachable, format!("{why}, before the lease was granted"));
@@ -263,6 +271,7 @@ impl Roster {
     pub(super) fn entered(&mut self, now: Now, continuity: Continuity) {
         self.online = true;
         self.trouble = None;
+        self.observers.tell_all();
         for id in self.leases.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
@@ -299,7 +308,7 @@ impl Roster {
             }
         }
         match tag {
-            Tag::Note => {}
+            Tag::Nobody => {}
             Tag::User(reply) => drop(reply.send(outcome)),
             Tag::Publication(holding, reply) => {
                 if let Outcome::Answered(Reply::Refused(refusal)) = &outcome {
@@ -328,14 +337,12 @@ impl Roster {
         if self.memory.as_ref().is_some_and(|memory| memory.is_outdated_by(&announcement)) {
             return true;
         }
-        let (Announcement::Released { name, .. }
-        | Announcement::HandedOver { name, .. }
-        | Announcement::Revoked { name, .. }
-        | Announcement::Asked { name, .. }) = &announcement
-        else {
-            return false;
-        };
-        if let Some(id) = self.leases.find(name) {
+        let Some(name) = announcement.lease() else { return false };
+        self.observers.tell(name);
+        // What was published says nothing about who may act.
+        if !matches!(announcement, Announcement::Published { .. })
+            && let Some(id) = self.leases.find(name)
+        {
             self.step(now, id, Input::Announced(announcement));
         }
         false
@@ -343,6 +350,7 @@ impl Roster {
 
     /// Announcements may have been missed.
     pub(super) fn look_again(&mut self, now: Now) {
+        self.observers.tell_all();
         for id in self.leases.ids() {
             if self.entry(id).is_some_and(|entry| entry.claim.is_some()) {
                 self.step(now, id, Input::LookAgain);
@@ -392,9 +400,17 @@ impl Roster {
     }
 
     fn send(&mut self, now: Moment, notes: Vec<TermNote>) {
+        self.say(now, notes.into_iter().map(Request::Note));
+    }
+
+    /// Sends what nobody waits for, if it can be sent now.
+    fn say(&mut self, now: Moment, requests: impl IntoIterator<Item = Request>) {
+        if !self.online {
+            return;
+        }
         let give_up_at = now + LeaseSettings::default().attempt_timeout();
-        let notes = notes.into_iter();
-        self.outbox.extend(notes.map(|note| Outgoing { request: Request::Note(note), give_up_at, tag: Tag::Note }));
+        let outgoing = |request| Outgoing { request, give_up_at, tag: Tag::Nobody };
+        self.outbox.extend(requests.into_iter().map(outgoing));
     }
 
     // How leases are driven.
@@ -405,11 +421,13 @@ impl Roster {
         let spent = self.spent.take(&name);
         let lease = Lease::new(name.clone(), self.instance.clone(), settings.clone(), fastrand::u64(..)).after(spent);
         let shared = Arc::new(Shared::new(name, settings, claim.door.clone()));
+        let heartbeat = claim.heartbeat.clone();
         let ticket = claim.ticket;
         let entry = Entry {
             lease,
             shared: shared.clone(),
             claim: Some(Box::new(claim)),
+            heartbeat,
             wished: None,
             queued: Moment::END,
             demoted: Moment::END,
@@ -442,12 +460,14 @@ impl Roster {
             for action in actions {
                 match action {
                     Action::Send { attempt, request, give_up_at } => {
+                        let beat = self.heartbeat_with(id, &request);
                         self.outbox.push(Outgoing { request, give_up_at, tag: Tag::Lease(id, attempt) });
+                        self.outbox.extend(beat.map(|request| Outgoing { request, give_up_at, tag: Tag::Nobody }));
                     }
                     Action::Enter => self.wants_entry = true,
                     Action::Wake { at, .. } => self.arm(id, at),
                     Action::Permit(permission) => next = self.permit(now, id, permission).or(next),
-                    Action::Tell(event) => self.tell(id, event),
+                    Action::Tell(event) => self.tell(now, id, event),
                     Action::Deadline(_) => {}
                 }
             }
@@ -476,8 +496,11 @@ impl Roster {
         self.held += 1;
         let Some(entry) = self.entry(id) else { return };
         let (name, token) = (entry.lease.name().clone(), entry.shared.token());
+        let group = entry.heartbeat.as_ref().map(|heartbeat| heartbeat.group.clone());
         let from = self.server_time(now.moment);
         let holder = self.instance.clone();
+        // Whoever is listed and does not live is forgotten with it.
+        self.say(now.moment, group.map(|group| Request::Members { group }));
         self.notes.add(now.moment, TermNote { name, token, holder, from, demoted: None, released: None, ending: None });
     }
 
@@ -508,15 +531,30 @@ impl Roster {
         None
     }
 
-    fn tell(&mut self, id: LeaseId, event: Event) {
+    fn tell(&mut self, now: Now, id: LeaseId, event: Event) {
         if let Some(entry) = self.entry(id) {
             match &event.what {
                 Happening::Lost(loss) => entry.shared.explain(Ending::Lost(loss.clone())),
                 Happening::Released(reason) => entry.shared.explain(Ending::Released(*reason)),
+                // Its heartbeat would outlive it. Should it live after all, it beats again.
+                Happening::TakenOver { owner } => {
+                    let group = entry.heartbeat.as_ref().map(|heartbeat| heartbeat.group.clone());
+                    self.say(now.moment, group.map(|group| Request::Leave { group, instance: owner.clone() }));
+                }
                 _ => {}
             }
         }
         self.events.push(event);
+    }
+
+    /// The heartbeat that goes with a request, if one does.
+    fn heartbeat_with(&self, id: LeaseId, request: &Request) -> Option<Request> {
+        if !matches!(request, Request::Acquire { .. } | Request::TakeOver { .. } | Request::Renew { .. }) {
+            return None;
+        }
+        let Heartbeat { group, ttl, record } = self.leases.peek(id)?.heartbeat.as_deref()?;
+        let (group, ttl, record) = (group.clone(), *ttl, record.clone());
+        Some(Request::Beat { group, instance: self.instance.clone(), ttl, record })
     }
 
     fn publication_refused(&mut self, holding: &Holding, refusal: &Refusal) {

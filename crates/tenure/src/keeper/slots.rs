@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 
 use super::shared::Shared;
-use super::{Claim, LeaseId};
+use super::{Claim, Heartbeat, LeaseId};
 use crate::lease::{Ending, Lease, Loss, ReleaseReason};
 use crate::name::LeaseName;
 use crate::time::Moment;
@@ -17,6 +17,8 @@ pub(super) struct Entry {
     pub(super) shared: Arc<Shared>,
     /// Until the lease is granted and work may start: who waits for it.
     pub(super) claim: Option<Box<Claim>>,
+    /// Sent with every claim and every renewal.
+    pub(super) heartbeat: Option<Arc<Heartbeat>>,
     /// Why somebody wished to let go of it.
     pub(super) wished: Option<ReleaseReason>,
     /// The one wake-up in the queue that counts.
@@ -68,6 +70,11 @@ impl Slots {
         let (slots, hasher) = (&self.slots, &self.hasher);
         self.by_name.insert_unique(hash, id, |id| name_of(slots, *id).map_or(0, |name| hasher.hash_one(name)));
         id
+    }
+
+    pub(super) fn peek(&self, id: LeaseId) -> Option<&Entry> {
+        let slot = self.slots.get(id.index())?;
+        if slot.generation == id.generation() { slot.entry.as_ref() } else { None }
     }
 
     pub(super) fn get(&mut self, id: LeaseId) -> Option<&mut Entry> {

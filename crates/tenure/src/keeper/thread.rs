@@ -191,6 +191,7 @@ impl Keeper {
             Command::WorkEnded(id) => self.roster.work_ended(now, id),
             Command::Progress(id) => self.roster.progress(now, id),
             Command::Ask(question) => self.roster.ask(now, question),
+            Command::Observe(name, observer) => self.roster.observers.add(name, observer),
             Command::Tell(event) => self.roster.events.push(event),
             Command::ShutDown => {
                 self.ending.get_or_insert(Ending { until: None });

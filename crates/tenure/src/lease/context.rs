@@ -12,9 +12,6 @@ use crate::store::{Claim, Holding, Request};
 use crate::time::Moment;
 use crate::token::{Nonce, Token};
 
-/// The longest random delay where the end of somebody's lease is awaited.
-const EXPIRY_JITTER: Duration = Duration::from_millis(25);
-
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) name: LeaseName,
@@ -102,8 +99,14 @@ impl Context {
         span.mul_f64(0.5 + 0.5 * self.rng.f64())
     }
 
+    /// When to ask for what has fallen free: after those who come first.
+    pub(super) fn behind_others(&self, free_at: Moment) -> Moment {
+        free_at + self.settings.hold_back()
+    }
+
     /// Just after somebody's lease has ended.
     pub(super) fn after_expiry(&mut self, remaining: Duration) -> Duration {
-        remaining.saturating_add(Duration::from_millis(1) + EXPIRY_JITTER.mul_f64(self.rng.f64() * 0.9))
+        let jitter = self.settings.expiry_jitter().mul_f64(self.rng.f64() * 0.9);
+        remaining.saturating_add(Duration::from_millis(1) + jitter + self.settings.hold_back())
     }
 }

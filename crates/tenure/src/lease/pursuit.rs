@@ -17,7 +17,8 @@ use crate::token::{Nonce, Token};
 pub(super) struct Pursuit {
     nonce: Nonce,
     asking: Option<InFlight>,
-    next_at: Moment,
+    /// `None` before the first look at a clock.
+    next_at: Option<Moment>,
     /// Whether the store may have granted something that we do not know of.
     unsure: bool,
     failures: u32,
@@ -57,7 +58,7 @@ impl Pursuit {
         Self {
             nonce,
             asking: None,
-            next_at: Moment::ZERO,
+            next_at: None,
             unsure: false,
             failures: 0,
             obstacle: Obstacle::NotAsked,
@@ -88,7 +89,7 @@ impl Pursuit {
     pub(super) fn next_wake(&self, ctx: &Context) -> Option<Moment> {
         match &self.asking {
             Some(in_flight) => Some(ctx.give_up_at(in_flight)),
-            None if ctx.online => Some(self.next_at),
+            None if ctx.online => Some(self.next_at.unwrap_or(Moment::ZERO)),
             None => None,
         }
     }
@@ -102,7 +103,7 @@ impl Pursuit {
                 match reply {
                     Reply::Granted(grant) => match self.begin(clocks, sent, &grant, ctx) {
                         Some(term) => return Phase::Holding(term),
-                        None => self.next_at = now,
+                        None => self.next_at = Some(now),
                     },
                     other => self.refused(clocks, sent, other, ctx),
                 }
@@ -112,7 +113,7 @@ impl Pursuit {
                 self.failures += 1;
                 let patience =
                     if error.is_retryable() { ctx.backoff(self.failures) } else { ctx.settings.renew_every() };
-                self.next_at = now + patience;
+                self.next_at = Some(now + patience);
                 self.failed(error.to_string(), ctx);
             }
             Input::Unknown { attempt, error } if self.is_asking(attempt) => {
@@ -123,10 +124,10 @@ impl Pursuit {
                 self.failures += 1;
                 // Once at once, then with growing pauses: a store that can be entered may still fail every claim.
                 let again = self.failures > 1;
-                self.next_at = if again { now + ctx.backoff(self.failures) } else { now };
+                self.next_at = Some(if again { now + ctx.backoff(self.failures) } else { now });
             }
-            Input::Entered(_) if self.failures == 0 => self.next_at = now,
-            Input::LookAgain => self.look_again(now),
+            Input::Entered(_) if self.failures == 0 => self.next_at = Some(ctx.behind_others(now)),
+            Input::LookAgain => self.look_again(ctx.behind_others(now)),
             Input::Announced(announcement) => self.heard(clocks, announcement, ctx),
             _ => {}
         }
@@ -144,7 +145,8 @@ impl Pursuit {
             let limit = ctx.settings.attempt_timeout();
             self.lost_sight(now, format!("no answer within {limit:?}"), ctx);
         }
-        if self.asking.is_none() && ctx.online && now >= self.next_at {
+        let next_at = *self.next_at.get_or_insert(ctx.behind_others(now));
+        if self.asking.is_none() && ctx.online && now >= next_at {
             self.vacant |= match &self.obstacle {
                 Obstacle::Somebody(rival) => clocks.steady >= rival.earliest_end,
                 Obstacle::NotAsked | Obstacle::Closed | Obstacle::Error => true,
@@ -168,9 +170,9 @@ impl Pursuit {
     }
 
     /// Something may have changed: ask now, or once more if the question is already on its way.
-    fn look_again(&mut self, now: Moment) {
+    fn look_again(&mut self, at: Moment) {
         self.heard_since = true;
-        self.next_at = now;
+        self.next_at = Some(self.next_at.map_or(at, |already| already.min(at)));
     }
 
     /// The lease is ours, unless the good news came too late to be true.
@@ -221,7 +223,7 @@ impl Pursuit {
         match reply {
             Reply::Held(held) => self.held(clocks, sent, held, ctx),
             Reply::Closed { remaining } => {
-                self.next_at = now + ctx.after_expiry(remaining);
+                self.next_at = Some(now + ctx.after_expiry(remaining));
                 if self.obstacle != Obstacle::Closed {
                     self.obstacle = Obstacle::Closed;
                     let error = format!(
@@ -238,10 +240,10 @@ impl Pursuit {
             Reply::TermOver => {
                 self.nonce = Nonce::new(ctx.rng.u128(..));
                 self.unsure = false;
-                self.next_at = now;
+                self.next_at = Some(now);
             }
             other => {
-                self.next_at = now + ctx.settings.renew_every();
+                self.next_at = Some(now + ctx.settings.renew_every());
                 let error = match other {
                     Reply::TokensExhausted => "the store has no larger token left".to_owned(),
                     other => format!("the store gave an answer to another question: {other:?}"),
@@ -270,20 +272,21 @@ impl Pursuit {
             latest_end: clocks.steady + remaining.saturating_add(error.of(remaining)),
             stale_at,
         };
-        self.next_at = now + ctx.after_expiry(remaining);
+        let mut next_at = now + ctx.after_expiry(remaining);
         if ctx.planted.has(Flaw::WaitsToBeTold) {
-            self.next_at = Moment::END;
+            next_at = Moment::END;
         }
         if let Some(at) = stale_at {
-            self.next_at = self.next_at.min(at);
+            next_at = next_at.min(ctx.behind_others(at));
         }
         if let Some(interval) = ctx.settings.look_every() {
-            self.next_at = self.next_at.min(now + ctx.shortened(interval));
+            next_at = next_at.min(now + ctx.shortened(interval));
         }
         // Something was announced while we were asking, and our question may have come first.
         if self.heard_since {
-            self.next_at = now;
+            next_at = ctx.behind_others(now);
         }
+        self.next_at = Some(next_at);
         let news = match &self.obstacle {
             Obstacle::Somebody(before) => before.owner != rival.owner,
             _ => true,
@@ -306,7 +309,7 @@ impl Pursuit {
                     rival.earliest_end = clocks.steady;
                 }
                 self.vacant = true;
-                self.look_again(clocks.moment);
+                self.look_again(ctx.behind_others(clocks.moment));
             }
             // To us it is an offer; to others it means that the lease has another end than the one we wait for.
             Announcement::HandedOver { name, .. } if name == ctx.name => self.look_again(clocks.moment),
@@ -318,7 +321,7 @@ impl Pursuit {
         self.asking = None;
         self.unsure = true;
         self.failures += 1;
-        self.next_at = now + ctx.backoff(self.failures);
+        self.next_at = Some(now + ctx.backoff(self.failures));
         self.failed(error, ctx);
     }
 

@@ -39,6 +39,8 @@ pub struct LeaseSettings {
     stall_after: Option<Duration>,
     take_over_after: Option<Duration>,
     look_every: Option<Duration>,
+    hold_back: Duration,
+    expiry_jitter: Duration,
     clock_error: ClockError,
 }
 
@@ -88,6 +90,16 @@ impl LeaseSettings {
         self.look_every
     }
 
+    /// How long others go first when the lease falls free.
+    pub fn hold_back(&self) -> Duration {
+        self.hold_back
+    }
+
+    /// The longest random delay where the end of somebody's lease is awaited.
+    pub fn expiry_jitter(&self) -> Duration {
+        self.expiry_jitter
+    }
+
     /// ρ: the difference in clock rates that deadlines allow for.
     pub fn clock_error(&self) -> ClockError {
         self.clock_error
@@ -117,6 +129,8 @@ pub struct LeaseSettingsBuilder {
     stall_after: Option<Duration>,
     take_over_after: Option<Duration>,
     look_every: Option<Duration>,
+    hold_back: Duration,
+    expiry_jitter: Duration,
     clock_error: ClockError,
 }
 
@@ -131,6 +145,8 @@ impl Default for LeaseSettingsBuilder {
             stall_after: None,
             take_over_after: None,
             look_every: None,
+            hold_back: Duration::ZERO,
+            expiry_jitter: Duration::from_millis(25),
             clock_error: ClockError::default(),
         }
     }
@@ -190,6 +206,20 @@ impl LeaseSettingsBuilder {
         self
     }
 
+    /// While waiting, let others go first: ask this much later than one could when the lease falls free. Nothing by default, and
+    /// at most a ttl.
+    pub fn hold_back(mut self, span: Duration) -> Self {
+        self.hold_back = span;
+        self
+    }
+
+    /// While waiting for somebody's lease to run out, ask up to this much later, by chance, so that waiters do not all ask
+    /// at once. 25 ms by default, and at most a ttl.
+    pub fn expiry_jitter(mut self, longest: Duration) -> Self {
+        self.expiry_jitter = longest;
+        self
+    }
+
     /// ρ, one percent by default.
     pub fn clock_error(mut self, error: ClockError) -> Self {
         self.clock_error = error;
@@ -228,6 +258,11 @@ impl LeaseSettingsBuilder {
         if let Some(look) = settings.look_every.filter(|look| *look < attempt) {
             return Err(SettingsError::LookEvery { look, attempt });
         }
+        for (what, delay) in [("hold_back", settings.hold_back), ("expiry_jitter", settings.expiry_jitter)] {
+            if delay > settings.ttl {
+                return Err(SettingsError::Delay { what, delay, ttl: settings.ttl });
+            }
+        }
         for (what, limit) in [("stall_after", settings.stall_after), ("take_over_after", settings.take_over_after)] {
             if let Some(limit) = limit.filter(|limit| *limit < interval) {
                 return Err(SettingsError::ProgressLimit { what, limit, interval });
@@ -249,6 +284,8 @@ impl LeaseSettingsBuilder {
             stall_after: self.stall_after,
             take_over_after: self.take_over_after,
             look_every: self.look_every,
+            hold_back: self.hold_back,
+            expiry_jitter: self.expiry_jitter,
             clock_error: self.clock_error,
         }
     }
@@ -302,6 +339,16 @@ pub enum SettingsError {
         /// What two attempts need.
         needed: Duration,
     },
+    /// Waiting longer than a crash takes is a mistake.
+    #[error("{what} of {delay:?} does not fit a ttl of {ttl:?}: it must not be longer")]
+    Delay {
+        /// Which setting.
+        what: &'static str,
+        /// Its value.
+        delay: Duration,
+        /// The ttl.
+        ttl: Duration,
+    },
     /// Progress is reported with renewals, so it cannot be asked for more often.
     #[error("{what} of {limit:?} is shorter than the renewal interval of {interval:?}, with which progress travels")]
     ProgressLimit {
@@ -348,6 +395,8 @@ mod tests {
             (base.renew_every(Duration::MAX), "attempt"),
             (base.stall_after(ms(2_999)), "stall_after of 2.999s"),
             (base.take_over_after(ms(10)), "take_over_after of 10ms"),
+            (base.hold_back(ms(9_001)), "hold_back of 9.001s"),
+            (base.expiry_jitter(ms(10_000)), "expiry_jitter of 10s"),
         ];
         for (builder, expected) in cases {
             let message = builder.build().unwrap_err().to_string();

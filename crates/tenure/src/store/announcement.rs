@@ -77,6 +77,18 @@ pub enum Announcement {
 }
 
 impl Announcement {
+    /// The lease that it is about, if it is about one.
+    pub fn lease(&self) -> Option<&LeaseName> {
+        match self {
+            Self::Released { name, .. }
+            | Self::HandedOver { name, .. }
+            | Self::Revoked { name, .. }
+            | Self::Asked { name, .. }
+            | Self::Published { name, .. } => Some(name),
+            Self::GenerationMinted { .. } | Self::Joined { .. } | Self::Left { .. } | Self::IndexChanged { .. } => None,
+        }
+    }
+
     /// One line of text, which [`decode`](Self::decode) reads. Free text stands last, so that it may be anything.
     pub fn encode(&self) -> String {
         match self {

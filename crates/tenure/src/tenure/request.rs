@@ -1,11 +1,12 @@
 //! Asking for a lease.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::{Tenure, Term};
-use crate::keeper::{AcquireError, Claim, Command, Door, Granted, Mode, Onlooker, Ticket};
+use crate::keeper::{AcquireError, Claim, Command, Door, Granted, Heartbeat, Mode, Onlooker, Ticket};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder};
 use crate::name::{LeaseName, NameError};
 
@@ -85,14 +86,17 @@ impl LeaseRequest {
     /// # Cancel safety
     /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
     pub async fn acquire(self) -> Result<Term, AcquireError> {
-        let limit = self.limit;
-        self.claim(Mode::Wait, limit, None).await
+        self.claim(Mode::Wait, None, None).await
     }
 
-    /// The same, with somebody who is told how it goes meanwhile.
-    pub(crate) async fn acquire_before(self, onlooker: Onlooker) -> Result<Term, AcquireError> {
-        let limit = self.limit;
-        self.claim(Mode::Wait, limit, Some(onlooker)).await
+    /// The same for a candidate, which is told how it goes meanwhile and beats all the while.
+    pub(crate) async fn campaign(
+        self,
+        mode: Mode,
+        onlooker: Onlooker,
+        heartbeat: Arc<Heartbeat>,
+    ) -> Result<Term, AcquireError> {
+        self.claim(mode, Some(onlooker), Some(heartbeat)).await
     }
 
     /// Acquires the lease if it is free.
@@ -104,15 +108,14 @@ impl LeaseRequest {
     /// # Cancel safety
     /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
     pub async fn try_acquire(self) -> Result<Term, AcquireError> {
-        let limit = self.limit;
-        self.claim(Mode::Try, limit, None).await
+        self.claim(Mode::Try, None, None).await
     }
 
     async fn claim(
         self,
         mode: Mode,
-        limit: Option<Duration>,
         onlooker: Option<Onlooker>,
+        heartbeat: Option<Arc<Heartbeat>>,
     ) -> Result<Term, AcquireError> {
         let name = self.name?;
         let settings = match self.checked {
@@ -122,7 +125,7 @@ impl LeaseRequest {
         let settings = self.tenure.share(settings);
         // Whoever only tries waits no longer than an answer and a new connection may take.
         let patience = (settings.attempt_timeout() * 2).max(Duration::from_secs(1));
-        let limit = if mode == Mode::Try { Some(limit.unwrap_or(patience)) } else { limit };
+        let limit = if mode == Mode::Try { Some(self.limit.unwrap_or(patience)) } else { self.limit };
         let door = self.tenure.door().clone();
         if door.is_forked() {
             return Err(AcquireError::ShutDown);
@@ -130,7 +133,8 @@ impl LeaseRequest {
         let (reply, answer) = oneshot::channel();
         let ticket = door.ticket();
         let mut waiting = Waiting { door: &door, ticket, waits: true };
-        door.tell(Command::Acquire(Claim { ticket, name, settings, mode, limit, door: door.clone(), reply, onlooker }));
+        let claim = Claim { ticket, name, settings, mode, limit, door: door.clone(), reply, onlooker, heartbeat };
+        door.tell(Command::Acquire(claim));
         let answer: Result<Granted, AcquireError> = answer.await.unwrap_or(Err(AcquireError::ShutDown));
         waiting.waits = false;
         answer.map(Term::new)

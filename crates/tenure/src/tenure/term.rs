@@ -51,10 +51,7 @@ impl Term {
         self.0.reason = reason;
         drop(self);
         handle.over().await;
-        match handle.0.ending() {
-            Some(Ending::Lost(_)) | None => Err(handle.lost_now()),
-            Some(_) => Ok(()),
-        }
+        handle.let_go_of()
     }
 }
 
@@ -250,6 +247,14 @@ impl TermHandle {
                 return;
             }
             changed.await;
+        }
+    }
+
+    /// Whether a term that is over was let go of, and not lost.
+    pub(crate) fn let_go_of(&self) -> Result<(), Lost> {
+        match self.0.ending() {
+            Some(Ending::Lost(_)) | None => Err(self.lost_now()),
+            Some(_) => Ok(()),
         }
     }
 

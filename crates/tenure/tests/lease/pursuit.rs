@@ -430,3 +430,22 @@ fn what_can_be_hoped_for_is_known_at_every_step() {
     rig.reply(rig.granted(52));
     assert_eq!(rig.lease.outlook(), None, "it is ours");
 }
+
+#[test]
+fn whoever_holds_back_lets_others_go_first_and_takes_up_an_offer_at_once() {
+    let settings = LeaseSettings::builder().hold_back(ms(700)).build().unwrap();
+    let mut rig = Rig::with(settings);
+    assert!(rig.requests().is_empty(), "not at once");
+    assert_eq!(rig.until_sent(1_000), 700);
+    rig.reply(rig.held(50, ms(10_000)));
+    rig.take();
+
+    rig.input(Input::Announced(Announcement::Released { name: name(), token: token(50) }));
+    assert!(rig.requests().is_empty(), "others are told, too");
+    assert_eq!(rig.until_sent(5_000), 1_400);
+    rig.reply(rig.held(50, ms(10_000)));
+    rig.take();
+
+    rig.input(Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: me() }));
+    assert_eq!(rig.requests().len(), 1, "an offer is not for others");
+}

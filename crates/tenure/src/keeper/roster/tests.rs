@@ -79,7 +79,8 @@ impl Desk {
         let (reply, answer) = oneshot::channel();
         let (ticket, name) = (self.door.ticket(), LeaseName::lease(name).unwrap());
         let settings = Arc::new(LeaseSettings::default());
-        let claim = Claim { ticket, name, settings, mode, limit, door: self.door.clone(), reply, onlooker: None };
+        let (door, onlooker, heartbeat) = (self.door.clone(), None, None);
+        let claim = Claim { ticket, name, settings, mode, limit, door, reply, onlooker, heartbeat };
         self.roster.acquire(self.read(), claim);
         (ticket, answer)
     }

@@ -1,0 +1,86 @@
+//! Who stands for a role: what candidates say about themselves with their heartbeats.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::keeper::Heartbeat;
+use crate::name::{Group, InstanceId};
+use crate::store::{Member, Reply, Request, StoreError};
+use crate::tenure::Tenure;
+
+/// A heartbeat outlives the lease by this much, so that whoever has just been replaced is still listed.
+const BEYOND_THE_LEASE: Duration = Duration::from_secs(5);
+
+/// Somebody who stands for a role, leading or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its [priority](super::ElectionBuilder::priority). `None` for a program that is not Tenure's.
+    pub priority: Option<u8>,
+    /// What it would publish as leader.
+    pub metadata: Option<Vec<u8>>,
+    /// How long it is listed without another heartbeat.
+    pub remaining: Duration,
+}
+
+impl Candidate {
+    fn read(member: Member) -> Self {
+        let (priority, metadata) = decode(&member.record).map_or((None, None), |(priority, rest)| (Some(priority), rest));
+        Self { instance: member.instance, priority, metadata, remaining: member.remaining }
+    }
+}
+
+/// What a candidate sends with everything that it asks.
+pub(super) fn heartbeat(group: Group, ttl: Duration, priority: u8, metadata: Option<&[u8]>) -> Arc<Heartbeat> {
+    Arc::new(Heartbeat { group, ttl: ttl + BEYOND_THE_LEASE, record: encode(priority, metadata) })
+}
+
+/// The priority, and after a space the metadata.
+fn encode(priority: u8, metadata: Option<&[u8]>) -> Vec<u8> {
+    let mut record = priority.to_string().into_bytes();
+    if let Some(metadata) = metadata {
+        record.push(b' ');
+        record.extend_from_slice(metadata);
+    }
+    record
+}
+
+fn decode(record: &[u8]) -> Option<(u8, Option<Vec<u8>>)> {
+    let mut parts = record.splitn(2, |byte| *byte == b' ');
+    let priority = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+    Some((priority, parts.next().map(<[u8]>::to_vec)))
+}
+
+impl Tenure {
+    /// Those who stand for a role, leading or not, by their heartbeats. The group of a role whose election has no prefix of its own is
+    /// [`Group::of_role`].
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn candidates(&self, group: &Group) -> Result<Vec<Candidate>, StoreError> {
+        match self.ask(Request::Members { group: group.clone() }).await? {
+            Reply::Members(members) => Ok(members.into_iter().map(Candidate::read).collect()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_read_back_as_they_were_written() {
+        for metadata in [None, Some(&b""[..]), Some(b"10.0.0.7:8080 v2\n \xff")] {
+            assert_eq!(decode(&encode(70, metadata)), Some((70, metadata.map(<[u8]>::to_vec))));
+        }
+        for foreign in [&b""[..], b"{\"status\":\"online\"}", b"256", b"\xff 1"] {
+            assert_eq!(decode(foreign), None);
+        }
+    }
+}
