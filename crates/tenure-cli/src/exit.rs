@@ -73,7 +73,9 @@ impl From<AcquireError> for Failure {
         match error {
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => Self::Store(error),
             AcquireError::Closed { .. } => Self::Closed(error.to_string()),
-            AcquireError::Name(_) | AcquireError::Settings(_) | AcquireError::Election(_) => Self::Usage(error.to_string()),
+            AcquireError::Name(_) | AcquireError::Settings(_) | AcquireError::Election(_) => {
+                Self::Usage(error.to_string())
+            }
             other => Self::NotLeader(other.to_string()),
         }
     }

@@ -9,4 +9,6 @@ pub enum SimFlaw {
     Core(Flaw),
     /// Work goes by what it was told last and does not look at the deadline.
     CachedBoolean,
+    /// A candidate whose term is over does not say so.
+    SilentDemotion,
 }

@@ -7,6 +7,7 @@
 //! outside the promise are measured and not judged ([`promise`]).
 
 pub mod campaign;
+pub mod candidate;
 pub mod clock;
 pub mod directory;
 pub mod faults;

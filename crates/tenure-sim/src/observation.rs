@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tenure::Token;
+use tenure::election::ElectionNews;
 use tenure::lease::Loss;
 use tenure::time::Moment;
 
@@ -63,6 +64,22 @@ pub enum Observation {
     RenewSent(TermId),
     /// A request that ends a term left its process.
     GoodbyeSent(TermId),
+    /// A term began because its holder was named by the last one, or because the last one made no progress.
+    PassedOn {
+        /// Whether the last one was asked for it.
+        handed_over: bool,
+    },
+    /// A candidate told something about its election.
+    Told {
+        /// Who.
+        process: ProcessId,
+        /// Of which role.
+        lease: LeaseId,
+        /// The term it is about.
+        token: Option<Token>,
+        /// What.
+        news: ElectionNews,
+    },
     /// A machine said that its term is lost.
     Lost(TermId, Loss),
     /// A machine said that work may start.

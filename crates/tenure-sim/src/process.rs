@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::lease::{Action, Attempt, Epoch, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
+use tenure::election::Setback;
+use tenure::lease::{Action, Attempt, Ending, Epoch, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
 use tenure::store::{Ask, Continuity, Entered, Entry, ErrorKind, Holding, NamespaceMemory, Reply, Request, StoreError};
 use tenure::time::{Moment, deadline};
 use tenure::{Happening, InstanceId, Token};
 
+use crate::candidate::{Candidate, Told};
 use crate::clock::LocalClock;
 use crate::directory::Directory;
 use crate::flaw::SimFlaw;
@@ -101,6 +103,9 @@ struct Slot {
     believed: bool,
     work: Option<Work>,
     hung: bool,
+    candidate: Candidate,
+    /// What became of the last term, until it is asked for again.
+    setback: Option<Setback>,
 }
 
 /// A request without an answer.
@@ -297,6 +302,7 @@ impl Process {
                 }
                 Action::Tell(event) => {
                     if let (Happening::Lost(loss), Some(token)) = (event.what, event.token) {
+                        self.slots[lease.0].candidate.lost(Ending::Lost(loss.clone()));
                         effects.push(Effect::Seen(Observation::Lost(self.term(lease, token), loss)));
                     }
                 }
@@ -304,11 +310,34 @@ impl Process {
             }
         }
         let slot = &mut self.slots[lease.0];
+        if let Some(outlook) = slot.lease.as_ref().and_then(Lease::outlook) {
+            let told = slot.candidate.sees(outlook);
+            self.tell(lease, told, effects);
+        }
+        let slot = &mut self.slots[lease.0];
         if slot.lease.as_ref().is_some_and(|machine| machine.ending().is_some()) {
             slot.spent = slot.lease.take().and_then(|machine| machine.spent());
-            let pause = self.up_to(self.settings.renew_every());
+            let chance = self.rng.f64();
+            let setback = slot.setback.take().unwrap_or(Setback::Resigned);
+            let pause = slot.candidate.pause(setback, &self.settings, chance).mul_f64(chance);
             effects.push(Effect::Wake(pause, Timer::Pursue(lease)));
         }
+    }
+
+    /// What a candidate says about its election.
+    fn tell(&mut self, lease: LeaseId, told: Told, effects: &mut Vec<Effect>) {
+        let process = self.id;
+        let seen = |(token, news)| Effect::Seen(Observation::Told { process, lease, token, news });
+        effects.extend(told.into_iter().map(seen));
+    }
+
+    fn must_stop(&mut self, local: Moment, lease: LeaseId, effects: &mut Vec<Effect>) {
+        if self.flaw == Some(SimFlaw::SilentDemotion) {
+            return;
+        }
+        let (told, setback) = self.slots[lease.0].candidate.must_stop(local);
+        self.slots[lease.0].setback = setback.or(self.slots[lease.0].setback);
+        self.tell(lease, told, effects);
     }
 
     fn pursue(&mut self, lease: LeaseId, directory: &Directory) {
@@ -412,10 +441,15 @@ impl Process {
     }
 
     fn permit(&mut self, local: Moment, lease: LeaseId, permission: Permission, effects: &mut Vec<Effect>) {
+        if matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone) {
+            self.must_stop(local, lease, effects);
+        }
         let slot = &mut self.slots[lease.0];
         slot.believed = matches!(permission, Permission::MayStart { .. });
         match permission {
             Permission::MayStart { token } => {
+                let told = slot.candidate.may_start(token, local);
+                self.tell(lease, told, effects);
                 effects.push(Effect::Seen(Observation::MayStart(TermId { process: self.id, lease, token })));
                 self.schedule_work(lease, effects);
             }

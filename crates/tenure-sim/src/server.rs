@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure::Token;
-use tenure::store::{Announcement, Closing, Generation, Ledger, Reply, Request, Server as ServerFacts, ServerRun};
+use tenure::store::{
+    Announcement, Closing, Ended, Generation, Ledger, Reply, Request, Server as ServerFacts, ServerRun,
+};
 
 use crate::clock::ServerClock;
 use crate::directory::Directory;
@@ -229,9 +231,17 @@ impl Server {
             news.then_some(Observation::Granted(TermId { process, lease, token }))
         };
         match (request, reply) {
-            (_, Reply::Granted(grant)) => out.seen.extend(granted(process, grant.token)),
+            (_, Reply::Granted(grant)) => {
+                let begun = granted(process, grant.token);
+                let ended = grant.previous.as_ref().map(|previous| previous.ended);
+                if begun.is_some() && ended == Some(Ended::TakenOver) {
+                    out.seen.push(Observation::PassedOn { handed_over: false });
+                }
+                out.seen.extend(begun);
+            }
             (Request::HandOver { holding, to, .. }, Reply::HandedOver { token }) => {
                 out.seen.push(Observation::Touched { term: term(holding.token), current, ended: true });
+                out.seen.push(Observation::PassedOn { handed_over: true });
                 out.seen.extend(directory.process(to).and_then(|to| granted(to, *token)));
             }
             (Request::Renew { holding, .. }, Reply::Renewed { .. }) => {

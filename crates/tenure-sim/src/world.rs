@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::election::ElectionNews;
 use tenure::lease::LeaseSettings;
 use tenure::store::Ledger;
 
@@ -402,8 +403,8 @@ impl World {
         let Some(holder) = self.server.holder(now, LeaseId(0), &self.directory) else { return };
         self.crash(holder);
         let ttl = self.ttl;
-        // The ttl, the jitter of whoever waits, the way there and back, and the start of the work.
-        let within = ttl + ttl / 10 + Duration::from_millis(50);
+        // The ttl, the jitter of whoever waits, the way there and back, and the start of the work; and what others go first by.
+        let within = ttl + ttl / 5 + Duration::from_millis(50);
         self.see(Observation::Calm { within });
         self.go_on(within);
     }
@@ -466,6 +467,9 @@ impl World {
             Observation::Published(_) => "publications accepted",
             Observation::Acted { .. } => "actions of work",
             Observation::Revoked(_) => "revocations",
+            Observation::PassedOn { handed_over: true } => "hand-overs",
+            Observation::PassedOn { handed_over: false } => "take-overs from the stalled",
+            Observation::Told { news: ElectionNews::LeadershipAcquired, .. } => "leaderships told",
             Observation::Lost(_, loss) => loss.word(),
             Observation::Fault(fault) => fault.name(),
             _ => return,
@@ -498,11 +502,14 @@ fn settings(
     processes: usize,
     alike: bool,
 ) -> Option<Vec<Arc<LeaseSettings>>> {
-    let (stall, take_over) = (rng.f64(), rng.f64());
+    let (stall, take_over, priorities) = (rng.f64(), rng.f64(), rng.f64() < 0.3);
     (0..processes)
         .map(|index| {
             let ttl = if alike || index == 0 { longest } else { longest.mul_f64(0.3 + 0.7 * rng.f64()) };
             let mut settings = LeaseSettings::builder().ttl(ttl).max_drain(ttl.mul_f64(0.2 + rng.f64()));
+            if priorities {
+                settings = settings.hold_back((ttl / 10).mul_f64(rng.f64()));
+            }
             if stall < 0.3 {
                 settings = settings.stall_after(ttl.mul_f64(0.5 + rng.f64()));
             }

@@ -83,10 +83,18 @@ fn a_waiter_that_waits_to_be_told_is_caught() {
 }
 
 #[test]
+fn a_demotion_that_nobody_is_told_of_is_caught() {
+    must_be_caught(SimFlaw::SilentDemotion, &["candidates tell what is so, in order"]);
+}
+
+#[test]
 fn the_worlds_are_stormy_enough() {
     let summary = campaign::run(0, WORLDS, None, 1);
     for what in ["expired", "taken", "missing", "store_reset", "clock_step", "revoked", "unreachable", "stalled"] {
         assert!(summary.counts.contains_key(what), "no term was lost as {what}");
+    }
+    for what in ["hand-overs", "take-overs from the stalled", "leaderships told"] {
+        assert!(summary.counts.contains_key(what), "no {what}");
     }
     let faults = [
         "crash",

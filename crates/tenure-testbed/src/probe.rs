@@ -30,13 +30,18 @@ impl Probe {
         Self { worst, stop }
     }
 
+    /// The largest delay so far.
+    pub fn lag(&self) -> Duration {
+        *self.worst.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Something took this long; it may have taken so much, and what the machine was late by, several times over: it
     /// passes through several threads and processes.
     ///
     /// # Panics
     /// When it took longer.
     pub fn within(&self, took: Duration, bound: Duration, what: &str) {
-        let lag = *self.worst.lock().unwrap_or_else(PoisonError::into_inner);
+        let lag = self.lag();
         println!("{what}: {took:?} (bound {bound:?}, worst lag of the machine {lag:?})");
         let allowed = bound + lag * 8 + Duration::from_millis(100);
         assert!(took <= allowed, "{what} took {took:?}; {bound:?} is the bound, and the machine was late by {lag:?}");

@@ -52,7 +52,6 @@ lease.release().await?;
 //! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a reading of the clock and an input and returns
 //! actions. The same code runs in a program and in the simulator.
 
-#[cfg(feature = "keeper")]
 pub mod election;
 mod event;
 #[doc(hidden)]

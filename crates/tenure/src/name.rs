@@ -51,7 +51,9 @@ pub enum NameError {
         key: String,
     },
     /// Heartbeats under this prefix could overwrite leases.
-    #[error("heartbeats cannot begin with {prefix:?}, as leases do; choose another prefix, such as `my-app:heartbeat:`")]
+    #[error(
+        "heartbeats cannot begin with {prefix:?}, as leases do; choose another prefix, such as `my-app:heartbeat:`"
+    )]
     HeartbeatPrefix {
         /// The prefix.
         prefix: String,

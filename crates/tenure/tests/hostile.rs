@@ -121,7 +121,8 @@ async fn redis_a_beat_that_nobody_can_see() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
     server.command(&["SET", "tenure:nodes", "mine"]);
-    let outcome = ask(&connection, Request::Beat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() }).await;
+    let outcome =
+        ask(&connection, Request::Beat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() }).await;
     assert!(!matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
 }
 

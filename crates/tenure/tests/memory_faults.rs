@@ -328,6 +328,8 @@ async fn every_request_carried_out_twice_is_as_if_carried_out_once() {
     for n in 0..requests(tenure::Token::ZERO).len() {
         let rig = Rig::new().await;
         let grant = rig.granted(&setup).await;
+        // Renewed without progress, so that it can be taken over.
+        rig.outcome(&renew(&Holding { name: job(), holder: setup.holder.clone(), token: grant.token })).await;
         let request = requests(grant.token).swap_remove(n);
         rig.faults.lose_replies(1);
         rig.unknown(&request).await;

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use charge::Charge;
 use orders::{Order, Report, now};
 use signals::Signals;
-use tenure::lease::LeaseSettings;
 use tenure::election::{ElectionBuilder, Leadership};
+use tenure::lease::LeaseSettings;
 use tenure::{AcquireError, Tenure, TermHandle};
 
 use crate::arguments::{Run, StoreArguments};

@@ -11,6 +11,7 @@ mod only_own_lease;
 mod publications_fenced;
 mod quarantine_ends;
 mod tokens_increase;
+mod told_in_order;
 mod work_within_validity;
 
 use crate::observation::Observation;
@@ -48,6 +49,7 @@ pub fn all(leases: usize) -> Vec<Box<dyn Invariant>> {
         Box::new(goodbye_order::GoodbyeOrder::default()),
         Box::new(loss_is_final::LossIsFinal::default()),
         Box::new(held_within_bound::HeldWithinBound::new(leases)),
+        Box::new(told_in_order::ToldInOrder::new(leases)),
         Box::new(quarantine_ends::QuarantineEnds::default()),
     ]
 }

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{oneshot, watch};
 
+use super::ElectionEvent;
 use super::candidacy::{Candidacy, Turn};
 use super::listeners::Listeners;
 use super::pace::{Pace, Setback};
 use super::running::Running;
-use super::{ElectionEvent, METADATA};
+use super::steering::METADATA;
 use crate::event::{Event, Happening, Standing};
 use crate::keeper::{AcquireError, Command, Heartbeat, Mode, Onlooker, Question};
 use crate::lease::{Ending, LeaseSettings, ReleaseReason};
@@ -195,13 +196,7 @@ enum Led<E> {
 }
 
 /// One term: from the grant until everything of it is over.
-async fn lead<W, F, E>(
-    office: &Office,
-    candidacy: &mut Candidacy,
-    term: Term,
-    stop: &mut Stop,
-    work: &mut W,
-) -> Led<E>
+async fn lead<W, F, E>(office: &Office, candidacy: &mut Candidacy, term: Term, stop: &mut Stop, work: &mut W) -> Led<E>
 where
     W: FnMut(TermHandle) -> F,
     F: Future<Output = Result<(), E>>,

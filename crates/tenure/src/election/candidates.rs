@@ -27,7 +27,8 @@ pub struct Candidate {
 
 impl Candidate {
     fn read(member: Member) -> Self {
-        let (priority, metadata) = decode(&member.record).map_or((None, None), |(priority, rest)| (Some(priority), rest));
+        let (priority, metadata) =
+            decode(&member.record).map_or((None, None), |(priority, rest)| (Some(priority), rest));
         Self { instance: member.instance, priority, metadata, remaining: member.remaining }
     }
 }

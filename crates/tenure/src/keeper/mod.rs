@@ -27,8 +27,8 @@ mod thread;
 mod timers;
 
 use std::fmt;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use thiserror::Error;

@@ -188,7 +188,17 @@ mod tests {
         for announcement in all {
             assert_eq!(Announcement::decode(&announcement.encode()).as_ref(), Some(&announcement));
         }
-        for bad in ["", "released", "released 1", "released x l6:lease:a", "joined ", "left a ", "joined a {", "generation 1 x", "what 1 2 3"] {
+        for bad in [
+            "",
+            "released",
+            "released 1",
+            "released x l6:lease:a",
+            "joined ",
+            "left a ",
+            "joined a {",
+            "generation 1 x",
+            "what 1 2 3",
+        ] {
             assert_eq!(Announcement::decode(bad), None, "{bad:?}");
         }
     }

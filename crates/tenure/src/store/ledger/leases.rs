@@ -65,7 +65,7 @@ impl Ledger {
         let Some(lease) = self.alive(now, &claim.name) else {
             return self.acquire(now, generation, claim, None);
         };
-        let stale = now.since(term.progress) >= stale_after;
+        let stale = term.idled && now.since(term.progress) >= stale_after;
         if term.token == victim && term.holder == lease.holder && stale {
             // Without a ttl the holder can only have relied on the longest one there is.
             let until = lease.expires.unwrap_or(now + namespace.max_ttl).min(now + namespace.max_ttl);
@@ -87,6 +87,7 @@ impl Ledger {
                 // Whoever has to wait cannot make progress, and must not be deposed for it.
                 term.progress = term.wait_out_until.map_or(now, |until| now.max(until.min(furthest)));
             }
+            term.idled = !progressed;
             term.asked.clone()
         });
         Reply::Renewed { server: now, max_ttl: self.longest_ttl(), asked }
@@ -427,6 +428,7 @@ impl TermRecord {
             // Whoever was deposed may rely on its term for as long as before, however many terms come in between.
             wait_out_until: before.and_then(|before| before.wait_out_until),
             progress: now,
+            idled: false,
             asked: None,
             ending: None,
             deposed: None,

@@ -100,6 +100,8 @@ pub(super) struct TermRecord {
     /// for, so that a clock that is set back makes nobody wait.
     pub(super) wait_out_until: Option<ServerTime>,
     pub(super) progress: ServerTime,
+    /// Whether it was renewed without progress since: until then nobody knows that there is none.
+    pub(super) idled: bool,
     pub(super) asked: Option<Ask>,
     /// How its holder said that it ended.
     pub(super) ending: Option<Ending>,

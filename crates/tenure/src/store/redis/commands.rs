@@ -153,7 +153,8 @@ impl Wire {
         };
         let keys = &self.keys;
         let (lease, term, namespace) = (keys.lease(name), keys.term(name), keys.namespace(name));
-        let (heartbeat, said, index) = (keys.heartbeat(group, instance), keys.member(group, instance), keys.members(group));
+        let (heartbeat, said, index) =
+            (keys.heartbeat(group, instance), keys.member(group, instance), keys.members(group));
         let mut command = self.call(script, &[&lease, &term, &namespace, &heartbeat, &said, &index]);
         match question {
             Request::Acquire { claim, ended } => claims(&mut command, generation, claim, *ended, None),
@@ -374,9 +375,13 @@ mod tests {
             let instance = InstanceId::new("api-1").unwrap();
             let member = wire.member(&candidates(), &instance);
             assert_eq!(keys(&member).iter().map(|key| slot(key)).collect::<BTreeSet<_>>().len(), 1);
-            let beat = Request::Beat { group: candidates(), instance, ttl: Duration::from_secs(35), record: Vec::new() };
+            let beat =
+                Request::Beat { group: candidates(), instance, ttl: Duration::from_secs(35), record: Vec::new() };
             for question in names.iter().flat_map(every_request) {
-                assert!(wire.with_heartbeat(Generation::default(), &question, &beat).is_none(), "they do not travel together");
+                assert!(
+                    wire.with_heartbeat(Generation::default(), &question, &beat).is_none(),
+                    "they do not travel together"
+                );
             }
         }
     }

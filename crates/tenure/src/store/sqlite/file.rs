@@ -16,8 +16,8 @@ use crate::time::ServerTime;
 /// The version of `schema.sql`.
 const SCHEMA: i64 = 2;
 
-/// The layout before that, whose heartbeats were of one group.
-const ONE_GROUP: i64 = 1;
+/// The layout before that: heartbeats were of one group, and nobody could tell who had not renewed yet.
+const FIRST: i64 = 1;
 
 /// What says that a database is Tenure's: `TENU`.
 const APPLICATION: i64 = 0x5445_4E55;
@@ -208,7 +208,7 @@ fn is_ours(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreErr
     let refuse = |why: String| Err(StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path))));
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
     match (application, version) {
-        (APPLICATION, SCHEMA | ONE_GROUP) => Ok(Some(version)),
+        (APPLICATION, SCHEMA | FIRST) => Ok(Some(version)),
         (APPLICATION, newer) if newer > SCHEMA => refuse(format!(
             "the file was written by a newer tenure (layout {newer}; this one knows up to {SCHEMA}); update this program"
         )),
@@ -223,7 +223,10 @@ fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     match is_ours(path, tx)? {
         Some(SCHEMA) => return Ok(()),
         // Heartbeats last a few seconds, and those who live write them again.
-        Some(_) => tx.execute_batch("DROP TABLE members").map_err(failed)?,
+        Some(_) => {
+            tx.execute_batch("DROP TABLE members; ALTER TABLE leases ADD COLUMN idled INTEGER NOT NULL DEFAULT 0")
+                .map_err(failed)?;
+        }
         None => {
             tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
             tx.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;

@@ -129,7 +129,7 @@ impl<'a> Rows<'a> {
             .tx
             .prepare_cached(
                 "SELECT holder, expires, token, term_holder, nonce, since, ended, wait_out_until, progress, asked,
-                        ending, deposed, previous_token, previous_holder, previous_ended
+                        ending, deposed, previous_token, previous_holder, previous_ended, idled
                  FROM leases WHERE namespace = ?1 AND key = ?2",
             )?
             .query_row([self.namespace, key], read_lease)
@@ -165,7 +165,7 @@ impl<'a> Rows<'a> {
         let statement = match &mut self.renewal {
             Some(statement) => statement,
             none => none.insert(self.tx.prepare_cached(
-                "UPDATE leases SET expires = ?5
+                "UPDATE leases SET expires = ?5, idled = 1
                  WHERE namespace = ?1 AND key = ?2 AND holder = ?3 AND term_holder = ?3 AND token = ?4
                    AND nonce IS NOT NULL AND ended = 'silently' AND asked IS NULL
                    AND (expires IS NULL OR expires > ?6)",
@@ -204,8 +204,8 @@ impl<'a> Rows<'a> {
             .prepare_cached(
                 "INSERT OR REPLACE INTO leases
                  (namespace, key, holder, expires, token, term_holder, nonce, since, ended, wait_out_until, progress,
-                  asked, ending, deposed, previous_token, previous_holder, previous_ended)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+                  asked, ending, deposed, previous_token, previous_holder, previous_ended, idled)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
             )?
             .execute(params![
                 self.namespace,
@@ -225,6 +225,7 @@ impl<'a> Rows<'a> {
                 previous.map(|previous| from_token(previous.token)),
                 previous.map(|previous| previous.holder.as_str()),
                 previous.map(|previous| previous.ended.word()),
+                term.is_some_and(|term| term.idled),
             ])?;
         Ok(())
     }
@@ -252,10 +253,10 @@ impl<'a> Rows<'a> {
         let row = [self.namespace, circle(group), instance.as_str()];
         let found = self
             .tx
-            .prepare_cached("SELECT record, expires FROM members WHERE namespace = ?1 AND circle = ?2 AND instance = ?3")?
-            .query_row(row, |row| {
-                Ok(Heartbeat { record: row.get(0)?, expires: time(row, 1)? })
-            })
+            .prepare_cached(
+                "SELECT record, expires FROM members WHERE namespace = ?1 AND circle = ?2 AND instance = ?3",
+            )?
+            .query_row(row, |row| Ok(Heartbeat { record: row.get(0)?, expires: time(row, 1)? }))
             .optional()?;
         self.ledger.members.extend(found.map(|beat| (member.clone(), beat)));
         let reply = self.decide(now, generation, request);
@@ -389,6 +390,7 @@ fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
         ended: ended(row, 6)?,
         wait_out_until: optional_time(row, 7)?,
         progress: time(row, 8)?,
+        idled: row.get(15)?,
         asked: decoded(row, 9, Ask::decode)?,
         ending: decoded(row, 10, Ending::decode)?,
         deposed: match row.get::<_, Option<i64>>(11)? {

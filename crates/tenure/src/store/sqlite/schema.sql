@@ -34,6 +34,8 @@ CREATE TABLE leases (
     ended TEXT,
     wait_out_until INTEGER,
     progress INTEGER,
+    -- Whether it was renewed without progress since.
+    idled INTEGER NOT NULL DEFAULT 0,
     asked TEXT,
     ending TEXT,
     deposed INTEGER,

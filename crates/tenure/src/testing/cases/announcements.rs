@@ -73,16 +73,28 @@ pub(super) async fn a_publication_is_announced(trial: &Trial<'_>) {
 pub(super) async fn the_first_heartbeat_is_announced_and_the_next_ones_are_not(trial: &Trial<'_>) {
     let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
     alice.beats(LONG, b"1").await;
-    assert_eq!(listener.hears().await, Announcement::Joined { group: Group::FLEET, instance: alice.id.clone() }, "alice has joined");
+    assert_eq!(
+        listener.hears().await,
+        Announcement::Joined { group: Group::FLEET, instance: alice.id.clone() },
+        "alice has joined"
+    );
     alice.beats(LONG, b"2").await;
     is_silent(&alice, &mut listener, "a later heartbeat").await;
 
     let bob = trial.player("bob").await;
     bob.beats(SHORT, b"").await;
-    assert_eq!(listener.hears().await, Announcement::Joined { group: Group::FLEET, instance: bob.id.clone() }, "bob has joined");
+    assert_eq!(
+        listener.hears().await,
+        Announcement::Joined { group: Group::FLEET, instance: bob.id.clone() },
+        "bob has joined"
+    );
     trial.outlast(SHORT).await;
     bob.beats(LONG, b"").await;
-    assert_eq!(listener.hears().await, Announcement::Joined { group: Group::FLEET, instance: bob.id.clone() }, "bob was gone and is back");
+    assert_eq!(
+        listener.hears().await,
+        Announcement::Joined { group: Group::FLEET, instance: bob.id.clone() },
+        "bob was gone and is back"
+    );
 }
 
 pub(super) async fn a_leave_is_announced(trial: &Trial<'_>) {
@@ -90,7 +102,13 @@ pub(super) async fn a_leave_is_announced(trial: &Trial<'_>) {
     alice.beats(LONG, b"").await;
     listener.hears().await;
     let leave = Request::Leave { group: Group::FLEET, instance: alice.id.clone() };
-    announces(&alice, &mut listener, leave.clone(), &Announcement::Left { group: Group::FLEET, instance: alice.id.clone() }).await;
+    announces(
+        &alice,
+        &mut listener,
+        leave.clone(),
+        &Announcement::Left { group: Group::FLEET, instance: alice.id.clone() },
+    )
+    .await;
     alice.send(leave).await;
     is_silent(&alice, &mut listener, "leaving again").await;
 }

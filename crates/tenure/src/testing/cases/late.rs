@@ -83,6 +83,7 @@ pub(super) async fn nothing_of_a_handed_over_term_touches_the_receiver(trial: &T
 pub(super) async fn nothing_of_a_deposed_term_touches_its_taker(trial: &Trial<'_>) {
     let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
     let old = alice.wins(&job(), LONG).await;
+    alice.send(old.renewal()).await;
     let claim = bob.claim(&job(), LONG);
     let reply = bob.send(take_over(&claim, old.token(), Duration::ZERO)).await;
     let grant = granted(reply, "a holder may be deposed after no time at all");
@@ -103,6 +104,7 @@ pub(super) async fn a_late_claim_of_a_released_term_does_not_revive_it(trial: &T
 pub(super) async fn a_late_take_over_does_not_revive_its_own_term(trial: &Trial<'_>) {
     let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
     let victim = alice.wins(&job(), LONG).await;
+    alice.send(victim.renewal()).await;
     let claim = bob.claim(&job(), LONG);
     let request = take_over(&claim, victim.token(), Duration::ZERO);
     let reply = bob.send(request.clone()).await;

@@ -209,6 +209,7 @@ macro_rules! __conformance_cases {
                 a_repeated_take_over_is_the_same_term_with_what_is_left_to_wait
                 a_holder_that_made_progress_is_not_taken_over
                 a_renewal_alone_is_not_progress
+                whoever_has_not_renewed_yet_is_not_taken_over
                 a_new_holder_is_not_deposed_for_its_predecessor
                 a_taker_that_has_to_wait_is_not_deposed_for_it
                 a_take_over_of_a_free_lease_is_an_ordinary_grant

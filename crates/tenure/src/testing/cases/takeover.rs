@@ -9,6 +9,7 @@ use crate::testing::trial::{LONG, SHORT, Trial, job};
 /// Deposes the holder of `victim`, who must be idle enough.
 async fn deposes(player: &Player, victim: &Term, ttl: Duration) -> Term {
     let claim = player.claim(&job(), ttl);
+    player.send(victim.renewal()).await;
     let reply = player.send(take_over(&claim, victim.token(), Duration::ZERO)).await;
     Term { claim, grant: granted(reply, "an idle holder may be deposed") }
 }
@@ -27,6 +28,7 @@ pub(super) async fn a_holder_without_progress_is_taken_over(trial: &Trial<'_>) {
     let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
     let old = alice.wins(&job(), LONG).await;
     trial.outlast(SHORT).await;
+    alice.send(old.renewal()).await;
     let claim = bob.claim(&job(), LONG);
     let reply = bob.send(take_over(&claim, old.token(), SHORT)).await;
     let term = Term { claim, grant: granted(reply, "a holder that was idle for long enough may be deposed") };
@@ -54,6 +56,7 @@ pub(super) async fn a_deposed_holder_is_told_that_it_stalled(trial: &Trial<'_>) 
 pub(super) async fn a_repeated_take_over_is_the_same_term_with_what_is_left_to_wait(trial: &Trial<'_>) {
     let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
     let old = alice.wins(&job(), LONG).await;
+    alice.send(old.renewal()).await;
     let claim = bob.claim(&job(), LONG);
     let request = take_over(&claim, old.token(), Duration::ZERO);
     let first = granted(bob.send(request.clone()).await, "an idle holder may be deposed");
@@ -95,6 +98,22 @@ pub(super) async fn a_renewal_alone_is_not_progress(trial: &Trial<'_>) {
     assert!(idle >= SHORT, "the holder has been idle since it began, not for {idle:?}");
     let reply = bob.send(take_over(&bob.claim(&job(), LONG), term.token(), SHORT)).await;
     granted(reply, "a holder that only renews makes no progress");
+}
+
+pub(super) async fn whoever_has_not_renewed_yet_is_not_taken_over(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let term = alice.wins(&job(), LONG).await;
+    let tries = || take_over(&bob.claim(&job(), LONG), term.token(), Duration::ZERO);
+    trial.outlast(SHORT).await;
+    let reply = bob.send(tries()).await;
+    assert!(matches!(&reply, Reply::Held(held) if held.by == alice.id), "nobody knows yet whether it works: {reply:?}");
+    // The same after progress that was reported.
+    alice.send(term.renewal()).await;
+    alice.send(term.progress()).await;
+    let reply = bob.send(tries()).await;
+    assert!(matches!(&reply, Reply::Held(held) if held.by == alice.id), "it has said that it works: {reply:?}");
+    alice.send(term.renewal()).await;
+    granted(bob.send(tries()).await, "renewed without progress, it may be deposed");
 }
 
 pub(super) async fn a_new_holder_is_not_deposed_for_its_predecessor(trial: &Trial<'_>) {

@@ -50,6 +50,7 @@ pub(super) async fn tokens_grow_with_every_way_a_term_can_end(trial: &Trial<'_>)
     }
     let term = bob.wins(&job(), LONG).await;
 
+    bob.send(term.renewal()).await;
     let claim = alice.claim(&job(), LONG);
     let reply = alice.send(take_over(&claim, term.token(), Duration::ZERO)).await;
     let term = Term { claim, grant: granted(reply, "a holder may be deposed after no time at all") };

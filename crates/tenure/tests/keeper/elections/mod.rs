@@ -1,8 +1,10 @@
 //! Elections: everything that the documents they come from promise, on a real server.
 
+mod candidates;
 mod failures;
 mod life;
 mod listeners;
+mod one_term;
 mod work;
 
 use std::sync::{Arc, Mutex};

@@ -41,7 +41,7 @@ local ended, deposed, wait_out_until = term and term.ended, '', term and term.wa
 local new_term, taking_over = true, false
 if lease_holder then
   local own = term and lease_holder == holder and term.holder == holder
-  local stale = term and ARGV[7] == term.token and term.holder == lease_holder
+  local stale = term and term.idled and ARGV[7] == term.token and term.holder == lease_holder
     and math.max(now - term.progress, 0) >= tonumber(ARGV[8])
   if stale then
     taking_over, ended, deposed = true, 'taken_over', term.token
@@ -108,7 +108,7 @@ if wait_out > 0 then
 end
 if new_term then
   redis.call('HSET', KEYS[2], 'token', token, 'holder', holder, 'nonce', nonce, 'since', digits(now),
-    'ended', 'silently', 'wait_out_until', wait_out_until, 'progress', digits(progress), 'asked', '', 'ending', '',
+    'ended', 'silently', 'wait_out_until', wait_out_until, 'progress', digits(progress), 'idled', '', 'asked', '', 'ending', '',
     'deposed', deposed, 'previous_token', previous[1] or '', 'previous_holder', previous[2] or '',
     'previous_ended', previous[3] or '')
 else

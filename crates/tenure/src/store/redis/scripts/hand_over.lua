@@ -18,7 +18,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.call('SET', KEYS[1], ARGV[3], 'XX', 'PX', ARGV[4])
 -- No nonce: the term is on offer until its receiver acquires it.
 redis.call('HSET', KEYS[2], 'token', token, 'holder', ARGV[3], 'nonce', '', 'since', digits(now), 'ended', 'silently',
-  'progress', digits(now), 'asked', '', 'ending', '', 'deposed', '', 'previous_token', term.token,
+  'progress', digits(now), 'idled', '', 'asked', '', 'ending', '', 'deposed', '', 'previous_token', term.token,
   'previous_holder', term.holder, 'previous_ended', 'handed_over')
 if floor then
   redis.call('HSET', KEYS[3], 'token_floor', digits(math.max(tonumber(floor), minted)))

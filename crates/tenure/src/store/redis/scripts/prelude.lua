@@ -57,7 +57,7 @@ local ENDINGS = {silently = true, released = true, handed_over = true, revoked =
 -- The record of the last term, which outlives the lease. Empty text stands for nothing.
 local function read_term(key)
   local f = redis.call('HMGET', key, 'token', 'holder', 'nonce', 'since', 'ended', 'wait_out_until', 'progress', 'asked',
-    'ending', 'deposed', 'previous_token', 'previous_holder', 'previous_ended')
+    'ending', 'deposed', 'previous_token', 'previous_holder', 'previous_ended', 'idled')
   local fields = 0
   for i = 1, 13 do
     fields = fields + (f[i] and 1 or 0)
@@ -77,6 +77,8 @@ local function read_term(key)
   return {
     token = f[1], holder = f[2], nonce = f[3], since = f[4], ended = f[5], wait_out_until = f[6], progress = f[7],
     asked = f[8], ending = f[9], deposed = f[10], previous_token = f[11], previous_holder = f[12], previous_ended = f[13],
+    -- Whether it was renewed without progress since the last: until then nobody knows that there is none.
+    idled = f[14] == '1',
   }
 end
 

@@ -22,7 +22,9 @@ if ARGV[4] == '1' then
     -- Whoever has to wait cannot make progress, and must not be deposed for it.
     progress = math.max(now, math.min(tonumber(term.wait_out_until), now + max_ttl))
   end
-  redis.call('HSET', KEYS[2], 'progress', digits(progress))
+  redis.call('HSET', KEYS[2], 'progress', digits(progress), 'idled', '')
+elseif not term.idled then
+  redis.call('HSET', KEYS[2], 'idled', '1')
 end
 if term.asked ~= '' then
   return {'renewed', now, max_ttl, term.asked}
