@@ -23,6 +23,17 @@ fn who_leads_is_printed_for_people_and_for_programs() {
     let token = place.read("log.begun").split_whitespace().next().unwrap().to_owned();
     assert_eq!(leader["token"].to_string(), token);
     assert!(leader["remainingMs"].as_u64().unwrap() <= 30_000, "{leader}");
+    assert_eq!(leader["candidates"], serde_json::json!([leader["leader"]]), "{leader}");
+
+    let _waits = place.start(&["--name", "you", "run", "role", "--", "true"]);
+    let candidates = || {
+        let output = place.output(&["leader", "role", "--json"]);
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["candidates"].clone()
+    };
+    until("both are listed", || candidates().as_array().unwrap().len() == 2);
+    let output = place.output(&["leader", "role"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("waiting: you-"), "{said}");
 }
 
 #[test]

@@ -30,6 +30,33 @@ fn the_command_knows_for_whom_it_works_and_reads_and_writes_as_usual() {
 }
 
 #[test]
+fn it_tells_its_election_in_order() {
+    let place = Place::new();
+    let mut command = place.plain(&["--bootstrap", "--log", "json", "run", "role", "--", "true"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let events: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = events.iter().filter(|event| event["event"].as_str().unwrap().starts_with("election."));
+    let words: Vec<String> = told
+        .map(|event| {
+            assert_eq!(event["role"], "role");
+            let (name, to) = (event["event"].as_str().unwrap(), event["to"].as_str());
+            to.map_or_else(|| name.to_owned(), |to| format!("{name} {to}"))
+        })
+        .collect();
+    assert_eq!(
+        words,
+        [
+            "election.state_changed candidate",
+            "election.state_changed leader",
+            "election.leadership_acquired",
+            "election.state_changed follower",
+            "election.leadership_lost"
+        ]
+    );
+}
+
+#[test]
 fn one_runs_at_a_time_and_the_next_begins_when_it_is_done() {
     let place = Place::new();
     let script = r#"echo begin >> "$PLACE/log"; sleep 0.05; echo end >> "$PLACE/log""#;

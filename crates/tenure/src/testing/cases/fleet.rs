@@ -95,7 +95,10 @@ pub(super) async fn members_and_leases_know_nothing_of_each_other(trial: &Trial<
 }
 
 fn candidates(prefix: &str) -> Group {
-    Group::candidates(prefix).expect("a good prefix")
+    match Group::candidates(prefix) {
+        Ok(group) => group,
+        Err(error) => panic!("a case uses a bad prefix: {error}"),
+    }
 }
 
 fn beat(player: &Player, group: &Group, record: &[u8]) -> Request {
