@@ -62,6 +62,7 @@ pub mod lease;
 #[cfg(feature = "tracing")]
 pub mod log;
 mod name;
+pub mod placement;
 #[cfg(feature = "keeper")]
 pub mod schedule;
 pub mod store;

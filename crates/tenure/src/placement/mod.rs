@@ -1,0 +1,26 @@
+//! Who *should* hold what: pure functions of who is there and what they hold. Never the truth: only the lease decides who may act.
+//!
+//! Every instance gets its share of the targets, ⌊M/N⌋ or ⌈M/N⌉ of them, or by weight. Holders keep what they hold up to their share, so
+//! that only the surplus moves: the fewest moves that there can be. Which of its targets an instance gives away, and who takes
+//! up what nobody holds, is decided by [scores](score()): a number for each pair of instance and target that everybody works out alike.
+//!
+//! There is no coordinator. An instance needs how many targets each of the others holds, and its own; from these it knows its
+//! [share](shares), what it [gives away](surrender) and to whom, and [how long to wait](grace) before it takes up what is unheld. All that look at
+//! the same numbers come to the same result and act on their own part of it; different numbers cost extra moves, never a second holder.
+//!
+//! | file | what it decides |
+//! |---|---|
+//! | `score.rs` | who suits a target best |
+//! | `share.rs` | how many each should hold |
+//! | `turn.rs` | what one instance does: what it gives away, when it takes up what is unheld |
+//! | `plan.rs` | all of that for a whole fleet, with reasons: for `why` and `what-if` |
+
+mod plan;
+mod score;
+mod share;
+mod turn;
+
+pub use plan::{Held, Move, Plan, Reason, plan};
+pub use score::{InstanceScore, TargetScore, score};
+pub use share::{FULL_WEIGHT, Peer, Presence, shares};
+pub use turn::{Gift, grace, rank, surrender};

@@ -1,0 +1,155 @@
+//! What one instance does: what it gives away and to whom, and when it takes up what nobody holds. It looks at the counts of the
+//! others and at its own targets, and at no target of anybody else's.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use crate::name::InstanceId;
+
+use super::{InstanceScore, Peer, TargetScore};
+
+/// Something that an instance should give away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gift {
+    /// Which of its targets, by its place among them.
+    pub target: usize,
+    /// Who should have it, by its place among the peers.
+    pub to: usize,
+}
+
+/// What an instance gives away: whatever it holds beyond its share, to those who hold less than theirs. Of its targets it gives those
+/// that suit the receiver most and itself least.
+///
+/// Everybody lines up all surpluses and all deficits in the same order and looks at its own stretch of the line, so that no two
+/// give to the same gap.
+pub fn surrender(me: &InstanceId, peers: &[Peer], shares: &[usize], mine: &[TargetScore]) -> Vec<Gift> {
+    let Some(at) = peers.iter().position(|peer| peer.instance == *me) else { return Vec::new() };
+    let surplus = |n: usize| peers[n].held.saturating_sub(shares[n]);
+    let deficit = |n: usize| shares[n].saturating_sub(peers[n].held);
+    let mut line: Vec<usize> = (0..peers.len()).collect();
+    line.sort_by_cached_key(|n| (InstanceScore::of(&peers[*n].instance), peers[*n].instance.clone()));
+    let before: usize = line.iter().take_while(|n| **n != at).map(|n| surplus(*n)).sum();
+    let (mut start, end) = (before, before + surplus(at));
+
+    let own = InstanceScore::of(me);
+    let mut left: Vec<(usize, TargetScore)> = mine.iter().copied().enumerate().collect();
+    let (mut gifts, mut position) = (Vec::new(), 0);
+    for to in line {
+        let gap = position..position + deficit(to);
+        position = gap.end;
+        if gap.end <= start {
+            continue;
+        }
+        if gap.start >= end || left.is_empty() {
+            break;
+        }
+        let count = (gap.end.min(end) - start).min(left.len());
+        start += count;
+        let theirs = InstanceScore::of(&peers[to].instance);
+        let gain = |target: TargetScore| i128::from(theirs.with(target)) - i128::from(own.with(target));
+        if count < left.len() && count > 0 {
+            left.select_nth_unstable_by_key(count - 1, |(place, target)| (Reverse(gain(*target)), *place));
+        }
+        gifts.extend(left.drain(..count).map(|(target, _)| Gift { target, to }));
+    }
+    gifts
+}
+
+/// How many of the instances that take part suit a target better than this one.
+pub fn rank(me: &InstanceId, peers: &[Peer], target: TargetScore) -> usize {
+    let own = (InstanceScore::of(me).with(target), me);
+    let better = |peer: &&Peer| (InstanceScore::of(&peer.instance).with(target), &peer.instance) > own;
+    peers.iter().filter(|peer| peer.takes_part() && peer.instance != *me).filter(better).count()
+}
+
+/// How long an instance of this rank waits before it takes up a target that nobody holds: nothing for the best, and never longer than
+/// `longest`. Whoever has no room left waits longest, so that all who have come first; but it does come, because an unheld
+/// target is worse than an unequal share.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::placement::grace;
+///
+/// let second = Duration::from_secs(1);
+/// assert_eq!(grace(0, true, second), Duration::ZERO);
+/// assert!(grace(1, true, second) < grace(2, true, second));
+/// assert_eq!(grace(0, false, second), second);
+/// ```
+pub fn grace(rank: usize, has_room: bool, longest: Duration) -> Duration {
+    match (has_room, u32::try_from(rank)) {
+        (true, Ok(rank)) => longest.mul_f64(f64::from(rank) / f64::from(rank.saturating_add(1))),
+        _ => longest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shares;
+    use super::*;
+
+    fn id(n: usize) -> InstanceId {
+        InstanceId::new(&format!("api-{n}")).unwrap()
+    }
+
+    fn fleet(held: &[usize]) -> Vec<Peer> {
+        held.iter().enumerate().map(|(n, held)| Peer { held: *held, ..Peer::new(id(n)) }).collect()
+    }
+
+    fn targets(count: usize) -> Vec<TargetScore> {
+        (0..count).map(|n| TargetScore::of(&format!("endpoint-{n}"))).collect()
+    }
+
+    #[test]
+    fn all_give_away_their_surplus_and_every_gap_is_filled_once() {
+        for held in [&[9, 0, 0][..], &[5, 5, 0], &[7, 1, 4, 0, 8], &[100, 0, 3, 50, 0, 0, 7], &[1, 1, 1]] {
+            let fleet = fleet(held);
+            let shares = shares(&fleet, 0);
+            let mut counts = held.to_vec();
+            let mut moves = 0;
+            for (n, held) in held.iter().enumerate() {
+                for gift in surrender(&id(n), &fleet, &shares, &targets(*held)) {
+                    counts[n] -= 1;
+                    counts[gift.to] += 1;
+                    moves += 1;
+                }
+            }
+            assert_eq!(counts, shares, "{held:?}");
+            let surplus: usize = held.iter().zip(&shares).map(|(h, s)| h.saturating_sub(*s)).sum();
+            assert_eq!(moves, surplus, "the fewest moves");
+        }
+    }
+
+    #[test]
+    fn what_suits_the_receiver_goes_first() {
+        let fleet = fleet(&[10, 0]);
+        let mine = targets(10);
+        let given = surrender(&id(0), &fleet, &shares(&fleet, 0), &mine);
+        assert_eq!(given.len(), 5);
+        let gain = |n: usize| {
+            i128::from(InstanceScore::of(&id(1)).with(mine[n])) - i128::from(InstanceScore::of(&id(0)).with(mine[n]))
+        };
+        let worst_given = given.iter().map(|gift| gain(gift.target)).min().unwrap();
+        let best_kept = (0..10).filter(|n| given.iter().all(|gift| gift.target != *n)).map(gain).max().unwrap();
+        assert!(worst_given > best_kept);
+    }
+
+    #[test]
+    fn every_target_has_one_first_and_the_leaving_are_nobody() {
+        let mut fleet = fleet(&[0; 7]);
+        for target in targets(50) {
+            let mut ranks: Vec<usize> = (0..7).map(|n| rank(&id(n), &fleet, target)).collect();
+            ranks.sort_unstable();
+            assert_eq!(ranks, [0, 1, 2, 3, 4, 5, 6]);
+        }
+        fleet[3].presence = super::super::Presence::Draining;
+        for target in targets(50) {
+            assert_eq!((0..7).filter(|n| *n != 3 && rank(&id(*n), &fleet, target) == 0).count(), 1);
+        }
+    }
+
+    #[test]
+    fn whoever_is_not_among_the_peers_gives_nothing_away() {
+        let fleet = fleet(&[9, 0]);
+        assert_eq!(surrender(&id(7), &fleet, &shares(&fleet, 0), &targets(9)), []);
+    }
+}

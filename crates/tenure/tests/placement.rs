@@ -1,0 +1,163 @@
+//! Fleets in which every instance acts for itself, on what it sees: how many moves it takes, and how many it should.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tenure::InstanceId;
+use tenure::placement::{Peer, Presence, TargetScore, rank, shares, surrender};
+
+/// Instances and what each holds.
+struct Fleet {
+    held: BTreeMap<InstanceId, Vec<String>>,
+    draining: BTreeSet<InstanceId>,
+    next: usize,
+    moves: usize,
+    rng: fastrand::Rng,
+}
+
+impl Fleet {
+    fn new(instances: usize, targets: usize, seed: u64) -> Self {
+        let rng = fastrand::Rng::with_seed(seed);
+        let mut fleet = Self { held: BTreeMap::new(), draining: BTreeSet::new(), next: 0, moves: 0, rng };
+        (0..instances).for_each(|_| fleet.join());
+        fleet.take_up((0..targets).map(|n| format!("endpoint-{n}")).collect());
+        fleet.moves = 0;
+        fleet
+    }
+
+    fn join(&mut self) {
+        self.next += 1;
+        self.held.insert(InstanceId::new(&format!("api-{}", self.next)).unwrap(), Vec::new());
+    }
+
+    fn anybody(&mut self) -> InstanceId {
+        let at = self.rng.usize(..self.held.len());
+        self.held.keys().nth(at).unwrap().clone()
+    }
+
+    /// All instances but those that cannot be seen.
+    fn view(&self, unseen: &BTreeSet<InstanceId>) -> Vec<Peer> {
+        let presence = |id: &InstanceId| if self.draining.contains(id) { Presence::Draining } else { Presence::Ready };
+        let peer = |(id, mine): (&InstanceId, &Vec<String>)| Peer {
+            held: mine.len(),
+            presence: presence(id),
+            ..Peer::new(id.clone())
+        };
+        self.held.iter().filter(|(id, _)| !unseen.contains(*id)).map(peer).collect()
+    }
+
+    /// Orphans, each taken up by the best who has room.
+    fn take_up(&mut self, orphans: Vec<String>) {
+        let peers = self.view(&BTreeSet::new());
+        let room = shares(&peers, orphans.len());
+        for target in orphans {
+            let score = TargetScore::of(&target);
+            let free = (0..peers.len()).filter(|n| self.held[&peers[*n].instance].len() < room[*n]);
+            let best = free.min_by_key(|n| rank(&peers[*n].instance, &peers, score)).unwrap();
+            self.held.get_mut(&peers[best].instance).unwrap().push(target);
+            self.moves += 1;
+        }
+    }
+
+    /// Everybody gives away what it thinks it should, all at once; `unseen` is whom each overlooks. Returns how many moved.
+    fn round(&mut self, unseen: impl Fn(&mut fastrand::Rng, &InstanceId) -> BTreeSet<InstanceId>) -> usize {
+        let mut given = Vec::new();
+        for (me, mine) in &self.held {
+            let mut overlooked = unseen(&mut self.rng, me);
+            overlooked.remove(me);
+            let peers = self.view(&overlooked);
+            let scores: Vec<TargetScore> = mine.iter().map(|target| TargetScore::of(target)).collect();
+            for gift in surrender(me, &peers, &shares(&peers, 0), &scores) {
+                given.push((me.clone(), mine[gift.target].clone(), peers[gift.to].instance.clone()));
+            }
+        }
+        for (from, target, to) in &given {
+            self.held.get_mut(from).unwrap().retain(|held| held != target);
+            self.held.get_mut(to).unwrap().push(target.clone());
+        }
+        self.moves += given.len();
+        given.len()
+    }
+
+    fn settle(&mut self) -> usize {
+        (1..=10).find(|_| self.round(|_, _| BTreeSet::new()) == 0).expect("it settles")
+    }
+
+    fn spread(&self) -> usize {
+        let counts = self.held.iter().filter(|(id, _)| !self.draining.contains(*id)).map(|(_, mine)| mine.len());
+        let counts: Vec<usize> = counts.collect();
+        counts.iter().max().unwrap() - counts.iter().min().unwrap()
+    }
+
+    fn total(&self) -> usize {
+        self.held.values().map(Vec::len).sum()
+    }
+}
+
+#[test]
+fn on_a_shared_view_the_fewest_targets_move_and_one_round_is_enough() {
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let targets = rng.usize(0..300);
+        let mut fleet = Fleet::new(rng.usize(1..12), targets, seed);
+        for _ in 0..15 {
+            let before = fleet.moves;
+            // What has to move: what nobody holds, and what is held beyond shares once that is taken up.
+            let (mut orphans, whom) = (Vec::new(), fleet.anybody());
+            match rng.u8(..4) {
+                0 if fleet.held.len() > 1 => orphans = fleet.held.remove(&whom).unwrap(),
+                1 if fleet.draining.len() + 1 < fleet.held.len() => drop(fleet.draining.insert(whom)),
+                2 => fleet.draining.clear(),
+                _ => fleet.join(),
+            }
+            if fleet.held.keys().all(|id| fleet.draining.contains(id)) {
+                fleet.draining.clear();
+            }
+            let dark = orphans.len();
+            fleet.take_up(orphans);
+            let peers = fleet.view(&BTreeSet::new());
+            let surplus: usize =
+                peers.iter().zip(shares(&peers, 0)).map(|(p, share)| p.held.saturating_sub(share)).sum();
+            assert!(fleet.settle() <= 2, "one round, and one in which nothing happens");
+            assert_eq!(fleet.moves - before, dark + surplus, "seed {seed}");
+            assert!(fleet.spread() <= 1 && fleet.total() == targets, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn when_nothing_has_changed_nothing_moves_whoever_overlooks_whom() {
+    for seed in 0..100 {
+        let mut fleet = Fleet::new(3 + usize::try_from(seed).unwrap() % 20, 200, seed);
+        fleet.settle();
+        fleet.moves = 0;
+        for _ in 0..5 {
+            let everybody: Vec<InstanceId> = fleet.held.keys().cloned().collect();
+            fleet.round(|rng, _| everybody.iter().filter(|_| rng.f64() < 0.1).cloned().collect());
+        }
+        // A missed instance takes its load and its share out of the sum together.
+        assert_eq!(fleet.moves, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn views_that_differ_for_a_while_cost_few_extra_moves() {
+    let (mut moves, mut needed) = (0, 0);
+    for seed in 0..100 {
+        let mut fleet = Fleet::new(10, 1_000, seed);
+        fleet.settle();
+        fleet.moves = 0;
+        fleet.join();
+        let peers = fleet.view(&BTreeSet::new());
+        needed += peers.iter().zip(shares(&peers, 0)).map(|(p, share)| p.held.saturating_sub(share)).sum::<usize>();
+        for _ in 0..3 {
+            let everybody: Vec<InstanceId> = fleet.held.keys().cloned().collect();
+            fleet.round(|rng, _| everybody.iter().filter(|_| rng.f64() < 0.1).cloned().collect());
+        }
+        fleet.settle();
+        assert!(fleet.spread() <= 1);
+        moves += fleet.moves;
+    }
+    let ratio = moves as f64 / needed as f64;
+    println!("moves ÷ minimum with views that differ for three rounds: {ratio:.3}");
+    assert!(ratio < 1.25, "{ratio}");
+}
