@@ -320,8 +320,8 @@ async fn every_request_carried_out_twice_is_as_if_carried_out_once() {
             Request::Announce(Announcement::IndexChanged { index: text("targets") }),
             Request::Beat { group: Group::FLEET, instance: bob.clone(), ttl: TTL, record: b"1".to_vec() },
             Request::Leave { group: Group::FLEET, instance: bob },
-            Request::IndexAdd { index: text("targets"), entry: text("a") },
-            Request::IndexRemove { index: text("targets"), entry: text("a") },
+            Request::IndexAdd { index: text("targets"), entry: text("a"), announced: true },
+            Request::IndexRemove { index: text("targets"), entry: text("a"), announced: true },
         ]
     };
     let mut changed = Vec::new();

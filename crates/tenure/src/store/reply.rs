@@ -48,6 +48,8 @@ pub enum Reply {
     },
     /// What is known about a lease.
     Lease(LeaseReport),
+    /// Who has a lease.
+    Holder(Option<InstanceId>),
     /// What stands in a record.
     Record(Option<Published>),
     /// Who is alive.

@@ -135,6 +135,11 @@ pub enum Request {
         /// Which lease.
         name: LeaseName,
     },
+    /// Tell who has a lease, and nothing else: for whoever looks at many.
+    Holder {
+        /// Which lease.
+        name: LeaseName,
+    },
     /// Write a record beside the lease, unless the term is over.
     Publish {
         /// The term.
@@ -182,6 +187,8 @@ pub enum Request {
         index: String,
         /// The entry.
         entry: String,
+        /// Whether others should be told.
+        announced: bool,
     },
     /// Take an entry out of an index.
     IndexRemove {
@@ -189,6 +196,8 @@ pub enum Request {
         index: String,
         /// The entry.
         entry: String,
+        /// Whether others should be told.
+        announced: bool,
     },
     /// List the entries of an index.
     IndexList {

@@ -145,7 +145,8 @@ impl Author {
                 let to = (self.0.bool()).then(|| self.holder());
                 Wish::StepDown { lease, token: self.token(), to }
             }
-            68..76 => Wish::Inspect { lease },
+            68..74 => Wish::Inspect { lease },
+            74..76 => Wish::Holder { lease },
             76..79 => Wish::Publish {
                 term: self.term(leases),
                 record: self.0.usize(..RECORDS.len()),
@@ -156,8 +157,14 @@ impl Author {
             83..86 => self.beat(),
             86..88 => Wish::Leave { group: self.0.usize(..3), instance: self.holder() },
             88..91 => Wish::Members { group: self.0.usize(..3) },
-            91..93 => Wish::IndexAdd { index: self.0.usize(..2), entry: self.0.usize(..ENTRIES.len()) },
-            93 => Wish::IndexRemove { index: self.0.usize(..2), entry: self.0.usize(..ENTRIES.len()) },
+            91..93 => {
+                let (index, entry) = (self.0.usize(..2), self.0.usize(..ENTRIES.len()));
+                Wish::IndexAdd { index, entry, announced: self.0.bool() }
+            }
+            93 => {
+                let (index, entry) = (self.0.usize(..2), self.0.usize(..ENTRIES.len()));
+                Wish::IndexRemove { index, entry, announced: self.0.bool() }
+            }
             94 => Wish::IndexList { index: self.0.usize(..2) },
             95..98 => Wish::Note { term: self.term(leases), ending: (self.0.bool()).then(|| self.0.usize(..4)) },
             _ => Wish::Notes { limit: [0, 1, 3, 100][self.0.usize(..4)] },

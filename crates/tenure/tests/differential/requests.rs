@@ -81,6 +81,7 @@ impl Run<'_> {
                 both(&|token| Request::Ask { name: lease(number), token, ask: ask.clone() }, self.tokens.resolve(token))
             }
             Wish::Inspect { lease: number } => same(Request::Inspect { name: lease(number) }),
+            Wish::Holder { lease: number } => same(Request::Holder { name: lease(number) }),
             Wish::Publish { term, record, value } => self.about(term, |holding| Request::Publish {
                 holding,
                 record: RECORDS[record].to_owned(),
@@ -101,11 +102,13 @@ impl Run<'_> {
                 same(Request::Leave { group: group(of), instance: holder(instance) })
             }
             Wish::Members { group: of } => same(Request::Members { group: group(of) }),
-            Wish::IndexAdd { index, entry } => {
-                same(Request::IndexAdd { index: ENTRIES[index].to_owned(), entry: ENTRIES[entry].to_owned() })
+            Wish::IndexAdd { index, entry, announced } => {
+                let (index, entry) = (ENTRIES[index].to_owned(), ENTRIES[entry].to_owned());
+                same(Request::IndexAdd { index, entry, announced })
             }
-            Wish::IndexRemove { index, entry } => {
-                same(Request::IndexRemove { index: ENTRIES[index].to_owned(), entry: ENTRIES[entry].to_owned() })
+            Wish::IndexRemove { index, entry, announced } => {
+                let (index, entry) = (ENTRIES[index].to_owned(), ENTRIES[entry].to_owned());
+                same(Request::IndexRemove { index, entry, announced })
             }
             Wish::IndexList { index } => same(Request::IndexList { index: ENTRIES[index].to_owned() }),
             Wish::Note { term, ending: number } => self.about(term, |holding| {

@@ -48,15 +48,27 @@ impl Ledger {
         Reply::Members(self.members.iter().filter(|((of, _), _)| of == group).map(member).collect())
     }
 
-    pub(super) fn index_add(&mut self, index: &str, entry: &str, announcements: &mut Vec<Announcement>) -> Reply {
-        if self.indexes.entry(index.to_owned()).or_default().insert(entry.to_owned()) {
+    pub(super) fn index_add(
+        &mut self,
+        index: &str,
+        entry: &str,
+        announced: bool,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        if self.indexes.entry(index.to_owned()).or_default().insert(entry.to_owned()) && announced {
             announcements.push(Announcement::IndexChanged { index: index.to_owned() });
         }
         Reply::Done
     }
 
-    pub(super) fn index_remove(&mut self, index: &str, entry: &str, announcements: &mut Vec<Announcement>) -> Reply {
-        if self.indexes.get_mut(index).is_some_and(|entries| entries.remove(entry)) {
+    pub(super) fn index_remove(
+        &mut self,
+        index: &str,
+        entry: &str,
+        announced: bool,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        if self.indexes.get_mut(index).is_some_and(|entries| entries.remove(entry)) && announced {
             announcements.push(Announcement::IndexChanged { index: index.to_owned() });
         }
         Reply::Done

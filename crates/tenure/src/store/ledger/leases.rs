@@ -224,6 +224,10 @@ impl Ledger {
         })
     }
 
+    pub(super) fn holder(&self, now: ServerTime, name: &LeaseName) -> Reply {
+        Reply::Holder(self.alive(now, name).map(|lease| lease.holder.clone()))
+    }
+
     pub(super) fn publish(
         &mut self,
         now: ServerTime,

@@ -143,6 +143,7 @@ impl Ledger {
             Request::Revoke { name, token } => self.revoke(now, name, *token, announcements),
             Request::Ask { name, token, ask } => self.ask(now, name, *token, ask, announcements),
             Request::Inspect { name } => self.inspect(now, name),
+            Request::Holder { name } => self.holder(now, name),
             Request::Publish { holding, record, value } => self.publish(now, holding, record, value, announcements),
             Request::Read { name, record } => self.read(name, record),
             Request::Announce(announcement) => {
@@ -154,8 +155,10 @@ impl Ledger {
             }
             Request::Leave { group, instance } => self.leave(now, group, instance, announcements),
             Request::Members { group } => self.list_members(now, group),
-            Request::IndexAdd { index, entry } => self.index_add(index, entry, announcements),
-            Request::IndexRemove { index, entry } => self.index_remove(index, entry, announcements),
+            Request::IndexAdd { index, entry, announced } => self.index_add(index, entry, *announced, announcements),
+            Request::IndexRemove { index, entry, announced } => {
+                self.index_remove(index, entry, *announced, announcements)
+            }
             Request::IndexList { index } => self.index_list(index),
             Request::Note(note) => self.write_note(note),
             Request::Notes { limit } => self.latest_notes(*limit),

@@ -98,6 +98,7 @@ impl Wire {
                 command.into()
             }
             Request::Inspect { name } => self.about(Script::Inspect, name).into(),
+            Request::Holder { name } => plain("GET").arg(keys.lease(name)).take().into(),
             Request::Publish { holding, record, value } => {
                 let (lease, term) = (keys.lease(&holding.name), keys.term(&holding.name));
                 let mut command = self.call(Script::Publish, &[&lease, &term, &keys.records(&holding.name)]);
@@ -124,8 +125,10 @@ impl Wire {
                 Commands { before: Some(indexed), last: leave }
             }
             Request::Members { group } => plain("SMEMBERS").arg(keys.members(group)).take().into(),
-            Request::IndexAdd { index, entry } => self.change_index("SADD", index, entry).into(),
-            Request::IndexRemove { index, entry } => self.change_index("SREM", index, entry).into(),
+            Request::IndexAdd { index, entry, announced } => self.change_index("SADD", index, entry, *announced).into(),
+            Request::IndexRemove { index, entry, announced } => {
+                self.change_index("SREM", index, entry, *announced).into()
+            }
             Request::IndexList { index } => plain("SMEMBERS").arg(keys.index(index)).take().into(),
             Request::Note(note) => {
                 let mut command = plain("XADD");
@@ -215,7 +218,10 @@ impl Wire {
         self.call(script, &[&self.keys.lease(name), &self.keys.term(name), &self.keys.namespace(name)])
     }
 
-    fn change_index(&self, verb: &str, index: &str, entry: &str) -> Cmd {
+    fn change_index(&self, verb: &str, index: &str, entry: &str, announced: bool) -> Cmd {
+        if !announced {
+            return plain(verb).arg(self.keys.index(index)).arg(entry).take();
+        }
         let mut command = self.call(Script::Index, &[&self.keys.index(index)]);
         let changed = Announcement::IndexChanged { index: index.to_owned() };
         command.arg(verb).arg(entry).arg(changed.encode()).arg(&self.keys.channel);
@@ -326,6 +332,7 @@ mod tests {
             Request::Revoke { name: name.clone(), token },
             Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
             Request::Inspect { name: name.clone() },
+            Request::Holder { name: name.clone() },
             Request::Publish { holding, record: "state".to_owned(), value: Vec::new() },
             Request::Read { name: name.clone(), record: "state".to_owned() },
             Request::Announce(Announcement::Joined { group: Group::FLEET, instance: holder.clone() }),
@@ -333,8 +340,8 @@ mod tests {
             Request::Beat { group: candidates(), instance: holder.clone(), ttl, record: Vec::new() },
             Request::Leave { group: candidates(), instance: holder.clone() },
             Request::Members { group: Group::FLEET },
-            Request::IndexAdd { index: index.clone(), entry: entry.clone() },
-            Request::IndexRemove { index: index.clone(), entry },
+            Request::IndexAdd { index: index.clone(), entry: entry.clone(), announced: true },
+            Request::IndexRemove { index: index.clone(), entry, announced: false },
             Request::IndexList { index },
             Request::Note(TermNote {
                 name,

@@ -70,7 +70,12 @@ pub(super) fn reply(request: &Request, value: Value) -> Option<Reply> {
             Value::Nil => Some(Reply::Record(None)),
             value => published(&bytes(value)?).map(|published| Reply::Record(Some(published))),
         },
+        Request::Holder { .. } => match value {
+            Value::Nil => Some(Reply::Holder(None)),
+            value => Some(Reply::Holder(Some(InstanceId::foreign(&text(value)?)))),
+        },
         Request::Announce(_) | Request::Note(_) => Some(Reply::Done),
+        Request::IndexAdd { announced: false, .. } | Request::IndexRemove { announced: false, .. } => Some(Reply::Done),
         Request::Notes { .. } => notes(value).map(Reply::Notes),
         Request::IndexList { .. } => listed(value).map(Reply::Index),
         _ => answered(value),

@@ -68,14 +68,15 @@ impl<'a> Rows<'a> {
             Request::Abandon { name, .. }
             | Request::Revoke { name, .. }
             | Request::Ask { name, .. }
-            | Request::Inspect { name } => self.on_lease(name, now, generation, request),
+            | Request::Inspect { name }
+            | Request::Holder { name } => self.on_lease(name, now, generation, request),
             Request::Read { name, record } => self.read(name, record),
             Request::Announce(_) => Ok(self.decide(now, generation, request)),
             Request::Beat { group, instance, .. } | Request::Leave { group, instance } => {
                 self.on_member(group, instance, now, generation, request)
             }
             Request::Members { group } => self.list_members(now, group),
-            Request::IndexAdd { index, entry } | Request::IndexRemove { index, entry } => {
+            Request::IndexAdd { index, entry, .. } | Request::IndexRemove { index, entry, .. } => {
                 self.on_entry(index, entry, now, generation, request)
             }
             Request::IndexList { index } => self.list_entries(index),

@@ -116,9 +116,12 @@ pub(super) async fn a_leave_is_announced(trial: &Trial<'_>) {
 pub(super) async fn a_changed_index_is_announced(trial: &Trial<'_>) {
     let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
     let index = || "targets".to_owned();
-    let add = Request::IndexAdd { index: index(), entry: "a".to_owned() };
-    let remove = Request::IndexRemove { index: index(), entry: "a".to_owned() };
+    let add = Request::IndexAdd { index: index(), entry: "a".to_owned(), announced: true };
+    let remove = Request::IndexRemove { index: index(), entry: "a".to_owned(), announced: true };
     let changed = Announcement::IndexChanged { index: index() };
+    let quietly = Request::IndexAdd { index: index(), entry: "b".to_owned(), announced: false };
+    alice.send(quietly).await;
+    is_silent(&alice, &mut listener, "a change that nobody is to be told of").await;
     for request in [add, remove] {
         announces(&alice, &mut listener, request.clone(), &changed).await;
         alice.send(request).await;

@@ -14,11 +14,11 @@ async fn ids(player: &Player) -> Vec<String> {
 }
 
 fn add(index: &str, entry: &str) -> Request {
-    Request::IndexAdd { index: index.to_owned(), entry: entry.to_owned() }
+    Request::IndexAdd { index: index.to_owned(), entry: entry.to_owned(), announced: true }
 }
 
 fn remove(index: &str, entry: &str) -> Request {
-    Request::IndexRemove { index: index.to_owned(), entry: entry.to_owned() }
+    Request::IndexRemove { index: index.to_owned(), entry: entry.to_owned(), announced: true }
 }
 
 pub(super) async fn nobody_is_alive_at_first(trial: &Trial<'_>) {

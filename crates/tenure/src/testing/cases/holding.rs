@@ -3,7 +3,7 @@
 use crate::lease::{Ending, Loss, ReleaseReason};
 use crate::store::{Ended, Refusal, Reply, Request};
 use crate::testing::player::{Term, shown};
-use crate::testing::trial::{LONG, Trial, job, lease, token_above};
+use crate::testing::trial::{LONG, SHORT, Trial, job, lease, token_above};
 use crate::token::Token;
 
 pub(super) async fn a_renewal_lets_the_term_go_on(trial: &Trial<'_>) {
@@ -166,4 +166,20 @@ pub(super) async fn a_publication_outlives_its_term(trial: &Trial<'_>) {
     bob.send(next.publication("result", b"newer")).await;
     let newer = bob.read(&job(), "result").await.map(|record| (record.token, record.value));
     assert_eq!(newer, Some((next.token(), b"newer".to_vec())), "who may replace them");
+}
+
+pub(super) async fn who_has_a_lease_is_told_in_a_word(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let ask = || bob.send(Request::Holder { name: job() });
+    assert_eq!(ask().await, Reply::Holder(None), "nobody yet");
+    let term = alice.wins(&job(), LONG).await;
+    assert_eq!(ask().await, Reply::Holder(Some(alice.id.clone())));
+    alice.send(term.hand_over(&bob.id, LONG)).await;
+    assert_eq!(ask().await, Reply::Holder(Some(bob.id.clone())), "whom it is kept for");
+    let term = bob.wins(&job(), LONG).await;
+    bob.send(term.release()).await;
+    assert_eq!(ask().await, Reply::Holder(None), "let go of");
+    alice.wins(&job(), SHORT).await;
+    trial.outlast(SHORT).await;
+    assert_eq!(ask().await, Reply::Holder(None), "run out");
 }

@@ -71,6 +71,7 @@ macro_rules! __conformance_cases {
                 leases_do_not_touch_each_other
             }
             holding {
+                who_has_a_lease_is_told_in_a_word
                 a_renewal_lets_the_term_go_on
                 a_renewal_starts_the_ttl_again
                 a_renewal_with_an_old_token_is_refused
