@@ -163,6 +163,11 @@ pub enum Happening {
         /// Why.
         error: String,
     },
+    /// The store refuses what nobody waits for: heartbeats, or what is written down about terms. Said once.
+    StoreRefused {
+        /// Why.
+        error: String,
+    },
     /// An instance joined the fleet.
     Joined,
     /// An instance left the fleet.
@@ -203,6 +208,7 @@ impl Happening {
             Self::StoreLost { .. } => "store.lost",
             Self::StoreClosed { .. } => "store.closed",
             Self::StoreSilent { .. } => "store.silent",
+            Self::StoreRefused { .. } => "store.refused",
             Self::Joined => "fleet.joined",
             Self::Left => "fleet.left",
             Self::PollStarted => "poll.started",
@@ -225,6 +231,7 @@ impl Happening {
             | Self::StoreLost { .. }
             | Self::StoreClosed { .. }
             | Self::StoreSilent { .. }
+            | Self::StoreRefused { .. }
             | Self::PublishRefused { .. } => Level::Warn,
             _ => Level::Info,
         }
@@ -259,6 +266,7 @@ impl Event {
             | Happening::ElectionFailed { error }
             | Happening::StoreLost { error }
             | Happening::StoreSilent { error }
+            | Happening::StoreRefused { error }
             | Happening::PollFinished { error: Some(error) } => add("error", error.clone()),
             Happening::Released(reason) => add("reason", reason.word().to_owned()),
             Happening::Lost(loss) => {

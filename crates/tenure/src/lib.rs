@@ -56,6 +56,7 @@ pub mod election;
 mod event;
 #[doc(hidden)]
 pub mod flaw;
+pub mod fleet;
 #[cfg(feature = "keeper")]
 mod keeper;
 pub mod lease;
@@ -63,6 +64,7 @@ pub mod lease;
 pub mod log;
 mod name;
 pub mod placement;
+pub mod pool;
 #[cfg(feature = "keeper")]
 pub mod schedule;
 pub mod store;

@@ -9,6 +9,9 @@ use thiserror::Error;
 /// The longest label, prefix or instance id, in bytes.
 pub const MAX_NAME_LENGTH: usize = 256;
 
+/// The longest prefix of heartbeats: whatever can be a key has room in it.
+const MAX_GROUP_LENGTH: usize = 3 * MAX_NAME_LENGTH;
+
 /// How keys of Tenure's own begin.
 const RESERVED: &str = "tenure:";
 
@@ -23,12 +26,14 @@ pub enum NameError {
         what: &'static str,
     },
     /// The text is too long.
-    #[error("the {what} has {length} bytes; {MAX_NAME_LENGTH} is the most")]
+    #[error("the {what} has {length} bytes; {most} is the most")]
     TooLong {
         /// What was being named.
         what: &'static str,
         /// Its length in bytes.
         length: usize,
+        /// The most that it may have.
+        most: usize,
     },
     /// The text has a character that could be mistaken for structure.
     #[error(
@@ -324,12 +329,12 @@ impl Group {
     /// # Errors
     /// When the prefix is not acceptable, or is one that leases have.
     pub fn candidates(prefix: &str) -> Result<Self, NameError> {
-        check_prefix(prefix)?;
+        check_prefix_up_to(MAX_GROUP_LENGTH, prefix)?;
         let plain = prefix.replace(['{', '}'], "");
         if plain.starts_with(RESERVED) {
             return Err(NameError::Reserved { key: prefix.to_owned() });
         }
-        if matches!(plain.as_str(), "lease:" | "leader:") || plain.ends_with(":lease:") {
+        if ["lease:", "leader:"].iter().any(|leases| plain.starts_with(leases)) || plain.contains(":lease:") {
             return Err(NameError::HeartbeatPrefix { prefix: prefix.to_owned() });
         }
         Ok(Self(Some(prefix.into())))
@@ -360,11 +365,15 @@ fn allowed(character: char) -> bool {
 }
 
 pub(crate) fn check(what: &'static str, text: &str) -> Result<(), NameError> {
+    check_up_to(MAX_NAME_LENGTH, what, text)
+}
+
+fn check_up_to(most: usize, what: &'static str, text: &str) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError::Empty { what });
     }
-    if text.len() > MAX_NAME_LENGTH {
-        return Err(NameError::TooLong { what, length: text.len() });
+    if text.len() > most {
+        return Err(NameError::TooLong { what, length: text.len(), most });
     }
     match text.char_indices().find(|(_, c)| !allowed(*c)) {
         Some((at, character)) => Err(NameError::BadCharacter { what, text: text.to_owned(), character, at }),
@@ -373,6 +382,10 @@ pub(crate) fn check(what: &'static str, text: &str) -> Result<(), NameError> {
 }
 
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), NameError> {
+    check_prefix_up_to(MAX_NAME_LENGTH, prefix)
+}
+
+fn check_prefix_up_to(most: usize, prefix: &str) -> Result<(), NameError> {
     let bad_tag = || NameError::BadHashTag { prefix: prefix.to_owned() };
     let plain = match prefix.split_once('{') {
         None => prefix.to_owned(),
@@ -384,7 +397,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), NameError> {
             format!("{before}{tag}{after}")
         }
     };
-    check("prefix", &plain)
+    check_up_to(most, "prefix", &plain)
 }
 
 #[cfg(test)]

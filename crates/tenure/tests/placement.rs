@@ -1,5 +1,7 @@
 //! Fleets in which every instance acts for itself, on what it sees: how many moves it takes, and how many it should.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail like tests")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure::InstanceId;

@@ -48,6 +48,9 @@ pub struct ElectionBuilder {
     limit: Option<Duration>,
 }
 
+/// It travels with every claim and every renewal.
+const LONGEST_METADATA: usize = 16 * 1024;
+
 /// How long the lowest priority waits for others.
 const LONGEST_HEAD_START: Duration = Duration::from_secs(1);
 
@@ -134,7 +137,7 @@ impl ElectionBuilder {
     }
 
     /// Up to this long is waited, by chance, before the first question. Nothing by default: it protects from nothing here,
-    /// since a refused candidate waits to be told.
+    /// since a refused candidate waits to be told. Who asks for [one term](Self::acquire) asks at once.
     pub fn start_jitter(mut self, longest: Duration) -> Self {
         self.start_jitter = longest;
         self
@@ -148,7 +151,7 @@ impl ElectionBuilder {
         self
     }
 
-    /// Published with the leadership, for whoever asks who leads: an address, a version.
+    /// Published with the leadership, for whoever asks who leads: an address, a version. 16 KiB at most.
     pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
         self.metadata = Some(metadata.into());
         self
@@ -172,10 +175,14 @@ impl ElectionBuilder {
         let name = self.name?;
         let group = match &self.heartbeat_prefix {
             Some(prefix) => Group::candidates(prefix)?,
-            None => Group::of_role(&self.role)?,
+            // A role that could not be part of a key has a key that can.
+            None => Group::of_role(&self.role).or_else(|_| Group::of_role(name.key()))?,
         };
         if let Some(prefix) = group.prefix().filter(|prefix| name.key().starts_with(prefix)) {
             return Err(NameError::HeartbeatPrefix { prefix: prefix.to_owned() }.into());
+        }
+        if let Some(length) = self.metadata.as_ref().map(Vec::len).filter(|length| *length > LONGEST_METADATA) {
+            return Err(ElectionError::Metadata { length });
         }
         if self.priority > HIGHEST_PRIORITY {
             return Err(ElectionError::Priority { priority: self.priority });
@@ -252,8 +259,12 @@ impl ElectionBuilder {
 
     async fn one_term(self, mode: Mode) -> Result<Leadership, AcquireError> {
         let limit = self.limit;
-        // Whoever only tries lets nobody go first.
-        let head_start = if mode == Mode::Try { Duration::ZERO } else { LONGEST_HEAD_START };
+        // Whoever only tries lets nobody go first, and whoever has little time not for all of it.
+        let head_start = match (mode, limit) {
+            (Mode::Try, _) => Duration::ZERO,
+            (Mode::Wait, Some(limit)) => LONGEST_HEAD_START.min(limit / 2),
+            (Mode::Wait, None) => LONGEST_HEAD_START,
+        };
         Leadership::acquire(self.build_with(head_start)?, mode, limit).await
     }
 
@@ -309,6 +320,12 @@ pub enum ElectionError {
         interval: Duration,
         /// The length of the lease.
         ttl: Duration,
+    },
+    /// Metadata travels with every heartbeat.
+    #[error("metadata of {length} bytes is too long: {LONGEST_METADATA} is the most; publish where to find the rest")]
+    Metadata {
+        /// Its length in bytes.
+        length: usize,
     },
     /// There are no higher priorities.
     #[error("a priority of {priority} is out of range: 0 to 100")]

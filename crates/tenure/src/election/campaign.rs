@@ -20,6 +20,9 @@ use crate::store::Request;
 use crate::tenure::{Tenure, Term, TermHandle};
 use crate::token::Token;
 
+/// The longest pause between two attempts to say who leads.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
 /// What a candidate stands for, and how.
 pub(super) struct Bid {
     pub(super) role: String,
@@ -54,18 +57,6 @@ impl Office {
         *self.term.lock().unwrap_or_else(PoisonError::into_inner) = term;
     }
 
-    /// Tells listeners, the standing's watchers, and whoever hears the events of the whole.
-    fn tell(&self, candidacy: &mut Candidacy, turn: Turn) {
-        for (token, news) in candidacy.step(turn) {
-            let (instance, lease) = (self.tenure.instance().clone(), Some(self.bid.name.clone()));
-            let what: Happening = (&news).into();
-            self.tenure.door().tell(Command::Tell(Event { instance, lease, token, what }));
-            self.listeners.tell(&ElectionEvent { role: self.bid.role.clone(), at: SystemTime::now(), token, news });
-        }
-        self.standing
-            .send_if_modified(|standing| std::mem::replace(standing, candidacy.standing()) != candidacy.standing());
-    }
-
     /// Takes itself off the list of candidates, unless another one of this process is on it under the same name. Nobody waits for it:
     /// what cannot be said now is over soon by itself.
     fn leave(&self) {
@@ -76,6 +67,51 @@ impl Office {
             let limit = self.bid.settings.attempt_timeout();
             self.tenure.door().tell(Command::Ask(Question { request, limit, reply }));
         }
+    }
+}
+
+/// A candidacy that is under way. However it ends, also when it is dropped in the middle of everything, its end is told.
+pub(super) struct Stand {
+    running: Option<Running>,
+    office: Arc<Office>,
+    ambition: Ambition,
+    candidacy: Candidacy,
+}
+
+impl Stand {
+    pub(super) fn new(running: Running) -> Self {
+        let (office, ambition) = (running.office.clone(), running.ambition);
+        Self { running: Some(running), office, ambition, candidacy: Candidacy::default() }
+    }
+
+    pub(super) fn leads(&mut self, term: &TermHandle) {
+        self.office.set_term(Some(term.clone()));
+        self.tell(Turn::Leads(term.token()));
+    }
+
+    /// Tells listeners, the standing's watchers, and whoever hears the events of the whole.
+    pub(super) fn tell(&mut self, turn: Turn) {
+        let office = &self.office;
+        if matches!(turn, Turn::Ended(_)) {
+            office.set_term(None);
+        }
+        for (token, news) in self.candidacy.step(turn) {
+            let (instance, lease) = (office.tenure.instance().clone(), Some(office.bid.name.clone()));
+            let what: Happening = (&news).into();
+            office.tenure.door().tell(Command::Tell(Event { instance, lease, token, what }));
+            office.listeners.tell(&ElectionEvent { role: office.bid.role.clone(), at: SystemTime::now(), token, news });
+        }
+        let now = self.candidacy.standing();
+        office.standing.send_if_modified(|standing| std::mem::replace(standing, now) != now);
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        self.tell(Turn::Ended(Ending::Released(ReleaseReason::Voluntary)));
+        self.tell(Turn::Stopped);
+        self.running = None;
+        self.office.leave();
     }
 }
 
@@ -93,14 +129,12 @@ pub(super) type Stop = watch::Receiver<Option<ReleaseReason>>;
 
 /// How a campaign ended.
 pub(super) enum Outcome<E> {
-    /// It was told to stop, or had the one term that it wanted.
+    /// It was told to stop.
     Stopped,
     /// The keeper has ended.
     ShutDown,
     /// The work failed.
     Failed(E),
-    /// The one term that it wanted was not to be had.
-    NotElected(AcquireError),
 }
 
 /// Asks for the leadership until told to stop, and works whenever it has it.
@@ -109,42 +143,40 @@ where
     W: FnMut(TermHandle) -> F,
     F: Future<Output = Result<(), E>>,
 {
-    let (office, ambition) = (running.office.clone(), running.ambition);
-    let mut candidacy = Candidacy::default();
-    let mut pause = office.bid.start_jitter.mul_f64(fastrand::f64());
+    // Dropped last, when everything of the term is gone.
+    let mut stand = Stand::new(running);
+    let settings = stand.office.bid.settings;
+    let mut pause = stand.office.bid.start_jitter.mul_f64(fastrand::f64());
     let mut pace = Pace::default();
-    let settings = &office.bid.settings;
-    let outcome = loop {
+    loop {
         if paused(pause, &mut stop).await {
-            break Outcome::Stopped;
+            return Outcome::Stopped;
         }
-        let setback = match win(&office, &mut candidacy, ambition, &mut stop).await {
-            Won::Stopped => break Outcome::Stopped,
-            Won::Not(AcquireError::ShutDown) => break Outcome::ShutDown,
-            Won::Not(error) => {
-                office.tell(&mut candidacy, Turn::Failed(error.to_string()));
-                if matches!(ambition, Ambition::OneTerm { .. }) {
-                    break Outcome::NotElected(error);
-                }
+        let won = tokio::select! {
+            biased;
+            _ = stopped(&mut stop) => return Outcome::Stopped,
+            won = win(&mut stand) => won,
+        };
+        let setback = match won {
+            Err(AcquireError::ShutDown) => return Outcome::ShutDown,
+            Err(error) => {
+                stand.tell(Turn::Failed(error.to_string()));
                 Setback::NotAsked
             }
-            Won::Term(term) => {
+            Ok(term) => {
                 let began = Instant::now();
-                match lead(&office, &mut candidacy, term, &mut stop, work).await {
-                    Led::Stopped => break Outcome::Stopped,
-                    Led::Failed(error) => break Outcome::Failed(error),
-                    _ if matches!(ambition, Ambition::OneTerm { .. }) => break Outcome::Stopped,
+                match lead(&mut stand, term, &mut stop, work).await {
+                    Led::Stopped => return Outcome::Stopped,
+                    Led::Failed(error) => return Outcome::Failed(error),
                     Led::Resigned | Led::SteppedDown => Setback::Resigned,
                     Led::Lost => Setback::Lost { after: began.elapsed() },
+                    // Whoever asks again is told that there is nobody to ask.
+                    Led::ShutDown => return Outcome::ShutDown,
                 }
             }
         };
-        pause = pace.pause(setback, settings, fastrand::f64());
-    };
-    office.tell(&mut candidacy, Turn::Stopped);
-    drop(running);
-    office.leave();
-    outcome
+        pause = pace.pause(setback, &settings, fastrand::f64());
+    }
 }
 
 /// Waits. Returns whether it was told to stop meanwhile.
@@ -157,16 +189,12 @@ async fn stopped(stop: &mut Stop) -> ReleaseReason {
     stop.wait_for(Option::is_some).await.ok().and_then(|reason| *reason).unwrap_or(ReleaseReason::Voluntary)
 }
 
-enum Won {
-    Term(Term),
-    Stopped,
-    Not(AcquireError),
-}
-
-async fn win(office: &Office, candidacy: &mut Candidacy, ambition: Ambition, stop: &mut Stop) -> Won {
+/// Asks until the leadership is won or cannot be, and tells how it goes.
+pub(super) async fn win(stand: &mut Stand) -> Result<Term, AcquireError> {
     let (onlooker, mut news) = Onlooker::new();
-    let mut request = office.tenure.lease_named(office.bid.name.clone()).settings(office.bid.settings);
-    let mode = match ambition {
+    let bid = &stand.office.bid;
+    let mut request = stand.office.tenure.lease_named(bid.name.clone()).settings(bid.settings);
+    let mode = match stand.ambition {
         Ambition::EveryTerm => Mode::Wait,
         Ambition::OneTerm { mode, limit } => {
             if let Some(limit) = limit {
@@ -175,14 +203,12 @@ async fn win(office: &Office, candidacy: &mut Candidacy, ambition: Ambition, sto
             mode
         }
     };
-    let mut asking = std::pin::pin!(request.campaign(mode, onlooker, office.bid.heartbeat.clone()));
-    let mut stop = std::pin::pin!(stopped(stop));
+    let mut asking = std::pin::pin!(request.campaign(mode, onlooker, bid.heartbeat.clone()));
     loop {
         tokio::select! {
             biased;
-            _ = &mut stop => return Won::Stopped,
-            Some(outlook) = news.recv() => office.tell(candidacy, Turn::Sees(outlook)),
-            won = &mut asking => return won.map_or_else(Won::Not, Won::Term),
+            Some(outlook) = news.recv() => stand.tell(Turn::Sees(outlook)),
+            won = &mut asking => return won,
         }
     }
 }
@@ -192,58 +218,61 @@ enum Led<E> {
     Resigned,
     SteppedDown,
     Lost,
+    ShutDown,
     Failed(E),
 }
 
 /// One term: from the grant until everything of it is over.
-async fn lead<W, F, E>(office: &Office, candidacy: &mut Candidacy, term: Term, stop: &mut Stop, work: &mut W) -> Led<E>
+async fn lead<W, F, E>(stand: &mut Stand, term: Term, stop: &mut Stop, work: &mut W) -> Led<E>
 where
     W: FnMut(TermHandle) -> F,
     F: Future<Output = Result<(), E>>,
 {
     let handle = (*term).clone();
-    office.set_term(Some(handle.clone()));
-    office.tell(candidacy, Turn::Leads(handle.token()));
+    let office = stand.office.clone();
+    stand.leads(&handle);
     let working = handle.run(async {
         tokio::select! {
             done = work(handle.clone()) => done,
             // Beside the work, which does not wait for it.
-            never = introduce(office, &handle) => match never {},
+            never = introduce(&office, &handle) => match never {},
         }
     });
-    let (ended, reason) = tokio::select! {
+    let (ended, ending) = tokio::select! {
         done = working => match done {
-            Ok(Ok(())) => (Led::Resigned, ReleaseReason::Voluntary),
-            Ok(Err(error)) => (Led::Failed(error), ReleaseReason::Voluntary),
+            Ok(Ok(())) => (Led::Resigned, Ending::Released(ReleaseReason::Voluntary)),
+            Ok(Err(error)) => (Led::Failed(error), Ending::Released(ReleaseReason::Voluntary)),
             Err(lost) => {
-                // Whoever was asked to step down leaves it to others for a while.
-                let asked = matches!(lost.reason, Ending::Released(_));
-                told_of_the_end(office, candidacy, lost.reason);
-                (if asked { Led::SteppedDown } else { Led::Lost }, ReleaseReason::Voluntary)
+                let ended = match lost.reason {
+                    Ending::Released(ReleaseReason::Shutdown) => Led::ShutDown,
+                    // Whoever was asked to step down leaves it to others for a while.
+                    Ending::Released(_) => Led::SteppedDown,
+                    _ => Led::Lost,
+                };
+                (ended, lost.reason)
             }
         },
-        reason = stopped(stop) => (Led::Stopped, reason),
+        reason = stopped(stop) => (Led::Stopped, Ending::Released(reason)),
     };
     // The work is gone. Whoever looks must not see a leader while the store is being told.
-    if !matches!(ended, Led::Lost | Led::SteppedDown) {
-        told_of_the_end(office, candidacy, Ending::Released(reason));
-    }
+    let reason = match &ending {
+        Ending::Released(reason) => *reason,
+        _ => ReleaseReason::Voluntary,
+    };
+    stand.tell(Turn::Ended(ending));
     // A loss has been told; that the lease is over all the same is what counts here.
     let _ = term.let_go(reason).await;
     ended
 }
 
-fn told_of_the_end(office: &Office, candidacy: &mut Candidacy, reason: Ending) {
-    office.set_term(None);
-    office.tell(candidacy, Turn::Ended(reason));
-}
-
-/// Writes down what is to be known of this leader, which also tells observers that there is one. Tried while the term lasts: nothing
-/// depends on it.
-async fn introduce(office: &Office, term: &TermHandle) -> Infallible {
+/// Writes down what is to be known of this leader, which also tells observers that there is one. Tried while the term lasts, and less and
+/// less often: nothing depends on it.
+pub(super) async fn introduce(office: &Office, term: &TermHandle) -> Infallible {
     let record = office.bid.metadata.clone().unwrap_or_default();
+    let mut pause = office.bid.settings.attempt_timeout();
     while term.publish(METADATA, record.clone()).await.is_err() {
-        tokio::time::sleep(office.bid.settings.attempt_timeout()).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
     std::future::pending().await
 }

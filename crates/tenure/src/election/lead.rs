@@ -63,7 +63,7 @@ impl<W> Lead<W> {
         };
         match outcome {
             Outcome::Stopped => Ok(()),
-            Outcome::ShutDown | Outcome::NotElected(_) => Err(LeadError::ShutDown),
+            Outcome::ShutDown => Err(LeadError::ShutDown),
             Outcome::Failed(error) => Err(LeadError::Work(error)),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Leader;
 use crate::keeper::Command;
@@ -12,8 +13,9 @@ use crate::name::LeaseName;
 use crate::store::StoreError;
 use crate::tenure::Tenure;
 
-/// How often is looked although nothing was heard, as long as nobody says otherwise.
+/// How often is looked although nothing was heard, as long as nobody says otherwise; and how often at most.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
+const NOT_MORE_OFTEN_THAN: Duration = Duration::from_millis(100);
 
 /// Just after a lease has run out.
 const AFTER_THE_END: Duration = Duration::from_millis(25);
@@ -63,7 +65,7 @@ impl Seen {
 }
 
 /// Watches who leads a role, or holds any lease, for a process that is no candidate. It is told of changes, and looks by itself
-/// where nobody tells: a leader that dies, a program that is not Tenure's.
+/// where nobody tells: a leader that dies, a program that is not Tenure's, and a plain lease that somebody acquires.
 ///
 /// ```
 /// use tenure::election::Seen;
@@ -86,13 +88,15 @@ pub struct Observer {
     look_every: Duration,
     hint: Arc<Notify>,
     seen: Option<Seen>,
+    /// When to look; `None` is now.
+    look_at: Option<Instant>,
 }
 
 impl Observer {
-    /// Looks this often although nothing was heard, 15 s by default.
+    /// Looks this often although nothing was heard, 15 s by default and 100 ms at least.
     #[must_use]
     pub fn look_every(mut self, interval: Duration) -> Self {
-        self.look_every = interval;
+        self.look_every = interval.max(NOT_MORE_OFTEN_THAN);
         self
     }
 
@@ -107,11 +111,14 @@ impl Observer {
     /// Safe: what was not returned is news the next time.
     pub async fn changed(&mut self) -> Seen {
         loop {
-            if let Some(seen) = &self.seen {
+            if let Some(at) = self.look_at {
                 // A hint that came while we looked is not lost.
-                let _ = tokio::time::timeout(seen.next_look(self.look_every), self.hint.notified()).await;
+                let _ = tokio::time::timeout_at(at, self.hint.notified()).await;
+                // Until a look has been taken, one is due, however often we are interrupted.
+                self.look_at = None;
             }
             let now = Seen::of(self.tenure.leader_of(&self.name).await);
+            self.look_at = Some(Instant::now() + now.next_look(self.look_every));
             let news = self.seen.as_ref().is_none_or(|before| now.differs_from(before));
             self.seen = Some(now.clone());
             if news {
@@ -132,7 +139,7 @@ impl Tenure {
     pub fn observe(&self, lease: &LeaseName) -> Observer {
         let hint = Arc::new(Notify::new());
         self.door().tell(Command::Observe(lease.clone(), Arc::downgrade(&hint)));
-        Observer { tenure: self.clone(), name: lease.clone(), look_every: LOOK_EVERY, hint, seen: None }
+        Observer { tenure: self.clone(), name: lease.clone(), look_every: LOOK_EVERY, hint, seen: None, look_at: None }
     }
 }
 

@@ -88,7 +88,7 @@ impl Election {
             // There is no work: whoever asks or listens does it.
             let mut hold = |_: TermHandle| std::future::pending::<Result<(), Infallible>>();
             match campaign(running, stopped, &mut hold).await {
-                Outcome::Stopped | Outcome::ShutDown | Outcome::NotElected(_) => {}
+                Outcome::Stopped | Outcome::ShutDown => {}
                 Outcome::Failed(never) => match never {},
             }
             end.send_replace(true);

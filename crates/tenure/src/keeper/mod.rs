@@ -10,12 +10,16 @@
 //! | `thread.rs` | the loop around it |
 //! | `link.rs` | the connection and the subscription, made and replaced beside the loop |
 //! | `alarm.rs` | a timer that counts suspend |
+//! | `membership.rs` | this instance's place in the fleet |
+//! | `hearers.rs` | who hears every announcement |
 //! | `observers.rs` | who looks at a lease without wanting it |
 //! | `shared.rs` | what a holder sees of its term without asking |
 //! | `outlet.rs` | where events go |
 
 mod alarm;
+mod hearers;
 mod link;
+mod membership;
 mod notes;
 mod observers;
 mod outlet;
@@ -42,7 +46,7 @@ use crate::election::ElectionError;
 use crate::event::Event;
 use crate::lease::{LeaseSettings, Outlook, ReleaseReason, SettingsError, Wish};
 use crate::name::{Group, InstanceId, LeaseName, NameError};
-use crate::store::{ErrorKind, Outcome, Request, StoreError};
+use crate::store::{ErrorKind, Heard, Outcome, Request, StoreError};
 use crate::tenure::TermHandle;
 
 /// One lease being driven. Never used twice.
@@ -150,7 +154,8 @@ impl Granted {
 impl Drop for Granted {
     fn drop(&mut self) {
         let shared = &self.handle.0;
-        if !shared.is_over() {
+        // One that was told to stop is being let go of, or handed over, already.
+        if !shared.is_over() && !shared.is_stopped() {
             shared.door.tell(Command::Wish(shared.id(), Wish::Release(self.reason)));
         }
     }
@@ -183,6 +188,15 @@ pub(crate) enum Command {
     Ask(Question),
     /// Somebody who looks at a lease wants to know when to look again.
     Observe(LeaseName, Weak<Notify>),
+    /// Somebody wants to hear every announcement.
+    Hear(mpsc::Sender<Heard>),
+    /// Takes a place in the fleet, or changes what is said of it.
+    Join {
+        heartbeat: Arc<Heartbeat>,
+        every: Duration,
+    },
+    /// Leaves it.
+    Quit,
     /// Something to be told to whoever hears events.
     Tell(Event),
     ShutDown,

@@ -9,28 +9,39 @@ use crate::name::LeaseName;
 
 /// Everybody who looks, by what they look at. Whoever has left is forgotten when there is something to tell.
 #[derive(Default)]
-pub(super) struct Observers(HashMap<LeaseName, Vec<Weak<Notify>>>);
+pub(super) struct Observers {
+    by_name: HashMap<LeaseName, Vec<Weak<Notify>>>,
+    /// How many names there may be before those are forgotten that nobody looks at.
+    sweep_at: usize,
+}
+
+/// Fewer are not worth the look.
+const FEW: usize = 64;
 
 impl Observers {
     pub(super) fn add(&mut self, name: LeaseName, observer: Weak<Notify>) {
-        let observers = self.0.entry(name).or_default();
+        if self.by_name.len() >= self.sweep_at.max(FEW) {
+            self.by_name.retain(|_, observers| observers.iter().any(|observer| observer.strong_count() > 0));
+            self.sweep_at = self.by_name.len() * 2;
+        }
+        let observers = self.by_name.entry(name).or_default();
         observers.retain(|observer| observer.strong_count() > 0);
         observers.push(observer);
     }
 
     /// Something may have happened to this lease.
     pub(super) fn tell(&mut self, name: &LeaseName) {
-        if let Some(observers) = self.0.get_mut(name) {
+        if let Some(observers) = self.by_name.get_mut(name) {
             tell(observers);
             if observers.is_empty() {
-                self.0.remove(name);
+                self.by_name.remove(name);
             }
         }
     }
 
     /// Anything may have happened.
     pub(super) fn tell_all(&mut self) {
-        self.0.retain(|_, observers| {
+        self.by_name.retain(|_, observers| {
             tell(observers);
             !observers.is_empty()
         });
@@ -45,4 +56,23 @@ fn tell(observers: &mut Vec<Weak<Notify>>) {
         }
         None => false,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn whoever_has_left_is_forgotten_whatever_it_looked_at() {
+        let mut observers = Observers::default();
+        let stays = Arc::new(Notify::new());
+        observers.add(LeaseName::role("stays").unwrap(), Arc::downgrade(&stays));
+        for n in 0..10_000 {
+            observers.add(LeaseName::role(&format!("role-{n}")).unwrap(), Arc::downgrade(&Arc::new(Notify::new())));
+        }
+        assert!(observers.by_name.len() <= FEW + 1, "{}", observers.by_name.len());
+        assert!(observers.by_name.contains_key(&LeaseName::role("stays").unwrap()));
+    }
 }

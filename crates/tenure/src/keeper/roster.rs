@@ -4,6 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::hearers::Hearers;
+use super::membership::Membership;
 use super::notes::Notes;
 use super::observers::Observers;
 use super::shared::Shared;
@@ -69,6 +71,10 @@ pub(super) struct Roster {
     spent: Spent,
     notes: Notes,
     pub(super) observers: Observers,
+    pub(super) hearers: Hearers,
+    membership: Option<Membership>,
+    /// Whether it was said that what nobody waits for is refused.
+    complained: bool,
     online: bool,
     /// Why there is no connection, once that is known.
     trouble: Option<StoreError>,
@@ -105,6 +111,9 @@ impl Roster {
             spent: Spent::new(),
             notes: Notes::default(),
             observers: Observers::default(),
+            hearers: Hearers::default(),
+            membership: None,
+            complained: false,
             online: false,
             trouble: None,
             server_offset: 0,
@@ -152,7 +161,8 @@ impl Roster {
     pub(super) fn next_wake(&self) -> Option<Moment> {
         let question = self.questions.iter().map(|(give_up_at, _)| *give_up_at).min();
         let note = self.notes.due().filter(|_| self.online);
-        [self.timers.next(), self.limits.next(), question, note].into_iter().flatten().min()
+        let beat = self.membership.as_ref().map(Membership::due).filter(|_| self.online);
+        [self.timers.next(), self.limits.next(), question, note, beat].into_iter().flatten().min()
     }
 
     // What users want.
@@ -228,8 +238,19 @@ impl Roster {
         }
     }
 
+    /// Takes a place in the fleet, or changes what is said of it.
+    pub(super) fn join(&mut self, heartbeat: Arc<Heartbeat>, every: Duration) {
+        self.membership = Some(Membership::new(heartbeat, every));
+    }
+
+    pub(super) fn quit(&mut self, now: Moment) {
+        let goodbye = self.membership.take().map(|membership| membership.leave(&self.instance));
+        self.say(now, goodbye);
+    }
+
     /// Lets go of everything, and refuses whoever waits.
     pub(super) fn shut_down(&mut self, now: Now) {
+        self.quit(now.moment);
         self.refuse_lines(&AcquireError::ShutDown);
         for id in self.leases.ids() {
             let Some(entry) = self.entry(id) else { continue };
@@ -272,6 +293,10 @@ impl Roster {
         self.online = true;
         self.trouble = None;
         self.observers.tell_all();
+        self.hearers.gap();
+        if let Some(membership) = &mut self.membership {
+            membership.hurry();
+        }
         for id in self.leases.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
@@ -308,7 +333,7 @@ impl Roster {
             }
         }
         match tag {
-            Tag::Nobody => {}
+            Tag::Nobody => self.complain(outcome),
             Tag::User(reply) => drop(reply.send(outcome)),
             Tag::Publication(holding, reply) => {
                 if let Outcome::Answered(Reply::Refused(refusal)) = &outcome {
@@ -332,11 +357,23 @@ impl Roster {
         usable
     }
 
+    /// What nobody waits for was refused for good: somebody should know.
+    fn complain(&mut self, outcome: Outcome) {
+        if let Outcome::Failed(error) = outcome
+            && !error.is_retryable()
+            && !std::mem::replace(&mut self.complained, true)
+        {
+            let (instance, what) = (self.instance.clone(), Happening::StoreRefused { error: error.to_string() });
+            self.events.push(Event { instance, lease: None, token: None, what });
+        }
+    }
+
     /// Takes in a hint. Returns whether the store must be entered again.
     pub(super) fn announced(&mut self, now: Now, announcement: Announcement) -> bool {
         if self.memory.as_ref().is_some_and(|memory| memory.is_outdated_by(&announcement)) {
             return true;
         }
+        self.hearers.tell(&announcement);
         let Some(name) = announcement.lease() else { return false };
         self.observers.tell(name);
         // What was published says nothing about who may act.
@@ -351,6 +388,7 @@ impl Roster {
     /// Announcements may have been missed.
     pub(super) fn look_again(&mut self, now: Now) {
         self.observers.tell_all();
+        self.hearers.gap();
         for id in self.leases.ids() {
             if self.entry(id).is_some_and(|entry| entry.claim.is_some()) {
                 self.step(now, id, Input::LookAgain);
@@ -390,6 +428,8 @@ impl Roster {
         if self.online {
             let due = self.notes.take_due(now.moment);
             self.send(now.moment, due);
+            let beat = self.membership.as_mut().and_then(|membership| membership.beat(now.moment, &self.instance));
+            self.say(now.moment, beat);
         }
     }
 

@@ -195,7 +195,7 @@ impl Shared {
     }
 
     /// Whether work was told to stop.
-    pub(super) fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.leave.load(Ordering::SeqCst) >= leave::STOP
     }
 

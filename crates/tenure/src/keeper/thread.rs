@@ -191,6 +191,9 @@ impl Keeper {
             Command::WorkEnded(id) => self.roster.work_ended(now, id),
             Command::Progress(id) => self.roster.progress(now, id),
             Command::Ask(question) => self.roster.ask(now, question),
+            Command::Hear(queue) => self.roster.hearers.add(queue),
+            Command::Join { heartbeat, every } => self.roster.join(heartbeat, every),
+            Command::Quit => self.roster.quit(now.moment),
             Command::Observe(name, observer) => self.roster.observers.add(name, observer),
             Command::Tell(event) => self.roster.events.push(event),
             Command::ShutDown => {

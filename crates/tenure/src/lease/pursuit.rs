@@ -260,7 +260,7 @@ impl Pursuit {
         let remaining = held.remaining.unwrap_or_else(|| ctx.settings.renew_every());
         let stale_at = match (ctx.settings.take_over_after(), held.idle, held.token) {
             // One that could be told apart from somebody who has not renewed yet would have been taken over by now.
-            (Some(limit), Some(idle), Some(_)) if idle >= limit => Some(now + ctx.settings.attempt_timeout()),
+            (Some(limit), Some(idle), Some(_)) if idle >= limit => Some(now + ctx.settings.renew_every()),
             (Some(limit), Some(idle), Some(_)) => Some(now + (limit - idle) + Duration::from_millis(1)),
             _ => None,
         };

@@ -304,7 +304,11 @@ impl Term {
     }
 
     fn say_goodbye(&mut self, now: Moment, farewell: Farewell, cancel_at: Moment, ctx: &Context) {
-        // A second wish may hurry the first, and where to is decided by the last one.
+        // A second wish may hurry the first; whoever was promised the lease gets it, unless somebody else was promised it since.
+        let farewell = match (self.goodbye.as_ref().map(|goodbye| &goodbye.farewell), farewell) {
+            (Some(Farewell::HandOver(to)), Farewell::Release(_)) => Farewell::HandOver(to.clone()),
+            (_, last) => last,
+        };
         let cancel_at = self.goodbye.as_ref().map_or(cancel_at, |goodbye| goodbye.cancel_at.min(cancel_at));
         let patience = ctx.settings.max_drain().max(ctx.settings.stop_budget());
         let renew_until = if cancel_at > now { cancel_at + ctx.settings.stop_budget() } else { now + patience };

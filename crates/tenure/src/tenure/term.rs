@@ -251,11 +251,16 @@ impl TermHandle {
     }
 
     /// Whether a term that is over was let go of, and not lost.
-    pub(crate) fn let_go_of(&self) -> Result<(), Lost> {
+    fn let_go_of(&self) -> Result<(), Lost> {
         match self.0.ending() {
             Some(Ending::Lost(_)) | None => Err(self.lost_now()),
             Some(_) => Ok(()),
         }
+    }
+
+    /// Why the term is over or about to be; `None` while it is neither.
+    pub(crate) fn ended_by(&self) -> Option<Ending> {
+        self.0.must_stop().then(|| self.0.presumed_cause())
     }
 
     fn lost_now(&self) -> Lost {

@@ -114,17 +114,23 @@ impl Wire {
                 let mut beat = self.about_member(Script::Beat, group, instance);
                 self.heartbeat(&mut beat, group, instance, *ttl, record);
                 // The index is in another slot. It comes first: an entry without a heartbeat does no harm.
-                let indexed = plain("SADD").arg(keys.members(group)).arg(instance.as_str()).take();
+                let mut indexed = self.call(Script::List, &[&keys.members(group)]);
+                indexed.arg(millis(*ttl)).arg(instance.as_str());
                 Commands { before: Some(indexed), last: beat }
             }
             Request::Leave { group, instance } => {
                 let mut leave = self.about_member(Script::Leave, group, instance);
                 let left = Announcement::Left { group: group.clone(), instance: instance.clone() };
                 leave.arg(left.encode()).arg(&keys.channel);
-                let indexed = plain("SREM").arg(keys.members(group)).arg(instance.as_str()).take();
+                let indexed = plain("ZREM").arg(keys.members(group)).arg(instance.as_str()).take();
                 Commands { before: Some(indexed), last: leave }
             }
-            Request::Members { group } => plain("SMEMBERS").arg(keys.members(group)).take().into(),
+            Request::Members { group } => {
+                let mut command = self.call(Script::Members, &[&keys.members(group)]);
+                let (before, after) = keys.around_heartbeat(group);
+                command.arg(keys.heartbeats(group)).arg(before).arg(after);
+                command.into()
+            }
             Request::IndexAdd { index, entry, announced } => self.change_index("SADD", index, entry, *announced).into(),
             Request::IndexRemove { index, entry, announced } => {
                 self.change_index("SREM", index, entry, *announced).into()
@@ -181,21 +187,6 @@ impl Wire {
     /// A script about an instance, alive or not.
     fn about_member(&self, script: Script, group: &Group, instance: &InstanceId) -> Cmd {
         self.call(script, &[&self.keys.heartbeat(group, instance), &self.keys.member(group, instance)])
-    }
-
-    /// What asks for one instance, alive or not.
-    pub(super) fn member(&self, group: &Group, instance: &InstanceId) -> Cmd {
-        self.about_member(Script::Member, group, instance)
-    }
-
-    /// What takes instances that are gone out of the index. One that comes back puts itself in again.
-    pub(super) fn forget(&self, group: &Group, gone: &[InstanceId]) -> Cmd {
-        let mut command = plain("SREM");
-        command.arg(self.keys.members(group));
-        gone.iter().for_each(|instance| {
-            command.arg(instance.as_str());
-        });
-        command
     }
 
     pub(super) fn enter(&self, entry: &Entry, server: &ServerFacts) -> Cmd {
@@ -380,8 +371,6 @@ mod tests {
                 }
             }
             let instance = InstanceId::new("api-1").unwrap();
-            let member = wire.member(&candidates(), &instance);
-            assert_eq!(keys(&member).iter().map(|key| slot(key)).collect::<BTreeSet<_>>().len(), 1);
             let beat =
                 Request::Beat { group: candidates(), instance, ttl: Duration::from_secs(35), record: Vec::new() };
             for question in names.iter().flat_map(every_request) {

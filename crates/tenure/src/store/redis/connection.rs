@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -17,8 +18,7 @@ use super::keys::Keys;
 use super::replies::{self, ServerFacts};
 use super::scripts::Script;
 
-use crate::name::{Group, InstanceId};
-use crate::store::{BoxFuture, Connection, Entered, Entry, Outcome, Reply, Request, StoreError};
+use crate::store::{BoxFuture, Connection, Entered, Entry, Outcome, Request, StoreError};
 
 /// How long the kernel may go on sending to a server that acknowledges nothing.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
@@ -49,12 +49,12 @@ enum Scripts {
 #[derive(Clone, Debug, PartialEq)]
 enum Attempt {
     Is(Outcome),
-    /// The server has forgotten the script, so it was not run.
-    Forgotten,
+    /// The server has forgotten the script, or may not run it for us as it is, so it was not run.
+    Again,
 }
 
 /// How requests were made into commands.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     /// A request by itself, perhaps after a command of the same request.
     One { after: bool },
@@ -86,6 +86,8 @@ pub(super) struct RedisConnection {
     link: Link,
     wire: Wire,
     entered: Entered,
+    /// Whether heartbeats may travel with questions: not when this user may not touch their keys.
+    beats_travel: AtomicBool,
 }
 
 impl RedisConnection {
@@ -96,31 +98,22 @@ impl RedisConnection {
         let answer = link.ask_one(wire.enter(entry, &server)).await?;
         let entered = replies::entered(answer, server.run)
             .ok_or_else(|| failure::unreadable(&link.location, &wire.keys.entrance))?;
-        Ok(Self { link, wire, entered })
+        Ok(Self { link, wire, entered, beats_travel: AtomicBool::new(true) })
     }
 
     async fn submit(&self, batch: &[Request]) -> Vec<Outcome> {
-        // Who is alive takes two questions, and is asked before what follows is sent.
-        if let Some(at) = batch.iter().position(|request| matches!(request, Request::Members { .. }))
-            && batch.len() > at + 1
-        {
-            let (first, rest) = batch.split_at(at + 1);
-            let mut outcomes = Box::pin(self.submit(first)).await;
-            outcomes.extend(Box::pin(self.submit(rest)).await);
-            return outcomes;
-        }
         let mut attempts = self.attempt(batch, Scripts::Known).await;
-        let forgotten: Vec<usize> = (0..attempts.len()).filter(|at| attempts[*at] == Attempt::Forgotten).collect();
-        if !forgotten.is_empty() {
-            let again: Vec<Request> = forgotten.iter().filter_map(|at| batch.get(*at)).cloned().collect();
+        let unasked: Vec<usize> = (0..attempts.len()).filter(|at| attempts[*at] == Attempt::Again).collect();
+        if !unasked.is_empty() {
+            let again: Vec<Request> = unasked.iter().filter_map(|at| batch.get(*at)).cloned().collect();
             let second = self.attempt(&again, Scripts::Told).await;
-            for (at, later) in forgotten.into_iter().zip(second) {
+            for (at, later) in unasked.into_iter().zip(second) {
                 attempts[at] = later;
             }
         }
         let outcome = |attempt| match attempt {
             Attempt::Is(outcome) => outcome,
-            Attempt::Forgotten => Outcome::Failed(failure::forgetful(&self.link.location)),
+            Attempt::Again => Outcome::Failed(failure::forgetful(&self.link.location)),
         };
         attempts.into_iter().map(outcome).collect()
     }
@@ -138,7 +131,7 @@ impl RedisConnection {
         let mut shapes = Vec::with_capacity(batch.len());
         let mut requests = batch.iter().peekable();
         while let Some(request) = requests.next() {
-            let next = requests.peek();
+            let next = requests.peek().filter(|_| self.beats_travel.load(Ordering::Relaxed));
             let both = next.and_then(|next| self.wire.with_heartbeat(self.entered.generation, request, next));
             if let Some(both) = both {
                 requests.next();
@@ -158,13 +151,19 @@ impl RedisConnection {
             Err(failed) => return vec![Attempt::Is(failed); batch.len()],
         };
         let mut values = values.into_iter().skip(told);
-        let answers = shapes.into_iter().flat_map(|shape| shape.answers(&mut values));
+        let answers = shapes
+            .into_iter()
+            .flat_map(|shape| shape.answers(&mut values).into_iter().map(move |value| (shape, value)));
         let mut attempts = Vec::with_capacity(batch.len());
-        for (request, value) in batch.iter().zip(answers) {
+        for (request, (shape, value)) in batch.iter().zip(answers) {
             attempts.push(match (request, value) {
-                (_, Value::ServerError(error)) if failure::is_forgotten_script(&error) => Attempt::Forgotten,
+                (_, Value::ServerError(error)) if failure::is_forgotten_script(&error) => Attempt::Again,
+                // The lease must not be lost for it.
+                (_, Value::ServerError(error)) if shape == Shape::Two && failure::is_forbidden(&error) => {
+                    self.beats_travel.store(false, Ordering::Relaxed);
+                    Attempt::Again
+                }
                 (_, Value::ServerError(error)) => Attempt::Is(self.link.refused(&error)),
-                (Request::Members { group }, value) => Attempt::Is(self.members(group, value).await),
                 (request, value) => Attempt::Is(match replies::reply(request, value) {
                     Some(reply) => Outcome::Answered(reply),
                     // It was carried out, whatever that answer means.
@@ -173,43 +172,6 @@ impl RedisConnection {
             });
         }
         attempts
-    }
-
-    /// Everybody in the index who is alive.
-    async fn members(&self, group: &Group, index: Value) -> Outcome {
-        let unreadable = || Outcome::Failed(failure::unreadable(&self.link.location, &self.wire.keys.members(group)));
-        let Some(names) = replies::listed(index) else { return unreadable() };
-        // A name that Tenure would not have written has no heartbeat that could be found.
-        let instances: Vec<InstanceId> = names.iter().filter_map(|name| InstanceId::new(name).ok()).collect();
-        let mut pipeline = Pipeline::with_capacity(instances.len());
-        instances.iter().for_each(|instance| {
-            pipeline.add_command(self.wire.member(group, instance));
-        });
-        if pipeline.is_empty() {
-            return Outcome::Answered(Reply::Members(Vec::new()));
-        }
-        let values = match self.link.ask(&pipeline).await {
-            Ok(values) => values,
-            Err(failed) => return failed,
-        };
-        let (mut members, mut gone) = (Vec::new(), Vec::new());
-        for (instance, value) in instances.into_iter().zip(values) {
-            match value {
-                Value::ServerError(error) => return self.link.refused(&error),
-                value => match replies::member(instance.clone(), value) {
-                    Some(Some(member)) => members.push(member),
-                    Some(None) => gone.push(instance),
-                    None => return unreadable(),
-                },
-            }
-        }
-        if !gone.is_empty() {
-            // Nothing depends on it; the next who asks does it again.
-            let mut pipeline = Pipeline::new();
-            pipeline.add_command(self.wire.forget(group, &gone));
-            let _ = self.link.ask(&pipeline).await;
-        }
-        Outcome::Answered(Reply::Members(members))
     }
 }
 

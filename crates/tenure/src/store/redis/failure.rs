@@ -55,6 +55,11 @@ pub(super) fn is_forgotten_script(error: &ServerError) -> bool {
     error.code() == "NOSCRIPT"
 }
 
+/// Whether this user may not do that, or not to these keys.
+pub(super) fn is_forbidden(error: &ServerError) -> bool {
+    error.code() == "NOPERM"
+}
+
 /// After it was told its scripts again.
 pub(super) fn forgetful(location: &str) -> StoreError {
     let why =

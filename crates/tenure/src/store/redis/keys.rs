@@ -64,14 +64,26 @@ impl Keys {
     }
 
     pub(super) fn heartbeat(&self, group: &Group, instance: &InstanceId) -> String {
+        format!("{}{instance}", self.heartbeats(group))
+    }
+
+    /// What the heartbeats of a group begin with.
+    pub(super) fn heartbeats(&self, group: &Group) -> String {
         match group.prefix() {
-            Some(prefix) => format!("{}{prefix}{instance}", self.prefix),
-            None => format!("{}{instance}", self.node),
+            Some(prefix) => format!("{}{prefix}", self.prefix),
+            None => self.node.clone(),
         }
     }
 
+    /// What stands before and after a heartbeat in the key of what its instance says about itself.
+    pub(super) fn around_heartbeat(&self, group: &Group) -> (String, &'static str) {
+        let tagged = self.heartbeats(group).contains('{');
+        (format!("{}tenure:node:{}", self.prefix, if tagged { "" } else { "{" }), if tagged { "" } else { "}" })
+    }
+
     pub(super) fn member(&self, group: &Group, instance: &InstanceId) -> String {
-        self.beside("node", &self.heartbeat(group, instance))
+        let (before, after) = self.around_heartbeat(group);
+        format!("{before}{}{after}", self.heartbeat(group, instance))
     }
 
     /// The index of everybody who has ever sent a heartbeat and was not seen to be gone.

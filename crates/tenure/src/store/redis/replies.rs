@@ -83,26 +83,21 @@ pub(super) fn reply(request: &Request, value: Value) -> Option<Reply> {
 }
 
 /// The entries of a set, in order.
-pub(super) fn listed(value: Value) -> Option<Vec<String>> {
+fn listed(value: Value) -> Option<Vec<String>> {
     let (Value::Array(entries) | Value::Set(entries)) = value else { return None };
     let mut entries = entries.into_iter().map(text).collect::<Option<Vec<_>>>()?;
     entries.sort_unstable();
     Some(entries)
 }
 
-/// Reads the answer about one instance: nobody, or somebody alive.
-pub(super) fn member(instance: InstanceId, value: Value) -> Option<Option<Member>> {
+/// Reads one of those who are alive. `None` for a name that Tenure would not have written.
+fn member(value: Value) -> Option<Member> {
     let mut fields = Fields::of(value)?;
-    match fields.text()?.as_str() {
-        "nobody" => Some(None),
-        "member" => {
-            let record = fields.bytes()?;
-            // A foreign program's heartbeat may have no end.
-            let left = u64::try_from(fields.int()?).map_or(crate::lease::LONGEST_TTL, Duration::from_millis);
-            Some(Some(Member { instance, record, remaining: left }))
-        }
-        _ => None,
-    }
+    let instance = InstanceId::new(&fields.text()?).ok()?;
+    let record = fields.bytes()?;
+    // A foreign program's heartbeat may have no end.
+    let remaining = u64::try_from(fields.int()?).map_or(crate::lease::LONGEST_TTL, Duration::from_millis);
+    Some(Member { instance, record, remaining })
 }
 
 fn answered(value: Value) -> Option<Reply> {
@@ -143,6 +138,11 @@ fn answered(value: Value) -> Option<Reply> {
         }),
         "done" => Reply::Done,
         "handed_over" => Reply::HandedOver { token: fields.token()? },
+        "members" => {
+            let mut members: Vec<Member> = fields.0.filter_map(member).collect();
+            members.sort_unstable_by(|a, b| a.instance.cmp(&b.instance));
+            Reply::Members(members)
+        }
         "lease" => Reply::Lease(report(&mut fields)?),
         _ => return None,
     })

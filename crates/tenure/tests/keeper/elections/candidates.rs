@@ -77,7 +77,7 @@ async fn a_candidate_goes_on_beating_in_office_and_behind_it_whatever_the_server
     // One that is deleted comes back with the next.
     for id in [alice.tenure.instance(), bob.tenure.instance()] {
         server.command(&["DEL", &format!("{prefix}{id}")]);
-        server.command(&["SREM", &format!("tenure:nodes:{prefix}"), id.as_str()]);
+        server.command(&["ZREM", &format!("tenure:nodes:{prefix}"), id.as_str()]);
     }
     until("both beat again", || beats(&alice) > 0 && beats(&bob) > 0).await;
     assert_eq!(first.election.candidates().await.unwrap().len(), 2);
@@ -94,7 +94,7 @@ async fn a_new_leader_clears_the_heartbeats_of_the_dead() {
     let (beat, index) = (format!("heartbeat:{ROLE}:{dead}"), format!("tenure:nodes:heartbeat:{ROLE}:"));
     assert_eq!(server.command(&["EXISTS", &beat]), Reply::Int(1));
     // One that died long ago, whose heartbeat has run out.
-    server.command(&["SADD", &index, "long-gone"]);
+    server.command(&["ZADD", &index, "9999999999999", "long-gone"]);
     let watched = Watched::start(&alice, TTL);
     watched.hears("candidate → follower").await;
     process.signal(rustix::process::Signal::KILL);
@@ -102,7 +102,7 @@ async fn a_new_leader_clears_the_heartbeats_of_the_dead() {
     // It would have been there for five more seconds.
     until("it is cleared", || server.command(&["EXISTS", &beat]) == Reply::Int(0)).await;
     until("it is cleared", || {
-        server.command(&["SMEMBERS", &index]).as_array() == [Reply::text(alice.tenure.instance().as_str())]
+        server.command(&["ZRANGE", &index, "0", "-1"]).as_array() == [Reply::text(alice.tenure.instance().as_str())]
     })
     .await;
     let left: Vec<InstanceId> =
@@ -197,4 +197,60 @@ async fn an_observer_sees_by_itself_what_nobody_tells() {
     assert!(matches!(soon(observer.changed()).await, Seen::Unknown(_)));
     proxy.pass();
     assert_eq!(soon(observer.changed()).await, Seen::Nobody);
+}
+
+#[tokio::test]
+async fn an_observer_that_is_interrupted_all_the_time_sees_no_less() {
+    let server = RedisServer::start();
+    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+    let mut observer = alice.tenure.observe(&LeaseName::role(ROLE).unwrap());
+    assert_eq!(observer.changed().await, Seen::Nobody);
+    let leadership = bob.tenure.election(ROLE).acquire().await.unwrap();
+    sees(&mut observer, &bob).await;
+    // A hint comes while it looks, and the look is interrupted: it is taken next time.
+    server.stop();
+    drop(leadership);
+    assert!(tokio::time::timeout(Duration::from_millis(50), observer.changed()).await.is_err());
+    server.cont();
+    let begun = Instant::now();
+    while soon(observer.changed()).await != Seen::Nobody {}
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    // Interrupted more often than it looks by itself, it looks all the same.
+    server.command(&["SET", &format!("leader:{ROLE}"), "elsewhere", "PX", "700"]);
+    let mut observer = alice.tenure.observe(&LeaseName::role(ROLE).unwrap());
+    assert!(matches!(observer.changed().await, Seen::Leads(_)));
+    let nobody = async {
+        while tokio::time::timeout(Duration::from_millis(50), observer.changed()).await != Ok(Seen::Nobody) {}
+    };
+    soon(nobody).await;
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_touch_heartbeats_leads_all_the_same_and_is_told() {
+    let users = ["user carol on >secret ~leader:* ~tenure:* &* +@all"];
+    let server = RedisServer::builder().acl_users(&users).start();
+    let alice = Instance::connect(&server.url_as("carol", "secret"), "alice", TTL).await;
+    let watched = Watched::start(&alice, TTL);
+    let term = watched.leads().await;
+    alice.sees("store.refused").await;
+    tokio::time::sleep(TTL * 2).await;
+    assert!(term.is_valid(), "{:?}", alice.happened());
+    assert_eq!(alice.times("store.refused"), 1);
+}
+
+#[tokio::test]
+async fn the_index_does_not_grow_with_those_who_are_gone() {
+    let server = RedisServer::start();
+    let index = format!("tenure:nodes:heartbeat:{ROLE}:");
+    let mut connection = server.connect().unwrap();
+    for chunk in 0..100 {
+        let mut words = vec!["ZADD".to_owned(), index.clone()];
+        words.extend((0..1_000).flat_map(|n| ["1000".to_owned(), format!("dead-{chunk}-{n}")]));
+        connection.command(&words).unwrap();
+    }
+    let alice = Instance::connect(&server.url(), "alice", TTL).await;
+    let watched = Watched::start(&alice, TTL);
+    watched.leads().await;
+    until("it is swept", || server.command(&["ZCARD", &index]) == Reply::Int(1)).await;
+    assert!(!alice.has("store.lost"), "{:?}", alice.happened());
 }

@@ -19,6 +19,14 @@ local function announce(channel, text)
   redis.pcall('PUBLISH', channel, text)
 end
 
+-- Puts an instance into the index of its group until its heartbeat ends, and takes those out whose heartbeats have ended, so that it
+-- does not grow with those who are gone.
+local function list(index, instance, ttl)
+  local now = math.floor(clock() / 1000)
+  redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
+  redis.call('ZADD', index, now + ttl, instance)
+end
+
 -- Says that an instance is alive, and announces it when nobody knew. The heartbeat of a candidate is the time in milliseconds, that
 -- of a member of the fleet is 1.
 local function beat(heartbeat, said, ttl, record, timed, joined, channel)

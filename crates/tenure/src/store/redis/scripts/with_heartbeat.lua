@@ -6,7 +6,7 @@
 local answer = ask()
 local k, a = #KEYS, #ARGV
 local function beaten()
-  redis.call('SADD', KEYS[k], ARGV[a])
+  list(KEYS[k], ARGV[a], tonumber(ARGV[a - 5]))
   beat(KEYS[k - 2], KEYS[k - 1], ARGV[a - 5], ARGV[a - 4], ARGV[a - 3], ARGV[a - 2], ARGV[a - 1])
 end
 local done, failure = pcall(beaten)

@@ -1,0 +1,80 @@
+//! Joining the fleet, and seeing who is in it.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::InstanceRecord;
+use crate::keeper::{Command, Heartbeat};
+use crate::name::Group;
+use crate::store::{Heard, Member, Reply, Request, StoreError};
+use crate::tenure::Tenure;
+
+/// How many announcements wait for a slow listener before it hears of a gap instead.
+const BACKLOG: usize = 4_096;
+
+impl Tenure {
+    /// Says from now on that this instance lives, until it [leaves](Self::leave_fleet) or is shut down; from the keeper's own thread,
+    /// whatever the program does. Said again, it changes what is said.
+    ///
+    /// ```
+    /// use tenure::Tenure;
+    /// use tenure::fleet::InstanceRecord;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// tenure.join_fleet(&InstanceRecord::new("api"));
+    /// # tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    /// let members = tenure.fleet().await?;
+    /// assert_eq!(&members[0].instance, tenure.instance());
+    /// tenure.leave_fleet();
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn join_fleet(&self, record: &InstanceRecord) {
+        let (ttl, every) = (record.heartbeat_ttl, record.heartbeat_every);
+        let heartbeat = Arc::new(Heartbeat { group: Group::FLEET, ttl, record: record.encode() });
+        self.door().tell(Command::Join { heartbeat, every });
+    }
+
+    /// Leaves the fleet, which is announced.
+    pub fn leave_fleet(&self) {
+        self.door().tell(Command::Quit);
+    }
+
+    /// All instances whose heartbeats can be believed. A [`Roll`](super::Roll) knows who of them counts as alive.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn fleet(&self) -> Result<Vec<Member>, StoreError> {
+        match self.ask(Request::Members { group: Group::FLEET }).await? {
+            Reply::Members(members) => Ok(members),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Everything that is announced in the namespace from now on. Announcements are hints, and may be missed: then
+    /// [`Heard::Gap`] is heard, also after the connection was lost.
+    pub fn announcements(&self) -> Announcements {
+        let (queue, heard) = mpsc::channel(BACKLOG);
+        self.door().tell(Command::Hear(queue));
+        Announcements(heard)
+    }
+}
+
+/// What is announced, in order.
+#[derive(Debug)]
+pub struct Announcements(mpsc::Receiver<Heard>);
+
+impl Announcements {
+    /// The next thing heard; [`Heard::Closed`] when there will be no more.
+    ///
+    /// # Cancel safety
+    /// Safe: nothing is lost.
+    pub async fn next(&mut self) -> Heard {
+        self.0.recv().await.unwrap_or(Heard::Closed)
+    }
+}

@@ -1,0 +1,130 @@
+//! What an instance says about itself with its heartbeat.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::placement::FULL_WEIGHT;
+
+/// Whether an instance takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// It does.
+    Online,
+    /// It is leaving.
+    Draining,
+}
+
+impl Status {
+    /// The word for stores and interfaces.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Online => "online",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// What an instance says about itself.
+///
+/// ```
+/// use tenure::fleet::InstanceRecord;
+///
+/// let mut record = InstanceRecord::new("api-7fd8c9");
+/// record.held.insert("poll".to_owned(), 12);
+/// let text = String::from_utf8(record.encode())?;
+/// assert!(text.contains("name=api-7fd8c9") && text.contains("held:poll=12"));
+/// assert_eq!(InstanceRecord::decode(text.as_bytes()), Some(record));
+/// # Ok::<(), std::string::FromUtf8Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceRecord {
+    /// What its id begins with: the same for every start of the same replica.
+    pub name: String,
+    /// Its weight, in thousandths of [one that counts fully](FULL_WEIGHT).
+    pub weight: u32,
+    /// When it was started, by its own clock, to the millisecond.
+    pub started_at: SystemTime,
+    /// Whether it takes part.
+    pub status: Status,
+    /// How often it says that it lives.
+    pub heartbeat_every: Duration,
+    /// For how long that may be believed.
+    pub heartbeat_ttl: Duration,
+    /// How many targets it holds, by pool.
+    pub held: BTreeMap<String, usize>,
+}
+
+impl InstanceRecord {
+    /// One that begins now, with the usual numbers.
+    pub fn new(name: &str) -> Self {
+        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        Self {
+            name: name.to_owned(),
+            weight: FULL_WEIGHT,
+            started_at: UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0)),
+            status: Status::Online,
+            heartbeat_every: Duration::from_secs(10),
+            heartbeat_ttl: Duration::from_secs(30),
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// Words with an equals sign in each, which [`decode`](Self::decode) reads and people can.
+    pub fn encode(&self) -> Vec<u8> {
+        let started = self.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let mut text = format!(
+            "name={} weight={} started={started} status={} every={} ttl={}",
+            self.name,
+            self.weight,
+            self.status.word(),
+            self.heartbeat_every.as_millis(),
+            self.heartbeat_ttl.as_millis(),
+        );
+        for (pool, count) in &self.held {
+            text.push_str(&format!(" held:{pool}={count}"));
+        }
+        text.into_bytes()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote, of this version or another: words that are not known are not minded. `None` for
+    /// anything else, such as the heartbeat of a program that is not Tenure's.
+    pub fn decode(record: &[u8]) -> Option<Self> {
+        let words: BTreeMap<&str, &str> =
+            std::str::from_utf8(record).ok()?.split_whitespace().filter_map(|word| word.split_once('=')).collect();
+        let number = |word: &str| words.get(word)?.parse::<u64>().ok();
+        let held = words.iter().filter_map(|(word, count)| Some((word.strip_prefix("held:")?, count.parse().ok()?)));
+        Some(Self {
+            name: (*words.get("name")?).to_owned(),
+            weight: u32::try_from(number("weight")?).ok()?,
+            started_at: UNIX_EPOCH.checked_add(Duration::from_millis(number("started")?))?,
+            status: if words.get("status") == Some(&"draining") { Status::Draining } else { Status::Online },
+            heartbeat_every: Duration::from_millis(number("every")?),
+            heartbeat_ttl: Duration::from_millis(number("ttl")?),
+            held: held.map(|(pool, count)| (pool.to_owned(), count)).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_is_read_as_far_as_it_goes() {
+        let newer =
+            b"name=a weight=500 started=1 status=draining every=1000 ttl=3000 colour=blue held:poll=3 held:x=nan";
+        let record = InstanceRecord::decode(newer).unwrap();
+        assert_eq!((record.weight, record.status), (500, Status::Draining));
+        assert_eq!(record.held, BTreeMap::from([("poll".to_owned(), 3)]));
+        for foreign in [
+            &b""[..],
+            b"1",
+            b"{\"status\":\"online\"}",
+            b"\xff",
+            b"name=a",
+            b"name=a weight=-1 started=0 every=1 ttl=1",
+        ] {
+            assert_eq!(InstanceRecord::decode(foreign), None);
+        }
+    }
+}

@@ -1,0 +1,854 @@
+//! What one instance does about all targets of a pool: a state machine without I/O, clock or async. It knows of every target who
+//! holds it, as far as it was told, and asks for those that it should have; placement says which.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fleet::{Roll, Status};
+use crate::lease::{Ending, ReleaseReason};
+use crate::name::InstanceId;
+use crate::placement::{self, FULL_WEIGHT, Peer, Presence, TargetScore};
+use crate::store::Member;
+use crate::time::Moment;
+
+/// A target, by its label.
+pub type Target = Arc<str>;
+
+/// How many of its targets an instance gives away at once for balance, as a fraction.
+const BUDGET: usize = 10;
+
+/// An instance that did not take what it was offered is offered nothing for this many settle windows.
+const SULKING: u32 = 20;
+
+/// Just after a lease has run out.
+const AFTER_THE_END: Duration = Duration::from_millis(5);
+
+/// The numbers of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// How long targets that nobody holds may wait for whom they suit best.
+    pub longest_grace: Duration,
+    /// How long all must be quiet before anything moves for balance.
+    pub settle: Duration,
+    /// How long that is waited for at most.
+    pub longest_settle: Duration,
+    /// How long a target that was handed over waits for its receiver.
+    pub accept_window: Duration,
+    /// How often heartbeats are read, although nothing was heard.
+    pub read_every: Duration,
+    /// How often the scout looks at every target.
+    pub scout_every: Duration,
+    /// For how long whoever is not back after an outage counts as there.
+    pub forgiveness: Duration,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// These are the targets now.
+    Targets(BTreeSet<Target>),
+    /// These are all heartbeats.
+    Members(Vec<Member>),
+    /// They could not be read.
+    Unread,
+    /// Who holds these.
+    Holders(Vec<(Target, Option<InstanceId>)>),
+    /// Who holds this one, and for how long without renewal. Without an end, nobody knows.
+    Report {
+        /// Which target.
+        target: Target,
+        /// Who holds it, and for how long.
+        held: Option<(InstanceId, Option<Duration>)>,
+    },
+    /// What an instance held when it was last heard of.
+    WasHeldBy {
+        /// Who.
+        instance: InstanceId,
+        /// What it held.
+        targets: Vec<Target>,
+    },
+    /// A target was let go of.
+    Released(Target),
+    /// A target is kept for an instance.
+    HandedOver {
+        /// Which target.
+        target: Target,
+        /// Who should have it.
+        to: InstanceId,
+    },
+    /// Somebody has joined or left.
+    FleetChanged,
+    /// Anything may have happened.
+    Gap,
+    /// A claim was granted.
+    Granted(Target),
+    /// Somebody else has what was claimed.
+    Refused {
+        /// Which target.
+        target: Target,
+        /// Who has it.
+        by: InstanceId,
+        /// How long it is theirs without renewal, when that is known.
+        remaining: Option<Duration>,
+    },
+    /// A claim could not be decided; it may be made again after a while.
+    Failed {
+        /// Which target.
+        target: Target,
+        /// After how long.
+        again_in: Duration,
+    },
+    /// A term is over, and everything of it.
+    Over {
+        /// Which target.
+        target: Target,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// This instance leaves: it gives everything away.
+    Drain,
+    /// It stays after all.
+    Stay,
+    /// Whether this instance looks at all targets for everybody.
+    Scouts(bool),
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read all heartbeats.
+    ReadMembers,
+    /// See who holds these.
+    LookAt(Vec<Target>),
+    /// See who holds this one, and for how long.
+    Inspect(Target),
+    /// See what an instance held.
+    LookUp(InstanceId),
+    /// Ask for a target.
+    Claim(Target),
+    /// Let go of a target, when its work is done.
+    Release {
+        /// Which target.
+        target: Target,
+        /// Why.
+        reason: ReleaseReason,
+    },
+    /// Give a target to somebody, when its work is done.
+    HandOver {
+        /// Which target.
+        target: Target,
+        /// Who should have it.
+        to: InstanceId,
+    },
+    /// Tell everybody that nobody holds this one.
+    Proclaim(Target),
+    /// This many are held now.
+    Holds(usize),
+}
+
+/// How it stands with a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Nobody has looked yet.
+    Unseen,
+    /// Nobody holds it.
+    Free { since: Moment },
+    /// A claim is on its way.
+    Asked,
+    /// It is ours.
+    Mine,
+    /// It is ours, and being let go of.
+    Leaving { to: Option<InstanceId> },
+    /// Somebody else holds it.
+    Theirs { holder: InstanceId },
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    score: TargetScore,
+    fate: Fate,
+    /// Who held it last, as far as we know.
+    last: Option<InstanceId>,
+    /// When to do something about it.
+    due: Option<Moment>,
+}
+
+/// What one instance does about a pool.
+#[derive(Debug)]
+pub struct Engine {
+    me: InstanceId,
+    settings: EngineSettings,
+    pool: String,
+    weight: u32,
+    targets: BTreeMap<Target, Entry>,
+    due: BTreeSet<(Moment, Target)>,
+    roll: Roll,
+    /// Who was there before an outage, with how many targets, and until when it counts.
+    ghosts: BTreeMap<InstanceId, (usize, Moment)>,
+    /// When we last lost something: we may have been away.
+    lost_at: Option<Moment>,
+    /// Who did not take what it was offered, and until when it is offered nothing.
+    stuck: BTreeMap<InstanceId, Moment>,
+    draining: bool,
+    scouts: bool,
+    mine: usize,
+    asked: usize,
+    /// What this instance should hold, until something changes.
+    share: Option<usize>,
+    /// Since when it has been quiet, and since when it has not been balanced.
+    quiet_since: Moment,
+    unsettled_since: Option<Moment>,
+    next_read: Moment,
+    next_scouting: Moment,
+    /// Whether a reading of heartbeats was asked for to balance by.
+    balancing: bool,
+    /// How many of what was given away for balance are still on their way.
+    giving: usize,
+    /// Whether heartbeats were read at all: before that nobody knows who else is there.
+    called: bool,
+    actions: Vec<Action>,
+}
+
+impl Engine {
+    /// An instance that has just come.
+    pub fn new(me: InstanceId, pool: &str, weight: u32, settings: EngineSettings) -> Self {
+        Self {
+            me,
+            settings,
+            pool: pool.to_owned(),
+            weight,
+            targets: BTreeMap::new(),
+            due: BTreeSet::new(),
+            roll: Roll::default(),
+            ghosts: BTreeMap::new(),
+            lost_at: None,
+            stuck: BTreeMap::new(),
+            draining: false,
+            scouts: false,
+            mine: 0,
+            asked: 0,
+            share: None,
+            quiet_since: Moment::ZERO,
+            unsettled_since: None,
+            next_read: Moment::ZERO,
+            next_scouting: Moment::ZERO,
+            balancing: false,
+            giving: 0,
+            called: false,
+            actions: Vec::new(),
+        }
+    }
+
+    /// Takes in what happened, and returns what is to be done.
+    pub fn step(&mut self, now: Moment, input: Input) -> Vec<Action> {
+        match input {
+            Input::Targets(targets) => self.targets_are(now, &targets),
+            Input::Members(members) => self.members_are(now, members),
+            Input::Unread => self.unread(now),
+            Input::Holders(holders) => self.holders_are(now, holders),
+            Input::Report { target, held } => self.reported(now, &target, held),
+            Input::WasHeldBy { instance, targets } => self.was_held_by(&instance, targets),
+            Input::Released(target) => self.released(now, &target),
+            Input::HandedOver { target, to } => self.handed_over(now, &target, to),
+            Input::FleetChanged => self.next_read = self.next_read.min(now),
+            Input::Gap => self.gap(now),
+            Input::Granted(target) => self.granted(now, &target),
+            Input::Refused { target, by, remaining } => self.refused(now, &target, by, remaining),
+            Input::Failed { target, again_in } => self.failed(now, &target, again_in),
+            Input::Over { target, ending } => self.over(now, &target, &ending),
+            Input::Drain => self.drains(now, true),
+            Input::Stay => self.drains(now, false),
+            Input::Scouts(scouts) => self.scouts = scouts,
+            Input::Tick => {}
+        }
+        self.look_at_clock(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When to come back at the latest.
+    pub fn next_wake(&self) -> Option<Moment> {
+        let target = self.due.first().map(|(at, _)| *at);
+        let scouting = self.scouts.then_some(self.next_scouting);
+        let balance = self.unsettled_since.filter(|_| !self.balancing).map(|since| self.balance_at(since));
+        [target, Some(self.next_read), scouting, balance].into_iter().flatten().min()
+    }
+
+    /// How many targets are held.
+    pub fn held(&self) -> usize {
+        self.mine
+    }
+
+    /// Whether nothing is held and nothing is being asked for.
+    pub fn is_empty(&self) -> bool {
+        self.mine == 0 && self.asked == 0
+    }
+
+    /// Who counts as there.
+    pub fn peers(&self, now: Moment) -> Vec<Peer> {
+        let mut peers: Vec<Peer> = self
+            .roll
+            .alive()
+            .filter(|(id, _)| **id != self.me)
+            .map(|(id, seen)| {
+                let record = seen.record.as_ref();
+                let draining = record.is_some_and(|record| record.status == Status::Draining);
+                Peer {
+                    instance: id.clone(),
+                    weight: record.map_or(FULL_WEIGHT, |record| record.weight),
+                    held: record.and_then(|record| record.held.get(&self.pool)).copied().unwrap_or(0),
+                    presence: self.presence(now, id, draining),
+                }
+            })
+            .collect();
+        let ghosts = self.ghosts.iter().filter(|(id, (_, until))| *until > now && !self.roll.is_alive(id));
+        // What they had is kept for them, and nothing is given to them.
+        let ghost = |(id, (held, _)): (&InstanceId, &(usize, Moment))| Peer {
+            held: *held,
+            presence: Presence::Stuck,
+            ..Peer::new(id.clone())
+        };
+        peers.extend(ghosts.map(ghost));
+        peers.push(Peer {
+            instance: self.me.clone(),
+            weight: self.weight,
+            held: self.mine,
+            presence: if self.draining { Presence::Draining } else { Presence::Ready },
+        });
+        peers
+    }
+
+    /// Who holds a target, as far as is known.
+    pub fn holder(&self, target: &str) -> Option<&InstanceId> {
+        match &self.targets.get(target)?.fate {
+            Fate::Mine | Fate::Leaving { .. } => Some(&self.me),
+            Fate::Theirs { holder } => Some(holder),
+            Fate::Unseen | Fate::Free { .. } | Fate::Asked => None,
+        }
+    }
+
+    fn presence(&self, now: Moment, id: &InstanceId, draining: bool) -> Presence {
+        match self.stuck.get(id) {
+            _ if draining => Presence::Draining,
+            Some(until) if *until > now => Presence::Stuck,
+            _ => Presence::Ready,
+        }
+    }
+
+    // What there is.
+
+    fn targets_are(&mut self, now: Moment, targets: &BTreeSet<Target>) {
+        let gone: Vec<Target> = self.targets.keys().filter(|known| !targets.contains(*known)).cloned().collect();
+        for target in &gone {
+            match self.fate(target) {
+                Some(Fate::Mine) => self.lets_go(target, ReleaseReason::Removed),
+                Some(Fate::Asked) => self.asked -= 1,
+                _ => {}
+            }
+            // What is being let go of stays until it is gone; a claim that is granted after all is let go of then.
+            if !matches!(self.fate(target), Some(Fate::Leaving { .. })) {
+                self.arm(target, None);
+                self.targets.remove(target);
+            }
+        }
+        let new: Vec<Target> = targets.iter().filter(|target| !self.targets.contains_key(*target)).cloned().collect();
+        for target in &new {
+            let entry = Entry { score: TargetScore::of(target), fate: Fate::Unseen, last: None, due: None };
+            self.targets.insert(target.clone(), entry);
+        }
+        if !new.is_empty() {
+            self.actions.push(Action::LookAt(new.clone()));
+        }
+        if !new.is_empty() || !gone.is_empty() {
+            self.disturbed(now);
+        }
+    }
+
+    fn members_are(&mut self, now: Moment, members: Vec<Member>) {
+        let before: BTreeMap<InstanceId, usize> =
+            self.peers(now).into_iter().map(|peer| (peer.instance, peer.held)).collect();
+        let call = self.roll.call(now, members);
+        let first = !std::mem::replace(&mut self.called, true);
+        for id in &call.went {
+            if *id != self.me {
+                self.actions.push(Action::LookUp(id.clone()));
+                if let Some((held, until)) = before.get(id).zip(self.forgives(now)) {
+                    self.ghosts.insert(id.clone(), (*held, until));
+                }
+            }
+        }
+        for id in &call.came {
+            self.ghosts.remove(id);
+            self.stuck.remove(id);
+        }
+        self.next_read = now + self.settings.read_every;
+        if let Some(doubt) = self.roll.next_doubt() {
+            // Not too often, however many there are to be doubted.
+            self.next_read = self.next_read.min(doubt).max(now + self.settings.read_every / 4);
+        }
+        if !call.is_quiet() {
+            self.share = None;
+            if !call.came.is_empty() || !call.went.is_empty() {
+                self.disturbed(now);
+            }
+        }
+        if first {
+            self.wait_for_our_turns(now);
+        }
+        if self.draining {
+            self.give_all_away(now);
+        } else if std::mem::take(&mut self.balancing) {
+            self.balance(now);
+        } else if self.mine > self.share(now) {
+            self.unsettled_since.get_or_insert(now);
+        }
+    }
+
+    /// Nothing is decided by what was read before.
+    fn unread(&mut self, now: Moment) {
+        if std::mem::take(&mut self.balancing) {
+            self.quiet_since = now;
+            self.unsettled_since = Some(now);
+        }
+    }
+
+    /// Until when whoever is missing counts as there, when we ourselves have just been away.
+    fn forgives(&self, now: Moment) -> Option<Moment> {
+        let until = self.lost_at? + self.settings.forgiveness;
+        (until > now).then_some(until)
+    }
+
+    // Who holds what.
+
+    fn holders_are(&mut self, now: Moment, holders: Vec<(Target, Option<InstanceId>)>) {
+        for (target, holder) in holders {
+            match holder {
+                None => {
+                    let knew = matches!(self.fate(&target), Some(Fate::Theirs { .. }));
+                    self.is_free(now, &target);
+                    if self.scouts && knew {
+                        self.actions.push(Action::Proclaim(target));
+                    }
+                }
+                Some(holder) => self.is_theirs(&target, holder),
+            }
+        }
+    }
+
+    fn reported(&mut self, now: Moment, target: &Target, held: Option<(InstanceId, Option<Duration>)>) {
+        let offered = match self.targets.get(target).map(|entry| (&entry.fate, &entry.last)) {
+            // What we gave away, looked at after the window: whoever does not have it did not want it.
+            Some((Fate::Theirs { holder }, Some(last))) if *last == self.me => Some(holder.clone()),
+            _ => None,
+        };
+        match held {
+            None => {
+                self.is_free(now, target);
+                if let Some(receiver) = offered.filter(|receiver| *receiver != self.me) {
+                    let until = now + self.settings.settle * SULKING;
+                    self.stuck.insert(receiver, until);
+                    self.share = None;
+                }
+            }
+            Some((holder, remaining)) => {
+                let counts = self.roll.is_alive(&holder) || holder == self.me;
+                self.is_theirs(target, holder);
+                if let Some(entry) = self.targets.get_mut(target) {
+                    entry.last = None;
+                }
+                // Nobody will say when the lease of somebody who is gone has run out.
+                if !counts {
+                    self.arm(target, remaining.map(|left| now + left + AFTER_THE_END));
+                }
+            }
+        }
+    }
+
+    fn was_held_by(&mut self, instance: &InstanceId, targets: Vec<Target>) {
+        for target in targets {
+            let unsure = match self.fate(&target) {
+                Some(Fate::Theirs { holder }) => holder == instance,
+                Some(Fate::Unseen) => true,
+                _ => false,
+            };
+            if unsure {
+                self.actions.push(Action::Inspect(target));
+            }
+        }
+    }
+
+    fn is_theirs(&mut self, target: &Target, holder: InstanceId) {
+        let known = self.roll.is_alive(&holder);
+        let Some(entry) = self.targets.get_mut(target) else { return };
+        match &entry.fate {
+            Fate::Mine | Fate::Leaving { .. } | Fate::Asked => {}
+            // An earlier life of this process, or a term that has just ended.
+            _ if holder == self.me => {
+                entry.fate = Fate::Theirs { holder };
+                self.actions.push(Action::Inspect(target.clone()));
+            }
+            Fate::Theirs { holder: before } if *before == holder => {}
+            _ => {
+                entry.fate = Fate::Theirs { holder };
+                self.arm(target, None);
+                if !known {
+                    self.actions.push(Action::Inspect(target.clone()));
+                }
+            }
+        }
+    }
+
+    fn is_free(&mut self, now: Moment, target: &Target) {
+        let Some(entry) = self.targets.get_mut(target) else { return };
+        match &entry.fate {
+            Fate::Mine | Fate::Leaving { .. } | Fate::Asked | Fate::Free { .. } => return,
+            Fate::Theirs { holder } => entry.last = Some(holder.clone()),
+            Fate::Unseen => {}
+        }
+        entry.fate = Fate::Free { since: now };
+        self.disturbed(now);
+        self.wait_for_our_turn(now, target);
+    }
+
+    fn released(&mut self, now: Moment, target: &Target) {
+        if matches!(self.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
+            self.is_free(now, target);
+            // Let go of on purpose: nobody is waited for.
+            if let Some(entry) = self.targets.get_mut(target) {
+                entry.last = None;
+            }
+            self.wait_for_our_turn(now, target);
+        }
+    }
+
+    fn handed_over(&mut self, now: Moment, target: &Target, to: InstanceId) {
+        if to == self.me {
+            if matches!(self.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
+                self.claim(target);
+            }
+            return;
+        }
+        self.is_theirs(target, to);
+        self.disturbed(now);
+    }
+
+    fn gap(&mut self, now: Moment) {
+        self.next_read = now;
+        let others = self
+            .targets
+            .iter()
+            .filter(|(_, entry)| !matches!(entry.fate, Fate::Mine | Fate::Leaving { .. } | Fate::Asked));
+        let others: Vec<Target> = others.map(|(target, _)| target.clone()).collect();
+        if !others.is_empty() {
+            self.actions.push(Action::LookAt(others));
+        }
+    }
+
+    // What is ours.
+
+    fn wait_for_our_turn(&mut self, now: Moment, target: &Target) {
+        let turn = self.our_turn(now, target);
+        self.arm(target, turn);
+    }
+
+    fn wait_for_our_turns(&mut self, now: Moment) {
+        let free = self.targets.iter().filter(|(_, entry)| matches!(entry.fate, Fate::Free { .. }));
+        for target in free.map(|(target, _)| target.clone()).collect::<Vec<_>>() {
+            self.wait_for_our_turn(now, &target);
+        }
+    }
+
+    /// When to ask for a target that nobody holds: at once when it suits nobody better, or when we held it last.
+    fn our_turn(&mut self, now: Moment, target: &Target) -> Option<Moment> {
+        if self.draining || !self.called {
+            return None;
+        }
+        let has_room = self.has_room(now);
+        let Entry { score, fate: Fate::Free { since }, last, .. } = self.targets.get(target)? else { return None };
+        let longest = self.settings.longest_grace;
+        Some(match last {
+            Some(last) if *last == self.me => *since,
+            // Whoever held it has not had the time to ask for it again.
+            Some(last) if self.ghosts.get(last).is_some_and(|(_, until)| *until > now) => self.ghosts.get(last)?.1,
+            Some(last) if self.roll.is_alive(last) => *since + longest,
+            _ => *since + placement::grace(placement::rank(&self.me, &self.peers(now), *score), has_room, longest),
+        })
+    }
+
+    fn claim(&mut self, target: &Target) {
+        if let Some(entry) = self.targets.get_mut(target) {
+            entry.fate = Fate::Asked;
+            self.asked += 1;
+            self.arm(target, None);
+            self.actions.push(Action::Claim(target.clone()));
+        }
+    }
+
+    fn granted(&mut self, now: Moment, target: &Target) {
+        let Some(entry) = self.targets.get_mut(target) else {
+            // Nobody wants it any more.
+            self.actions.push(Action::Release { target: target.clone(), reason: ReleaseReason::Removed });
+            return;
+        };
+        if entry.fate == Fate::Asked {
+            self.asked -= 1;
+        }
+        entry.fate = Fate::Mine;
+        entry.last = Some(self.me.clone());
+        self.mine += 1;
+        self.actions.push(Action::Holds(self.mine));
+        if self.draining {
+            self.give_all_away(now);
+        } else if self.mine > self.share(now) {
+            self.unsettled_since.get_or_insert(now);
+        }
+    }
+
+    fn refused(&mut self, now: Moment, target: &Target, by: InstanceId, remaining: Option<Duration>) {
+        if self.fate(target) == Some(&Fate::Asked) {
+            self.asked -= 1;
+            if let Some(entry) = self.targets.get_mut(target) {
+                entry.fate = Fate::Unseen;
+            }
+            self.reported(now, target, Some((by, remaining)));
+        }
+    }
+
+    fn failed(&mut self, now: Moment, target: &Target, again_in: Duration) {
+        if let Some(entry) = self.targets.get_mut(target)
+            && entry.fate == Fate::Asked
+        {
+            self.asked -= 1;
+            entry.fate = Fate::Free { since: now + again_in };
+            self.wait_for_our_turn(now, target);
+        }
+    }
+
+    fn over(&mut self, now: Moment, target: &Target, ending: &Ending) {
+        let Some(entry) = self.targets.get_mut(target) else { return };
+        let leaving = match &entry.fate {
+            Fate::Leaving { to } => {
+                self.giving = self.giving.saturating_sub(1);
+                Some(to.clone())
+            }
+            Fate::Mine => None,
+            _ => return,
+        };
+        let handed_over = matches!(ending, Ending::Released(ReleaseReason::HandedOver | ReleaseReason::StepDown));
+        let leaving_for_balance = leaving.is_some();
+        self.mine -= 1;
+        self.actions.push(Action::Holds(self.mine));
+        match leaving.flatten() {
+            Some(to) if handed_over => {
+                entry.fate = Fate::Theirs { holder: to };
+                entry.last = Some(self.me.clone());
+                // Whether it was taken up, nobody says.
+                let at = now + self.settings.accept_window + AFTER_THE_END;
+                self.arm(target, Some(at));
+            }
+            _ => {
+                entry.fate = Fate::Unseen;
+                match ending {
+                    // Let go of for good.
+                    Ending::Released(ReleaseReason::Removed | ReleaseReason::Paused) => {
+                        self.arm(target, None);
+                        self.targets.remove(target);
+                    }
+                    Ending::Released(_) => {
+                        entry.last = None;
+                        self.is_free(now, target);
+                    }
+                    // Whoever has it now, or nobody: then it is ours again.
+                    _ => {
+                        self.lost_at = Some(now);
+                        self.actions.push(Action::Inspect(target.clone()));
+                    }
+                }
+            }
+        }
+        let gave = leaving_for_balance && self.giving == 0 && !self.draining;
+        if gave && self.mine > self.share(now) {
+            self.read_to_balance(now);
+        } else {
+            self.disturbed(now);
+        }
+    }
+
+    fn lets_go(&mut self, target: &Target, reason: ReleaseReason) {
+        if let Some(entry) = self.targets.get_mut(target)
+            && entry.fate == Fate::Mine
+        {
+            entry.fate = Fate::Leaving { to: None };
+            self.actions.push(Action::Release { target: target.clone(), reason });
+        }
+    }
+
+    fn gives(&mut self, target: &Target, to: InstanceId) {
+        if let Some(entry) = self.targets.get_mut(target)
+            && entry.fate == Fate::Mine
+        {
+            entry.fate = Fate::Leaving { to: Some(to.clone()) };
+            self.actions.push(Action::HandOver { target: target.clone(), to });
+        }
+    }
+
+    // Balance.
+
+    fn disturbed(&mut self, now: Moment) {
+        self.quiet_since = now;
+        self.share = None;
+        if self.mine > 0 {
+            self.unsettled_since.get_or_insert(now);
+        }
+    }
+
+    /// When to move something for balance: after a while of quiet, or when that has not come for too long.
+    fn balance_at(&self, unsettled_since: Moment) -> Moment {
+        (self.quiet_since + self.settings.settle).min(unsettled_since + self.settings.longest_settle)
+    }
+
+    /// Balances by what is so now, not by what was read a while ago.
+    fn read_to_balance(&mut self, now: Moment) {
+        self.unsettled_since = None;
+        self.balancing = true;
+        self.next_read = now + self.settings.read_every;
+        self.actions.push(Action::ReadMembers);
+    }
+
+    /// Gives away what is held beyond the share, a little at a time.
+    fn balance(&mut self, now: Moment) {
+        self.unsettled_since = None;
+        let budget = (self.mine / BUDGET).max(1);
+        let gifts = self.gifts(now, budget);
+        // The rest follows when these have left.
+        self.giving = gifts.len();
+        for (target, to) in gifts {
+            self.gives(&target, to);
+        }
+    }
+
+    fn give_all_away(&mut self, now: Moment) {
+        for (target, to) in self.gifts(now, usize::MAX) {
+            self.gives(&target, to);
+        }
+        // With nobody to take them, they are let go of.
+        if self.peers(now).iter().all(|peer| peer.presence == Presence::Draining || peer.weight == 0) {
+            let mine = self.targets.iter().filter(|(_, entry)| entry.fate == Fate::Mine);
+            for target in mine.map(|(target, _)| target.clone()).collect::<Vec<_>>() {
+                self.lets_go(&target, ReleaseReason::Shutdown);
+            }
+        }
+    }
+
+    /// What is to be given away, and to whom.
+    fn gifts(&self, now: Moment, budget: usize) -> Vec<(Target, InstanceId)> {
+        let (names, scores): (Vec<&Target>, Vec<TargetScore>) = self
+            .targets
+            .iter()
+            .filter(|(_, entry)| entry.fate == Fate::Mine)
+            .map(|(target, entry)| (target, entry.score))
+            .unzip();
+        let mut peers = self.peers(now);
+        // What is being let go of is as good as gone.
+        if let Some(me) = peers.iter_mut().find(|peer| peer.instance == self.me) {
+            me.held = names.len();
+        }
+        let shares = placement::shares(&peers, self.unheld(&peers));
+        let gifts = placement::surrender(&self.me, &peers, &shares, &scores);
+        let gift =
+            |gift: placement::Gift| Some(((*names.get(gift.target)?).clone(), peers.get(gift.to)?.instance.clone()));
+        gifts.into_iter().filter_map(gift).take(budget).collect()
+    }
+
+    fn unheld(&self, peers: &[Peer]) -> usize {
+        let held: usize = peers.iter().map(|peer| peer.held).sum();
+        self.targets.len().saturating_sub(held)
+    }
+
+    fn share(&mut self, now: Moment) -> usize {
+        if let Some(share) = self.share {
+            return share;
+        }
+        let peers = self.peers(now);
+        let shares = placement::shares(&peers, self.unheld(&peers));
+        // This instance stands last among its peers.
+        let share = shares.last().copied().unwrap_or(0);
+        self.share = Some(share);
+        share
+    }
+
+    fn has_room(&mut self, now: Moment) -> bool {
+        self.mine + self.asked < self.share(now)
+    }
+
+    fn drains(&mut self, now: Moment, draining: bool) {
+        if self.draining == draining {
+            return;
+        }
+        self.draining = draining;
+        self.share = None;
+        self.wait_for_our_turns(now);
+        if draining {
+            // Who is there now decides who gets what.
+            self.actions.push(Action::ReadMembers);
+            self.next_read = now + self.settings.read_every;
+        }
+    }
+
+    // Time.
+
+    fn look_at_clock(&mut self, now: Moment) {
+        while let Some((at, target)) = self.due.first().cloned() {
+            if at > now {
+                break;
+            }
+            self.arm(&target, None);
+            match self.fate(&target).cloned() {
+                // Looked at again: there may be no room left, or somebody to be waited for.
+                Some(Fate::Free { .. }) => match self.our_turn(now, &target) {
+                    Some(at) if at <= now => self.claim(&target),
+                    later => self.arm(&target, later),
+                },
+                Some(Fate::Theirs { .. }) => self.actions.push(Action::Inspect(target)),
+                _ => {}
+            }
+        }
+        if now >= self.next_read {
+            self.next_read = now + self.settings.read_every;
+            self.actions.push(Action::ReadMembers);
+        }
+        if let Some(since) = self.unsettled_since
+            && !self.balancing
+            && now >= self.balance_at(since)
+        {
+            self.read_to_balance(now);
+        }
+        if self.scouts && now >= self.next_scouting {
+            self.next_scouting = now + self.settings.scout_every;
+            let others =
+                self.targets.iter().filter(|(_, entry)| matches!(entry.fate, Fate::Theirs { .. } | Fate::Unseen));
+            let others: Vec<Target> = others.map(|(target, _)| target.clone()).collect();
+            if !others.is_empty() {
+                self.actions.push(Action::LookAt(others));
+            }
+        }
+    }
+
+    fn arm(&mut self, target: &Target, at: Option<Moment>) {
+        if let Some(entry) = self.targets.get_mut(target) {
+            if let Some(before) = entry.due.take() {
+                self.due.remove(&(before, target.clone()));
+            }
+            entry.due = at;
+            if let Some(at) = at {
+                self.due.insert((at, target.clone()));
+            }
+        }
+    }
+
+    fn fate(&self, target: &Target) -> Option<&Fate> {
+        self.targets.get(target).map(|entry| &entry.fate)
+    }
+}

@@ -1,0 +1,172 @@
+//! The engine of a pool, one behaviour at a time, in fleets that are simulated down to the table of leases.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
+mod world;
+
+use tenure::placement::FULL_WEIGHT;
+use world::{World, id, secs};
+
+/// Nothing moves and little is read when nothing happens.
+fn is_calm(world: &mut World) {
+    let (moves, reads, holders) = (world.moves, world.reads, world.holders());
+    world.go_on(secs(60));
+    assert_eq!((world.moves, world.holders()), (moves, holders), "nothing moves when nothing happens");
+    let instances = world.counts().len();
+    assert!(world.reads - reads <= instances * 60, "{} reads in a minute by {instances}", world.reads - reads);
+}
+
+#[test]
+fn one_instance_takes_everything_at_once() {
+    let mut world = World::new(1, 20);
+    world.join(1);
+    world.go_on(secs(1));
+    assert_eq!((world.dark(), world.counts()[&id(1)]), (0, 20));
+    is_calm(&mut world);
+}
+
+#[test]
+fn a_fleet_that_starts_together_is_balanced_within_the_grace() {
+    for seed in 0..20 {
+        for (instances, targets) in [(2, 10), (3, 9), (5, 10), (10, 100), (7, 3)] {
+            let mut world = World::new(seed, targets);
+            (0..instances).for_each(|n| world.join(n));
+            world.go_on(secs(2));
+            assert_eq!(world.dark(), 0);
+            assert!(world.spread() <= 1 || world.settles(secs(60)) < secs(60), "{:?}", world.counts());
+            is_calm(&mut world);
+        }
+    }
+}
+
+#[test]
+fn whoever_joins_gets_its_share_and_nothing_else_moves() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 10);
+        world.join(1);
+        world.go_on(secs(5));
+        world.join(2);
+        world.settles(secs(60));
+        assert_eq!(world.moves, 5);
+        world.join(3);
+        world.settles(secs(60));
+        let mut counts: Vec<usize> = world.counts().into_values().collect();
+        counts.sort_unstable();
+        assert_eq!((counts, world.moves), (vec![3, 3, 4], 8), "seed {seed}");
+        is_calm(&mut world);
+    }
+}
+
+#[test]
+fn what_the_dead_held_is_taken_when_its_leases_end_and_by_those_who_have_room() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        (0..3).for_each(|n| world.join(n));
+        world.settles(secs(60));
+        let before = world.moves;
+        world.go_on(secs(7));
+        world.kill(1);
+        // Leases end within thirty seconds; whoever takes them up last waits a second.
+        let took = world.settles(secs(31));
+        assert!(took <= secs(31), "{took:?}");
+        assert_eq!(world.moves - before, 10, "seed {seed}");
+        is_calm(&mut world);
+    }
+}
+
+#[test]
+fn whoever_drains_gives_everything_away_and_it_goes_where_it_should() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        (0..3).for_each(|n| world.join(n));
+        world.settles(secs(60));
+        let before = world.moves;
+        world.drain(1);
+        world.go_on(secs(1));
+        assert_eq!(world.counts()[&id(1)], 0);
+        assert_eq!((world.dark(), world.moves - before), (0, 10), "seed {seed}");
+        world.leave(1);
+        is_calm(&mut world);
+        assert!(world.spread() <= 1);
+    }
+}
+
+#[test]
+fn when_everybody_drains_everything_is_let_go_of() {
+    let mut world = World::new(1, 10);
+    (0..3).for_each(|n| world.join(n));
+    world.settles(secs(60));
+    (0..3).for_each(|n| world.drain(n));
+    world.go_on(secs(10));
+    assert!(world.counts().values().all(|count| *count == 0), "{:?}", world.counts());
+}
+
+#[test]
+fn targets_come_and_go() {
+    let mut world = World::new(3, 10);
+    (0..3).for_each(|n| world.join(n));
+    world.settles(secs(60));
+    world.retarget(5..25);
+    world.go_on(secs(2));
+    assert_eq!((world.dark(), world.holders().len()), (0, 20));
+    world.settles(secs(60));
+    is_calm(&mut world);
+    world.retarget(0..0);
+    world.go_on(secs(2));
+    assert!(world.holders().is_empty());
+}
+
+#[test]
+fn weights_count() {
+    let mut world = World::new(4, 40);
+    world.join_with(1, 3 * FULL_WEIGHT, false);
+    world.join(2);
+    world.go_on(secs(60));
+    assert_eq!((world.counts()[&id(1)], world.counts()[&id(2)]), (30, 10));
+    is_calm(&mut world);
+}
+
+#[test]
+fn one_that_lives_and_claims_nothing_leaves_no_target_dark_and_is_not_offered_things_for_ever() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 12);
+        (0..3).for_each(|n| world.join(n));
+        world.settles(secs(60));
+        world.join_with(9, FULL_WEIGHT, true);
+        world.go_on(secs(30));
+        let before = world.moves;
+        world.go_on(secs(120));
+        assert_eq!(world.dark(), 0, "seed {seed}");
+        assert!(world.moves - before <= 9, "{} moves in two minutes, seed {seed}", world.moves - before);
+    }
+}
+
+#[test]
+fn without_announcements_everything_is_found_by_the_scout() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 12);
+        (0..3).for_each(|n| world.join(n));
+        world.scout(0);
+        world.settles(secs(60));
+        world.deaf = true;
+        world.drain(2);
+        world.go_on(secs(3));
+        world.leave(2);
+        world.go_on(secs(40));
+        assert_eq!((world.dark(), world.counts().values().sum::<usize>()), (0, 12), "{:?}", world.counts());
+    }
+}
+
+#[test]
+fn an_outage_is_not_a_reshuffle() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        (0..5).for_each(|n| world.join(n));
+        world.settles(secs(60));
+        let holders = world.holders();
+        world.outage(secs(45));
+        world.go_on(secs(10));
+        assert_eq!(world.holders(), holders, "seed {seed}");
+        is_calm(&mut world);
+    }
+}
