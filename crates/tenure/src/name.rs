@@ -290,6 +290,16 @@ impl InstanceId {
         }
     }
 
+    /// What the id begins with, when it was [made](Self::generate) from a name: the same for every start of the same replica. Otherwise all of it.
+    pub fn name(&self) -> &str {
+        let mut parts = self.0.rsplitn(3, '-');
+        let (suffix, nanos, name) = (parts.next(), parts.next(), parts.next());
+        let made = suffix
+            .is_some_and(|suffix| suffix.len() == 8 && suffix.bytes().all(|byte| byte.is_ascii_hexdigit()))
+            && nanos.is_some_and(|nanos| !nanos.is_empty() && nanos.bytes().all(|byte| byte.is_ascii_digit()));
+        name.filter(|_| made).unwrap_or(&self.0)
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

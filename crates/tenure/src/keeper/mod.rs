@@ -31,7 +31,7 @@ mod thread;
 mod timers;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -247,6 +247,8 @@ pub(crate) struct Gauges {
     pub(crate) lag_micros: AtomicU64,
     pub(crate) events_dropped: AtomicU64,
     pub(crate) notes_dropped: AtomicU64,
+    /// Server time less the lease clock, in microseconds, as last seen.
+    pub(crate) server_offset: AtomicI64,
     /// How many streams of events there are.
     pub(crate) streams: AtomicU64,
 }

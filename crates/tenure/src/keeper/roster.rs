@@ -137,6 +137,11 @@ impl Roster {
         self.held
     }
 
+    /// Server time less the lease clock, in microseconds.
+    pub(super) fn server_offset(&self) -> i64 {
+        self.server_offset
+    }
+
     /// How many notes were dropped because too many waited.
     pub(super) fn notes_dropped(&self) -> u64 {
         self.notes.dropped
@@ -202,9 +207,16 @@ impl Roster {
         if let Some(entry) = self.entry(id) {
             entry.wished = Some(match &wish {
                 Wish::Release(reason) | Wish::Drain(reason) => *reason,
-                Wish::HandOver(_) => ReleaseReason::HandedOver,
+                Wish::HandOver(_) | Wish::DrainTo(_) => ReleaseReason::HandedOver,
             });
+            let drains = matches!(wish, Wish::Drain(_) | Wish::DrainTo(_));
+            let shared = entry.shared.clone();
             self.step(now, id, Input::Wish(wish));
+            if drains {
+                shared.set_leaving();
+                // With nothing running there is nothing to wait for.
+                self.work_ended(now, id);
+            }
         }
     }
 

@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     fate: OnceLock<Box<Fate>>,
     /// Whether all is done: the work is over and the last request answered.
     over: AtomicBool,
+    /// Whether it is to be let go of when the work that runs has ended.
+    leaving: AtomicBool,
     changed: Notify,
 }
 
@@ -81,6 +83,7 @@ impl Shared {
             progressed: AtomicBool::new(false),
             fate: OnceLock::new(),
             over: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
@@ -103,6 +106,12 @@ impl Shared {
         let remaining = lease.remaining(now);
         let deadline = if remaining.is_zero() { Moment::ZERO } else { now.moment + remaining };
         self.deadline.store(deadline.as_nanos(), Ordering::Release);
+    }
+
+    /// Says that no more work is to be begun: the lease is to be let go of when what runs has ended.
+    pub(super) fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
     }
 
     /// Shows what work has leave to do, and wakes whoever must know.
@@ -151,6 +160,11 @@ impl Shared {
 
     pub(crate) fn id(&self) -> LeaseId {
         LeaseId(self.id.load(Ordering::Acquire))
+    }
+
+    /// Whether the lease is to be let go of when the work that runs has ended.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
     }
 
     /// For how long the term may be relied on, computed at every look. Never in a forked child: nobody renews there.

@@ -72,6 +72,8 @@ pub enum Wish {
     Drain(ReleaseReason),
     /// Stop the work and hand over to a named instance.
     HandOver(InstanceId),
+    /// Let the work in flight finish, start no more, then hand over to a named instance; as for [`Drain`](Self::Drain).
+    DrainTo(InstanceId),
 }
 
 /// Something to be done for a lease. In order.

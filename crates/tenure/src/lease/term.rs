@@ -209,6 +209,7 @@ impl Term {
                     Wish::Release(reason) => (Farewell::Release(reason), now),
                     Wish::Drain(reason) => (Farewell::Release(reason), now + ctx.settings.max_drain()),
                     Wish::HandOver(to) => (Farewell::HandOver(to), now),
+                    Wish::DrainTo(to) => (Farewell::HandOver(to), now + ctx.settings.max_drain()),
                 };
                 if ctx.planted.has(Flaw::ReleaseBeforeJoin) {
                     return self.part(now, farewell, ctx);

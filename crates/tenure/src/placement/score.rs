@@ -35,6 +35,14 @@ impl TargetScore {
     }
 }
 
+impl TargetScore {
+    /// A number below `limit` that is the target's own.
+    pub fn spread(self, limit: u64) -> u64 {
+        // The upper half of a product of 128 bits: even, and without a division.
+        ((u128::from(mix(self.0)) * u128::from(limit)) >> 64) as u64
+    }
+}
+
 /// How well an instance and a target suit each other: the higher, the better.
 ///
 /// ```

@@ -21,6 +21,9 @@ const BUDGET: usize = 10;
 /// An instance that did not take what it was offered is offered nothing for this many settle windows.
 const SULKING: u32 = 20;
 
+/// How long whoever is back after an outage has for asking for what it had.
+const CATCHING_UP: Duration = Duration::from_secs(1);
+
 /// Just after a lease has run out.
 const AFTER_THE_END: Duration = Duration::from_millis(5);
 
@@ -70,6 +73,8 @@ pub enum Input {
     },
     /// A target was let go of.
     Released(Target),
+    /// Nobody holds a target, says the scout.
+    Proclaimed(Target),
     /// A target is kept for an instance.
     HandedOver {
         /// Which target.
@@ -252,6 +257,7 @@ impl Engine {
             Input::Report { target, held } => self.reported(now, &target, held),
             Input::WasHeldBy { instance, targets } => self.was_held_by(&instance, targets),
             Input::Released(target) => self.released(now, &target),
+            Input::Proclaimed(target) => self.is_free(now, &target),
             Input::HandedOver { target, to } => self.handed_over(now, &target, to),
             Input::FleetChanged => self.next_read = self.next_read.min(now),
             Input::Gap => self.gap(now),
@@ -318,6 +324,31 @@ impl Engine {
             presence: if self.draining { Presence::Draining } else { Presence::Ready },
         });
         peers
+    }
+
+    /// Whether this instance gives everything away.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Who should hold a target: who holds it, unless it should move; whom it suits best among those who have room, when nobody does.
+    pub fn preferred(&self, now: Moment, target: &str) -> Option<InstanceId> {
+        let entry = self.targets.get(target)?;
+        let peers = self.peers(now);
+        match &entry.fate {
+            Fate::Theirs { holder } if peers.iter().any(|peer| peer.instance == *holder) => Some(holder.clone()),
+            Fate::Leaving { to: Some(to) } => Some(to.clone()),
+            Fate::Mine => {
+                let gift = self.gifts(now, usize::MAX).into_iter().find(|(given, _)| &**given == target);
+                Some(gift.map_or_else(|| self.me.clone(), |(_, to)| to))
+            }
+            _ => {
+                let shares = placement::shares(&peers, self.unheld(&peers));
+                let free = peers.iter().zip(&shares).filter(|(peer, share)| peer.held < **share).map(|(peer, _)| peer);
+                free.max_by_key(|peer| placement::InstanceScore::of(&peer.instance).with(entry.score))
+                    .map(|peer| peer.instance.clone())
+            }
+        }
     }
 
     /// Who holds a target, as far as is known.
@@ -428,7 +459,7 @@ impl Engine {
                 None => {
                     let knew = matches!(self.fate(&target), Some(Fate::Theirs { .. }));
                     self.is_free(now, &target);
-                    if self.scouts && knew {
+                    if self.scouts && knew && self.forgives(now).is_none() {
                         self.actions.push(Action::Proclaim(target));
                     }
                 }
@@ -446,7 +477,9 @@ impl Engine {
         match held {
             None => {
                 self.is_free(now, target);
-                if let Some(receiver) = offered.filter(|receiver| *receiver != self.me) {
+                // Unless we were all away: then nobody could.
+                let away = self.forgives(now).is_some();
+                if let Some(receiver) = offered.filter(|receiver| *receiver != self.me && !away) {
                     let until = now + self.settings.settle * SULKING;
                     self.stuck.insert(receiver, until);
                     self.share = None;
@@ -572,6 +605,8 @@ impl Engine {
             Some(last) if *last == self.me => *since,
             // Whoever held it has not had the time to ask for it again.
             Some(last) if self.ghosts.get(last).is_some_and(|(_, until)| *until > now) => self.ghosts.get(last)?.1,
+            // It is back, and has as much to ask for as we have.
+            Some(last) if self.roll.is_alive(last) && self.forgives(now).is_some() => *since + longest.max(CATCHING_UP),
             Some(last) if self.roll.is_alive(last) => *since + longest,
             _ => *since + placement::grace(placement::rank(&self.me, &self.peers(now), *score), has_room, longest),
         })

@@ -1,7 +1,27 @@
-//! A pool: many targets, each a lease, shared out over a fleet.
+//! A pool: many targets, each a lease, shared out over a fleet. Every target is held by exactly one instance, evenly, and as few
+//! as possible move when instances come and go.
 //!
 //! [`Engine`] decides, without I/O; all else drives it.
 
+#[cfg(feature = "keeper")]
+mod builder;
+#[cfg(feature = "keeper")]
+mod driver;
 mod engine;
+#[cfg(feature = "keeper")]
+mod handle;
+#[cfg(feature = "keeper")]
+mod seat;
+#[cfg(feature = "keeper")]
+mod ticks;
 
 pub use engine::{Action, Engine, EngineSettings, Input, Target};
+
+#[cfg(feature = "keeper")]
+pub use self::{
+    builder::{PoolBuilder, PoolError, ReadyPool},
+    handle::Pool,
+    ticks::{Tick, Ticks},
+};
+#[cfg(feature = "keeper")]
+use builder::PoolSettings;

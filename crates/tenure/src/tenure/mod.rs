@@ -15,9 +15,10 @@ pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Wor
 
 use crate::election::Elections;
 use crate::event::Event;
+use crate::fleet::InstanceRecord;
 use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question};
 use crate::lease::LeaseSettings;
-use crate::name::{InstanceId, LeaseName, NameError};
+use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{
     self, ErrorKind, Keyspace, LeaseReport, Outcome, Published, Reply, Request, Store, StoreError, TermNote,
 };
@@ -47,6 +48,8 @@ pub struct Tenure {
     /// Most leases have the same settings; they share them.
     settings: Arc<Mutex<Arc<LeaseSettings>>>,
     elections: Elections,
+    /// What this instance says about itself to the fleet, once it has joined.
+    record: Arc<Mutex<Option<InstanceRecord>>>,
 }
 
 impl Tenure {
@@ -194,6 +197,58 @@ impl Tenure {
             Outcome::Answered(reply) => Ok(reply),
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(error),
         }
+    }
+
+    /// Asks many things at once.
+    pub(crate) async fn ask_all(&self, requests: impl IntoIterator<Item = Request>) -> Vec<Outcome> {
+        let limit = LeaseSettings::default().attempt_timeout();
+        let asked: Vec<_> = requests
+            .into_iter()
+            .map(|request| {
+                let (reply, answer) = oneshot::channel();
+                self.door.tell(Command::Ask(Question { request, limit, reply }));
+                answer
+            })
+            .collect();
+        let mut outcomes = Vec::with_capacity(asked.len());
+        for answer in asked {
+            let lost = || Outcome::Unknown(StoreError::new(ErrorKind::Unreachable, "the connection was lost"));
+            outcomes.push(answer.await.unwrap_or_else(|_| lost()));
+        }
+        outcomes
+    }
+
+    /// Tells the store something, without waiting for an answer.
+    pub(crate) fn say(&self, request: Request) {
+        let (reply, _) = oneshot::channel();
+        self.door.tell(Command::Ask(Question { request, limit: LeaseSettings::default().attempt_timeout(), reply }));
+    }
+
+    /// Changes what this instance says about itself to the fleet, joining it if it has not.
+    pub(crate) fn update_record(&self, change: impl FnOnce(&mut InstanceRecord)) {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = record.get_or_insert_with(|| InstanceRecord::new(self.instance().name()));
+        change(record);
+        self.join_fleet(record);
+    }
+
+    /// This instance has no more to do with a pool. With none left it leaves the fleet.
+    pub(crate) async fn leave_pool(&self, pool: &str) {
+        {
+            let mut said = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(record) = said.as_mut() {
+                record.held.remove(pool);
+                if !record.held.is_empty() {
+                    self.join_fleet(record);
+                    return;
+                }
+            }
+            *said = None;
+            self.leave_fleet();
+        }
+        // Once more, so that it can be waited for.
+        let (group, instance) = (Group::FLEET, self.instance().clone());
+        let _ = self.ask(Request::Leave { group, instance }).await;
     }
 
     pub(crate) fn unexpected(&self, reply: &Reply) -> StoreError {
@@ -411,7 +466,13 @@ impl TenureBuilder {
             gauges,
         };
         let door = keeper::start(plan).map_err(failed)?;
-        Ok(Tenure { door, stream: weak, settings: Arc::default(), elections: Elections::default() })
+        Ok(Tenure {
+            door,
+            stream: weak,
+            settings: Arc::default(),
+            elections: Elections::default(),
+            record: Arc::default(),
+        })
     }
 }
 

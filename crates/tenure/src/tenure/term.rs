@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
 use super::ask;
-use crate::keeper::{Granted, Shared, Start};
-use crate::lease::{Ending, LeaseState, Loss, ReleaseReason};
+use crate::keeper::{Command, Granted, Shared, Start};
+use crate::lease::{Ending, LeaseState, Loss, ReleaseReason, Wish};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{ErrorKind, Holding, Outcome, Reply, Request, StoreError};
-use crate::time::{LeaseClock, Moment, SystemClock};
+use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 use crate::token::Token;
 
 /// A lease that is held, from grant to goodbye. Dropping it stops its work and lets go of the lease in the background; at the
@@ -43,6 +43,12 @@ impl Term {
     /// Safe: it goes on without anybody waiting.
     pub async fn release(self) -> Result<(), Lost> {
         self.let_go(ReleaseReason::Voluntary).await
+    }
+
+    /// Lets the work that runs finish, and then lets go of the lease, or hands it over. The term must be kept until it is over.
+    pub(crate) fn drain(&self, wish: Wish) {
+        let shared = &self.0.handle().0;
+        shared.door.tell(Command::Wish(shared.id(), wish));
     }
 
     /// The same, for a reason.
@@ -153,6 +159,31 @@ impl TermHandle {
         }
     }
 
+    /// Whether the lease is to be let go of when the work that runs has ended: begin nothing more.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.0.is_leaving()
+    }
+
+    /// Waits until nothing more should be begun: the lease is to be let go of, over, or about to be.
+    pub(crate) async fn leaving(&self) {
+        loop {
+            let mut changed = pin!(self.0.changed());
+            // Before the look, so that no change can come between.
+            changed.as_mut().enable();
+            if self.0.is_leaving() || self.0.must_stop() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// The store's time, as well as it is known here.
+    pub(crate) fn server_time(&self) -> ServerTime {
+        let offset = self.0.door.gauges.server_offset.load(std::sync::atomic::Ordering::Relaxed);
+        let micros = i64::try_from(SystemClock.now().as_nanos() / 1_000).unwrap_or(i64::MAX).saturating_add(offset);
+        ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
+    }
+
     /// Waits until work may begin: at once while the lease is certain, and after a blink of the store when it is certain
     /// again.
     ///
@@ -239,7 +270,7 @@ impl TermHandle {
     }
 
     /// Waits until everything is done, the goodbye to the store included.
-    async fn over(&self) {
+    pub(crate) async fn over(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
             changed.as_mut().enable();
@@ -261,6 +292,11 @@ impl TermHandle {
     /// Why the term is over or about to be; `None` while it is neither.
     pub(crate) fn ended_by(&self) -> Option<Ending> {
         self.0.must_stop().then(|| self.0.presumed_cause())
+    }
+
+    /// How it ended, once everything is done.
+    pub(crate) fn ending(&self) -> Ending {
+        self.0.ending().cloned().unwrap_or_else(|| self.0.presumed_cause())
     }
 
     fn lost_now(&self) -> Lost {

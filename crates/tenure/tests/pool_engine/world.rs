@@ -371,7 +371,7 @@ impl World {
                 self.announce(&Input::HandedOver { target: target.clone(), to });
                 self.later(back, one, Input::Over { target, ending: Ending::Released(ReleaseReason::HandedOver) });
             }
-            Action::Proclaim(target) => self.announce(&Input::Released(target)),
+            Action::Proclaim(target) => self.announce(&Input::Proclaimed(target)),
             Action::Holds(count) => {
                 if let Some(instance) = self.instances.get_mut(one) {
                     instance.record.held.insert("poll".to_owned(), count);

@@ -1,0 +1,248 @@
+//! How a pool is set up; checked when it is started.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+
+use super::driver::{Command, Driver, Held};
+use super::engine::EngineSettings;
+use super::seat::Work;
+use super::{Pool, Target};
+use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
+use crate::name::{LeaseName, NameError};
+use crate::placement::FULL_WEIGHT;
+use crate::tenure::{Tenure, TermHandle};
+
+/// The numbers of a pool, all of which fit together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PoolSettings {
+    pub(super) lease: LeaseSettings,
+    pub(super) weight: u32,
+    pub(super) heartbeat_every: Duration,
+    pub(super) heartbeat_ttl: Duration,
+    pub(super) read_every: Duration,
+    pub(super) settle: Duration,
+    pub(super) drain_timeout: Duration,
+}
+
+impl PoolSettings {
+    pub(super) fn engine(&self) -> EngineSettings {
+        EngineSettings {
+            longest_grace: (self.lease.ttl() / 10).min(Duration::from_secs(1)),
+            settle: self.settle,
+            longest_settle: self.settle * 10,
+            accept_window: self.lease.accept_window(),
+            read_every: self.read_every,
+            scout_every: self.read_every,
+            // A store that is back is reached again within this, too.
+            forgiveness: self.heartbeat_ttl.max(Duration::from_secs(5)),
+        }
+    }
+}
+
+/// Sets up a pool. What is not set follows from the ttl, which is 30 s by default.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct PoolBuilder {
+    tenure: Tenure,
+    pool: String,
+    targets: BTreeSet<Target>,
+    lease: LeaseSettingsBuilder,
+    weight: u32,
+    heartbeat_every: Option<Duration>,
+    heartbeat_ttl: Option<Duration>,
+    discover_every: Option<Duration>,
+    settle: Option<Duration>,
+    drain_timeout: Duration,
+}
+
+impl Tenure {
+    /// Sets up a pool: `<pool>:lease:<target>` is the lease of each of its targets.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tenure::Tenure;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let pool = tenure
+    ///     .pool("poll")
+    ///     .targets(["eu-1", "eu-2", "us-1"])
+    ///     .run(async |target, lease| {
+    ///         let mut ticks = lease.every(Duration::from_secs(5)); // keeps its phase, whoever holds the target
+    ///         while let Some(tick) = ticks.next().await {
+    ///             println!("polling {target}, due at {:?}, under {}", tick.due(), lease.token());
+    ///         }
+    ///     })
+    ///     .start()?;
+    /// # while pool.owned().len() < 3 { tokio::time::sleep(Duration::from_millis(5)).await; }
+    /// assert!(pool.is_owned("eu-1"));
+    /// pool.stop().await; // drains, hands over, leaves
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pool(&self, pool: &str) -> PoolBuilder {
+        PoolBuilder {
+            tenure: self.clone(),
+            pool: pool.to_owned(),
+            targets: BTreeSet::new(),
+            lease: LeaseSettings::builder(),
+            weight: FULL_WEIGHT,
+            heartbeat_every: None,
+            heartbeat_ttl: None,
+            discover_every: None,
+            settle: None,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl PoolBuilder {
+    /// The targets. They can be [others](Pool::retarget) later.
+    pub fn targets<T: AsRef<str>>(mut self, targets: impl IntoIterator<Item = T>) -> Self {
+        self.targets = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
+        self
+    }
+
+    /// The length of each lease: how long after a crash a target is taken over, at most.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.lease = self.lease.ttl(ttl);
+        self
+    }
+
+    /// How often each is renewed, a third of the ttl by default.
+    pub fn renew_every(mut self, interval: Duration) -> Self {
+        self.lease = self.lease.renew_every(interval);
+        self
+    }
+
+    /// The time that work gets, once cancelled, to be gone before its lease can end.
+    pub fn stop_budget(mut self, budget: Duration) -> Self {
+        self.lease = self.lease.stop_budget(budget);
+        self
+    }
+
+    /// How many targets this instance should have, compared with the others: 1 by default, 2 for twice as many.
+    pub fn weight(mut self, weight: f64) -> Self {
+        self.weight = (weight.clamp(0.0, 1_000.0) * f64::from(FULL_WEIGHT)).round() as u32;
+        self
+    }
+
+    /// How often this instance says that it lives, a third of the ttl by default.
+    pub fn heartbeat_every(mut self, interval: Duration) -> Self {
+        self.heartbeat_every = Some(interval);
+        self
+    }
+
+    /// For how long that may be believed, as long as a lease by default.
+    pub fn heartbeat_ttl(mut self, ttl: Duration) -> Self {
+        self.heartbeat_ttl = Some(ttl);
+        self
+    }
+
+    /// How often the others are looked at although nothing was heard, a third of the ttl by default.
+    pub fn discover_every(mut self, interval: Duration) -> Self {
+        self.discover_every = Some(interval);
+        self
+    }
+
+    /// How long all must be quiet before targets move for balance, 3 s or a tenth of the ttl by default. What nobody holds is taken at once.
+    pub fn settle(mut self, window: Duration) -> Self {
+        self.settle = Some(window);
+        self
+    }
+
+    /// How long [`Pool::stop`] waits for targets to be handed over, 10 s by default.
+    pub fn drain_timeout(mut self, limit: Duration) -> Self {
+        self.drain_timeout = limit;
+        self
+    }
+
+    /// What is done with each target that this instance holds. The future is dropped a stop budget before the target can be anybody
+    /// else's; when the target is to be given away, [ticks](super::Ticks) end, and the work should. Work that ends or panics before is begun
+    /// again after a while.
+    pub fn run<W, F>(self, work: W) -> ReadyPool
+    where
+        W: Fn(Target, TermHandle) -> F + Send + Sync + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        ReadyPool { builder: self, work: Arc::new(move |target, term| Box::pin(work(target, term))) }
+    }
+
+    fn check(&self) -> Result<PoolSettings, PoolError> {
+        for target in &self.targets {
+            LeaseName::target(&self.pool, target)?;
+        }
+        LeaseName::target(&self.pool, "any")?;
+        let lease = self.lease.max_drain(self.drain_timeout).build()?;
+        let heartbeat_every = self.heartbeat_every.unwrap_or(lease.renew_every());
+        let heartbeat_ttl = self.heartbeat_ttl.unwrap_or(lease.ttl());
+        if heartbeat_every.is_zero() || heartbeat_every * 2 > heartbeat_ttl {
+            return Err(PoolError::Heartbeat { every: heartbeat_every, ttl: heartbeat_ttl });
+        }
+        let read_every = self.discover_every.unwrap_or(heartbeat_every).max(Duration::from_millis(50));
+        let settle = self.settle.unwrap_or((lease.ttl() / 10).min(Duration::from_secs(3)));
+        let (weight, drain_timeout) = (self.weight, self.drain_timeout);
+        Ok(PoolSettings { lease, weight, heartbeat_every, heartbeat_ttl, read_every, settle, drain_timeout })
+    }
+}
+
+/// A pool that can be started.
+#[must_use = "nothing happens until it is started"]
+pub struct ReadyPool {
+    builder: PoolBuilder,
+    work: Work,
+}
+
+impl ReadyPool {
+    /// Joins the fleet and begins to take targets.
+    ///
+    /// # Errors
+    /// When the numbers do not fit together, or a target cannot be a name.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(self) -> Result<Pool, PoolError> {
+        let Self { builder, work } = self;
+        let settings = builder.check()?;
+        let (tell, commands) = mpsc::unbounded_channel();
+        let held = Held::default();
+        let (live, seen) = watch::channel(Vec::new());
+        // In the queue before anything else.
+        let _ = tell.send(Command::Targets(builder.targets));
+        let (tenure, pool) = (builder.tenure, builder.pool);
+        let handle = Pool::new(tenure.clone(), pool.clone(), tell, held.clone(), seen);
+        tokio::spawn(Driver { tenure, pool, settings, work, held, commands, live }.run());
+        Ok(handle)
+    }
+}
+
+impl std::fmt::Debug for ReadyPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadyPool({:?})", self.builder)
+    }
+}
+
+/// A pool that cannot be like this.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The pool's name or a target is not acceptable.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The leases' numbers do not fit together.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// One heartbeat may be lost.
+    #[error("a heartbeat every {every:?} does not fit a heartbeat ttl of {ttl:?}: two must fit into it")]
+    Heartbeat {
+        /// How often it is sent.
+        every: Duration,
+        /// For how long it may be believed.
+        ttl: Duration,
+    },
+}

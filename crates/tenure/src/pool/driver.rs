@@ -1,0 +1,421 @@
+//! Drives the engine of a pool: asks what it wants to know, claims what it wants to have, and runs the work.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+
+use super::engine::{Action, Engine, Input};
+use super::seat::{Order, Work, keep};
+use super::{PoolSettings, Target};
+use crate::fleet::{InstanceRecord, Status};
+use crate::keeper::AcquireError;
+use crate::lease::ReleaseReason;
+use crate::name::{Group, InstanceId, LeaseName};
+use crate::store::{Announcement, Heard, Outcome, Reply, Request};
+use crate::tenure::{Tenure, TermHandle};
+use crate::time::{LeaseClock, SystemClock};
+use crate::token::Token;
+
+/// How many claims are on their way at once.
+const CLAIMS: usize = 4_096;
+
+/// How many targets are looked at in one go.
+const LOOKS: usize = 1_000;
+
+/// How much later the others are told how many targets are held: many come and go at once.
+const TELL_AFTER: Duration = Duration::from_millis(200);
+
+/// What is held now, for whoever asks.
+pub(super) type Held = Arc<RwLock<HashMap<Target, TermHandle>>>;
+
+/// What users tell a pool.
+pub(super) enum Command {
+    Targets(BTreeSet<Target>),
+    Drain(bool),
+    /// Lets go of everything and ends.
+    Stop(oneshot::Sender<()>),
+    Release(Target),
+    /// Who should hold a target.
+    Preferred(Target, oneshot::Sender<Option<InstanceId>>),
+}
+
+/// News from tasks.
+enum News {
+    Input(Input),
+    /// A claim was granted.
+    Seated(Target, crate::tenure::Term),
+}
+
+pub(super) struct Driver {
+    pub(super) tenure: Tenure,
+    pub(super) pool: String,
+    pub(super) settings: PoolSettings,
+    pub(super) work: Work,
+    pub(super) held: Held,
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) live: watch::Sender<Vec<InstanceId>>,
+}
+
+impl Driver {
+    pub(super) async fn run(self) {
+        let Self { tenure, pool, settings, work, held, mut commands, live } = self;
+        let engine = Engine::new(tenure.instance().clone(), &pool, settings.weight, settings.engine());
+        let (news, mut incoming) = mpsc::unbounded_channel();
+        let mut announcements = tenure.announcements();
+        let claims = Arc::new(Semaphore::new(CLAIMS));
+        let mut desk = Desk {
+            tenure,
+            pool,
+            settings,
+            work,
+            held,
+            live,
+            engine,
+            news,
+            claims,
+            seats: HashMap::new(),
+            tell_at: None,
+        };
+        desk.tell_fleet(Status::Online);
+        let scouting = desk.stands_as_scout();
+        let mut scout = scouting.as_ref().map(crate::election::Election::watch);
+        let mut stopping: Option<(tokio::time::Instant, oneshot::Sender<()>)> = None;
+        loop {
+            let wake = desk.engine.next_wake().map(|at| at.since(SystemClock.now()));
+            let wake = wake.unwrap_or(desk.settings.read_every).min(desk.settings.read_every);
+            let tell_at = desk.tell_at;
+            let give_up_at = stopping.as_ref().map(|(at, _)| *at);
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(Command::Targets(targets)) => desk.input(Input::Targets(targets)),
+                    Some(Command::Drain(drain)) => desk.drain(drain),
+                    Some(Command::Stop(done)) if stopping.is_none() => {
+                        desk.drain(true);
+                        stopping = Some((tokio::time::Instant::now() + desk.settings.drain_timeout, done));
+                    }
+                    Some(Command::Stop(_)) => {}
+                    Some(Command::Release(target)) => desk.order(&target, Order::Release(ReleaseReason::Voluntary)),
+                    Some(Command::Preferred(target, reply)) => drop(reply.send(desk.preferred(&target))),
+                    // Nobody is left who could want anything.
+                    None => break,
+                },
+                Some(news) = incoming.recv() => desk.take_in(news),
+                heard = announcements.next() => match heard {
+                    Heard::Announced(announcement) => desk.hear(announcement),
+                    Heard::Gap => desk.input(Input::Gap),
+                    Heard::Closed => break,
+                },
+                standing = async { scout.as_mut()?.changed().await }, if scout.is_some() => match standing {
+                    Some(standing) => desk.input(Input::Scouts(standing == crate::event::Standing::Leader)),
+                    None => scout = None,
+                },
+                () = tokio::time::sleep(wake) => desk.input(Input::Tick),
+                () = sleep_until(tell_at) => {
+                    desk.tell_at = None;
+                    let status = if stopping.is_some() { Status::Draining } else { desk.status() };
+                    desk.tell_fleet(status);
+                }
+                () = sleep_until(give_up_at) => {}
+            }
+            if let Some((give_up_at, _)) = &stopping
+                && (desk.engine.is_empty() || tokio::time::Instant::now() >= *give_up_at)
+            {
+                break;
+            }
+        }
+        // Whatever is still held is stopped, and waited for.
+        desk.stop_all().await;
+        if let Some(scouting) = scouting {
+            scouting.stop().await;
+        }
+        desk.tenure.leave_pool(&desk.pool).await;
+        if let Some((_, done)) = stopping {
+            let _ = done.send(());
+        }
+    }
+}
+
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Everything that the loop works with.
+struct Desk {
+    tenure: Tenure,
+    pool: String,
+    settings: PoolSettings,
+    work: Work,
+    held: Held,
+    live: watch::Sender<Vec<InstanceId>>,
+    engine: Engine,
+    news: mpsc::UnboundedSender<News>,
+    claims: Arc<Semaphore>,
+    seats: HashMap<Target, Seat>,
+    /// When the others are told how many targets are held.
+    tell_at: Option<tokio::time::Instant>,
+}
+
+struct Seat {
+    orders: mpsc::UnboundedSender<Order>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Desk {
+    fn input(&mut self, input: Input) {
+        let members = matches!(input, Input::Members(_));
+        for action in self.engine.step(SystemClock.now(), input) {
+            self.act(action);
+        }
+        if members {
+            let mut ids: Vec<InstanceId> =
+                self.engine.peers(SystemClock.now()).into_iter().map(|peer| peer.instance).collect();
+            ids.sort_unstable();
+            self.live.send_if_modified(|live| std::mem::replace(live, ids.clone()) != ids);
+        }
+    }
+
+    fn take_in(&mut self, news: News) {
+        match news {
+            News::Input(input) => {
+                if let Input::Over { target, .. } = &input {
+                    self.seats.remove(target);
+                    self.lock_held().remove(target);
+                    self.index(target, false);
+                }
+                self.input(input);
+            }
+            News::Seated(target, term) => {
+                let handle = (*term).clone();
+                self.lock_held().insert(target.clone(), handle.clone());
+                let (orders, orders_in) = mpsc::unbounded_channel();
+                let (news, work, seat) = (self.news.clone(), self.work.clone(), target.clone());
+                let task = tokio::spawn(async move {
+                    keep(seat.clone(), term, work, orders_in).await;
+                    let _ = news.send(News::Input(Input::Over { target: seat, ending: handle.ending() }));
+                });
+                self.seats.insert(target.clone(), Seat { orders, task });
+                self.input(Input::Granted(target));
+            }
+        }
+    }
+
+    fn hear(&mut self, announcement: Announcement) {
+        match announcement {
+            Announcement::Released { name, token } => {
+                if let Some(target) = self.target(&name) {
+                    let proclaimed = token == Token::ZERO;
+                    self.input(if proclaimed { Input::Proclaimed(target) } else { Input::Released(target) });
+                }
+            }
+            Announcement::HandedOver { name, to, .. } => {
+                if let Some(target) = self.target(&name) {
+                    self.input(Input::HandedOver { target, to });
+                }
+            }
+            Announcement::Joined { group: Group::FLEET, instance }
+            | Announcement::Left { group: Group::FLEET, instance }
+                if instance != *self.tenure.instance() =>
+            {
+                self.input(Input::FleetChanged);
+            }
+            _ => {}
+        }
+    }
+
+    /// The target that a lease is of, when it is one of this pool's.
+    fn target(&self, name: &LeaseName) -> Option<Target> {
+        self.name(name.label()).filter(|ours| ours == name).map(|_| Target::from(name.label()))
+    }
+
+    fn name(&self, target: &str) -> Option<LeaseName> {
+        LeaseName::target(&self.pool, target).ok()
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::ReadMembers => {
+                self.ask(|tenure, _| async move { Some(tenure.fleet().await.map_or(Input::Unread, Input::Members)) })
+            }
+            Action::LookAt(targets) => {
+                for chunk in targets.chunks(LOOKS) {
+                    let chunk: Vec<Target> = chunk.to_vec();
+                    self.ask(move |tenure, pool| async move { Some(look_at(&tenure, &pool, chunk).await) });
+                }
+            }
+            Action::Inspect(target) => {
+                self.ask(move |tenure, pool| async move { inspect(&tenure, &pool, target).await })
+            }
+            Action::LookUp(instance) => {
+                self.ask(move |tenure, pool| async move { look_up(&tenure, &pool, instance).await })
+            }
+            Action::Claim(target) => self.claim(target),
+            Action::Release { target, reason } => self.order(&target, Order::Release(reason)),
+            Action::HandOver { target, to } => self.order(&target, Order::HandOver(to)),
+            Action::Proclaim(target) => {
+                if let Some(name) = self.name(&target) {
+                    // Whose term it was nobody knows; that it is over is what counts.
+                    let released = Announcement::Released { name, token: Token::ZERO };
+                    self.tenure.say(Request::Announce(released));
+                }
+            }
+            Action::Holds(_) => {
+                self.tell_at.get_or_insert(tokio::time::Instant::now() + TELL_AFTER);
+            }
+        }
+    }
+
+    /// Asks something beside the loop, and takes in what comes of it.
+    fn ask<F, Fut>(&self, question: F)
+    where
+        F: FnOnce(Tenure, String) -> Fut,
+        Fut: Future<Output = Option<Input>> + Send + 'static,
+    {
+        let (news, asking) = (self.news.clone(), question(self.tenure.clone(), self.pool.clone()));
+        tokio::spawn(async move {
+            if let Some(input) = asking.await {
+                let _ = news.send(News::Input(input));
+            }
+        });
+    }
+
+    fn claim(&mut self, target: Target) {
+        let Some(name) = self.name(&target) else { return };
+        let (tenure, news, claims) = (self.tenure.clone(), self.news.clone(), self.claims.clone());
+        let (lease, pool) = (self.settings.lease, self.pool.clone());
+        tokio::spawn(async move {
+            // Never closed.
+            let Ok(_turn) = claims.acquire().await else { return };
+            // Before the claim: whoever reads what we held misses nothing, and an entry too many does no harm.
+            tenure.say(index_of(&pool, tenure.instance(), &target, true));
+            let claim = tenure.lease_named(name).settings(lease).limit(lease.ttl() / 2);
+            let again_in = lease.renew_every();
+            let outcome = match claim.try_acquire().await {
+                Ok(term) => News::Seated(target, term),
+                Err(error) => News::Input(match error {
+                    AcquireError::Held { by, remaining } => Input::Refused { target, by, remaining },
+                    AcquireError::Closed { remaining } => Input::Failed { target, again_in: remaining },
+                    _ => Input::Failed { target, again_in },
+                }),
+            };
+            let _ = news.send(outcome);
+        });
+    }
+
+    fn order(&mut self, target: &Target, order: Order) {
+        if let Some(seat) = self.seats.get(target) {
+            // One that has just ended says so itself.
+            let _ = seat.orders.send(order);
+        }
+    }
+
+    fn index(&self, target: &Target, held: bool) {
+        self.tenure.say(index_of(&self.pool, self.tenure.instance(), target, held));
+    }
+
+    fn status(&self) -> Status {
+        if self.engine.is_draining() { Status::Draining } else { Status::Online }
+    }
+
+    fn drain(&mut self, drain: bool) {
+        self.input(if drain { Input::Drain } else { Input::Stay });
+        self.tell_fleet(self.status());
+        // A heartbeat alone is not announced.
+        let instance = self.tenure.instance().clone();
+        self.tenure.say(Request::Announce(Announcement::Joined { group: Group::FLEET, instance }));
+    }
+
+    /// Says how it stands with this instance.
+    fn tell_fleet(&self, status: Status) {
+        let settings = &self.settings;
+        self.tenure.update_record(|record: &mut InstanceRecord| {
+            record.weight = settings.weight;
+            record.heartbeat_every = settings.heartbeat_every;
+            record.heartbeat_ttl = settings.heartbeat_ttl;
+            record.status = status;
+            record.held.insert(self.pool.clone(), self.engine.held());
+        });
+    }
+
+    fn preferred(&self, target: &Target) -> Option<InstanceId> {
+        self.engine.preferred(SystemClock.now(), target)
+    }
+
+    fn stands_as_scout(&self) -> Option<crate::election::Election> {
+        let election = self.tenure.election(&format!("{}-scout", self.pool)).ttl(self.settings.lease.ttl());
+        let election = election.build().ok()?;
+        election.start();
+        Some(election)
+    }
+
+    async fn stop_all(&mut self) {
+        for seat in self.seats.values() {
+            let _ = seat.orders.send(Order::Stop(ReleaseReason::Shutdown));
+        }
+        for (target, seat) in std::mem::take(&mut self.seats) {
+            let _ = seat.task.await;
+            self.lock_held().remove(&target);
+            self.index(&target, false);
+        }
+    }
+
+    fn lock_held(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Target, TermHandle>> {
+        self.held.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The index of what an instance holds of a pool.
+fn held_by(pool: &str, instance: &InstanceId) -> String {
+    format!("held:{pool}:{instance}")
+}
+
+fn index_of(pool: &str, instance: &InstanceId, target: &Target, held: bool) -> Request {
+    let (index, entry, announced) = (held_by(pool, instance), target.to_string(), false);
+    if held { Request::IndexAdd { index, entry, announced } } else { Request::IndexRemove { index, entry, announced } }
+}
+
+async fn look_at(tenure: &Tenure, pool: &str, targets: Vec<Target>) -> Input {
+    let named = targets.into_iter().filter_map(|target| Some((LeaseName::target(pool, &target).ok()?, target)));
+    let (names, targets): (Vec<LeaseName>, Vec<Target>) = named.unzip();
+    let outcomes = tenure.ask_all(names.into_iter().map(|name| Request::Holder { name })).await;
+    let holder = |(target, outcome): (Target, Outcome)| match outcome {
+        Outcome::Answered(Reply::Holder(holder)) => Some((target, holder)),
+        // The connection is lost, and all is looked at again when there is another.
+        _ => None,
+    };
+    Input::Holders(targets.into_iter().zip(outcomes).filter_map(holder).collect())
+}
+
+/// Asked until it is answered, or there is nobody to ask.
+async fn inspect(tenure: &Tenure, pool: &str, target: Target) -> Option<Input> {
+    let name = LeaseName::target(pool, &target).ok()?;
+    loop {
+        match tenure.inspect(&name).await {
+            Ok(report) => {
+                let held = report.held.map(|held| (held.by, held.remaining));
+                return Some(Input::Report { target, held });
+            }
+            Err(error) if !error.is_retryable() => return None,
+            Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
+
+/// Asked until it is answered, or there is nobody to ask.
+async fn look_up(tenure: &Tenure, pool: &str, instance: InstanceId) -> Option<Input> {
+    loop {
+        match tenure.ask(Request::IndexList { index: held_by(pool, &instance) }).await {
+            Ok(Reply::Index(entries)) => {
+                let targets = entries.into_iter().map(Target::from).collect();
+                return Some(Input::WasHeldBy { instance, targets });
+            }
+            Ok(_) => return None,
+            Err(error) if !error.is_retryable() => return None,
+            Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A pool that runs.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::PoisonError;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Target;
+use super::driver::{Command, Held};
+use crate::name::{InstanceId, LeaseName, NameError};
+use crate::tenure::{Tenure, TermHandle, TermInfo};
+
+/// A pool that runs. Clones are the same pool; when the last is dropped, everything is let go of.
+#[derive(Clone)]
+pub struct Pool {
+    tenure: Tenure,
+    pool: String,
+    commands: mpsc::UnboundedSender<Command>,
+    held: Held,
+    live: watch::Receiver<Vec<InstanceId>>,
+}
+
+impl Pool {
+    pub(super) fn new(
+        tenure: Tenure,
+        pool: String,
+        commands: mpsc::UnboundedSender<Command>,
+        held: Held,
+        live: watch::Receiver<Vec<InstanceId>>,
+    ) -> Self {
+        Self { tenure, pool, commands, held, live }
+    }
+
+    /// Whether this instance holds a target, computed from the deadline at every look: ask before every unit of work.
+    pub fn is_owned(&self, target: &str) -> bool {
+        self.lease(target).is_some_and(|term| term.is_valid())
+    }
+
+    /// The term of a target, while this instance holds it.
+    pub fn lease(&self, target: &str) -> Option<TermHandle> {
+        self.held.read().unwrap_or_else(PoisonError::into_inner).get(target).cloned()
+    }
+
+    /// Everything that this instance holds, in order.
+    pub fn owned(&self) -> Vec<Target> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let mut owned: Vec<Target> =
+            held.iter().filter(|(_, term)| term.is_valid()).map(|(target, _)| target.clone()).collect();
+        owned.sort_unstable();
+        owned
+    }
+
+    /// A target that this instance holds, in a few words.
+    pub fn lease_info(&self, target: &str) -> Option<TermInfo> {
+        self.lease(target).map(|term| term.info())
+    }
+
+    /// The instances that count as alive, this one included.
+    pub fn live_instances(&self) -> Vec<InstanceId> {
+        self.live.borrow().clone()
+    }
+
+    /// Who should hold a target: who holds it, unless it should move; whom it suits best, when nobody does. `None` when there is no such target.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn preferred_owner(&self, target: &str) -> Option<InstanceId> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Preferred(Target::from(target), reply)).ok()?;
+        answer.await.ok()?
+    }
+
+    /// Who this instance is.
+    pub fn instance_id(&self) -> &InstanceId {
+        self.tenure.instance()
+    }
+
+    /// Other targets: what is new is acquired, and what is gone is let go of.
+    ///
+    /// # Errors
+    /// When one of them cannot be a name; then all stay as they are.
+    pub fn retarget<T: AsRef<str>>(&self, targets: impl IntoIterator<Item = T>) -> Result<(), NameError> {
+        let targets: BTreeSet<Target> = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
+        for target in &targets {
+            LeaseName::target(&self.pool, target)?;
+        }
+        let _ = self.commands.send(Command::Targets(targets));
+        Ok(())
+    }
+
+    /// Lets go of a target; it goes to whom it suits best, which may be this instance.
+    pub fn release(&self, target: &str) {
+        let _ = self.commands.send(Command::Release(Target::from(target)));
+    }
+
+    /// Gives everything away and takes nothing more, until it is [told otherwise](Self::undrain).
+    pub fn drain(&self) {
+        let _ = self.commands.send(Command::Drain(true));
+    }
+
+    /// Takes part again.
+    pub fn undrain(&self) {
+        let _ = self.commands.send(Command::Drain(false));
+    }
+
+    /// Gives everything away, one by one as it falls idle, and leaves the fleet. What nobody takes within the drain time-out is let go of.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on without anybody waiting.
+    pub async fn stop(&self) {
+        let (done, over) = oneshot::channel();
+        if self.commands.send(Command::Stop(done)).is_ok() {
+            let _ = over.await;
+        }
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} of {})", self.pool, self.tenure.instance())
+    }
+}

@@ -1,0 +1,7 @@
+//! Pools on real stores: who holds what, judged by what the work writes down itself.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod everyday;
+mod processes;
+mod stage;

@@ -1,0 +1,225 @@
+//! What every scene needs: members of a fleet, here or as processes, and a witness of all work who is not involved.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use tenure::pool::{Pool, Target};
+use tenure::{Tenure, TermHandle, Token};
+
+/// After this long something that should have happened never will.
+pub const NEVER: Duration = Duration::from_secs(60);
+
+/// The ttl of scenes in which leases end.
+pub const TTL: Duration = Duration::from_secs(2);
+
+/// How often targets are worked on.
+pub const TICK: Duration = Duration::from_millis(200);
+
+/// One unit of work, as the witness saw it.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    pub who: String,
+    pub token: Token,
+    /// The slot, in milliseconds.
+    pub due: u64,
+    pub began: Instant,
+    /// `None` while it goes on.
+    pub ended: Option<Instant>,
+}
+
+/// What work goes to: it sees who asks, and when whoever asks is gone, however it goes.
+pub struct Witness {
+    address: SocketAddr,
+    seen: Arc<Mutex<BTreeMap<String, Vec<Unit>>>>,
+}
+
+impl Witness {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen: Arc<Mutex<BTreeMap<String, Vec<Unit>>>> = Arc::default();
+        let witness = seen.clone();
+        std::thread::spawn(move || {
+            for caller in listener.incoming().flatten() {
+                let seen = witness.clone();
+                std::thread::spawn(move || see(caller, &seen));
+            }
+        });
+        Self { address, seen }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// All units by target, in the order in which they began.
+    pub fn seen(&self) -> BTreeMap<String, Vec<Unit>> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    /// Who has worked on what since then, the latest of each target.
+    pub fn since(&self, then: Instant) -> BTreeMap<String, String> {
+        let seen = self.seen();
+        let latest = seen.iter().filter_map(|(target, units)| Some((target, units.last()?)));
+        latest.filter(|(_, unit)| unit.began > then).map(|(target, unit)| (target.clone(), unit.who.clone())).collect()
+    }
+
+    /// No two units of a target overlap, no slot is worked on twice, and tokens never go back.
+    pub fn check(&self) {
+        for (target, units) in self.seen() {
+            for pair in units.windows(2) {
+                let [first, second] = pair else { continue };
+                assert!(second.token >= first.token, "{target}: tokens went back: {first:?} {second:?}");
+                assert!(second.due > first.due, "{target}: a slot twice: {first:?} {second:?}");
+                let apart = first.ended.is_some_and(|ended| ended <= second.began);
+                assert!(apart, "{target}: two at once: {first:?} {second:?}");
+            }
+        }
+    }
+}
+
+fn see(caller: TcpStream, seen: &Mutex<BTreeMap<String, Vec<Unit>>>) {
+    let mut reader = BufReader::new(caller);
+    let mut line = String::new();
+    let Ok(_) = reader.read_line(&mut line) else { return };
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let &[target, who, token, due] = &words[..] else { return };
+    let unit = Unit {
+        who: who.to_owned(),
+        token: Token::new(token.parse().unwrap()).unwrap(),
+        due: due.parse().unwrap(),
+        began: Instant::now(),
+        ended: None,
+    };
+    let at = {
+        let mut seen = seen.lock().unwrap();
+        let units = seen.entry(target.to_owned()).or_default();
+        units.push(unit);
+        units.len() - 1
+    };
+    // A word back, so that whoever works knows that it was seen; then its end, or that of its process.
+    let _ = reader.get_mut().write_all(b"seen\n");
+    let _ = reader.read_to_end(&mut Vec::new());
+    if let Some(units) = seen.lock().unwrap().get_mut(target) {
+        units[at].ended = Some(Instant::now());
+    }
+}
+
+/// Works on a target until it is to be let go of.
+async fn work(witness: SocketAddr, who: String, target: Target, lease: TermHandle) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut ticks = lease.every(TICK);
+    while let Some(tick) = ticks.next().await {
+        let line = format!("{target} {who} {} {}\n", lease.token(), tick.due_millis());
+        let Ok(mut stream) = tokio::net::TcpStream::connect(witness).await else { continue };
+        let _ = stream.write_all(line.as_bytes()).await;
+        let _ = stream.read(&mut [0; 5]).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// One instance of a fleet.
+pub struct Member {
+    pub tenure: Tenure,
+    pub pool: Pool,
+}
+
+impl Member {
+    pub async fn join(url: &str, name: &str, witness: SocketAddr, targets: &[String]) -> Self {
+        let tenure = Tenure::builder(url).name(name).unwrap().longest_ttl(TTL).bootstrap().connect().await.unwrap();
+        let who = name.to_owned();
+        let pool = tenure.pool("poll").targets(targets).ttl(TTL);
+        let pool = pool.run(move |target, lease| work(witness, who.clone(), target, lease)).start().unwrap();
+        Self { tenure, pool }
+    }
+
+    pub fn count(&self) -> usize {
+        self.pool.owned().len()
+    }
+}
+
+/// An instance that is a process of its own.
+pub struct Process {
+    child: Child,
+    pub name: String,
+}
+
+/// How a process is told what to be.
+const PART: &str = "TENURE_TEST_MEMBER";
+
+impl Process {
+    pub fn start(url: &str, name: &str, witness: SocketAddr, targets: usize) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "stage::a_member", "--nocapture"])
+            .env(PART, format!("{url} {name} {witness} {targets}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, name: name.to_owned() }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until it has ended by itself, and returns whether that was well.
+    pub fn ends(&mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Also one that is stopped, and one that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A member of a fleet, until it is told to end.
+#[tokio::test]
+#[ignore = "a part that other tests start as a process"]
+async fn a_member() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let words: Vec<&str> = part.split(' ').collect();
+    let (url, name, witness, count) = (words[0], words[1], words[2].parse().unwrap(), words[3].parse().unwrap());
+    let mut ended = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+    let member = Member::join(url, name, witness, &targets(count)).await;
+    ended.recv().await;
+    member.pool.stop().await;
+    member.tenure.shutdown().await;
+}
+
+pub fn targets(count: usize) -> Vec<String> {
+    (1..=count).map(|n| format!("endpoint-{n}")).collect()
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < NEVER, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits until these members hold so many each, in any order.
+pub async fn shares(members: &[&Member], expected: &[usize]) {
+    let counts = || {
+        let mut counts: Vec<usize> = members.iter().map(|member| member.count()).collect();
+        counts.sort_unstable();
+        counts
+    };
+    let start = Instant::now();
+    while counts() != expected {
+        assert!(start.elapsed() < NEVER, "{:?} instead of {expected:?}", counts());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
