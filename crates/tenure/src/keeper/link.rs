@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 
@@ -49,7 +50,8 @@ pub(super) struct Link {
     /// How often in a row it did not work.
     failures: u32,
     up_since: Moment,
-    listens: bool,
+    /// Whoever listens is told to listen anew, once there is somebody.
+    listens: Option<Arc<Notify>>,
 }
 
 enum State {
@@ -69,7 +71,7 @@ enum State {
 impl Link {
     pub(super) fn new(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) -> Self {
         let state = State::Down { retry_at: Moment::ZERO };
-        Self { store, inside, number: 0, state, failures: 0, up_since: Moment::ZERO, listens: false }
+        Self { store, inside, number: 0, state, failures: 0, up_since: Moment::ZERO, listens: None }
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -120,8 +122,13 @@ impl Link {
         });
         self.state = State::Up { connection, tasks };
         // Not before the first entry: whoever listens is taken for somebody who may hold leases.
-        if !std::mem::replace(&mut self.listens, true) {
-            tokio::spawn(listen(self.store.clone(), self.inside.clone()));
+        match &self.listens {
+            // What has ended one connection may have ended the other, too, without a word.
+            Some(anew) => anew.notify_one(),
+            None => {
+                let anew = self.listens.insert(Arc::default());
+                tokio::spawn(listen(self.store.clone(), self.inside.clone(), anew.clone()));
+            }
         }
     }
 
@@ -219,7 +226,7 @@ fn jittered(longest: Duration) -> Duration {
 }
 
 /// Hears announcements, for as long as the keeper lives.
-async fn listen(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) {
+async fn listen(store: Arc<dyn Store>, inside: UnboundedSender<Inside>, anew: Arc<Notify>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let subscribed = tokio::time::timeout(SUBSCRIBE_WITHIN, store.subscribe()).await;
@@ -229,7 +236,18 @@ async fn listen(store: Arc<dyn Store>, inside: UnboundedSender<Inside>) {
                 // Whatever was announced before we listened was missed.
                 let mut delivered = inside.send(Inside::Heard(Heard::Gap));
                 while delivered.is_ok() {
-                    delivered = match subscription.next().await {
+                    let heard = tokio::select! {
+                        heard = subscription.next() => heard,
+                        () = anew.notified() => {
+                            // The old one goes on until there is another: whoever counts those who listen must find us.
+                            match tokio::time::timeout(SUBSCRIBE_WITHIN, store.subscribe()).await {
+                                Ok(Ok(another)) => subscription = another,
+                                _ => continue,
+                            }
+                            Heard::Gap
+                        }
+                    };
+                    delivered = match heard {
                         Heard::Closed => break,
                         heard => inside.send(Inside::Heard(heard)),
                     };

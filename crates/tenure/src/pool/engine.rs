@@ -414,6 +414,13 @@ impl Engine {
             self.ghosts.remove(id);
             self.stuck.remove(id);
         }
+        // Whoever was left out for a while is offered something again.
+        let known = self.stuck.len() + self.ghosts.len();
+        self.stuck.retain(|_, until| *until > now);
+        self.ghosts.retain(|_, (_, until)| *until > now);
+        if self.stuck.len() + self.ghosts.len() < known {
+            self.share = None;
+        }
         self.next_read = now + self.settings.read_every;
         if let Some(doubt) = self.roll.next_doubt() {
             // Not too often, however many there are to be doubted.

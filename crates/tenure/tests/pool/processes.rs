@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tenure_testbed::{Probe, RedisServer};
+use tenure_testbed::{Probe, Proxy, RedisServer};
 
 use crate::stage::{Process, TICK, TTL, Witness, until};
 
@@ -166,4 +166,114 @@ async fn sc_001_nobody_meets_whoever_comes_goes_and_dies() {
     until("all is worked on", || fleet.shares().is_some()).await;
     fleet.probe.within(calm.elapsed(), TTL + TTL / 10 + TICK * 6, "all is worked on");
     fleet.witness.check();
+}
+
+#[tokio::test]
+async fn us2_as2_an_instance_that_is_cut_off_stops_before_its_targets_are_taken_over() {
+    let fleet = Fleet::new(6);
+    let proxy = Proxy::to(fleet.server.address());
+    let one = Process::start(&proxy.url(), "one", fleet.witness.address(), fleet.targets);
+    let _two = fleet.member("two");
+    fleet.until_shares_are(&[3, 3]).await;
+    proxy.swallow();
+    let cut = Instant::now();
+    until("two works on everything", || {
+        let since = fleet.witness.since(cut + TTL / 2);
+        since.len() == 6 && since.values().all(|who| who == "two")
+    })
+    .await;
+    fleet.probe.within(cut.elapsed(), TTL + TTL / 10 + TICK * 2, "everything is polled again");
+    proxy.pass();
+    fleet.until_shares_are(&[3, 3]).await;
+    fleet.witness.check();
+    drop(one);
+}
+
+#[tokio::test]
+async fn us2_as3_a_restarted_process_is_somebody_else() {
+    let fleet = Fleet::new(4);
+    let one = fleet.member("one");
+    fleet.until_shares_are(&[4]).await;
+    let holder = || fleet.server.command(&["GET", "poll:lease:endpoint-1"]).as_text().to_owned();
+    let before = holder();
+    one.signal(Signal::KILL);
+    let killed = Instant::now();
+    drop(one);
+    let _again = fleet.member("one");
+    until("it works again", || fleet.witness.since(killed).len() == 4).await;
+    assert!(holder() != before && holder().starts_with("one-"), "{before} and {}", holder());
+    // It had to wait like anybody else.
+    let first = fleet.witness.seen().values().flatten().filter(|unit| unit.began > killed).map(|unit| unit.began).min();
+    assert!(first.unwrap() - killed > TTL / 3, "{:?}", first.unwrap() - killed);
+    fleet.witness.check();
+}
+
+#[tokio::test]
+async fn edge_a_poll_that_takes_longer_than_the_ttl_keeps_its_lease() {
+    let server = RedisServer::start();
+    let tenure = tenure::Tenure::builder(&server.url()).longest_ttl(TTL).bootstrap().connect().await.unwrap();
+    let (done, mut over) = tokio::sync::mpsc::unbounded_channel();
+    let pool = tenure.pool("poll").targets(["slow"]).ttl(TTL).run(move |_, lease| {
+        let done = done.clone();
+        async move {
+            let token = lease.token();
+            tokio::time::sleep(TTL * 2).await;
+            let _ = done.send((token, lease.token(), lease.is_valid()));
+            lease.lost().await;
+        }
+    });
+    let pool = pool.start().unwrap();
+    let (before, after, valid) = over.recv().await.unwrap();
+    assert!(before == after && valid, "renewed meanwhile");
+    pool.stop().await;
+}
+
+#[tokio::test]
+async fn us3_as2_a_target_that_is_held_is_not_had_twice() {
+    let fleet = Fleet::new(1);
+    let _one = fleet.member("one");
+    fleet.until_shares_are(&[1]).await;
+    let stranger = tenure::Tenure::builder(&fleet.server.url()).longest_ttl(TTL).connect().await.unwrap();
+    let name = tenure::LeaseName::target("poll", "endpoint-1").unwrap();
+    let refused = stranger.lease_named(name).try_acquire().await.unwrap_err();
+    assert!(matches!(refused, tenure::AcquireError::Held { .. }), "{refused}");
+    fleet.witness.check();
+}
+
+#[tokio::test]
+async fn sc_005_whatever_befalls_the_store_and_the_instances_nobody_meets_and_all_recovers() {
+    let fleet = Fleet::new(12);
+    let mut rng = fastrand::Rng::new();
+    let mut members: Vec<Process> = (0..3).map(|n| fleet.member(&format!("start-{n}"))).collect();
+    let mut stopped: Vec<String> = Vec::new();
+    until("all is worked on", || fleet.shares().is_some()).await;
+    for round in 0..10 {
+        let what = rng.u8(..7);
+        match what {
+            0 if members.len() > 1 => members.swap_remove(rng.usize(..members.len())).signal(Signal::KILL),
+            1 => {
+                let member = &members[rng.usize(..members.len())];
+                stopped.push(member.name.clone());
+                member.signal(Signal::STOP);
+                tokio::time::sleep(TTL.mul_f64(0.5 + rng.f64())).await;
+                member.signal(Signal::CONT);
+            }
+            2 => drop(fleet.server.command(&["CLIENT", "KILL", "TYPE", "normal"])),
+            3 => drop(fleet.server.command(&["FLUSHALL"])),
+            4 => fleet.server.start_again(),
+            5 => {
+                fleet.server.stop();
+                tokio::time::sleep(TTL.mul_f64(rng.f64() * 1.5)).await;
+                fleet.server.cont();
+            }
+            _ => members.push(fleet.member(&format!("later-{round}"))),
+        }
+        println!("round {round}: {what}");
+        tokio::time::sleep(Duration::from_millis(rng.u64(100..1_500))).await;
+    }
+    let calm = Instant::now();
+    until("all is worked on", || fleet.shares().is_some()).await;
+    // A quarantine, and a lease of somebody who is gone, one after the other; and finding the store again.
+    fleet.probe.within(calm.elapsed(), TTL * 2 + Duration::from_secs(5), "all is worked on");
+    fleet.witness.check_but_for(&stopped);
 }
