@@ -24,7 +24,7 @@ Usage: cargo xtask COMMAND
   check               The quick loop: format, clippy, the library's tests, 200 simulated worlds
   lint                Format, clippy, documentation, dependency policy
   sim [ARG]…          The simulator, built for release: --seeds N, --seed S, --trace, --jobs N
-  bench NAME [ARG]…   A measurement (`lease`, `election`) on a real store, built for release; ends with a line of JSON
+  bench NAME [ARG]…   A measurement (`lease`, `election`, `pool`) on a real store, built for release; ends with a line of JSON
   ci                  What .ci/run runs: test, then lint
   help                This text";
 

@@ -6,6 +6,7 @@
 mod election;
 mod lease;
 mod measure;
+mod pool;
 mod raw_redis;
 mod raw_sqlite;
 mod table;
@@ -19,6 +20,7 @@ Usage: tenure-bench NAME [--quick] [--only WORD]
 
   lease      one lease and many, on Redis and on SQLite
   election   how long a role is without a leader, and what that costs the server
+  pool       how long a fleet takes to share out its targets, and what that costs the server
 
   --only     the rows with this word in their names: Redis, SQLite, hand-over, …
   --quick    fewer repetitions: to see that it runs, not to be believed
@@ -32,10 +34,10 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let (bench, quick, only) = match words.as_slice() {
-        [bench @ ("lease" | "election")] => (*bench, false, ""),
-        [bench @ ("lease" | "election"), "--quick"] => (*bench, true, ""),
-        [bench @ ("lease" | "election"), "--only", word] => (*bench, false, *word),
-        [bench @ ("lease" | "election"), "--quick", "--only", word] => (*bench, true, *word),
+        [bench @ ("lease" | "election" | "pool")] => (*bench, false, ""),
+        [bench @ ("lease" | "election" | "pool"), "--quick"] => (*bench, true, ""),
+        [bench @ ("lease" | "election" | "pool"), "--only", word] => (*bench, false, *word),
+        [bench @ ("lease" | "election" | "pool"), "--quick", "--only", word] => (*bench, true, *word),
         // What `lease` runs to see how much memory leases take.
         ["memory", url, count] => {
             return match count.parse().map_err(Into::into).and_then(|count| lease::hold(url, count)) {
@@ -55,7 +57,12 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    match if bench == "lease" { lease::run(quick, only) } else { election::run(quick, only) } {
+    let measured = match bench {
+        "lease" => lease::run(quick, only),
+        "election" => election::run(quick, only),
+        _ => pool::run(quick, only),
+    };
+    match measured {
         Ok(table) => {
             table.print();
             ExitCode::SUCCESS

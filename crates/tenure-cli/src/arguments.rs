@@ -104,7 +104,7 @@ pub enum Command {
 The command is given TENURE_ROLE, TENURE_INSTANCE and TENURE_TOKEN. Pass the token on with every effect on the outside world, \
 and refuse smaller ones there.
 
-Exit status: that of the command (128 + n when it was killed by signal n, 127 when it was not found); 64 wrong usage, 69 the store \
+Exit status: that of the command (128 + n when it was killed by signal n, 127 when it was not found, 126 when it cannot be run); 64 wrong usage, 69 the store \
 cannot be reached (with --no-wait, or when --wait ran out), 75 somebody else leads (likewise), 76 the lease was lost while the command was running.")]
 pub struct Run {
     /// The role: one at a time runs on all machines that share the store
@@ -121,7 +121,7 @@ pub struct Run {
     /// Run the command again when it ends or when the leadership was lost
     #[arg(long, env = "TENURE_RESTART")]
     pub restart: bool,
-    /// Not again, by anyone, within this time of the last start that came to an end
+    /// Not again, by anyone, within this time of the last start that came to an end, with whatever status
     #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration::parse, value_name = "D", conflicts_with = "restart")]
     pub once_per: Option<Duration>,
     /// The time that the command gets between SIGTERM and SIGKILL [default: 5s, or a sixth of the ttl]
@@ -145,7 +145,7 @@ pub struct Leader {
 pub struct StepDown {
     /// The role
     pub role: String,
-    /// To this instance, which must be a candidate
+    /// To this candidate: its id, or how that begins
     #[arg(long, value_name = "INSTANCE")]
     pub to: Option<String>,
     /// How long to wait for it
@@ -154,9 +154,12 @@ pub struct StepDown {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Whoever holds it is told at its next renewal at the latest, and works until then; nobody else is granted the lease before it has let go, or its ttl has passed.")]
 pub struct Revoke {
     /// A role, a lease, or a whole key
-    pub name: String,
+    #[arg(value_name = "NAME")]
+    pub lease: String,
 }
 
 #[derive(Debug, Args)]

@@ -16,6 +16,9 @@ impl StoreArguments {
             Some(url) => url.clone(),
             None => default_store()?,
         };
+        if url.starts_with("memory:") {
+            eprintln!("tenure: memory: is this process alone; nobody else sees its leases");
+        }
         let mut builder = Tenure::builder(&url);
         if let Some(namespace) = &self.namespace {
             builder = builder.namespace(namespace).map_err(usage)?;
@@ -43,10 +46,23 @@ impl StoreArguments {
             .map_err(|error| Failure::Usage(error.to_string()))
     }
 
+    /// The leases that a word may mean: a role's, or one by its whole key.
+    pub fn roles(&self, word: &str) -> Result<Vec<LeaseName>, Failure> {
+        let mut names = vec![self.role(word)?];
+        names.extend(by_key(LeaseKind::Role, word));
+        Ok(names)
+    }
+
     /// What the heartbeats of a role's candidates begin with.
     pub fn heartbeat_prefix(&self, role: &str) -> String {
         format!("{}{role}:", self.keys_heartbeat)
     }
+}
+
+/// A lease by its key as it stands in the store, if the word can be one.
+pub fn by_key(kind: LeaseKind, word: &str) -> Option<LeaseName> {
+    let (prefix, label) = word.split_at(word.rfind(':')? + 1);
+    LeaseName::with_prefix(kind, prefix, label).ok()
 }
 
 /// A file that the processes of this host share: of all users, when it is root's.

@@ -36,7 +36,10 @@ lease.release().await?;
 //! | module | what it is |
 //! |---|---|
 //! | `Tenure` | the front door: leases on one store, for one process |
-#![cfg_attr(feature = "keeper", doc = "| [`election`] | one leader per role, term after term |")]
+//! | [`election`] | one leader per role, term after term |
+//! | [`pool`] | many targets, shared out over a fleet |
+//! | [`fleet`] | who is alive |
+//! | [`placement`] | who should hold what: pure functions |
 #![cfg_attr(feature = "keeper", doc = "| [`schedule`] | schedules that a leader keeps, and that outlive it |")]
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
@@ -44,8 +47,9 @@ lease.release().await?;
 #![cfg_attr(feature = "tracing", doc = "| [`log`] | events as `tracing` events |")]
 #![cfg_attr(feature = "testing", doc = "| [`testing`] | the conformance suite that every store runs |")]
 //!
-//! Features, all by default but the last three: `keeper` is `Tenure`, the thread behind it and the guards it
-//! hands out; `memory`, `redis` and `sqlite` are the stores; `tracing` makes events `tracing` events. `log` adds a layer that
+//! Features, all by default but the last four: `keeper` is `Tenure`, the thread behind it and the guards it
+//! hands out; `macros` is `#[leader_only]`; `memory`, `redis` and `sqlite` are the stores; `tracing` makes events `tracing` events. `cron` adds schedules by
+//! cron expressions; `log` adds a layer that
 //! writes them as lines; `testing` is the conformance suite; `flaws` is for Tenure's own tests of its tests. Without any
 //! there is no async runtime in the tree.
 //!

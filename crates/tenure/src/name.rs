@@ -55,6 +55,12 @@ pub enum NameError {
         /// The key.
         key: String,
     },
+    /// A key has a prefix.
+    #[error("the key {key:?} has no prefix: write it with a colon, as in `my-app:leader`")]
+    NoPrefix {
+        /// The key.
+        key: String,
+    },
     /// Heartbeats under this prefix could overwrite leases.
     #[error(
         "heartbeats cannot begin with {prefix:?}, as leases do; choose another prefix, such as `my-app:heartbeat:`"

@@ -8,11 +8,17 @@ use crate::duration::shown;
 use crate::exit::{DONE, Failure, NO};
 
 pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Failure> {
-    let name = store.role(&arguments.role)?;
+    let names = store.roles(&arguments.role)?;
     let tenure = store.connect().await?;
     let group = Group::candidates(&store.heartbeat_prefix(&arguments.role));
     let group = group.map_err(|error| Failure::Usage(error.to_string()))?;
-    let leader = tenure.leader_of(&name).await?;
+    let (mut leader, mut name) = (None, arguments.role.clone());
+    for candidate in &names {
+        if leader.is_none() {
+            leader = tenure.leader_of(candidate).await?;
+            name = candidate.to_string();
+        }
+    }
     let candidates = tenure.candidates(&group).await?;
     if arguments.json {
         let field = leader.as_ref();

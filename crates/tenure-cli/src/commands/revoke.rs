@@ -4,20 +4,29 @@ use tenure::{LeaseKind, LeaseName};
 
 use crate::arguments::{Revoke, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
+use crate::store::by_key;
 
 pub async fn revoke(store: &StoreArguments, arguments: Revoke) -> Result<u8, Failure> {
-    let names = names(store, &arguments.name)?;
+    let names = names(store, &arguments.lease)?;
     let tenure = store.connect().await?;
     let mut code = NO;
+    let mut foreign = None;
     for name in names {
         if let Some(held) = tenure.revoke(&name).await? {
             println!("{name} was {held}'s");
             code = DONE;
             break;
         }
+        foreign = foreign.or(tenure.inspect(&name).await?.held.map(|held| (name, held.by)));
     }
-    if code == NO {
-        eprintln!("nobody holds {}", arguments.name);
+    match foreign {
+        Some((name, holder)) if code == NO => {
+            eprintln!(
+                "{name} is {holder}'s, which is not tenure's: it cannot be revoked; delete the key if nobody relies on it"
+            );
+        }
+        None if code == NO => eprintln!("nobody holds {}", arguments.lease),
+        _ => {}
     }
     tenure.shutdown().await;
     Ok(code)
@@ -27,9 +36,6 @@ pub async fn revoke(store: &StoreArguments, arguments: Revoke) -> Result<u8, Fai
 fn names(store: &StoreArguments, word: &str) -> Result<Vec<LeaseName>, Failure> {
     let mut names = vec![store.role(word)?];
     names.extend(LeaseName::lease(word));
-    if let Some(at) = word.rfind(':') {
-        let (prefix, label) = word.split_at(at + 1);
-        names.extend(LeaseName::with_prefix(LeaseKind::Lease, prefix, label));
-    }
+    names.extend(by_key(LeaseKind::Lease, word));
     Ok(names)
 }

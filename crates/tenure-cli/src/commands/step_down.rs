@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::InstanceId;
+use tenure::{Group, InstanceId, LeaseName, Tenure, Token};
 
 use crate::arguments::{StepDown, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
@@ -10,37 +10,117 @@ use crate::exit::{DONE, Failure, NO};
 /// How often is looked whether it has happened.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The record that a leader writes when it has taken office.
+const INTRODUCTION: &str = "leader";
+
 pub async fn ask(store: &StoreArguments, arguments: StepDown) -> Result<u8, Failure> {
-    let name = store.role(&arguments.role)?;
-    let to = arguments.to.as_deref().map(InstanceId::new).transpose();
-    let to = to.map_err(|error| Failure::Usage(error.to_string()))?;
+    let names = store.roles(&arguments.role)?;
     let tenure = store.connect().await?;
-    let code = match tenure.step_down(&name, to.as_ref()).await? {
-        None => {
-            eprintln!("nobody leads {}", arguments.role);
+    let code = match resolve(&tenure, store, &arguments).await? {
+        Ok(to) => ask_one_of(&tenure, &names, to.as_ref(), &arguments).await?,
+        Err(why) => {
+            eprintln!("{why}");
             NO
-        }
-        Some(token) => {
-            let start = Instant::now();
-            loop {
-                let leader = tenure.leader_of(&name).await?;
-                match leader {
-                    Some(leader) if leader.token == Some(token) && start.elapsed() < arguments.wait => {
-                        tokio::time::sleep(LOOK).await;
-                    }
-                    Some(leader) if leader.token == Some(token) => {
-                        eprintln!("{} was asked, and still leads {}", leader.instance, arguments.role);
-                        break NO;
-                    }
-                    Some(leader) => {
-                        println!("{}", leader.instance);
-                        break DONE;
-                    }
-                    None => break DONE,
-                }
-            }
         }
     };
     tenure.shutdown().await;
     Ok(code)
+}
+
+/// The candidate that is meant, by its id or by how that begins. What was asked for somebody who is not there would leave the role
+/// without a leader for a while.
+async fn resolve(
+    tenure: &Tenure,
+    store: &StoreArguments,
+    arguments: &StepDown,
+) -> Result<Result<Option<InstanceId>, String>, Failure> {
+    let Some(wanted) = &arguments.to else { return Ok(Ok(None)) };
+    let usage = |error: tenure::NameError| Failure::Usage(error.to_string());
+    let group = Group::candidates(&store.heartbeat_prefix(&arguments.role)).map_err(usage)?;
+    let candidates: Vec<InstanceId> = tenure.candidates(&group).await?.into_iter().map(|one| one.instance).collect();
+    if candidates.is_empty() {
+        // Heartbeats may have a prefix of their own.
+        return Ok(Ok(Some(InstanceId::new(wanted).map_err(usage)?)));
+    }
+    let meant: Vec<&InstanceId> = candidates.iter().filter(|id| id.as_str().starts_with(wanted.as_str())).collect();
+    let exact = candidates.iter().find(|id| id.as_str() == wanted);
+    Ok(match (exact, &meant[..]) {
+        (Some(id), _) => Ok(Some(id.clone())),
+        (None, [id]) => Ok(Some((*id).clone())),
+        (None, _) => {
+            let listed: Vec<&str> = candidates.iter().map(InstanceId::as_str).collect();
+            let how_many = if meant.is_empty() { "no candidate" } else { "more than one candidate" };
+            Err(format!("{how_many} is called {wanted}; those of {} are {}", arguments.role, listed.join(", ")))
+        }
+    })
+}
+
+async fn ask_one_of(
+    tenure: &Tenure,
+    names: &[LeaseName],
+    to: Option<&InstanceId>,
+    arguments: &StepDown,
+) -> Result<u8, Failure> {
+    for name in names {
+        if let Some(token) = tenure.step_down(name, to).await? {
+            return wait(tenure, name, token, to, arguments).await;
+        }
+        if let Some(leader) = tenure.leader_of(name).await? {
+            match leader.token {
+                None => eprintln!("{} leads, which is not tenure's: it cannot be asked", leader.instance),
+                Some(_) => eprintln!("{} was told to go already", leader.instance),
+            }
+            return Ok(NO);
+        }
+    }
+    eprintln!("nobody leads {}", arguments.role);
+    Ok(NO)
+}
+
+/// Waits until the term is over, and until whoever it was for has taken office.
+async fn wait(
+    tenure: &Tenure,
+    name: &LeaseName,
+    token: Token,
+    to: Option<&InstanceId>,
+    arguments: &StepDown,
+) -> Result<u8, Failure> {
+    let start = Instant::now();
+    loop {
+        let leader = tenure.leader_of(name).await?;
+        let next = leader.as_ref().filter(|leader| leader.token != Some(token));
+        let late = start.elapsed() >= arguments.wait;
+        match (leader.as_ref(), next, to) {
+            (Some(leader), None, _) if late => {
+                eprintln!("{} was asked, and still leads {}", leader.instance, arguments.role);
+                return Ok(NO);
+            }
+            (None, _, None) => return Ok(DONE),
+            (_, Some(next), None) => {
+                println!("{}", next.instance);
+                return Ok(DONE);
+            }
+            (_, Some(next), Some(to)) if next.instance == *to => {
+                let introduced = tenure.read(name, INTRODUCTION).await?.map(|record| record.token);
+                if introduced == next.token {
+                    println!("{to}");
+                    return Ok(DONE);
+                }
+            }
+            (_, Some(next), Some(to)) => {
+                eprintln!("{to} did not take it; {} leads", next.instance);
+                return Ok(NO);
+            }
+            (None, _, Some(to)) if late => {
+                eprintln!("{to} did not take it; nobody leads");
+                return Ok(NO);
+            }
+            _ => {}
+        }
+        if late {
+            eprintln!("it is kept for {}, which has not taken it", to.map_or("nobody", InstanceId::as_str));
+            return Ok(NO);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }

@@ -92,3 +92,56 @@ fn a_store_that_cannot_be_reached_has_its_own_status() {
         assert_eq!(output.status.code(), Some(69), "{output:?}");
     }
 }
+
+#[test]
+fn a_step_down_for_nobody_is_refused_and_one_for_somebody_ends_when_it_leads() {
+    let place = Place::new();
+    let mut first = place.start(&["--name", "first", "run", "role", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
+    place.lines("log.begun", 1);
+    let _second = place.start(&["--name", "second", "run", "role", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
+    let _third = place.start(&["--name", "third", "run", "role", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
+    let waiting = || String::from_utf8(place.output(&["leader", "role"]).stderr).unwrap();
+    until("they wait", || waiting().contains("second-") && waiting().contains("third-"));
+    let output = place.output(&["step-down", "role", "--to", "bogus"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(1) && said.contains("no candidate is called bogus") && said.contains("third-"),
+        "{said}"
+    );
+    assert_eq!(place.read("log.begun").lines().count(), 1, "the work goes on");
+    let output = place.output(&["step-down", "role", "--to", "third"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.starts_with("third-"), "{said}");
+    assert_eq!(first.ends(), 76);
+}
+
+#[test]
+fn what_is_not_tenures_is_said_to_be_held() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    server.command(&["SET", "leader:role", "elsewhere", "PX", "30000"]);
+    server.command(&["SET", "my-app:leader", "elsewhere", "PX", "30000"]);
+    for (arguments, expected) in [
+        (&["step-down", "role"][..], "cannot be asked"),
+        (&["revoke", "role"], "cannot be revoked"),
+        (&["revoke", "my-app:leader"], "cannot be revoked"),
+    ] {
+        let output = place.output(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains("elsewhere") && said.contains(expected), "{said}");
+    }
+    let output = place.output(&["leader", "my-app:leader"]);
+    assert!(output.status.success() && output.stdout.starts_with(b"elsewhere"), "{output:?}");
+    let output = place.output(&["run", "role", "--wait", "50ms", "--", "true"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(75) && said.contains("elsewhere has it"), "{said}");
+}
+
+#[test]
+fn whoever_waits_for_a_store_that_grants_nothing_yet_is_told_so() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let output = place.plain(&["--log-level", "off", "run", "role", "--wait", "300ms", "--", "true"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(69) && said.contains("no lease is granted"), "{said}");
+}

@@ -143,11 +143,13 @@ impl ElectionBuilder {
         self
     }
 
-    /// The whole key of the lease in the store, instead of `leader:<role>`. Logs call the role by what stands after its
+    /// The whole key of the lease in the store, with a colon in it, instead of `leader:<role>`. Logs call the role by what stands after its
     /// last colon.
     pub fn key(mut self, key: &str) -> Self {
-        let (prefix, label) = key.split_at(key.rfind(':').map_or(0, |at| at + 1));
-        self.name = LeaseName::with_prefix(LeaseKind::Role, prefix, label);
+        self.name = match key.rfind(':') {
+            Some(at) => LeaseName::with_prefix(LeaseKind::Role, &key[..=at], &key[at + 1..]),
+            None => Err(NameError::NoPrefix { key: key.to_owned() }),
+        };
         self
     }
 

@@ -275,10 +275,12 @@ pub enum AcquireError {
         remaining: Duration,
     },
     /// The limit passed. Trying again is safe.
-    #[error("the lease was not to be had within {waited:?}{}", Because(because.as_ref()))]
+    #[error("the lease was not to be had within {waited:?}{}{}", HeldBy(by.as_ref()), Because(because.as_ref()))]
     TimedOut {
         /// How long was waited.
         waited: Duration,
+        /// Who has it, when somebody was seen to.
+        by: Option<InstanceId>,
         /// What is wrong with the store, when that was in the way.
         because: Option<StoreError>,
     },
@@ -297,6 +299,15 @@ pub enum AcquireError {
     /// This [`Tenure`](crate::Tenure) was shut down.
     #[error("tenure was shut down")]
     ShutDown,
+}
+
+/// ": api-1 has it", or nothing.
+struct HeldBy<'a>(Option<&'a InstanceId>);
+
+impl fmt::Display for HeldBy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |by| write!(f, ": {by} has it"))
+    }
 }
 
 /// ": the store …", or nothing.

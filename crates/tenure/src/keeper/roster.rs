@@ -432,9 +432,19 @@ impl Roster {
         let late: VecDeque<(Moment, Question)> = late;
         late.into_iter().for_each(|(_, question)| question.fail(self.trouble.clone()));
         while let Some((_, ticket)) = self.limits.pop_due(now.moment) {
+            let outlook = match self.tickets.get(&ticket) {
+                Some(Place::Driven(id)) => self.leases.peek(*id).and_then(|entry| entry.lease.outlook()),
+                _ => None,
+            };
             if let Some(claim) = self.withdraw(now, ticket) {
                 let waited = claim.limit.unwrap_or_default();
-                claim.refuse(AcquireError::TimedOut { waited, because: self.trouble.clone() });
+                let (by, why) = match outlook {
+                    Some(Outlook::Behind { owner }) => (Some(owner), None),
+                    Some(Outlook::Waiting { why }) => (None, why),
+                    _ => (None, None),
+                };
+                let why = why.map(|why| StoreError::new(ErrorKind::Unavailable, why));
+                claim.refuse(AcquireError::TimedOut { waited, by, because: self.trouble.clone().or(why) });
             }
         }
         if self.online {

@@ -217,7 +217,7 @@ impl Pursuit {
     fn refused(&mut self, clocks: Now, sent: Moment, reply: Reply, ctx: &mut Step<'_>) {
         let now = clocks.moment;
         self.failures = 0;
-        if matches!(reply, Reply::Held(_) | Reply::Closed { .. }) {
+        if matches!(reply, Reply::Held(_)) {
             self.complaint = None;
         }
         match reply {

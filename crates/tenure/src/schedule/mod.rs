@@ -214,17 +214,29 @@ impl Run<'_> {
         UNIX_EPOCH + Duration::from_micros(self.slot.as_micros())
     }
 
-    /// Records that it has come to its end.
+    /// Records that it has come to its end. While the store cannot be asked, that is tried again.
     ///
     /// # Errors
-    /// When the term is over, or the store cannot be asked: then it counts as unfinished.
+    /// When the term is over before it is recorded: then it counts as unfinished.
     ///
     /// # Cancel safety
     /// It may or may not be recorded.
     pub async fn done(self) -> Result<(), PublishError> {
         let Some(open) = &mut self.runs.open else { return Ok(()) };
         let book = Book { done: Some(self.slot), ..open.book };
-        self.runs.term.publish(&self.runs.record, book.encode()).await?;
+        let (term, pause) = (&self.runs.term, self.runs.term.0.settings.attempt_timeout());
+        // A store that is away for a moment is not the end of the work.
+        loop {
+            match term.publish(&self.runs.record, book.encode()).await {
+                Ok(()) => break,
+                Err(error @ PublishError::Refused(_)) => return Err(error),
+                Err(error) => {
+                    if !term.wait(pause).await {
+                        return Err(error);
+                    }
+                }
+            }
+        }
         open.book = book;
         Ok(())
     }

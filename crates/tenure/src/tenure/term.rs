@@ -239,12 +239,13 @@ impl TermHandle {
         outcome.ok_or_else(|| self.lost_now())
     }
 
-    /// Waits this long, or until the term is over or about to be. Returns whether the work may go on: the turn of a loop.
+    /// Waits this long, or until the term is over, about to be, or to be given away when its work has ended. Returns whether the work may go on: the
+    /// turn of a loop.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn wait(&self, span: Duration) -> bool {
-        tokio::time::timeout(span, self.lost()).await.is_err()
+        tokio::time::timeout(span, self.leaving()).await.is_err()
     }
 
     /// Writes a record beside the lease, unless the term is over: what a holder writes that was paused for an hour, and

@@ -7,7 +7,7 @@ use tenure::store::ErrorKind;
 use tenure::{AcquireError, Tenure};
 use tenure_testbed::{RedisServer, Reply};
 
-use crate::stage::{Bystander, Instance, LAST_STOP, Setup, TTL, builder, soon};
+use crate::stage::{Bystander, Instance, LAST_STOP, Setup, TTL, builder, soon, until};
 
 #[tokio::test]
 async fn a_wrong_password_is_said_clearly_and_not_repeated() {
@@ -91,4 +91,38 @@ async fn a_user_that_may_not_listen_can_hold_leases() {
     let term = alice.acquire("job", TTL).await;
     assert!(term.is_valid());
     term.release().await.unwrap();
+}
+
+/// The line of the operator's page, word for word.
+#[tokio::test]
+async fn a_user_with_the_rights_that_the_guide_lists_can_do_everything() {
+    let guide = include_str!("../../../../docs/redis.md");
+    let line = guide.lines().find(|line| line.trim_start().starts_with("ACL SETUSER app")).unwrap();
+    let server = RedisServer::start();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    // Older servers know no `CLIENT SETINFO`.
+    if server.command(&words) != Reply::text("OK") {
+        let words: Vec<&str> = words.into_iter().filter(|word| *word != "+client|setinfo").collect();
+        assert_eq!(server.command(&words), Reply::text("OK"));
+    }
+    let alice = Instance::with(builder(&server.url_as("app", "secret"), "alice", TTL)).await;
+    let election = alice.tenure.election("cleanup").ttl(TTL).metadata("here").build().unwrap();
+    election.start();
+    election.wait_for_leadership(TTL * 10).await.unwrap();
+    assert_eq!(election.candidates().await.unwrap().len(), 1);
+    let term = alice.acquire("job", TTL).await;
+    term.publish("state", "1").await.unwrap();
+    let pool = alice.tenure.pool("poll").targets(["a", "b"]).ttl(TTL);
+    let pool = pool.run(|_, lease| async move { while lease.wait(TTL).await {} }).start().unwrap();
+    until("the pool holds its targets", || pool.owned().len() == 2).await;
+    pool.stop().await;
+    term.release().await.unwrap();
+    election.stop().await;
+    // A moment later it is written down.
+    while alice.tenure.terms(10).await.unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for trouble in ["store.refused", "store.silent", "store.lost", "lease.renew_failed"] {
+        assert!(!alice.has(trouble), "{}", alice.first(trouble));
+    }
 }

@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::*;
 use crate::keeper::{Command, Contact, Door, Gauges};
+use crate::name::InstanceId;
 use crate::store::{Entry as EntryToStore, Generation, Ledger, Server, ServerRun};
 
 type Answer = oneshot::Receiver<Result<Granted, AcquireError>>;
@@ -205,10 +206,16 @@ fn limits_end_waiting_in_line_and_at_the_store() {
     desk.pass(limit - Duration::from_millis(1));
     assert!(waits_still(&mut at_the_store));
     desk.pass(Duration::from_millis(1));
-    assert_eq!(refused(&mut at_the_store), AcquireError::TimedOut { waited: limit, because: None });
+    assert_eq!(
+        refused(&mut at_the_store),
+        AcquireError::TimedOut { waited: limit, by: Some(InstanceId::new("bob").unwrap()), because: None }
+    );
     assert!(waits_still(&mut in_line));
     desk.pass(limit);
-    assert_eq!(refused(&mut in_line), AcquireError::TimedOut { waited: limit * 2, because: None });
+    assert_eq!(
+        refused(&mut in_line),
+        AcquireError::TimedOut { waited: limit * 2, by: Some(InstanceId::new("bob").unwrap()), because: None }
+    );
     desk.pass(TTL);
     assert!(desk.is_empty());
 }

@@ -1,0 +1,202 @@
+//! How long a fleet takes to share out its targets, and what that costs the server.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use tenure::placement::{Peer, Presence, TargetScore, shares, surrender};
+use tenure::pool::Pool;
+use tenure::{InstanceId, Tenure};
+use tenure_testbed::RedisServer;
+
+use crate::measure::{millis, quantile};
+use crate::table::{Bar, Row, Table};
+
+/// Instances, targets and the ttl of a fleet, and how long it is watched once it has settled.
+struct Size {
+    instances: usize,
+    targets: usize,
+    ttl: Duration,
+    watched_for: Duration,
+}
+
+const FULL: [Size; 2] = [
+    Size { instances: 10, targets: 100_000, ttl: Duration::from_secs(30), watched_for: Duration::from_secs(30) },
+    Size { instances: 100, targets: 10_000, ttl: Duration::from_secs(30), watched_for: Duration::from_secs(30) },
+];
+const QUICK: [Size; 1] =
+    [Size { instances: 5, targets: 1_000, ttl: Duration::from_secs(6), watched_for: Duration::from_secs(6) }];
+
+/// After this long it will not happen.
+const NEVER: Duration = Duration::from_secs(300);
+
+pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
+    let mut table = Table::new("pool");
+    if "placement".contains(only) {
+        placement(&mut table)?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        for size in if quick { QUICK.as_slice() } else { FULL.as_slice() } {
+            if "fleet".contains(only) {
+                fleet(size, &mut table).await?;
+            }
+        }
+        Ok::<(), Box<dyn Error>>(())
+    })?;
+    Ok(table)
+}
+
+/// One instance's own step among a thousand, with a million targets.
+fn placement(table: &mut Table) -> Result<(), Box<dyn Error>> {
+    const INSTANCES: usize = 1_000;
+    let id = |n: usize| InstanceId::new(&format!("api-{n}-1736598400000000000-a1b2c3d4"));
+    let mine: Vec<TargetScore> = (0..1_001).map(|n| TargetScore::of(&format!("endpoint-{n}"))).collect();
+    for (what, joins) in [("somebody joins", true), ("this one drains", false)] {
+        let mut peers: Vec<Peer> = (0..INSTANCES)
+            .map(|n| Ok(Peer { held: 1_000, ..Peer::new(id(n)?) }))
+            .collect::<Result<_, Box<dyn Error>>>()?;
+        if joins {
+            peers.push(Peer::new(id(INSTANCES)?));
+        } else {
+            peers[0].presence = Presence::Draining;
+        }
+        let me = id(0)?;
+        let mut took: Vec<f64> = (0..50)
+            .map(|_| {
+                let begun = Instant::now();
+                let gifts = surrender(&me, &peers, &shares(&peers, 0), mine.get(..1_000).unwrap_or_default());
+                std::hint::black_box(gifts);
+                millis(begun.elapsed())
+            })
+            .collect();
+        let value = quantile(&mut took, 0.5);
+        let name = format!("placement step, 1000 instances and 1 000 000 targets, {what}");
+        table.add(Row { name, value, raw: None, unit: "ms", bar: Bar::AtMost(5.0) });
+    }
+    Ok(())
+}
+
+/// One instance, which does nothing with its targets.
+async fn member(server: &RedisServer, n: usize, size: &Size) -> Result<(Tenure, Pool), Box<dyn Error>> {
+    let tenure = Tenure::builder(&server.url()).name(&format!("api-{n}"))?.bootstrap().connect().await?;
+    let targets = (0..size.targets).map(|n| format!("endpoint-{n}"));
+    let pool = tenure.pool("poll").targets(targets).ttl(size.ttl);
+    let pool = pool.run(|_, lease| async move { while lease.wait(Duration::from_secs(60)).await {} }).start()?;
+    Ok((tenure, pool))
+}
+
+async fn fleet(size: &Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let title = format!("{} targets on {} instances", size.targets, size.instances);
+    let raw = raw_claims(size)?;
+    let server = RedisServer::start();
+    let mut members = Vec::new();
+    let begun = Instant::now();
+    for n in 0..size.instances {
+        members.push(member(&server, n, size).await?);
+    }
+    until(|| held(&members).iter().sum::<usize>() >= size.targets).await?;
+    add(table, &format!("{title}: all are held"), begun.elapsed(), Some(raw));
+    until(|| is_balanced(&held(&members), size.targets)).await?;
+    add(table, &format!("{title}: and balanced"), begun.elapsed(), Some(raw));
+
+    let begun = Instant::now();
+    members.push(member(&server, size.instances, size).await?);
+    until(|| is_balanced(&held(&members), size.targets)).await?;
+    add(table, &format!("{title}: balanced after one joins"), begun.elapsed(), None);
+
+    let begun = Instant::now();
+    if let Some((_, pool)) = members.pop() {
+        pool.stop().await;
+    }
+    until(|| is_balanced(&held(&members), size.targets)).await?;
+    add(table, &format!("{title}: balanced after it stops"), begun.elapsed(), None);
+
+    // What is not renewed in this time is not counted on.
+    tokio::time::sleep(size.ttl / 3).await;
+    let (before, cpu) = (sent(&server)?, server_cpu(&server)?);
+    tokio::time::sleep(size.watched_for).await;
+    let seconds = size.watched_for.as_secs_f64();
+    let value = (sent(&server)? - before) as f64 / seconds;
+    // One renewal of each lease in each interval.
+    let raw = Some(size.targets as f64 / (size.ttl.as_secs_f64() / 3.0));
+    let name = format!("{title}: commands of clients, settled");
+    table.add(Row { name, value, raw, unit: "per second", bar: Bar::RatioAtMost(1.2) });
+    let value = (server_cpu(&server)? - cpu) / seconds * 100.0;
+    table.add(Row {
+        name: format!("{title}: CPU of the server, settled"),
+        value,
+        raw: None,
+        unit: "%",
+        bar: Bar::None,
+    });
+    Ok(())
+}
+
+fn add(table: &mut Table, name: &str, took: Duration, raw: Option<Duration>) {
+    let raw = raw.map(|raw| raw.as_secs_f64());
+    table.add(Row { name: name.to_owned(), value: took.as_secs_f64(), raw, unit: "s", bar: Bar::None });
+}
+
+fn held(members: &[(Tenure, Pool)]) -> Vec<usize> {
+    members.iter().map(|(tenure, _)| usize::try_from(tenure.how_it_stands().held).unwrap_or(0)).collect()
+}
+
+/// As many as there are, and the scout's lease besides.
+fn is_balanced(held: &[usize], targets: usize) -> bool {
+    let (least, most) = (held.iter().min().copied().unwrap_or(0), held.iter().max().copied().unwrap_or(0));
+    held.iter().sum::<usize>() >= targets && most - least <= 2
+}
+
+async fn until(is_so: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
+    let begun = Instant::now();
+    while !is_so() {
+        if begun.elapsed() > NEVER {
+            return Err("it does not come to rest".into());
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+/// How long one client takes that claims every target in pipelines of a thousand.
+fn raw_claims(size: &Size) -> Result<Duration, Box<dyn Error>> {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url())?;
+    let mut connection = client.get_connection()?;
+    let begun = Instant::now();
+    for chunk in 0..size.targets.div_ceil(1_000) {
+        let mut pipeline = redis::pipe();
+        for n in 0..1_000 {
+            let key = format!("poll:lease:endpoint-{}", chunk * 1_000 + n);
+            pipeline.cmd("SET").arg(key).arg("me").arg("NX").arg("PX").arg(30_000);
+        }
+        let _: Vec<redis::Value> = pipeline.query(&mut connection)?;
+    }
+    Ok(begun.elapsed())
+}
+
+/// Commands that clients have sent: what scripts call is not counted.
+fn sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
+    let stats = server.command(&["INFO", "commandstats"]);
+    let mut total = 0;
+    for line in stats.as_text().lines() {
+        for name in ["evalsha", "xadd", "ping", "zrem", "sadd", "srem", "smembers", "publish", "hget"] {
+            if let Some(rest) =
+                line.strip_prefix("cmdstat_").and_then(|rest| rest.strip_prefix(name)?.strip_prefix(":calls="))
+            {
+                total += rest.split(',').next().ok_or("no count")?.parse::<u64>()?;
+            }
+        }
+    }
+    Ok(total)
+}
+
+/// Seconds of processor time.
+fn server_cpu(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
+    let info = server.command(&["INFO", "cpu"]);
+    let field = |name: &str| {
+        let line = info.as_text().lines().find_map(|line| line.strip_prefix(name)).ok_or("no such field")?;
+        Ok::<f64, Box<dyn Error>>(line.trim().parse()?)
+    };
+    Ok(field("used_cpu_user:")? + field("used_cpu_sys:")?)
+}
