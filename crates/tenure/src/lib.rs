@@ -135,7 +135,11 @@ pub use tenure_macros::leader_only;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// And the guide's.
+/// And the guides'.
 #[cfg(all(doctest, feature = "macros", feature = "memory"))]
 #[doc = include_str!("../../../docs/elections.md")]
 struct Elections;
+
+#[cfg(all(doctest, feature = "keeper", feature = "memory"))]
+#[doc = include_str!("../../../docs/pools.md")]
+struct Pools;
