@@ -24,6 +24,9 @@ const SULKING: u32 = 20;
 /// How long whoever is back after an outage has for asking for what it had.
 const CATCHING_UP: Duration = Duration::from_secs(1);
 
+/// How many rounds of a scout there are for one in which it looks at everything, whatever the others say.
+const THOROUGH: u32 = 10;
+
 /// Just after a lease has run out.
 const AFTER_THE_END: Duration = Duration::from_millis(5);
 
@@ -40,7 +43,7 @@ pub struct EngineSettings {
     pub accept_window: Duration,
     /// How often heartbeats are read, although nothing was heard.
     pub read_every: Duration,
-    /// How often the scout looks at every target.
+    /// How often the scout sees whether a target is held by nobody.
     pub scout_every: Duration,
     /// For how long whoever is not back after an outage counts as there.
     pub forgiveness: Duration,
@@ -208,6 +211,8 @@ pub struct Engine {
     unsettled_since: Option<Moment>,
     next_read: Moment,
     next_scouting: Moment,
+    /// How often was scouted.
+    rounds: u32,
     /// Whether a reading of heartbeats was asked for to balance by.
     balancing: bool,
     /// How many of what was given away for balance are still on their way.
@@ -240,6 +245,7 @@ impl Engine {
             unsettled_since: None,
             next_read: Moment::ZERO,
             next_scouting: Moment::ZERO,
+            rounds: 0,
             balancing: false,
             giving: 0,
             called: false,
@@ -869,6 +875,11 @@ impl Engine {
         }
         if self.scouts && now >= self.next_scouting {
             self.next_scouting = now + self.settings.scout_every;
+            self.rounds = self.rounds.wrapping_add(1);
+            // By what everybody says that it holds, nothing is missing: then now and then is enough.
+            if self.unheld(&self.peers(now)) == 0 && !self.rounds.is_multiple_of(THOROUGH) {
+                return;
+            }
             let others =
                 self.targets.iter().filter(|(_, entry)| matches!(entry.fate, Fate::Theirs { .. } | Fate::Unseen));
             let others: Vec<Target> = others.map(|(target, _)| target.clone()).collect();
