@@ -19,10 +19,10 @@ use crate::time::{LeaseClock, SystemClock};
 use crate::token::Token;
 
 /// How many claims are on their way at once.
-const CLAIMS: usize = 4_096;
+const CLAIMS: usize = 512;
 
-/// How many targets are looked at in one go.
-const LOOKS: usize = 1_000;
+/// How many targets are looked at in one go. The next follow when these are answered, so that what is urgent is not behind all of them.
+const LOOKS: usize = 500;
 
 /// How much later the others are told how many targets are held: many come and go at once.
 const TELL_AFTER: Duration = Duration::from_millis(200);
@@ -242,10 +242,15 @@ impl Desk {
                 self.ask(|tenure, _| async move { Some(tenure.fleet().await.map_or(Input::Unread, Input::Members)) })
             }
             Action::LookAt(targets) => {
-                for chunk in targets.chunks(LOOKS) {
-                    let chunk: Vec<Target> = chunk.to_vec();
-                    self.ask(move |tenure, pool| async move { Some(look_at(&tenure, &pool, chunk).await) });
-                }
+                let (tenure, pool, news) = (self.tenure.clone(), self.pool.clone(), self.news.clone());
+                tokio::spawn(async move {
+                    for chunk in targets.chunks(LOOKS) {
+                        let seen = look_at(&tenure, &pool, chunk.to_vec()).await;
+                        if news.send(News::Input(seen)).is_err() {
+                            return;
+                        }
+                    }
+                });
             }
             Action::Inspect(target) => {
                 self.ask(move |tenure, pool| async move { inspect(&tenure, &pool, target).await })
