@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tenure::{Election, Tenure};
 use tenure_testbed::RedisServer;
 
-use crate::measure::{REST, micros, millis, probe, quantile};
+use crate::measure::{REST, commands_sent as sent, micros, millis, probe, quantile};
 use crate::raw_redis::{RawRedis, RedisHandOver};
 use crate::table::{Bar, Row, Table};
 
@@ -159,19 +159,4 @@ async fn per_minute(server: &RedisServer, span: Duration) -> Result<f64, Box<dyn
     let before = sent(server)?;
     tokio::time::sleep(span).await;
     Ok((sent(server)? - before) as f64 * 60.0 / span.as_secs_f64())
-}
-
-/// Commands that clients have sent: scripts, and what is written down about terms. What scripts call is not counted.
-fn sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
-    let stats = server.command(&["INFO", "commandstats"]);
-    let mut total = 0;
-    for line in stats.as_text().lines() {
-        for name in ["cmdstat_evalsha:", "cmdstat_xadd:", "cmdstat_ping:", "cmdstat_subscribe:", "cmdstat_script|load:"]
-        {
-            if let Some(rest) = line.strip_prefix(name) {
-                total += rest.trim_start_matches("calls=").split(',').next().ok_or("no count")?.parse::<u64>()?;
-            }
-        }
-    }
-    Ok(total)
 }

@@ -1,7 +1,10 @@
 //! Numbers out of a noisy machine.
 
+use std::error::Error;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
+
+use tenure_testbed::RedisServer;
 
 /// How long everything rests before a hand-over.
 pub const REST: Duration = Duration::from_millis(2);
@@ -59,4 +62,19 @@ pub fn probe(moments: Receiver<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
         };
         moments.into_iter().map(late).collect()
     })
+}
+
+/// Commands that clients have sent. What scripts call as well is left out, since the server counts it with them.
+pub fn commands_sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
+    let stats = server.command(&["INFO", "commandstats"]);
+    let mut total = 0;
+    for line in stats.as_text().lines() {
+        for name in ["evalsha", "xadd", "ping", "subscribe", "script|load", "sadd", "srem", "smembers"] {
+            let calls = line.strip_prefix("cmdstat_").and_then(|rest| rest.strip_prefix(name)?.strip_prefix(":calls="));
+            if let Some(rest) = calls {
+                total += rest.split(',').next().ok_or("no count")?.parse::<u64>()?;
+            }
+        }
+    }
+    Ok(total)
 }

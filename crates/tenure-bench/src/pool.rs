@@ -8,7 +8,7 @@ use tenure::pool::Pool;
 use tenure::{InstanceId, Tenure};
 use tenure_testbed::RedisServer;
 
-use crate::measure::{millis, quantile};
+use crate::measure::{commands_sent as sent, millis, quantile};
 use crate::table::{Bar, Row, Table};
 
 /// Instances, targets and the ttl of a fleet, and how long it is watched once it has settled.
@@ -173,22 +173,6 @@ fn raw_claims(size: &Size) -> Result<Duration, Box<dyn Error>> {
         let _: Vec<redis::Value> = pipeline.query(&mut connection)?;
     }
     Ok(begun.elapsed())
-}
-
-/// Commands that clients have sent: what scripts call, too, is not counted.
-fn sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
-    let stats = server.command(&["INFO", "commandstats"]);
-    let mut total = 0;
-    for line in stats.as_text().lines() {
-        for name in ["evalsha", "xadd", "ping", "sadd", "srem", "smembers"] {
-            if let Some(rest) =
-                line.strip_prefix("cmdstat_").and_then(|rest| rest.strip_prefix(name)?.strip_prefix(":calls="))
-            {
-                total += rest.split(',').next().ok_or("no count")?.parse::<u64>()?;
-            }
-        }
-    }
-    Ok(total)
 }
 
 /// Seconds of processor time.

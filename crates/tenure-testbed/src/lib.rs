@@ -3,6 +3,8 @@
 //! - [`RedisServer`]: a Redis of one's own, which can be killed, stopped, restarted with or without its data, and given
 //!   a clock that jumps.
 //! - [`Proxy`]: a link to a server that loses, holds back, delays and cuts what goes over it.
+//! - [`Process`]: a part that a test plays as a process, so that it can be killed.
+//! - [`Probe`]: how late this machine is.
 //! - [`servers`]: which releases of Redis there are on this machine.
 //! - [`Connection`]: the plainest of clients, for a look at a server that no code under test has a part in.
 //!
@@ -15,6 +17,7 @@ mod clock;
 mod connection;
 mod ports;
 mod probe;
+mod process;
 mod proxy;
 mod redis;
 mod reply;
@@ -22,6 +25,7 @@ pub mod servers;
 
 pub use connection::Connection;
 pub use probe::Probe;
+pub use process::Process;
 pub use proxy::Proxy;
 pub use redis::{RedisBuilder, RedisServer};
 pub use reply::Reply;

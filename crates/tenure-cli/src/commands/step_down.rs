@@ -10,9 +10,6 @@ use crate::exit::{DONE, Failure, NO};
 /// How often is looked whether it has happened.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The record that a leader writes when it has taken office.
-const INTRODUCTION: &str = "leader";
-
 pub async fn ask(store: &StoreArguments, arguments: StepDown) -> Result<u8, Failure> {
     let names = store.roles(&arguments.role)?;
     let tenure = store.connect().await?;
@@ -100,14 +97,11 @@ async fn wait(
                 println!("{}", next.instance);
                 return Ok(DONE);
             }
-            (_, Some(next), Some(to)) if next.instance == *to => {
-                let introduced = tenure.read(name, INTRODUCTION).await?.map(|record| record.token);
-                if introduced == next.token {
-                    println!("{to}");
-                    return Ok(DONE);
-                }
+            (_, Some(next), Some(to)) if next.instance == *to && next.in_office => {
+                println!("{to}");
+                return Ok(DONE);
             }
-            (_, Some(next), Some(to)) => {
+            (_, Some(next), Some(to)) if next.instance != *to => {
                 eprintln!("{to} did not take it; {} leads", next.instance);
                 return Ok(NO);
             }

@@ -20,6 +20,8 @@ pub struct Leader {
     pub token: Option<Token>,
     /// How long it leads without renewing. `None`: the lease has no end.
     pub remaining: Option<Duration>,
+    /// Whether it has said so itself: one to whom the lease was handed over and who has not taken it up yet has not.
+    pub in_office: bool,
     /// What it has published about itself, if it has.
     pub metadata: Option<Vec<u8>>,
 }
@@ -75,7 +77,8 @@ impl Tenure {
         let Some(held) = self.inspect(role).await?.held else { return Ok(None) };
         let published = self.read(role, METADATA).await?;
         let published = published.filter(|record| Some(record.token) == held.token).map(|record| record.value);
+        let in_office = published.is_some();
         let metadata = published.filter(|metadata| !metadata.is_empty());
-        Ok(Some(Leader { instance: held.by, token: held.token, remaining: held.remaining, metadata }))
+        Ok(Some(Leader { instance: held.by, token: held.token, remaining: held.remaining, in_office, metadata }))
     }
 }

@@ -9,8 +9,8 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
 use super::driver::{Command, Driver, Held};
-use super::engine::EngineSettings;
 use super::seat::Work;
+use super::signal::EngineSettings;
 use super::{Pool, Target};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 use crate::name::{LeaseName, NameError};

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
-use super::engine::{Action, Engine, Input};
+use super::engine::Engine;
 use super::seat::{Order, Work, keep};
+use super::signal::{Action, Input};
 use super::{PoolSettings, Target};
 use crate::fleet::{InstanceRecord, Status};
 use crate::keeper::AcquireError;
@@ -16,7 +17,6 @@ use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{Announcement, Heard, Outcome, Reply, Request};
 use crate::tenure::{Tenure, TermHandle};
 use crate::time::{LeaseClock, SystemClock};
-use crate::token::Token;
 
 /// How many claims are on their way at once.
 const CLAIMS: usize = 512;
@@ -206,10 +206,14 @@ impl Desk {
 
     fn hear(&mut self, announcement: Announcement) {
         match announcement {
-            Announcement::Released { name, token } => {
+            Announcement::Vacant { name } => {
                 if let Some(target) = self.target(&name) {
-                    let proclaimed = token == Token::ZERO;
-                    self.input(if proclaimed { Input::Proclaimed(target) } else { Input::Released(target) });
+                    self.input(Input::Vacant(target));
+                }
+            }
+            Announcement::Released { name, .. } => {
+                if let Some(target) = self.target(&name) {
+                    self.input(Input::Released(target));
                 }
             }
             Announcement::HandedOver { name, to, .. } => {
@@ -263,10 +267,11 @@ impl Desk {
             Action::HandOver { target, to } => self.order(&target, Order::HandOver(to)),
             Action::Proclaim(target) => {
                 if let Some(name) = self.name(&target) {
-                    // Whose term it was nobody knows; that it is over is what counts.
-                    let released = Announcement::Released { name, token: Token::ZERO };
-                    self.tenure.say(Request::Announce(released));
+                    self.tenure.say(Request::Announce(Announcement::Vacant { name }));
                 }
+            }
+            Action::Forget { instance, target } => {
+                self.tenure.say(index_of(&self.pool, &instance, &target, false));
             }
             Action::Holds(_) => {
                 self.tell_at.get_or_insert(tokio::time::Instant::now() + TELL_AFTER);
@@ -301,11 +306,14 @@ impl Desk {
             let again_in = lease.renew_every();
             let outcome = match claim.try_acquire().await {
                 Ok(term) => News::Seated(target, term),
-                Err(error) => News::Input(match error {
-                    AcquireError::Held { by, remaining } => Input::Refused { target, by, remaining },
-                    AcquireError::Closed { remaining } => Input::Failed { target, again_in: remaining },
-                    _ => Input::Failed { target, again_in },
-                }),
+                Err(error) => {
+                    tenure.say(index_of(&pool, tenure.instance(), &target, false));
+                    News::Input(match error {
+                        AcquireError::Held { by, remaining } => Input::Refused { target, by, remaining },
+                        AcquireError::Closed { remaining } => Input::Failed { target, again_in: remaining },
+                        _ => Input::Failed { target, again_in },
+                    })
+                }
             };
             let _ = news.send(outcome);
         });

@@ -2,7 +2,6 @@
 //! holds it, as far as it was told, and asks for those that it should have; placement says which.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fleet::{Roll, Status};
@@ -12,8 +11,7 @@ use crate::placement::{self, FULL_WEIGHT, Peer, Presence, TargetScore};
 use crate::store::Member;
 use crate::time::Moment;
 
-/// A target, by its label.
-pub type Target = Arc<str>;
+use super::signal::{Action, EngineSettings, Input, Target};
 
 /// How many of its targets an instance gives away at once for balance, as a fraction.
 const BUDGET: usize = 10;
@@ -29,133 +27,6 @@ const THOROUGH: u32 = 10;
 
 /// Just after a lease has run out.
 const AFTER_THE_END: Duration = Duration::from_millis(5);
-
-/// The numbers of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EngineSettings {
-    /// How long targets that nobody holds may wait for whom they suit best.
-    pub longest_grace: Duration,
-    /// How long all must be quiet before anything moves for balance.
-    pub settle: Duration,
-    /// How long that is waited for at most.
-    pub longest_settle: Duration,
-    /// How long a target that was handed over waits for its receiver.
-    pub accept_window: Duration,
-    /// How often heartbeats are read, although nothing was heard.
-    pub read_every: Duration,
-    /// How often the scout sees whether a target is held by nobody.
-    pub scout_every: Duration,
-    /// For how long whoever is not back after an outage counts as there.
-    pub forgiveness: Duration,
-}
-
-/// What happened.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// These are the targets now.
-    Targets(BTreeSet<Target>),
-    /// These are all heartbeats.
-    Members(Vec<Member>),
-    /// They could not be read.
-    Unread,
-    /// Who holds these.
-    Holders(Vec<(Target, Option<InstanceId>)>),
-    /// Who holds this one, and for how long without renewal. Without an end, nobody knows.
-    Report {
-        /// Which target.
-        target: Target,
-        /// Who holds it, and for how long.
-        held: Option<(InstanceId, Option<Duration>)>,
-    },
-    /// What an instance held when it was last heard of.
-    WasHeldBy {
-        /// Who.
-        instance: InstanceId,
-        /// What it held.
-        targets: Vec<Target>,
-    },
-    /// A target was let go of.
-    Released(Target),
-    /// Nobody holds a target, says the scout.
-    Proclaimed(Target),
-    /// A target is kept for an instance.
-    HandedOver {
-        /// Which target.
-        target: Target,
-        /// Who should have it.
-        to: InstanceId,
-    },
-    /// Somebody has joined or left.
-    FleetChanged,
-    /// Anything may have happened.
-    Gap,
-    /// A claim was granted.
-    Granted(Target),
-    /// Somebody else has what was claimed.
-    Refused {
-        /// Which target.
-        target: Target,
-        /// Who has it.
-        by: InstanceId,
-        /// How long it is theirs without renewal, when that is known.
-        remaining: Option<Duration>,
-    },
-    /// A claim could not be decided; it may be made again after a while.
-    Failed {
-        /// Which target.
-        target: Target,
-        /// After how long.
-        again_in: Duration,
-    },
-    /// A term is over, and everything of it.
-    Over {
-        /// Which target.
-        target: Target,
-        /// How it ended.
-        ending: Ending,
-    },
-    /// This instance leaves: it gives everything away.
-    Drain,
-    /// It stays after all.
-    Stay,
-    /// Whether this instance looks at all targets for everybody.
-    Scouts(bool),
-    /// Time has passed.
-    Tick,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Read all heartbeats.
-    ReadMembers,
-    /// See who holds these.
-    LookAt(Vec<Target>),
-    /// See who holds this one, and for how long.
-    Inspect(Target),
-    /// See what an instance held.
-    LookUp(InstanceId),
-    /// Ask for a target.
-    Claim(Target),
-    /// Let go of a target, when its work is done.
-    Release {
-        /// Which target.
-        target: Target,
-        /// Why.
-        reason: ReleaseReason,
-    },
-    /// Give a target to somebody, when its work is done.
-    HandOver {
-        /// Which target.
-        target: Target,
-        /// Who should have it.
-        to: InstanceId,
-    },
-    /// Tell everybody that nobody holds this one.
-    Proclaim(Target),
-    /// This many are held now.
-    Holds(usize),
-}
 
 /// How it stands with a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,6 +53,10 @@ struct Entry {
     last: Option<InstanceId>,
     /// When to do something about it.
     due: Option<Moment>,
+    /// Whether it is a target at all: one that is being let go of stays until it is gone.
+    wanted: bool,
+    /// Whether something was heard of it since it was last looked at.
+    heard: bool,
 }
 
 /// What one instance does about a pool.
@@ -262,9 +137,15 @@ impl Engine {
             Input::Holders(holders) => self.holders_are(now, holders),
             Input::Report { target, held } => self.reported(now, &target, held),
             Input::WasHeldBy { instance, targets } => self.was_held_by(&instance, targets),
-            Input::Released(target) => self.released(now, &target),
-            Input::Proclaimed(target) => self.is_free(now, &target),
-            Input::HandedOver { target, to } => self.handed_over(now, &target, to),
+            Input::Released(target) => {
+                self.hears_of(&target);
+                self.released(now, &target);
+            }
+            Input::Vacant(target) => self.is_free(now, &target),
+            Input::HandedOver { target, to } => {
+                self.hears_of(&target);
+                self.handed_over(now, &target, to);
+            }
             Input::FleetChanged => self.next_read = self.next_read.min(now),
             Input::Gap => self.gap(now),
             Input::Granted(target) => self.granted(now, &target),
@@ -384,19 +265,29 @@ impl Engine {
                 Some(Fate::Asked) => self.asked -= 1,
                 _ => {}
             }
-            // What is being let go of stays until it is gone; a claim that is granted after all is let go of then.
-            if !matches!(self.fate(target), Some(Fate::Leaving { .. })) {
-                self.arm(target, None);
-                self.targets.remove(target);
+            // A claim that is granted after all is let go of then.
+            match self.targets.get_mut(target) {
+                Some(Entry { fate: Fate::Leaving { .. }, wanted, .. }) => *wanted = false,
+                _ => self.forget(target),
             }
         }
         let new: Vec<Target> = targets.iter().filter(|target| !self.targets.contains_key(*target)).cloned().collect();
         for target in &new {
-            let entry = Entry { score: TargetScore::of(target), fate: Fate::Unseen, last: None, due: None };
+            let entry = Entry {
+                score: TargetScore::of(target),
+                fate: Fate::Unseen,
+                last: None,
+                due: None,
+                wanted: true,
+                heard: false,
+            };
             self.targets.insert(target.clone(), entry);
         }
+        for (_, entry) in self.targets.iter_mut().filter(|(target, _)| targets.contains(*target)) {
+            entry.wanted = true;
+        }
         if !new.is_empty() {
-            self.actions.push(Action::LookAt(new.clone()));
+            self.look_at(new.clone());
         }
         if !new.is_empty() || !gone.is_empty() {
             self.disturbed(now);
@@ -468,6 +359,9 @@ impl Engine {
 
     fn holders_are(&mut self, now: Moment, holders: Vec<(Target, Option<InstanceId>)>) {
         for (target, holder) in holders {
+            if self.is_outdated(&target) {
+                continue;
+            }
             match holder {
                 None => {
                     let knew = matches!(self.fate(&target), Some(Fate::Theirs { .. }));
@@ -482,6 +376,9 @@ impl Engine {
     }
 
     fn reported(&mut self, now: Moment, target: &Target, held: Option<(InstanceId, Option<Duration>)>) {
+        if self.is_outdated(target) {
+            return;
+        }
         let offered = match self.targets.get(target).map(|entry| (&entry.fate, &entry.last)) {
             // What we gave away, looked at after the window: whoever does not have it did not want it.
             Some((Fate::Theirs { holder }, Some(last))) if *last == self.me => Some(holder.clone()),
@@ -499,7 +396,8 @@ impl Engine {
                 }
             }
             Some((holder, remaining)) => {
-                let counts = self.roll.is_alive(&holder) || holder == self.me;
+                // Of what is ours and yet refused, the term of an earlier life ends by itself.
+                let counts = self.roll.is_alive(&holder) && holder != self.me;
                 self.is_theirs(target, holder);
                 if let Some(entry) = self.targets.get_mut(target) {
                     entry.last = None;
@@ -514,15 +412,42 @@ impl Engine {
 
     fn was_held_by(&mut self, instance: &InstanceId, targets: Vec<Target>) {
         for target in targets {
-            let unsure = match self.fate(&target) {
-                Some(Fate::Theirs { holder }) => holder == instance,
-                Some(Fate::Unseen) => true,
-                _ => false,
-            };
-            if unsure {
-                self.actions.push(Action::Inspect(target));
+            match self.fate(&target) {
+                // Whoever held it, we do now; or nobody should.
+                Some(Fate::Mine | Fate::Leaving { .. }) | None => {
+                    self.actions.push(Action::Forget { instance: instance.clone(), target });
+                }
+                Some(Fate::Unseen | Fate::Theirs { .. }) => self.inspect(target),
+                Some(Fate::Free { .. } | Fate::Asked) => {}
             }
         }
+    }
+
+    /// Sees who holds these. What is heard from now on is newer than the answer.
+    fn look_at(&mut self, targets: Vec<Target>) {
+        for target in &targets {
+            if let Some(entry) = self.targets.get_mut(target) {
+                entry.heard = false;
+            }
+        }
+        self.actions.push(Action::LookAt(targets));
+    }
+
+    /// Sees who holds this one, and for how long.
+    fn inspect(&mut self, target: Target) {
+        if let Some(entry) = self.targets.get_mut(&target) {
+            entry.heard = false;
+        }
+        self.actions.push(Action::Inspect(target));
+    }
+
+    /// Whether something was heard of a target since it was last looked at, so that the answer may be out of date: then it is looked at again.
+    fn is_outdated(&mut self, target: &Target) -> bool {
+        let outdated = self.targets.get(target).is_some_and(|entry| entry.heard);
+        if outdated {
+            self.inspect(target.clone());
+        }
+        outdated
     }
 
     fn is_theirs(&mut self, target: &Target, holder: InstanceId) {
@@ -530,17 +455,14 @@ impl Engine {
         let Some(entry) = self.targets.get_mut(target) else { return };
         match &entry.fate {
             Fate::Mine | Fate::Leaving { .. } | Fate::Asked => {}
-            // An earlier life of this process, or a term that has just ended.
-            _ if holder == self.me => {
-                entry.fate = Fate::Theirs { holder };
-                self.actions.push(Action::Inspect(target.clone()));
-            }
             Fate::Theirs { holder: before } if *before == holder => {}
+            // It is kept for us, and we have not heard of it; or an earlier life of this process held it.
+            _ if holder == self.me && !self.draining => self.claim(target),
             _ => {
                 entry.fate = Fate::Theirs { holder };
                 self.arm(target, None);
                 if !known {
-                    self.actions.push(Action::Inspect(target.clone()));
+                    self.inspect(target.clone());
                 }
             }
         }
@@ -556,6 +478,12 @@ impl Engine {
         entry.fate = Fate::Free { since: now };
         self.disturbed(now);
         self.wait_for_our_turn(now, target);
+    }
+
+    fn hears_of(&mut self, target: &Target) {
+        if let Some(entry) = self.targets.get_mut(target) {
+            entry.heard = true;
+        }
     }
 
     fn released(&mut self, now: Moment, target: &Target) {
@@ -588,7 +516,7 @@ impl Engine {
             .filter(|(_, entry)| !matches!(entry.fate, Fate::Mine | Fate::Leaving { .. } | Fate::Asked));
         let others: Vec<Target> = others.map(|(target, _)| target.clone()).collect();
         if !others.is_empty() {
-            self.actions.push(Action::LookAt(others));
+            self.look_at(others);
         }
     }
 
@@ -628,6 +556,7 @@ impl Engine {
     fn claim(&mut self, target: &Target) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.fate = Fate::Asked;
+            entry.heard = false;
             self.asked += 1;
             self.arm(target, None);
             self.actions.push(Action::Claim(target.clone()));
@@ -644,7 +573,8 @@ impl Engine {
             self.asked -= 1;
         }
         entry.fate = Fate::Mine;
-        entry.last = Some(self.me.clone());
+        let last = entry.last.replace(self.me.clone()).filter(|last| *last != self.me);
+        self.actions.extend(last.map(|instance| Action::Forget { instance, target: target.clone() }));
         self.mine += 1;
         self.actions.push(Action::Holds(self.mine));
         if self.draining {
@@ -658,7 +588,8 @@ impl Engine {
         if self.fate(target) == Some(&Fate::Asked) {
             self.asked -= 1;
             if let Some(entry) = self.targets.get_mut(target) {
-                entry.fate = Fate::Unseen;
+                // By ourselves: then asking again is of no use before it has ended.
+                entry.fate = if by == self.me { Fate::Theirs { holder: by.clone() } } else { Fate::Unseen };
             }
             self.reported(now, target, Some((by, remaining)));
         }
@@ -699,11 +630,6 @@ impl Engine {
             _ => {
                 entry.fate = Fate::Unseen;
                 match ending {
-                    // Let go of for good.
-                    Ending::Released(ReleaseReason::Removed | ReleaseReason::Paused) => {
-                        self.arm(target, None);
-                        self.targets.remove(target);
-                    }
                     Ending::Released(_) => {
                         entry.last = None;
                         self.is_free(now, target);
@@ -711,10 +637,13 @@ impl Engine {
                     // Whoever has it now, or nobody: then it is ours again.
                     _ => {
                         self.lost_at = Some(now);
-                        self.actions.push(Action::Inspect(target.clone()));
+                        self.inspect(target.clone());
                     }
                 }
             }
+        }
+        if self.targets.get(target).is_some_and(|entry| !entry.wanted) {
+            self.forget(target);
         }
         let gave = leaving_for_balance && self.giving == 0 && !self.draining;
         if gave && self.mine > self.share(now) {
@@ -722,6 +651,12 @@ impl Engine {
         } else {
             self.disturbed(now);
         }
+    }
+
+    /// It is no target any more.
+    fn forget(&mut self, target: &Target) {
+        self.arm(target, None);
+        self.targets.remove(target);
     }
 
     fn lets_go(&mut self, target: &Target, reason: ReleaseReason) {
@@ -859,7 +794,7 @@ impl Engine {
                     Some(at) if at <= now => self.claim(&target),
                     later => self.arm(&target, later),
                 },
-                Some(Fate::Theirs { .. }) => self.actions.push(Action::Inspect(target)),
+                Some(Fate::Theirs { .. }) => self.inspect(target),
                 _ => {}
             }
         }
@@ -884,7 +819,7 @@ impl Engine {
                 self.targets.iter().filter(|(_, entry)| matches!(entry.fate, Fate::Theirs { .. } | Fate::Unseen));
             let others: Vec<Target> = others.map(|(target, _)| target.clone()).collect();
             if !others.is_empty() {
-                self.actions.push(Action::LookAt(others));
+                self.look_at(others);
             }
         }
     }

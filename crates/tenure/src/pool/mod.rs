@@ -12,10 +12,12 @@ mod engine;
 mod handle;
 #[cfg(feature = "keeper")]
 mod seat;
+mod signal;
 #[cfg(feature = "keeper")]
 mod ticks;
 
-pub use engine::{Action, Engine, EngineSettings, Input, Target};
+pub use engine::Engine;
+pub use signal::{Action, EngineSettings, Input, Target};
 
 #[cfg(feature = "keeper")]
 pub use self::{

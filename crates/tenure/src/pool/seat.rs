@@ -59,7 +59,7 @@ async fn work_on(target: Target, term: TermHandle, work: Work) {
     loop {
         let began = tokio::time::Instant::now();
         // Work that panics has ended, and hurts nobody else.
-        let once = tokio::task::unconstrained(CatchPanic(AssertUnwindSafe(work(target.clone(), term.clone()))));
+        let once = CatchPanic(AssertUnwindSafe(work(target.clone(), term.clone())));
         if term.run(once).await.is_err() || term.is_leaving() {
             return;
         }

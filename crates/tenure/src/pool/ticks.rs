@@ -1,8 +1,8 @@
 //! Ticks that keep their phase, whoever holds the target.
 //!
-//! The mark of the next tick stands beside the lease, in the store's time. A tick is claimed before it is given out, with the same
-//! write that says that the one before is done; so a move from one instance to another neither skips a tick nor repeats one. One whose
-//! holder died in the middle of it is not repeated.
+//! The mark of the last tick stands beside the lease, in the store's time. A tick is claimed before it is given out, and a target is given
+//! away only between ticks; so a move from one instance to another neither skips a tick nor repeats one. One whose holder died in the
+//! middle of it is not repeated.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -18,6 +18,11 @@ pub enum Announcement {
         /// The term that ended.
         token: Token,
     },
+    /// Somebody has looked, and nobody holds a lease that somebody should.
+    Vacant {
+        /// Which lease.
+        name: LeaseName,
+    },
     /// A lease has a new holder, who was named by the old one.
     HandedOver {
         /// Which lease.
@@ -81,6 +86,7 @@ impl Announcement {
     pub fn lease(&self) -> Option<&LeaseName> {
         match self {
             Self::Released { name, .. }
+            | Self::Vacant { name }
             | Self::HandedOver { name, .. }
             | Self::Revoked { name, .. }
             | Self::Asked { name, .. }
@@ -93,6 +99,7 @@ impl Announcement {
     pub fn encode(&self) -> String {
         match self {
             Self::Released { name, token } => format!("released {token} {}", name.encode()),
+            Self::Vacant { name } => format!("vacant {}", name.encode()),
             Self::HandedOver { name, token, to } => format!("handed_over {token} {} {to}", name.encode()),
             Self::Revoked { name, token } => format!("revoked {token} {}", name.encode()),
             Self::Asked { name, token } => format!("asked {token} {}", name.encode()),
@@ -118,6 +125,7 @@ impl Announcement {
                 });
             }
             "index" => return Some(Self::IndexChanged { index: rest.to_owned() }),
+            "vacant" => return Some(Self::Vacant { name: LeaseName::decode(rest)? }),
             _ => {}
         }
         let (number, rest) = rest.split_once(' ')?;
@@ -172,6 +180,7 @@ mod tests {
         let free = "a b\n\0{c} ü ".to_owned();
         let all = [
             Announcement::Released { name: name.clone(), token },
+            Announcement::Vacant { name: name.clone() },
             Announcement::HandedOver { name: name.clone(), token, to: instance.clone() },
             Announcement::Revoked { name: name.clone(), token },
             Announcement::Asked { name: name.clone(), token },

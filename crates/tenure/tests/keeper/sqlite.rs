@@ -8,7 +8,7 @@ use tenure::{LeaseName, Token};
 
 use tenure_testbed::Probe;
 
-use crate::stage::{Bystander, Instance, LAST_STOP, LONG, NEXT_RENEWAL, Process, STORE, Setup, TTL, soon, until};
+use crate::stage::{Bystander, Instance, LAST_STOP, LONG, NEXT_RENEWAL, STORE, Setup, TTL, play, soon, until};
 
 fn place() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ async fn killed_in_the_middle_of_writes_a_process_harms_nobody() {
     let alice = Instance::connect(&url, "alice", TTL).await;
     let mut last = Token::ZERO;
     for round in 0..8_u64 {
-        let (process, token) = Process::start("sqlite::a_busy_holder", &url);
+        let (process, token) = play("sqlite::a_busy_holder", &url);
         let token = Token::new(token.parse().unwrap()).unwrap();
         assert!(token > last, "tokens grow");
         tokio::time::sleep(Duration::from_millis(17 * round)).await;
@@ -78,7 +78,7 @@ async fn a_stopped_process_does_not_come_back_to_a_lease_that_is_somebody_elses(
     let (_folder, url) = place();
     let bystander = Bystander::at(&url).await;
     let alice = Instance::connect(&url, "alice", TTL).await;
-    let (process, token) = Process::start("sqlite::a_busy_holder", &url);
+    let (process, token) = play("sqlite::a_busy_holder", &url);
     // It may be stopped inside a write; then it lets go of that when it goes on.
     process.signal(rustix::process::Signal::STOP);
     let resumes = tokio::spawn(async move {
@@ -100,7 +100,7 @@ async fn a_stopped_process_does_not_come_back_to_a_lease_that_is_somebody_elses(
 async fn whoever_stands_still_inside_a_write_is_named_and_work_stops_in_time() {
     let (_folder, url) = place();
     let scene = Setup::at(&url).scene().await;
-    let (process, pid) = Process::start("sqlite::somebody_inside_a_write", &url);
+    let (process, pid) = play("sqlite::somebody_inside_a_write", &url);
     process.signal(rustix::process::Signal::STOP);
     let stopped = Instant::now();
     assert_eq!(scene.stops(stopped, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
@@ -160,7 +160,7 @@ async fn somebody_who_goes_elsewhere() {
 async fn a_file_is_the_same_file_wherever_a_program_goes() {
     let (folder, url) = place();
     let alice = Instance::connect(&url, "alice", TTL).await;
-    let (_process, token) = Process::start("sqlite::somebody_who_goes_elsewhere", &url);
+    let (_process, token) = play("sqlite::somebody_who_goes_elsewhere", &url);
     let report = alice.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
     assert_eq!(report.held.unwrap().token.unwrap().to_string(), token);
     assert!(!folder.path().join("elsewhere/leases.db").exists());

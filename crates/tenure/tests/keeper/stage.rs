@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, LeaseSettings};
 use tenure::{AcquireError, Event, LeaseName, Lost, Tenure, TenureBuilder, Term, TermHandle, Token};
-use tenure_testbed::Probe;
+use tenure_testbed::{Probe, Process};
 use tokio::task::JoinHandle;
 
 /// After this long something that should have happened never will. Far beyond any bound that is tested.
@@ -255,33 +253,11 @@ impl Bystander {
 /// Set for a process that a test has started: the URL of the store.
 pub const STORE: &str = "TENURE_TEST_STORE";
 
-/// This test program again, as a process that plays one part: an ignored test, which says `READY` and a word.
-pub struct Process(Child);
-
-impl Process {
-    pub fn start(part: &str, store: &str) -> (Self, String) {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", part, "--ignored", "--nocapture"])
-            .env(STORE, store)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let ready = lines.find_map(|line| line.unwrap().split_once("READY ").map(|(_, word)| word.to_owned()));
-        (Self(child), ready.unwrap())
-    }
-
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a part as a process on this store, and waits until it says that it is ready, and a word.
+pub fn play(part: &str, store: &str) -> (Process, String) {
+    let mut process = Process::start(part, STORE, store);
+    let word = process.ready();
+    (process, word)
 }
 
 /// How a [`Scene`] is set up.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tenure_testbed::{Probe, Proxy, RedisServer};
+use tenure_testbed::{Probe, Process, Proxy, RedisServer};
 
-use crate::stage::{Process, TICK, TTL, Witness, until};
+use crate::stage::{TICK, TTL, Witness, member, until};
 
 /// Processes that share targets on one Redis.
 struct Fleet {
@@ -22,7 +22,11 @@ impl Fleet {
     }
 
     fn member(&self, name: &str) -> Process {
-        Process::start(&self.server.url(), name, self.witness.address(), self.targets)
+        member(&self.server.url(), name, self.witness.address(), self.targets)
+    }
+
+    fn named(&self, name: &str) -> (String, Process) {
+        (name.to_owned(), self.member(name))
     }
 
     /// How many each works on, when all are worked on: by what was seen in the last few ticks.
@@ -97,6 +101,13 @@ async fn us2_as1_what_a_crashed_instance_held_is_taken_over_when_its_ttl_ends() 
     // The ttl, the grace of whoever comes last, and the next tick.
     fleet.probe.within(killed.elapsed(), TTL + TTL / 10 + TICK, "everything is polled again");
     fleet.until_shares_are(&[4, 5]).await;
+    // Nothing of the dead is left: neither a heartbeat nor what it held.
+    until("it is forgotten", || {
+        ["poll:node:two-*", "tenure:index:held:poll:two-*"]
+            .iter()
+            .all(|pattern| fleet.server.command(&["KEYS", pattern]).as_array().is_empty())
+    })
+    .await;
     fleet.witness.check();
 }
 
@@ -146,20 +157,20 @@ async fn edge_all_instances_crash_and_start_again_at_once() {
 async fn sc_001_nobody_meets_whoever_comes_goes_and_dies() {
     let fleet = Fleet::new(12);
     let mut rng = fastrand::Rng::new();
-    let mut members: Vec<Process> = (0..3).map(|n| fleet.member(&format!("start-{n}"))).collect();
+    let mut members: Vec<(String, Process)> = (0..3).map(|n| fleet.named(&format!("start-{n}"))).collect();
     for round in 0..8 {
         tokio::time::sleep(Duration::from_millis(rng.u64(200..1_200))).await;
         match rng.u8(..3) {
             0 if members.len() > 1 => {
-                let member = members.swap_remove(rng.usize(..members.len()));
+                let (_, member) = members.swap_remove(rng.usize(..members.len()));
                 member.signal(Signal::KILL);
             }
             1 if members.len() > 1 => {
-                let mut member = members.swap_remove(rng.usize(..members.len()));
+                let (name, mut member) = members.swap_remove(rng.usize(..members.len()));
                 member.signal(Signal::TERM);
-                assert!(member.ends(), "{} ends well", member.name);
+                assert!(member.ends(), "{name} ends well");
             }
-            _ => members.push(fleet.member(&format!("later-{round}"))),
+            _ => members.push(fleet.named(&format!("later-{round}"))),
         }
     }
     let calm = Instant::now();
@@ -172,7 +183,7 @@ async fn sc_001_nobody_meets_whoever_comes_goes_and_dies() {
 async fn us2_as2_an_instance_that_is_cut_off_stops_before_its_targets_are_taken_over() {
     let fleet = Fleet::new(6);
     let proxy = Proxy::to(fleet.server.address());
-    let one = Process::start(&proxy.url(), "one", fleet.witness.address(), fleet.targets);
+    let one = member(&proxy.url(), "one", fleet.witness.address(), fleet.targets);
     let _two = fleet.member("two");
     fleet.until_shares_are(&[3, 3]).await;
     proxy.swallow();
@@ -244,16 +255,16 @@ async fn us3_as2_a_target_that_is_held_is_not_had_twice() {
 async fn sc_005_whatever_befalls_the_store_and_the_instances_nobody_meets_and_all_recovers() {
     let fleet = Fleet::new(12);
     let mut rng = fastrand::Rng::new();
-    let mut members: Vec<Process> = (0..3).map(|n| fleet.member(&format!("start-{n}"))).collect();
+    let mut members: Vec<(String, Process)> = (0..3).map(|n| fleet.named(&format!("start-{n}"))).collect();
     let mut stopped: Vec<String> = Vec::new();
     until("all is worked on", || fleet.shares().is_some()).await;
     for round in 0..10 {
         let what = rng.u8(..7);
         match what {
-            0 if members.len() > 1 => members.swap_remove(rng.usize(..members.len())).signal(Signal::KILL),
+            0 if members.len() > 1 => members.swap_remove(rng.usize(..members.len())).1.signal(Signal::KILL),
             1 => {
-                let member = &members[rng.usize(..members.len())];
-                stopped.push(member.name.clone());
+                let (name, member) = &members[rng.usize(..members.len())];
+                stopped.push(name.clone());
                 member.signal(Signal::STOP);
                 tokio::time::sleep(TTL.mul_f64(0.5 + rng.f64())).await;
                 member.signal(Signal::CONT);
@@ -266,7 +277,7 @@ async fn sc_005_whatever_befalls_the_store_and_the_instances_nobody_meets_and_al
                 tokio::time::sleep(TTL.mul_f64(rng.f64() * 1.5)).await;
                 fleet.server.cont();
             }
-            _ => members.push(fleet.member(&format!("later-{round}"))),
+            _ => members.push(fleet.named(&format!("later-{round}"))),
         }
         println!("round {round}: {what}");
         tokio::time::sleep(Duration::from_millis(rng.u64(100..1_500))).await;

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
 use tenure::pool::{Pool, Target};
 use tenure::{Tenure, TermHandle, Token};
+use tenure_testbed::Process;
 
 /// After this long something that should have happened never will.
 pub const NEVER: Duration = Duration::from_secs(60);
@@ -125,6 +124,8 @@ fn see(caller: TcpStream, seen: &Mutex<BTreeMap<String, Vec<Unit>>>) {
     if let Some(units) = seen.lock().unwrap().get_mut(target) {
         units[at].ended = Some(Instant::now());
     }
+    // Closed only now, which is what whoever works waits for.
+    drop(reader);
 }
 
 /// Works on a target until it is to be let go of.
@@ -137,6 +138,9 @@ async fn work(witness: SocketAddr, who: String, target: Target, lease: TermHandl
         let _ = stream.write_all(line.as_bytes()).await;
         let _ = stream.read(&mut [0; 5]).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
+        // It is over when the witness says so: otherwise it might see the next begin before it sees the end of this one.
+        let _ = stream.shutdown().await;
+        let _ = stream.read_to_end(&mut Vec::new()).await;
     }
 }
 
@@ -160,44 +164,12 @@ impl Member {
     }
 }
 
-/// An instance that is a process of its own.
-pub struct Process {
-    child: Child,
-    pub name: String,
-}
-
 /// How a process is told what to be.
 const PART: &str = "TENURE_TEST_MEMBER";
 
-impl Process {
-    pub fn start(url: &str, name: &str, witness: SocketAddr, targets: usize) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "stage::a_member", "--nocapture"])
-            .env(PART, format!("{url} {name} {witness} {targets}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self { child, name: name.to_owned() }
-    }
-
-    pub fn signal(&self, signal: Signal) {
-        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Waits until it has ended by itself, and returns whether that was well.
-    pub fn ends(&mut self) -> bool {
-        self.child.wait().unwrap().success()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Also one that is stopped, and one that has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// An instance that is a process of its own.
+pub fn member(url: &str, name: &str, witness: SocketAddr, targets: usize) -> Process {
+    Process::start("stage::a_member", PART, &format!("{url} {name} {witness} {targets}"))
 }
 
 /// A member of a fleet, until it is told to end.

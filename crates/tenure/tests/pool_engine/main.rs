@@ -4,6 +4,8 @@
 
 mod world;
 
+use std::time::Duration;
+
 use tenure::placement::FULL_WEIGHT;
 use world::{World, id, secs};
 
@@ -114,6 +116,37 @@ fn targets_come_and_go() {
     world.retarget(0..0);
     world.go_on(secs(2));
     assert!(world.holders().is_empty());
+}
+
+#[test]
+fn a_target_that_is_taken_away_and_given_back_at_once_is_held_again() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 6);
+        (0..2).for_each(|n| world.join(n));
+        world.settles(secs(60));
+        // While it is let go of, and while it is handed over.
+        world.drain(0);
+        for _ in 0..3 {
+            world.retarget(0..3);
+            world.go_on(Duration::from_micros(500));
+            world.retarget(0..6);
+            world.go_on(Duration::from_millis(1));
+        }
+        world.go_on(secs(15));
+        assert_eq!((world.dark(), world.holders().len()), (0, 6), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_the_dead_held_is_not_remembered_for_ever() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 12);
+        (0..3).for_each(|n| world.join(n));
+        world.settles(secs(60));
+        world.kill(1);
+        world.settles(secs(60));
+        assert_eq!(world.remembered(1), 0, "seed {seed}");
+    }
 }
 
 #[test]

@@ -41,6 +41,8 @@ struct Instance {
     wakes: Moment,
     /// It lives and beats, and never asks for anything.
     wedged: bool,
+    /// When it learns of the last change of the targets.
+    retargeted: Moment,
     /// Until then it cannot reach the store.
     away_until: Moment,
 }
@@ -111,7 +113,8 @@ impl World {
         let engine = Engine::new(id(n), "poll", weight, settings());
         let now = self.now;
         let next_beat = now + BEAT;
-        let instance = Instance { engine, record, beaten: now, next_beat, wakes: Moment::END, wedged, away_until: now };
+        let (wakes, away_until, retargeted) = (Moment::END, now, now);
+        let instance = Instance { engine, record, beaten: now, next_beat, wakes, wedged, retargeted, away_until };
         self.instances.insert(id(n), instance);
         self.tell_all(&Input::FleetChanged, Some(&id(n)));
         self.give(&id(n), Input::Targets(self.targets.clone()));
@@ -119,8 +122,14 @@ impl World {
 
     pub fn retarget(&mut self, targets: impl IntoIterator<Item = usize>) {
         self.targets = targets.into_iter().map(|n| Target::from(format!("endpoint-{n}"))).collect();
-        let targets = self.targets.clone();
-        self.tell_all(&Input::Targets(targets), None);
+        // Everybody learns of it at another moment, and of the last one last.
+        for one in self.instances.keys().cloned().collect::<Vec<_>>() {
+            let told = self.now + self.latency();
+            let Some(instance) = self.instances.get_mut(&one) else { continue };
+            instance.retargeted = told.max(instance.retargeted + Duration::from_micros(1));
+            let (at, targets) = (instance.retargeted, self.targets.clone());
+            self.later(at, &one, Input::Targets(targets));
+        }
     }
 
     /// Killed: its leases run out, each at its time.
@@ -180,6 +189,11 @@ impl World {
             *counts.entry(lease.holder.clone()).or_default() += 1;
         }
         counts
+    }
+
+    /// How much stands written of what an instance held.
+    pub fn remembered(&self, n: usize) -> usize {
+        self.indexes.get(&id(n)).map_or(0, BTreeSet::len)
     }
 
     pub fn spread(&self) -> usize {
@@ -371,7 +385,10 @@ impl World {
                 self.announce(&Input::HandedOver { target: target.clone(), to });
                 self.later(back, one, Input::Over { target, ending: Ending::Released(ReleaseReason::HandedOver) });
             }
-            Action::Proclaim(target) => self.announce(&Input::Proclaimed(target)),
+            Action::Proclaim(target) => self.announce(&Input::Vacant(target)),
+            Action::Forget { instance, target } => {
+                self.indexes.entry(instance).or_default().remove(&target);
+            }
             Action::Holds(count) => {
                 if let Some(instance) = self.instances.get_mut(one) {
                     instance.record.held.insert("poll".to_owned(), count);

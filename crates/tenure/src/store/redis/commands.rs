@@ -55,19 +55,14 @@ impl Wire {
         let keys = &self.keys;
         match request {
             Request::Acquire { claim, ended } => {
-                let mut command = self.about(Script::Acquire, &claim.name);
-                claims(&mut command, generation, claim, *ended, None);
-                command.into()
+                self.about(Script::Acquire, &claim.name).arg(claims(generation, claim, *ended, None)).take().into()
             }
             Request::TakeOver { claim, victim, stale_after } => {
-                let mut command = self.about(Script::Acquire, &claim.name);
-                claims(&mut command, generation, claim, None, Some((*victim, *stale_after)));
-                command.into()
+                let victim = Some((*victim, *stale_after));
+                self.about(Script::Acquire, &claim.name).arg(claims(generation, claim, None, victim)).take().into()
             }
             Request::Renew { holding, ttl, progressed } => {
-                let mut command = self.about(Script::Renew, &holding.name);
-                renews(&mut command, holding, *ttl, *progressed);
-                command.into()
+                self.about(Script::Renew, &holding.name).arg(renews(holding, *ttl, *progressed)).take().into()
             }
             Request::Release { holding, ending } => {
                 let mut command = self.call(Script::Release, &[&keys.lease(&holding.name), &keys.term(&holding.name)]);
@@ -155,9 +150,17 @@ impl Wire {
         if !self.keys.together {
             return None;
         }
-        let (script, name) = match question {
-            Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => (Script::AcquireBeating, &claim.name),
-            Request::Renew { holding, .. } => (Script::RenewBeating, &holding.name),
+        let (script, name, arguments) = match question {
+            Request::Acquire { claim, ended } => {
+                (Script::AcquireBeating, &claim.name, claims(generation, claim, *ended, None))
+            }
+            Request::TakeOver { claim, victim, stale_after } => {
+                let victim = Some((*victim, *stale_after));
+                (Script::AcquireBeating, &claim.name, claims(generation, claim, None, victim))
+            }
+            Request::Renew { holding, ttl, progressed } => {
+                (Script::RenewBeating, &holding.name, renews(holding, *ttl, *progressed))
+            }
             _ => return None,
         };
         let keys = &self.keys;
@@ -165,14 +168,7 @@ impl Wire {
         let (heartbeat, said, index) =
             (keys.heartbeat(group, instance), keys.member(group, instance), keys.members(group));
         let mut command = self.call(script, &[&lease, &term, &namespace, &heartbeat, &said, &index]);
-        match question {
-            Request::Acquire { claim, ended } => claims(&mut command, generation, claim, *ended, None),
-            Request::TakeOver { claim, victim, stale_after } => {
-                claims(&mut command, generation, claim, None, Some((*victim, *stale_after)));
-            }
-            Request::Renew { holding, ttl, progressed } => renews(&mut command, holding, *ttl, *progressed),
-            _ => return None,
-        }
+        command.arg(arguments);
         self.heartbeat(&mut command, group, instance, *ttl, record);
         command.arg(instance.as_str());
         Some(command)
@@ -222,23 +218,29 @@ impl Wire {
 
 /// The arguments of a claim.
 fn claims(
-    command: &mut Cmd,
     generation: Generation,
     claim: &Claim,
     ended: Option<Token>,
     victim: Option<(Token, Duration)>,
-) {
-    command.arg(generation.number).arg(generation.stamp).arg(claim.holder.as_str()).arg(claim.nonce.to_string());
-    command.arg(millis(claim.ttl)).arg(ended.map_or_else(String::new, |token| token.to_string()));
-    match victim {
-        Some((token, stale_after)) => command.arg(token.get()).arg(micros(stale_after)),
-        None => command.arg("").arg(0),
-    };
+) -> Vec<String> {
+    let (victim, stale_after) = victim.map_or((None, 0), |(token, stale_after)| (Some(token), micros(stale_after)));
+    let token = |token: Option<Token>| token.map_or_else(String::new, |token| token.to_string());
+    vec![
+        generation.number.to_string(),
+        generation.stamp.to_string(),
+        claim.holder.to_string(),
+        claim.nonce.to_string(),
+        millis(claim.ttl).to_string(),
+        token(ended),
+        token(victim),
+        stale_after.to_string(),
+    ]
 }
 
 /// The arguments of a renewal.
-fn renews(command: &mut Cmd, holding: &Holding, ttl: Duration, progressed: bool) {
-    who(command, holding).arg(millis(ttl)).arg(flag(progressed));
+fn renews(holding: &Holding, ttl: Duration, progressed: bool) -> Vec<String> {
+    let (holder, token) = (holding.holder.to_string(), holding.token.to_string());
+    vec![holder, token, millis(ttl).to_string(), flag(progressed).to_owned()]
 }
 
 fn who<'a>(command: &'a mut Cmd, holding: &Holding) -> &'a mut Cmd {

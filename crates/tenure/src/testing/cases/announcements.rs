@@ -181,6 +181,7 @@ fn every_kind(name: &LeaseName, id: &InstanceId, text: &str, token: Token) -> Ve
         Announcement::Revoked { name: name(), token },
         Announcement::Asked { name: name(), token },
         Announcement::Published { name: name(), record: text(), token },
+        Announcement::Vacant { name: job() },
         Announcement::Joined { group: Group::FLEET, instance: id() },
         Announcement::Left { group: Group::FLEET, instance: id() },
         Announcement::IndexChanged { index: text() },

@@ -6,7 +6,7 @@ use tenure::election::{Observer, Seen};
 use tenure::{Group, InstanceId, LeaseName};
 use tenure_testbed::{Probe, Proxy, RedisServer, Reply};
 
-use crate::stage::{Instance, LONG, Process, TTL, soon, until};
+use crate::stage::{Instance, LONG, TTL, play, soon, until};
 
 use super::{ROLE, Watched};
 
@@ -89,7 +89,7 @@ async fn a_candidate_goes_on_beating_in_office_and_behind_it_whatever_the_server
 async fn a_new_leader_clears_the_heartbeats_of_the_dead() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let (process, _) = Process::start("elections::failures::a_leader", &server.url());
+    let (process, _) = play("elections::failures::a_leader", &server.url());
     let dead = server.command(&["GET", &format!("leader:{ROLE}")]).as_text().to_owned();
     let (beat, index) = (format!("heartbeat:{ROLE}:{dead}"), format!("tenure:nodes:heartbeat:{ROLE}:"));
     assert_eq!(server.command(&["EXISTS", &beat]), Reply::Int(1));

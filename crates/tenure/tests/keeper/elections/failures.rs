@@ -7,7 +7,7 @@ use tenure::lease::{Ending, Loss};
 use tenure::{Standing, Token};
 use tenure_testbed::{Probe, Proxy, RedisServer};
 
-use crate::stage::{Instance, LAST_STOP, LONG, Process, Record, STORE, TTL, until};
+use crate::stage::{Instance, LAST_STOP, LONG, Record, STORE, TTL, play, until};
 
 use super::{ROLE, Watched, a_leader_and_a_follower, leading};
 
@@ -28,7 +28,7 @@ async fn a_leader_that_crashes_is_replaced_when_its_ttl_ends() {
     let probe = Probe::start();
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let (process, token) = Process::start("elections::failures::a_leader", &server.url());
+    let (process, token) = play("elections::failures::a_leader", &server.url());
     let token = Token::new(token.parse().unwrap()).unwrap();
     let watched = Watched::start(&alice, TTL);
     watched.hears("candidate → follower").await;

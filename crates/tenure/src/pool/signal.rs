@@ -1,0 +1,146 @@
+//! What goes into the engine of a pool, and what comes out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lease::{Ending, ReleaseReason};
+use crate::name::InstanceId;
+use crate::store::Member;
+
+/// A target, by its label.
+pub type Target = Arc<str>;
+
+/// The numbers of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// How long targets that nobody holds may wait for whom they suit best.
+    pub longest_grace: Duration,
+    /// How long all must be quiet before anything moves for balance.
+    pub settle: Duration,
+    /// How long that is waited for at most.
+    pub longest_settle: Duration,
+    /// How long a target that was handed over waits for its receiver.
+    pub accept_window: Duration,
+    /// How often heartbeats are read, although nothing was heard.
+    pub read_every: Duration,
+    /// How often the scout sees whether a target is held by nobody.
+    pub scout_every: Duration,
+    /// For how long whoever is not back after an outage counts as there.
+    pub forgiveness: Duration,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// These are the targets now.
+    Targets(BTreeSet<Target>),
+    /// These are all heartbeats.
+    Members(Vec<Member>),
+    /// They could not be read.
+    Unread,
+    /// Who holds these.
+    Holders(Vec<(Target, Option<InstanceId>)>),
+    /// Who holds this one, and for how long without renewal. Without an end, nobody knows.
+    Report {
+        /// Which target.
+        target: Target,
+        /// Who holds it, and for how long.
+        held: Option<(InstanceId, Option<Duration>)>,
+    },
+    /// What an instance held when it was last heard of.
+    WasHeldBy {
+        /// Who.
+        instance: InstanceId,
+        /// What it held.
+        targets: Vec<Target>,
+    },
+    /// A target was let go of.
+    Released(Target),
+    /// Nobody holds a target, says the scout.
+    Vacant(Target),
+    /// A target is kept for an instance.
+    HandedOver {
+        /// Which target.
+        target: Target,
+        /// Who should have it.
+        to: InstanceId,
+    },
+    /// Somebody has joined or left.
+    FleetChanged,
+    /// Anything may have happened.
+    Gap,
+    /// A claim was granted.
+    Granted(Target),
+    /// Somebody else has what was claimed.
+    Refused {
+        /// Which target.
+        target: Target,
+        /// Who has it.
+        by: InstanceId,
+        /// How long it is theirs without renewal, when that is known.
+        remaining: Option<Duration>,
+    },
+    /// A claim could not be decided; it may be made again after a while.
+    Failed {
+        /// Which target.
+        target: Target,
+        /// After how long.
+        again_in: Duration,
+    },
+    /// A term is over, and everything of it.
+    Over {
+        /// Which target.
+        target: Target,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// This instance leaves: it gives everything away.
+    Drain,
+    /// It stays after all.
+    Stay,
+    /// Whether this instance looks at all targets for everybody.
+    Scouts(bool),
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read all heartbeats.
+    ReadMembers,
+    /// See who holds these.
+    LookAt(Vec<Target>),
+    /// See who holds this one, and for how long.
+    Inspect(Target),
+    /// See what an instance held.
+    LookUp(InstanceId),
+    /// Ask for a target.
+    Claim(Target),
+    /// Let go of a target, when its work is done.
+    Release {
+        /// Which target.
+        target: Target,
+        /// Why.
+        reason: ReleaseReason,
+    },
+    /// Give a target to somebody, when its work is done.
+    HandOver {
+        /// Which target.
+        target: Target,
+        /// Who should have it.
+        to: InstanceId,
+    },
+    /// Tell everybody that nobody holds this one.
+    Proclaim(Target),
+    /// A target that stands among what an instance held is not held by it.
+    Forget {
+        /// Who.
+        instance: InstanceId,
+        /// Which target.
+        target: Target,
+    },
+    /// This many are held now.
+    Holds(usize),
+}
