@@ -94,21 +94,21 @@ async fn fleet(size: &Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
     for n in 0..size.instances {
         members.push(member(&server, n, size).await?);
     }
-    until(|| held(&members).iter().sum::<usize>() >= size.targets).await?;
+    until(&members, |held| held.iter().sum::<usize>() >= size.targets).await?;
     add(table, &format!("{title}: all are held"), begun.elapsed(), Some(raw));
-    until(|| is_balanced(&held(&members), size.targets)).await?;
+    until(&members, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: and balanced"), begun.elapsed(), Some(raw));
 
     let begun = Instant::now();
     members.push(member(&server, size.instances, size).await?);
-    until(|| is_balanced(&held(&members), size.targets)).await?;
+    until(&members, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: balanced after one joins"), begun.elapsed(), None);
 
     let begun = Instant::now();
     if let Some((_, pool)) = members.pop() {
         pool.stop().await;
     }
-    until(|| is_balanced(&held(&members), size.targets)).await?;
+    until(&members, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: balanced after it stops"), begun.elapsed(), None);
 
     // What is written down about all those terms is written first.
@@ -147,15 +147,24 @@ fn is_balanced(held: &[usize], targets: usize) -> bool {
     held.iter().sum::<usize>() >= targets && most - least <= 2
 }
 
-async fn until(is_so: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
+/// Waits until this is so of what each holds, and shows now and then how far it is.
+async fn until(members: &[(Tenure, Pool)], is_so: impl Fn(&[usize]) -> bool) -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
-    while !is_so() {
+    let mut shown = begun;
+    loop {
+        let held = held(members);
+        if is_so(&held) {
+            return Ok(());
+        }
         if begun.elapsed() > NEVER {
-            return Err("it does not come to rest".into());
+            return Err(format!("it does not come to rest: {held:?}").into());
+        }
+        if shown.elapsed() > Duration::from_secs(5) {
+            shown = Instant::now();
+            eprintln!("    after {:?}: {held:?}", begun.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    Ok(())
 }
 
 /// How long one client takes that claims every target in pipelines of a thousand.

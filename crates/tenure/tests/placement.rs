@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure::InstanceId;
-use tenure::placement::{Peer, Presence, TargetScore, rank, shares, surrender};
+use tenure::placement::{Peer, Presence, Ranking, TargetScore, shares, surrender};
 
 /// Instances and what each holds.
 struct Fleet {
@@ -54,7 +54,7 @@ impl Fleet {
         for target in orphans {
             let score = TargetScore::of(&target);
             let free = (0..peers.len()).filter(|n| self.held[&peers[*n].instance].len() < room[*n]);
-            let best = free.min_by_key(|n| rank(&peers[*n].instance, &peers, score)).unwrap();
+            let best = free.min_by_key(|n| Ranking::new(&peers[*n].instance, &peers).rank(score)).unwrap();
             self.held.get_mut(&peers[best].instance).unwrap().push(target);
             self.moves += 1;
         }

@@ -55,11 +55,40 @@ pub fn surrender(me: &InstanceId, peers: &[Peer], shares: &[usize], mine: &[Targ
     gifts
 }
 
-/// How many of the instances that take part suit a target better than this one.
-pub fn rank(me: &InstanceId, peers: &[Peer], target: TargetScore) -> usize {
-    let own = (InstanceScore::of(me).with(target), me);
-    let better = |peer: &&Peer| (InstanceScore::of(&peer.instance).with(target), &peer.instance) > own;
-    peers.iter().filter(|peer| peer.takes_part() && peer.instance != *me).filter(better).count()
+/// One instance among the others that take part, for whom a target may be a better one.
+///
+/// ```
+/// use tenure::InstanceId;
+/// use tenure::placement::{Peer, Ranking, TargetScore};
+///
+/// let ids = [InstanceId::new("api-1")?, InstanceId::new("api-2")?, InstanceId::new("api-3")?];
+/// let peers = ids.clone().map(Peer::new);
+/// let mut ranks = ids.map(|id| Ranking::new(&id, &peers).rank(TargetScore::of("eu-1")));
+/// ranks.sort();
+/// assert_eq!(ranks, [0, 1, 2]); // everybody knows whose turn it is
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ranking {
+    me: (InstanceScore, InstanceId),
+    others: Vec<(InstanceScore, InstanceId)>,
+}
+
+impl Ranking {
+    /// Hashes everybody once.
+    pub fn new(me: &InstanceId, peers: &[Peer]) -> Self {
+        let hashed = |instance: &InstanceId| (InstanceScore::of(instance), instance.clone());
+        let others = peers.iter().filter(|peer| peer.takes_part() && peer.instance != *me);
+        Self { me: hashed(me), others: others.map(|peer| hashed(&peer.instance)).collect() }
+    }
+
+    /// How many of the others suit a target better than this instance.
+    pub fn rank(&self, target: TargetScore) -> usize {
+        let own = self.me.0.with(target);
+        let better =
+            |(score, instance): &&(InstanceScore, InstanceId)| (score.with(target), instance) > (own, &self.me.1);
+        self.others.iter().filter(better).count()
+    }
 }
 
 /// How long an instance of this rank waits before it takes up a target that nobody holds: nothing for the best, and never longer than
@@ -137,13 +166,13 @@ mod tests {
     fn every_target_has_one_first_and_the_leaving_are_nobody() {
         let mut fleet = fleet(&[0; 7]);
         for target in targets(50) {
-            let mut ranks: Vec<usize> = (0..7).map(|n| rank(&id(n), &fleet, target)).collect();
+            let mut ranks: Vec<usize> = (0..7).map(|n| Ranking::new(&id(n), &fleet).rank(target)).collect();
             ranks.sort_unstable();
             assert_eq!(ranks, [0, 1, 2, 3, 4, 5, 6]);
         }
         fleet[3].presence = super::super::Presence::Draining;
         for target in targets(50) {
-            assert_eq!((0..7).filter(|n| *n != 3 && rank(&id(*n), &fleet, target) == 0).count(), 1);
+            assert_eq!((0..7).filter(|n| *n != 3 && Ranking::new(&id(*n), &fleet).rank(target) == 0).count(), 1);
         }
     }
 

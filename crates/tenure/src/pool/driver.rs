@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::engine::Engine;
 use super::seat::{Order, Work, keep};
@@ -14,12 +14,9 @@ use crate::fleet::{InstanceRecord, Status};
 use crate::keeper::AcquireError;
 use crate::lease::ReleaseReason;
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::{Announcement, Heard, Outcome, Reply, Request};
+use crate::store::{Announcement, Heard, Reply, Request};
 use crate::tenure::{Tenure, TermHandle};
 use crate::time::{LeaseClock, SystemClock};
-
-/// How many claims are on their way at once.
-const CLAIMS: usize = 512;
 
 /// How many targets are looked at in one go. The next follow when these are answered, so that what is urgent is not behind all of them.
 const LOOKS: usize = 500;
@@ -64,20 +61,8 @@ impl Driver {
         let engine = Engine::new(tenure.instance().clone(), &pool, settings.weight, settings.engine());
         let (news, mut incoming) = mpsc::unbounded_channel();
         let mut announcements = tenure.announcements();
-        let claims = Arc::new(Semaphore::new(CLAIMS));
-        let mut desk = Desk {
-            tenure,
-            pool,
-            settings,
-            work,
-            held,
-            live,
-            engine,
-            news,
-            claims,
-            seats: HashMap::new(),
-            tell_at: None,
-        };
+        let mut desk =
+            Desk { tenure, pool, settings, work, held, live, engine, news, seats: HashMap::new(), tell_at: None };
         desk.tell_fleet(Status::Online);
         let scouting = desk.stands_as_scout();
         let mut scout = scouting.as_ref().map(crate::election::Election::watch);
@@ -154,7 +139,6 @@ struct Desk {
     live: watch::Sender<Vec<InstanceId>>,
     engine: Engine,
     news: mpsc::UnboundedSender<News>,
-    claims: Arc<Semaphore>,
     seats: HashMap<Target, Seat>,
     /// When the others are told how many targets are held.
     tell_at: Option<tokio::time::Instant>,
@@ -295,11 +279,9 @@ impl Desk {
 
     fn claim(&mut self, target: Target) {
         let Some(name) = self.name(&target) else { return };
-        let (tenure, news, claims) = (self.tenure.clone(), self.news.clone(), self.claims.clone());
+        let (tenure, news) = (self.tenure.clone(), self.news.clone());
         let (lease, pool) = (self.settings.lease, self.pool.clone());
         tokio::spawn(async move {
-            // Never closed.
-            let Ok(_turn) = claims.acquire().await else { return };
             // Before the claim: whoever reads what we held misses nothing, and an entry too many does no harm.
             tenure.say(index_of(&pool, tenure.instance(), &target, true));
             let claim = tenure.lease_named(name).settings(lease).limit(lease.ttl() / 2);
@@ -394,13 +376,11 @@ fn index_of(pool: &str, instance: &InstanceId, target: &Target, held: bool) -> R
 async fn look_at(tenure: &Tenure, pool: &str, targets: Vec<Target>) -> Input {
     let named = targets.into_iter().filter_map(|target| Some((LeaseName::target(pool, &target).ok()?, target)));
     let (names, targets): (Vec<LeaseName>, Vec<Target>) = named.unzip();
-    let outcomes = tenure.ask_all(names.into_iter().map(|name| Request::Holder { name })).await;
-    let holder = |(target, outcome): (Target, Outcome)| match outcome {
-        Outcome::Answered(Reply::Holder(holder)) => Some((target, holder)),
+    match tenure.ask(Request::Holders { names }).await {
+        Ok(Reply::Holders(holders)) => Input::Holders(targets.into_iter().zip(holders).collect()),
         // The connection is lost, and all is looked at again when there is another.
-        _ => None,
-    };
-    Input::Holders(targets.into_iter().zip(outcomes).filter_map(holder).collect())
+        _ => Input::Holders(Vec::new()),
+    }
 }
 
 /// Asked until it is answered, or there is nobody to ask.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::fleet::{Roll, Status};
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::InstanceId;
-use crate::placement::{self, FULL_WEIGHT, Peer, Presence, TargetScore};
+use crate::placement::{self, FULL_WEIGHT, Peer, Presence, Ranking, TargetScore};
 use crate::store::Member;
 use crate::time::Moment;
 
@@ -25,6 +25,15 @@ const CATCHING_UP: Duration = Duration::from_secs(1);
 /// How many rounds of a scout there are for one in which it looks at everything, whatever the others say.
 const THOROUGH: u32 = 10;
 
+/// How many claims are on their way at once, and how many targets are looked at in one go: what is urgent must not be behind all of them.
+const AT_ONCE: usize = 512;
+
+/// What was seen to be unheld may be claimed for this long. After that somebody else may have it, and a look costs less than a claim.
+const FRESH: Duration = Duration::from_millis(200);
+
+/// For how many graces whoever has no room leaves unheld targets to those who are taking them, at most.
+const PATIENCE: u32 = 10;
+
 /// Just after a lease has run out.
 const AFTER_THE_END: Duration = Duration::from_millis(5);
 
@@ -33,8 +42,8 @@ const AFTER_THE_END: Duration = Duration::from_millis(5);
 enum Fate {
     /// Nobody has looked yet.
     Unseen,
-    /// Nobody holds it.
-    Free { since: Moment },
+    /// Nobody holds it: since when, and when that was last seen.
+    Free { since: Moment, seen: Moment },
     /// A claim is on its way.
     Asked,
     /// It is ours.
@@ -59,6 +68,13 @@ struct Entry {
     heard: bool,
 }
 
+/// Where this instance stands among the others.
+#[derive(Debug)]
+struct Place {
+    share: usize,
+    ranking: Ranking,
+}
+
 /// What one instance does about a pool.
 #[derive(Debug)]
 pub struct Engine {
@@ -68,6 +84,12 @@ pub struct Engine {
     weight: u32,
     targets: BTreeMap<Target, Entry>,
     due: BTreeSet<(Moment, Target)>,
+    /// What is to be asked for as soon as not too much is on its way: what suits nobody better first, and then by when its turn came.
+    line: BTreeSet<(bool, Moment, Target)>,
+    /// Whether some of these are being looked at.
+    looking: bool,
+    /// When somebody was last seen to have taken what nobody held.
+    taken_at: Moment,
     roll: Roll,
     /// Who was there before an outage, with how many targets, and until when it counts.
     ghosts: BTreeMap<InstanceId, (usize, Moment)>,
@@ -79,8 +101,8 @@ pub struct Engine {
     scouts: bool,
     mine: usize,
     asked: usize,
-    /// What this instance should hold, until something changes.
-    share: Option<usize>,
+    /// What this instance should hold, and whom a target suits better, until something changes.
+    place: Option<Place>,
     /// Since when it has been quiet, and since when it has not been balanced.
     quiet_since: Moment,
     unsettled_since: Option<Moment>,
@@ -88,6 +110,9 @@ pub struct Engine {
     next_scouting: Moment,
     /// How often was scouted.
     rounds: u32,
+    /// Whether heartbeats are being read, and whether they are to be read once more after that: of two readings nobody knows which is the later.
+    reading: bool,
+    read_again: bool,
     /// Whether a reading of heartbeats was asked for to balance by.
     balancing: bool,
     /// How many of what was given away for balance are still on their way.
@@ -107,6 +132,9 @@ impl Engine {
             weight,
             targets: BTreeMap::new(),
             due: BTreeSet::new(),
+            line: BTreeSet::new(),
+            looking: false,
+            taken_at: Moment::ZERO,
             roll: Roll::default(),
             ghosts: BTreeMap::new(),
             lost_at: None,
@@ -115,12 +143,14 @@ impl Engine {
             scouts: false,
             mine: 0,
             asked: 0,
-            share: None,
+            place: None,
             quiet_since: Moment::ZERO,
             unsettled_since: None,
             next_read: Moment::ZERO,
             next_scouting: Moment::ZERO,
             rounds: 0,
+            reading: false,
+            read_again: false,
             balancing: false,
             giving: 0,
             called: false,
@@ -307,16 +337,17 @@ impl Engine {
                 }
             }
         }
+        let known = self.stuck.len() + self.ghosts.len();
         for id in &call.came {
             self.ghosts.remove(id);
             self.stuck.remove(id);
         }
         // Whoever was left out for a while is offered something again.
-        let known = self.stuck.len() + self.ghosts.len();
         self.stuck.retain(|_, until| *until > now);
         self.ghosts.retain(|_, (_, until)| *until > now);
         if self.stuck.len() + self.ghosts.len() < known {
-            self.share = None;
+            self.place = None;
+            self.wait_for_our_turns(now);
         }
         self.next_read = now + self.settings.read_every;
         if let Some(doubt) = self.roll.next_doubt() {
@@ -324,7 +355,7 @@ impl Engine {
             self.next_read = self.next_read.min(doubt).max(now + self.settings.read_every / 4);
         }
         if !call.is_quiet() {
-            self.share = None;
+            self.place = None;
             if !call.came.is_empty() || !call.went.is_empty() {
                 self.disturbed(now);
             }
@@ -332,9 +363,11 @@ impl Engine {
         if first {
             self.wait_for_our_turns(now);
         }
+        let begun_before = self.has_read(now);
         if self.draining {
             self.give_all_away(now);
-        } else if std::mem::take(&mut self.balancing) {
+        } else if self.balancing && !begun_before {
+            self.balancing = false;
             self.balance(now);
         } else if self.mine > self.share(now) {
             self.unsettled_since.get_or_insert(now);
@@ -343,6 +376,7 @@ impl Engine {
 
     /// Nothing is decided by what was read before.
     fn unread(&mut self, now: Moment) {
+        self.has_read(now);
         if std::mem::take(&mut self.balancing) {
             self.quiet_since = now;
             self.unsettled_since = Some(now);
@@ -358,19 +392,29 @@ impl Engine {
     // Who holds what.
 
     fn holders_are(&mut self, now: Moment, holders: Vec<(Target, Option<InstanceId>)>) {
+        self.looking = false;
         for (target, holder) in holders {
             if self.is_outdated(&target) {
                 continue;
             }
             match holder {
                 None => {
-                    let knew = matches!(self.fate(&target), Some(Fate::Theirs { .. }));
-                    self.is_free(now, &target);
-                    if self.scouts && knew && self.forgives(now).is_none() {
+                    // The others take it for held. What the dead held they look at themselves.
+                    let believed = match self.fate(&target) {
+                        Some(Fate::Theirs { holder }) => self.roll.is_alive(holder),
+                        _ => false,
+                    };
+                    self.turns_out_free(now, &target);
+                    if self.scouts && believed && self.forgives(now).is_none() {
                         self.actions.push(Action::Proclaim(target));
                     }
                 }
-                Some(holder) => self.is_theirs(&target, holder),
+                Some(holder) => {
+                    if holder != self.me && matches!(self.fate(&target), Some(Fate::Free { .. })) {
+                        self.taken_at = now;
+                    }
+                    self.is_theirs(&target, holder);
+                }
             }
         }
     }
@@ -379,22 +423,8 @@ impl Engine {
         if self.is_outdated(target) {
             return;
         }
-        let offered = match self.targets.get(target).map(|entry| (&entry.fate, &entry.last)) {
-            // What we gave away, looked at after the window: whoever does not have it did not want it.
-            Some((Fate::Theirs { holder }, Some(last))) if *last == self.me => Some(holder.clone()),
-            _ => None,
-        };
         match held {
-            None => {
-                self.is_free(now, target);
-                // Unless we were all away: then nobody could.
-                let away = self.forgives(now).is_some();
-                if let Some(receiver) = offered.filter(|receiver| *receiver != self.me && !away) {
-                    let until = now + self.settings.settle * SULKING;
-                    self.stuck.insert(receiver, until);
-                    self.share = None;
-                }
-            }
+            None => self.turns_out_free(now, target),
             Some((holder, remaining)) => {
                 // Of what is ours and yet refused, the term of an earlier life ends by itself.
                 let counts = self.roll.is_alive(&holder) && holder != self.me;
@@ -407,6 +437,23 @@ impl Engine {
                     self.arm(target, remaining.map(|left| now + left + AFTER_THE_END));
                 }
             }
+        }
+    }
+
+    /// Nobody holds it, says the store.
+    fn turns_out_free(&mut self, now: Moment, target: &Target) {
+        let offered = match self.targets.get(target).map(|entry| (&entry.fate, &entry.last)) {
+            // What we gave away, looked at after the window: whoever does not have it did not want it.
+            Some((Fate::Theirs { holder }, Some(last))) if *last == self.me => Some(holder.clone()),
+            _ => None,
+        };
+        self.is_free(now, target);
+        // Unless we were all away: then nobody could.
+        let away = self.forgives(now).is_some();
+        if let Some(receiver) = offered.filter(|receiver| *receiver != self.me && !away) {
+            let until = now + self.settings.settle * SULKING;
+            self.stuck.insert(receiver, until);
+            self.place = None;
         }
     }
 
@@ -455,7 +502,12 @@ impl Engine {
         let Some(entry) = self.targets.get_mut(target) else { return };
         match &entry.fate {
             Fate::Mine | Fate::Leaving { .. } | Fate::Asked => {}
-            Fate::Theirs { holder: before } if *before == holder => {}
+            // Whoever is not there may let it end at any time, and nobody says when.
+            Fate::Theirs { holder: before } if *before == holder => {
+                if !known && entry.due.is_none() {
+                    self.inspect(target.clone());
+                }
+            }
             // It is kept for us, and we have not heard of it; or an earlier life of this process held it.
             _ if holder == self.me && !self.draining => self.claim(target),
             _ => {
@@ -471,11 +523,16 @@ impl Engine {
     fn is_free(&mut self, now: Moment, target: &Target) {
         let Some(entry) = self.targets.get_mut(target) else { return };
         match &entry.fate {
-            Fate::Mine | Fate::Leaving { .. } | Fate::Asked | Fate::Free { .. } => return,
+            Fate::Mine | Fate::Leaving { .. } | Fate::Asked => return,
+            Fate::Free { since, .. } => {
+                entry.fate = Fate::Free { since: *since, seen: now };
+                self.wait_for_our_turn(now, target);
+                return;
+            }
             Fate::Theirs { holder } => entry.last = Some(holder.clone()),
             Fate::Unseen => {}
         }
-        entry.fate = Fate::Free { since: now };
+        entry.fate = Fate::Free { since: now, seen: now };
         self.disturbed(now);
         self.wait_for_our_turn(now, target);
     }
@@ -489,9 +546,10 @@ impl Engine {
     fn released(&mut self, now: Moment, target: &Target) {
         if matches!(self.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
             self.is_free(now, target);
-            // Let go of on purpose: nobody is waited for.
+            // Let go of on purpose: nobody is waited for, and whatever it was before, it is free as of now.
             if let Some(entry) = self.targets.get_mut(target) {
                 entry.last = None;
+                entry.fate = Fate::Free { since: now, seen: now };
             }
             self.wait_for_our_turn(now, target);
         }
@@ -510,11 +568,16 @@ impl Engine {
 
     fn gap(&mut self, now: Moment) {
         self.next_read = now;
-        let others = self
-            .targets
-            .iter()
-            .filter(|(_, entry)| !matches!(entry.fate, Fate::Mine | Fate::Leaving { .. } | Fate::Asked));
-        let others: Vec<Target> = others.map(|(target, _)| target.clone()).collect();
+        let mut others = Vec::new();
+        for (target, entry) in &mut self.targets {
+            match entry.fate {
+                Fate::Mine | Fate::Leaving { .. } | Fate::Asked => continue,
+                // Nobody knows for how long.
+                Fate::Free { .. } => entry.fate = Fate::Unseen,
+                Fate::Theirs { .. } | Fate::Unseen => {}
+            }
+            others.push(target.clone());
+        }
         if !others.is_empty() {
             self.look_at(others);
         }
@@ -540,8 +603,8 @@ impl Engine {
             return None;
         }
         let has_room = self.has_room(now);
-        let Entry { score, fate: Fate::Free { since }, last, .. } = self.targets.get(target)? else { return None };
-        let longest = self.settings.longest_grace;
+        let Entry { score, fate: Fate::Free { since, .. }, last, .. } = self.targets.get(target)? else { return None };
+        let (longest, score) = (self.settings.longest_grace, *score);
         Some(match last {
             Some(last) if *last == self.me => *since,
             // Whoever held it has not had the time to ask for it again.
@@ -549,7 +612,14 @@ impl Engine {
             // It is back, and has as much to ask for as we have.
             Some(last) if self.roll.is_alive(last) && self.forgives(now).is_some() => *since + longest.max(CATCHING_UP),
             Some(last) if self.roll.is_alive(last) => *since + longest,
-            _ => *since + placement::grace(placement::rank(&self.me, &self.peers(now), *score), has_room, longest),
+            // We were away, and nobody knows who held it: whoever did asks for it when it is back.
+            None if self.forgives(now).is_some() => {
+                let ghosts = self.ghosts.values().map(|(_, until)| *until).filter(|until| *until > now);
+                ghosts.max().unwrap_or(*since + longest.max(CATCHING_UP))
+            }
+            _ if has_room => *since + placement::grace(self.place(now).ranking.rank(score), true, longest),
+            // Those who have room come first, as long as they come.
+            _ => (*since).max(self.taken_at).min(*since + longest * PATIENCE) + placement::grace(0, false, longest),
         })
     }
 
@@ -591,6 +661,7 @@ impl Engine {
                 // By ourselves: then asking again is of no use before it has ended.
                 entry.fate = if by == self.me { Fate::Theirs { holder: by.clone() } } else { Fate::Unseen };
             }
+            self.taken_at = now;
             self.reported(now, target, Some((by, remaining)));
         }
     }
@@ -600,7 +671,7 @@ impl Engine {
             && entry.fate == Fate::Asked
         {
             self.asked -= 1;
-            entry.fate = Fate::Free { since: now + again_in };
+            entry.fate = Fate::Free { since: now + again_in, seen: now };
             self.wait_for_our_turn(now, target);
         }
     }
@@ -681,7 +752,7 @@ impl Engine {
 
     fn disturbed(&mut self, now: Moment) {
         self.quiet_since = now;
-        self.share = None;
+        self.place = None;
         if self.mine > 0 {
             self.unsettled_since.get_or_insert(now);
         }
@@ -696,8 +767,27 @@ impl Engine {
     fn read_to_balance(&mut self, now: Moment) {
         self.unsettled_since = None;
         self.balancing = true;
+        self.read(now);
+    }
+
+    fn read(&mut self, now: Moment) {
         self.next_read = now + self.settings.read_every;
-        self.actions.push(Action::ReadMembers);
+        if self.reading {
+            self.read_again = true;
+        } else {
+            self.reading = true;
+            self.actions.push(Action::ReadMembers);
+        }
+    }
+
+    /// A reading is over. Returns whether another was wanted meanwhile, and is begun.
+    fn has_read(&mut self, now: Moment) -> bool {
+        self.reading = false;
+        let again = std::mem::take(&mut self.read_again);
+        if again {
+            self.read(now);
+        }
+        again
     }
 
     /// Gives away what is held beyond the share, a little at a time.
@@ -751,15 +841,21 @@ impl Engine {
     }
 
     fn share(&mut self, now: Moment) -> usize {
-        if let Some(share) = self.share {
-            return share;
-        }
-        let peers = self.peers(now);
-        let shares = placement::shares(&peers, self.unheld(&peers));
-        // This instance stands last among its peers.
-        let share = shares.last().copied().unwrap_or(0);
-        self.share = Some(share);
-        share
+        self.place(now).share
+    }
+
+    fn place(&mut self, now: Moment) -> &Place {
+        let place = match self.place.take() {
+            Some(place) => place,
+            None => {
+                let peers = self.peers(now);
+                let shares = placement::shares(&peers, self.unheld(&peers));
+                // This instance stands last among its peers.
+                let share = shares.last().copied().unwrap_or(0);
+                Place { share, ranking: Ranking::new(&self.me, &peers) }
+            }
+        };
+        self.place.insert(place)
     }
 
     fn has_room(&mut self, now: Moment) -> bool {
@@ -771,36 +867,35 @@ impl Engine {
             return;
         }
         self.draining = draining;
-        self.share = None;
+        self.place = None;
         self.wait_for_our_turns(now);
         if draining {
             // Who is there now decides who gets what.
-            self.actions.push(Action::ReadMembers);
-            self.next_read = now + self.settings.read_every;
+            self.read(now);
         }
     }
 
     // Time.
 
     fn look_at_clock(&mut self, now: Moment) {
+        let mut ended = Vec::new();
         while let Some((at, target)) = self.due.first().cloned() {
             if at > now {
                 break;
             }
             self.arm(&target, None);
-            match self.fate(&target).cloned() {
-                // Looked at again: there may be no room left, or somebody to be waited for.
-                Some(Fate::Free { .. }) => match self.our_turn(now, &target) {
-                    Some(at) if at <= now => self.claim(&target),
-                    later => self.arm(&target, later),
-                },
-                Some(Fate::Theirs { .. }) => self.inspect(target),
+            match self.fate(&target) {
+                Some(Fate::Free { since, .. }) => drop(self.line.insert((at > *since, at, target))),
+                Some(Fate::Theirs { .. }) => ended.push(target),
                 _ => {}
             }
         }
+        if !ended.is_empty() {
+            self.look_at(ended);
+        }
+        self.take_turns(now);
         if now >= self.next_read {
-            self.next_read = now + self.settings.read_every;
-            self.actions.push(Action::ReadMembers);
+            self.read(now);
         }
         if let Some(since) = self.unsettled_since
             && !self.balancing
@@ -821,6 +916,34 @@ impl Engine {
             if !others.is_empty() {
                 self.look_at(others);
             }
+        }
+    }
+
+    /// Asks for what is in line, as long as not too much is on its way.
+    fn take_turns(&mut self, now: Moment) {
+        let mut doubtful = Vec::new();
+        while self.asked + doubtful.len() < AT_ONCE {
+            let Some((waited, at, target)) = self.line.pop_first() else { break };
+            let Some(Fate::Free { seen, .. }) = self.fate(&target) else { continue };
+            let fresh = now.since(*seen) <= FRESH;
+            // Worked out again: there may be no room left, or somebody to be waited for.
+            match self.our_turn(now, &target) {
+                Some(turn) if turn <= now && fresh => self.claim(&target),
+                Some(turn) if turn <= now && self.looking => {
+                    self.line.insert((waited, at, target));
+                    break;
+                }
+                Some(turn) if turn <= now => doubtful.push(target),
+                later => self.arm(&target, later),
+            }
+        }
+        if !doubtful.is_empty() {
+            self.looking = true;
+            for target in &doubtful {
+                // Should there be no answer.
+                self.arm(target, Some(now + self.settings.read_every));
+            }
+            self.look_at(doubtful);
         }
     }
 

@@ -48,8 +48,8 @@ pub enum Reply {
     },
     /// What is known about a lease.
     Lease(LeaseReport),
-    /// Who has a lease.
-    Holder(Option<InstanceId>),
+    /// Who has each lease, in the order in which they were asked for.
+    Holders(Vec<Option<InstanceId>>),
     /// What stands in a record.
     Record(Option<Published>),
     /// Who is alive.

@@ -135,10 +135,10 @@ pub enum Request {
         /// Which lease.
         name: LeaseName,
     },
-    /// Tell who has a lease, and nothing else: for whoever looks at many.
-    Holder {
-        /// Which lease.
-        name: LeaseName,
+    /// Tell who has each of these leases, and nothing else: for whoever looks at many.
+    Holders {
+        /// Which leases, at least one.
+        names: Vec<LeaseName>,
     },
     /// Write a record beside the lease, unless the term is over.
     Publish {

@@ -199,25 +199,6 @@ impl Tenure {
         }
     }
 
-    /// Asks many things at once.
-    pub(crate) async fn ask_all(&self, requests: impl IntoIterator<Item = Request>) -> Vec<Outcome> {
-        let limit = LeaseSettings::default().attempt_timeout();
-        let asked: Vec<_> = requests
-            .into_iter()
-            .map(|request| {
-                let (reply, answer) = oneshot::channel();
-                self.door.tell(Command::Ask(Question { request, limit, reply }));
-                answer
-            })
-            .collect();
-        let mut outcomes = Vec::with_capacity(asked.len());
-        for answer in asked {
-            let lost = || Outcome::Unknown(StoreError::new(ErrorKind::Unreachable, "the connection was lost"));
-            outcomes.push(answer.await.unwrap_or_else(|_| lost()));
-        }
-        outcomes
-    }
-
     /// Tells the store something, without waiting for an answer.
     pub(crate) fn say(&self, request: Request) {
         let (reply, _) = oneshot::channel();

@@ -81,7 +81,7 @@ impl Run<'_> {
                 both(&|token| Request::Ask { name: lease(number), token, ask: ask.clone() }, self.tokens.resolve(token))
             }
             Wish::Inspect { lease: number } => same(Request::Inspect { name: lease(number) }),
-            Wish::Holder { lease: number } => same(Request::Holder { name: lease(number) }),
+            Wish::Holder { lease: number } => same(Request::Holders { names: vec![lease(number)] }),
             Wish::Publish { term, record, value } => self.about(term, |holding| Request::Publish {
                 holding,
                 record: RECORDS[record].to_owned(),

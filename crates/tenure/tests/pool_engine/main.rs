@@ -196,6 +196,8 @@ fn an_outage_is_not_a_reshuffle() {
         let mut world = World::new(seed, 30);
         (0..5).for_each(|n| world.join(n));
         world.settles(secs(60));
+        // Whatever was on its way has arrived.
+        world.go_on(Duration::from_millis(10));
         let holders = world.holders();
         world.outage(secs(45));
         world.go_on(secs(10));

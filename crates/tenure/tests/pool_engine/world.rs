@@ -315,6 +315,7 @@ impl World {
         if self.instances.get(one).is_some_and(|instance| instance.away_until > now) {
             match action {
                 Action::ReadMembers => self.later(back, one, Input::Unread),
+                Action::LookAt(_) => self.later(back, one, Input::Holders(Vec::new())),
                 Action::Claim(target) => self.later(back, one, Input::Failed { target, again_in: secs(1) }),
                 _ => {}
             }

@@ -224,8 +224,8 @@ impl Ledger {
         })
     }
 
-    pub(super) fn holder(&self, now: ServerTime, name: &LeaseName) -> Reply {
-        Reply::Holder(self.alive(now, name).map(|lease| lease.holder.clone()))
+    pub(super) fn holder(&self, now: ServerTime, name: &LeaseName) -> Option<InstanceId> {
+        self.alive(now, name).map(|lease| lease.holder.clone())
     }
 
     pub(super) fn publish(

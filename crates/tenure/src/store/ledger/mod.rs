@@ -143,7 +143,7 @@ impl Ledger {
             Request::Revoke { name, token } => self.revoke(now, name, *token, announcements),
             Request::Ask { name, token, ask } => self.ask(now, name, *token, ask, announcements),
             Request::Inspect { name } => self.inspect(now, name),
-            Request::Holder { name } => self.holder(now, name),
+            Request::Holders { names } => Reply::Holders(names.iter().map(|name| self.holder(now, name)).collect()),
             Request::Publish { holding, record, value } => self.publish(now, holding, record, value, announcements),
             Request::Read { name, record } => self.read(name, record),
             Request::Announce(announcement) => {

@@ -93,7 +93,9 @@ impl Wire {
                 command.into()
             }
             Request::Inspect { name } => self.about(Script::Inspect, name).into(),
-            Request::Holder { name } => plain("GET").arg(keys.lease(name)).take().into(),
+            Request::Holders { names } => {
+                plain("MGET").arg(names.iter().map(|name| keys.lease(name)).collect::<Vec<_>>()).take().into()
+            }
             Request::Publish { holding, record, value } => {
                 let (lease, term) = (keys.lease(&holding.name), keys.term(&holding.name));
                 let mut command = self.call(Script::Publish, &[&lease, &term, &keys.records(&holding.name)]);
@@ -325,7 +327,7 @@ mod tests {
             Request::Revoke { name: name.clone(), token },
             Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
             Request::Inspect { name: name.clone() },
-            Request::Holder { name: name.clone() },
+            Request::Holders { names: vec![name.clone()] },
             Request::Publish { holding, record: "state".to_owned(), value: Vec::new() },
             Request::Read { name: name.clone(), record: "state".to_owned() },
             Request::Announce(Announcement::Joined { group: Group::FLEET, instance: holder.clone() }),

@@ -70,10 +70,14 @@ pub(super) fn reply(request: &Request, value: Value) -> Option<Reply> {
             Value::Nil => Some(Reply::Record(None)),
             value => published(&bytes(value)?).map(|published| Reply::Record(Some(published))),
         },
-        Request::Holder { .. } => match value {
-            Value::Nil => Some(Reply::Holder(None)),
-            value => Some(Reply::Holder(Some(InstanceId::foreign(&text(value)?)))),
-        },
+        Request::Holders { .. } => {
+            let Value::Array(holders) = value else { return None };
+            let holder = |value| match value {
+                Value::Nil => Some(None),
+                value => Some(Some(InstanceId::foreign(&text(value)?))),
+            };
+            holders.into_iter().map(holder).collect::<Option<_>>().map(Reply::Holders)
+        }
         Request::Announce(_) | Request::Note(_) => Some(Reply::Done),
         Request::IndexAdd { announced: false, .. } | Request::IndexRemove { announced: false, .. } => Some(Reply::Done),
         Request::Notes { .. } => notes(value).map(Reply::Notes),

@@ -68,8 +68,10 @@ impl<'a> Rows<'a> {
             Request::Abandon { name, .. }
             | Request::Revoke { name, .. }
             | Request::Ask { name, .. }
-            | Request::Inspect { name }
-            | Request::Holder { name } => self.on_lease(name, now, generation, request),
+            | Request::Inspect { name } => self.on_lease(name, now, generation, request),
+            Request::Holders { names } => {
+                names.iter().map(|name| self.holder(now, name)).collect::<Result<_>>().map(Reply::Holders)
+            }
             Request::Read { name, record } => self.read(name, record),
             Request::Announce(_) => Ok(self.decide(now, generation, request)),
             Request::Beat { group, instance, .. } | Request::Leave { group, instance } => {
@@ -116,6 +118,15 @@ impl<'a> Rows<'a> {
 
     fn decide(&mut self, now: ServerTime, generation: Generation, request: &Request) -> Reply {
         self.ledger.apply(now, generation, request, &mut self.announcements)
+    }
+
+    fn holder(&self, now: ServerTime, name: &LeaseName) -> Result<Option<InstanceId>> {
+        let mut alive = self.tx.prepare_cached(
+            "SELECT holder FROM leases WHERE namespace = ?1 AND key = ?2 AND (expires IS NULL OR expires > ?3)",
+        )?;
+        let holder: Option<Option<String>> =
+            alive.query_row(params![self.namespace, name.key(), from_time(now)], |row| row.get(0)).optional()?;
+        Ok(holder.flatten().map(|holder| InstanceId::foreign(&holder)))
     }
 
     fn on_lease(

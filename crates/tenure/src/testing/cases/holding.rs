@@ -1,5 +1,6 @@
 //! Holding a lease: renewals, releases and publications, which only the current term may make.
 
+use crate::InstanceId;
 use crate::lease::{Ending, Loss, ReleaseReason};
 use crate::store::{Ended, Refusal, Reply, Request};
 use crate::testing::player::{Term, shown};
@@ -170,16 +171,21 @@ pub(super) async fn a_publication_outlives_its_term(trial: &Trial<'_>) {
 
 pub(super) async fn who_has_a_lease_is_told_in_a_word(trial: &Trial<'_>) {
     let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let ask = || bob.send(Request::Holder { name: job() });
-    assert_eq!(ask().await, Reply::Holder(None), "nobody yet");
+    let other = lease("other");
+    let kept = alice.wins(&other, LONG).await;
+    let ask = || bob.send(Request::Holders { names: vec![job(), other.clone(), job()] });
+    let answer =
+        |holder: Option<&InstanceId>| Reply::Holders(vec![holder.cloned(), Some(alice.id.clone()), holder.cloned()]);
+    assert_eq!(ask().await, answer(None), "nobody yet");
     let term = alice.wins(&job(), LONG).await;
-    assert_eq!(ask().await, Reply::Holder(Some(alice.id.clone())));
+    assert_eq!(ask().await, answer(Some(&alice.id)));
     alice.send(term.hand_over(&bob.id, LONG)).await;
-    assert_eq!(ask().await, Reply::Holder(Some(bob.id.clone())), "whom it is kept for");
+    assert_eq!(ask().await, answer(Some(&bob.id)), "whom it is kept for");
     let term = bob.wins(&job(), LONG).await;
     bob.send(term.release()).await;
-    assert_eq!(ask().await, Reply::Holder(None), "let go of");
+    assert_eq!(ask().await, answer(None), "let go of");
     alice.wins(&job(), SHORT).await;
     trial.outlast(SHORT).await;
-    assert_eq!(ask().await, Reply::Holder(None), "run out");
+    assert_eq!(ask().await, answer(None), "run out");
+    alice.send(kept.release()).await;
 }
