@@ -48,6 +48,17 @@ fn main() -> ExitCode {
                 Err(error) => failed(&*error),
             };
         }
+        // Whom `pool` kills.
+        ["member", url, targets, millis] => {
+            let member = targets
+                .parse()
+                .map_err(Into::into)
+                .and_then(|targets| pool::be_a_member(url, targets, std::time::Duration::from_millis(millis.parse()?)));
+            return match member {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => failed(&*error),
+            };
+        }
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

@@ -69,7 +69,7 @@ pub fn commands_sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
     let stats = server.command(&["INFO", "commandstats"]);
     let mut total = 0;
     for line in stats.as_text().lines() {
-        for name in ["evalsha", "xadd", "ping", "subscribe", "script|load", "sadd", "srem", "smembers"] {
+        for name in ["evalsha", "xadd", "ping", "subscribe", "script|load", "sadd", "srem", "smembers", "mget"] {
             let calls = line.strip_prefix("cmdstat_").and_then(|rest| rest.strip_prefix(name)?.strip_prefix(":calls="));
             if let Some(rest) = calls {
                 total += rest.split(',').next().ok_or("no count")?.parse::<u64>()?;

@@ -1,6 +1,7 @@
 //! How long a fleet takes to share out its targets, and what that costs the server.
 
 use std::error::Error;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tenure::placement::{Peer, Presence, TargetScore, shares, surrender};
@@ -8,7 +9,8 @@ use tenure::pool::Pool;
 use tenure::{InstanceId, Tenure};
 use tenure_testbed::RedisServer;
 
-use crate::measure::{commands_sent as sent, millis, quantile};
+use crate::measure::{self, commands_sent, millis, quantile};
+use crate::raw_redis::RawRedis;
 use crate::table::{Bar, Row, Table};
 
 /// Instances, targets and the ttl of a fleet, and how long it is watched once it has settled.
@@ -77,8 +79,8 @@ fn placement(table: &mut Table) -> Result<(), Box<dyn Error>> {
 }
 
 /// One instance, which does nothing with its targets.
-async fn member(server: &RedisServer, n: usize, size: &Size) -> Result<(Tenure, Pool), Box<dyn Error>> {
-    let tenure = Tenure::builder(&server.url()).name(&format!("api-{n}"))?.bootstrap().connect().await?;
+async fn member(url: &str, n: usize, size: &Size) -> Result<(Tenure, Pool), Box<dyn Error>> {
+    let tenure = Tenure::builder(url).name(&format!("api-{n}"))?.bootstrap().connect().await?;
     let targets = (0..size.targets).map(|n| format!("endpoint-{n}"));
     let pool = tenure.pool("poll").targets(targets).ttl(size.ttl);
     let pool = pool.run(|_, lease| async move { while lease.wait(Duration::from_secs(60)).await {} }).start()?;
@@ -87,20 +89,21 @@ async fn member(server: &RedisServer, n: usize, size: &Size) -> Result<(Tenure, 
 
 async fn fleet(size: &Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
     let title = format!("{} targets on {} instances", size.targets, size.instances);
-    let raw = raw_claims(size)?;
+    let raw = raw_fleet(size).await?;
     let server = RedisServer::start();
+    let (memory, resident) = (memory_of(&server)?, measure::resident()?);
     let mut members = Vec::new();
     let begun = Instant::now();
     for n in 0..size.instances {
-        members.push(member(&server, n, size).await?);
+        members.push(member(&server.url(), n, size).await?);
     }
     until(&members, |held| held.iter().sum::<usize>() >= size.targets).await?;
-    add(table, &format!("{title}: all are held"), begun.elapsed(), Some(raw));
+    add(table, &format!("{title}: all are held"), begun.elapsed(), Some(raw.claims));
     until(&members, |held| is_balanced(held, size.targets)).await?;
-    add(table, &format!("{title}: and balanced"), begun.elapsed(), Some(raw));
+    add(table, &format!("{title}: and balanced"), begun.elapsed(), Some(raw.claims));
 
     let begun = Instant::now();
-    members.push(member(&server, size.instances, size).await?);
+    members.push(member(&server.url(), size.instances, size).await?);
     until(&members, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: balanced after one joins"), begun.elapsed(), None);
 
@@ -111,24 +114,38 @@ async fn fleet(size: &Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
     until(&members, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: balanced after it stops"), begun.elapsed(), None);
 
+    // A process of its own, which can be killed.
+    let mut victim = Command::new(std::env::current_exe()?)
+        .args(["member", &server.url(), &size.targets.to_string(), &size.ttl.as_millis().to_string()])
+        .spawn()?;
+    let rest = size.targets - size.targets / (size.instances + 1);
+    until(&members, |held| held.iter().sum::<usize>() <= rest + 1).await?;
+    tokio::time::sleep(size.ttl / 3).await;
+    victim.kill()?;
+    victim.wait()?;
+    let begun = Instant::now();
+    until(&members, |held| is_balanced(held, size.targets)).await?;
+    add(table, &format!("{title}: balanced after one is killed"), begun.elapsed(), Some(size.ttl));
+
     // What is written down about all those terms is written first.
     tokio::time::sleep(size.ttl).await;
-    let (before, cpu) = (sent(&server)?, server_cpu(&server)?);
+    let (before, cpu) = (commands_sent(&server)?, server_cpu(&server)?);
     tokio::time::sleep(size.watched_for).await;
     let seconds = size.watched_for.as_secs_f64();
-    let value = (sent(&server)? - before) as f64 / seconds;
+    let value = (commands_sent(&server)? - before) as f64 / seconds;
     // One renewal of each lease in each interval.
-    let raw = Some(size.targets as f64 / (size.ttl.as_secs_f64() / 3.0));
-    let name = format!("{title}: commands of clients, settled");
-    table.add(Row { name, value, raw, unit: "per second", bar: Bar::RatioAtMost(1.2) });
+    let interval = size.ttl.as_secs_f64() / 3.0;
+    let (name, bar) = (format!("{title}: commands of clients, settled"), Bar::RatioAtMost(1.2));
+    table.add(Row { name, value, raw: Some(size.targets as f64 / interval), unit: "per second", bar });
     let value = (server_cpu(&server)? - cpu) / seconds * 100.0;
-    table.add(Row {
-        name: format!("{title}: CPU of the server, settled"),
-        value,
-        raw: None,
-        unit: "%",
-        bar: Bar::None,
-    });
+    let name = format!("{title}: processor of the server, settled");
+    table.add(Row { name, value, raw: Some(raw.renewals / interval * 100.0), unit: "%", bar });
+    let value = (memory_of(&server)? - memory) / size.targets as f64;
+    let name = format!("{title}: memory of the server for each target");
+    table.add(Row { name, value, raw: Some(raw.memory), unit: "bytes", bar: Bar::None });
+    let value = (measure::resident()? - resident) / (size.targets * size.instances) as f64;
+    let name = format!("{title}: memory of each instance for each target, whoever holds it");
+    table.add(Row { name, value, raw: None, unit: "bytes", bar: Bar::None });
     Ok(())
 }
 
@@ -167,11 +184,20 @@ async fn until(members: &[(Tenure, Pool)], is_so: impl Fn(&[usize]) -> bool) -> 
     }
 }
 
-/// How long one client takes that claims every target in pipelines of a thousand.
-fn raw_claims(size: &Size) -> Result<Duration, Box<dyn Error>> {
+/// What the store alone takes for as many leases.
+struct RawFleet {
+    /// How long one client takes that claims every target in pipelines.
+    claims: Duration,
+    /// How many seconds of processor time one renewal of each costs the server, by the same script in pipelines over one interval.
+    renewals: f64,
+    /// How many bytes a key with its holder takes.
+    memory: f64,
+}
+
+async fn raw_fleet(size: &Size) -> Result<RawFleet, Box<dyn Error>> {
     let server = RedisServer::start();
-    let client = redis::Client::open(server.url())?;
-    let mut connection = client.get_connection()?;
+    let memory = memory_of(&server)?;
+    let mut connection = redis::Client::open(server.url())?.get_connection()?;
     let begun = Instant::now();
     for chunk in 0..size.targets.div_ceil(1_000) {
         let mut pipeline = redis::pipe();
@@ -181,15 +207,50 @@ fn raw_claims(size: &Size) -> Result<Duration, Box<dyn Error>> {
         }
         let _: Vec<redis::Value> = pipeline.query(&mut connection)?;
     }
-    Ok(begun.elapsed())
+    let claims = begun.elapsed();
+    let memory = (memory_of(&server)? - memory) / size.targets as f64;
+
+    let server = RedisServer::start();
+    Tenure::builder(&server.url()).bootstrap().connect().await?.shutdown().await;
+    let mut raw = RawRedis::connect(&server).await?;
+    let mut leases = Vec::with_capacity(size.targets);
+    for n in 0..size.targets {
+        let lease = format!("poll:lease:endpoint-{n}");
+        let token = raw.acquire(&lease, "raw").await?;
+        leases.push((lease, token));
+    }
+    let (cpu, begun) = (server_cpu(&server)?, tokio::time::Instant::now());
+    let chunks = leases.chunks(512);
+    let pause = size.ttl / 3 / u32::try_from(chunks.len())?;
+    for (n, chunk) in (1..).zip(chunks) {
+        raw.renew("raw", chunk).await?;
+        tokio::time::sleep_until(begun + pause * n).await;
+    }
+    Ok(RawFleet { claims, renewals: server_cpu(&server)? - cpu, memory })
 }
 
-/// Seconds of processor time.
+/// A member until it is killed.
+pub fn be_a_member(url: &str, targets: usize, ttl: Duration) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let size = Size { instances: 1, targets, ttl, watched_for: ttl };
+        let _member = member(url, usize::MAX, &size).await?;
+        std::future::pending().await
+    })
+}
+
+/// Bytes that a server has in use.
+fn memory_of(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
+    info(server, "memory", "used_memory:")
+}
+
+/// Seconds of processor time that a server has used.
 fn server_cpu(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
-    let info = server.command(&["INFO", "cpu"]);
-    let field = |name: &str| {
-        let line = info.as_text().lines().find_map(|line| line.strip_prefix(name)).ok_or("no such field")?;
-        Ok::<f64, Box<dyn Error>>(line.trim().parse()?)
-    };
-    Ok(field("used_cpu_user:")? + field("used_cpu_sys:")?)
+    Ok(info(server, "cpu", "used_cpu_user:")? + info(server, "cpu", "used_cpu_sys:")?)
+}
+
+fn info(server: &RedisServer, section: &str, field: &str) -> Result<f64, Box<dyn Error>> {
+    let info = server.command(&["INFO", section]);
+    let line = info.as_text().lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;
+    Ok(line.trim().parse()?)
 }

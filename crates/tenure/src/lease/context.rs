@@ -1,5 +1,6 @@
 //! What every phase of a lease may use: who we are, the settings, chance, and the list of actions being made.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,9 @@ use crate::name::{InstanceId, LeaseName};
 use crate::store::{Claim, Holding, Request};
 use crate::time::Moment;
 use crate::token::{Nonce, Token};
+
+/// What is due within this part of the interval is renewed together.
+const TOGETHER: u32 = 40;
 
 #[derive(Debug)]
 pub(super) struct Context {
@@ -89,6 +93,19 @@ impl Context {
     /// A span made up to a tenth shorter, so that many leases do not move in step.
     pub(super) fn shortened(&mut self, span: Duration) -> Duration {
         span.mul_f64(1.0 - 0.1 * self.rng.f64())
+    }
+
+    /// When to renew what was last renewed then: not in step with every other lease, and yet together with those of this instance that are due
+    /// at about the same time, so that they travel together.
+    pub(super) fn renewal_after(&mut self, sent: Moment) -> Moment {
+        let interval = self.settings.renew_every();
+        let due = sent + self.shortened(interval);
+        let grain = u64::try_from((interval / TOGETHER).as_nanos()).unwrap_or(u64::MAX).max(1);
+        let mut hasher = DefaultHasher::new();
+        self.instance.hash(&mut hasher);
+        // Every instance has moments of its own.
+        let late = due.as_nanos().wrapping_sub(hasher.finish() % grain) % grain;
+        Moment::from_nanos(due.as_nanos().saturating_sub(late))
     }
 
     /// How long to wait before trying again after so many failures in a row.

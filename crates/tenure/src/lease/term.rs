@@ -69,13 +69,12 @@ impl Term {
         let now = clocks.moment;
         ctx.actions.push(Action::Deadline(deadline));
         ctx.spent = Some(token);
-        let interval = ctx.settings.renew_every();
         Self {
             token,
             deadline,
             acquired_at: now,
             renewed_at: now,
-            next_renewal: reading.sent + ctx.shortened(interval),
+            next_renewal: ctx.renewal_after(reading.sent),
             reading,
             renewing: None,
             failures: 0,
@@ -279,7 +278,7 @@ impl Term {
         self.progress_reported = sent;
         self.failures = 0;
         // What was heard meanwhile the store may not have known when it answered.
-        self.next_renewal = if self.heard_since { now } else { sent + ctx.shortened(settings.renew_every()) };
+        self.next_renewal = if self.heard_since { now } else { ctx.renewal_after(sent) };
         ctx.actions.push(Action::Deadline(self.deadline));
         ctx.tell(Some(self.token), Happening::Renewed { ttl: settings.ttl() });
         if self.trust == Trust::Uncertain {

@@ -34,6 +34,10 @@ const FRESH: Duration = Duration::from_millis(200);
 /// For how many graces whoever has no room leaves unheld targets to those who are taking them, at most.
 const PATIENCE: u32 = 10;
 
+/// What one heartbeat in one reading may cost, with everything around it, and how long one waits for that at most.
+const EACH_READS_EACH: Duration = Duration::from_micros(50);
+const LONGEST_BREATH: Duration = Duration::from_secs(1);
+
 /// Just after a lease has run out.
 const AFTER_THE_END: Duration = Duration::from_millis(5);
 
@@ -107,6 +111,8 @@ pub struct Engine {
     quiet_since: Moment,
     unsettled_since: Option<Moment>,
     next_read: Moment,
+    /// When heartbeats were last asked for.
+    read_at: Moment,
     next_scouting: Moment,
     /// How often was scouted.
     rounds: u32,
@@ -147,6 +153,7 @@ impl Engine {
             quiet_since: Moment::ZERO,
             unsettled_since: None,
             next_read: Moment::ZERO,
+            read_at: Moment::ZERO,
             next_scouting: Moment::ZERO,
             rounds: 0,
             reading: false,
@@ -176,7 +183,7 @@ impl Engine {
                 self.hears_of(&target);
                 self.handed_over(now, &target, to);
             }
-            Input::FleetChanged => self.next_read = self.next_read.min(now),
+            Input::FleetChanged => self.next_read = self.next_read.min(now.max(self.read_at + self.breath())),
             Input::Gap => self.gap(now),
             Input::Granted(target) => self.granted(now, &target),
             Input::Refused { target, by, remaining } => self.refused(now, &target, by, remaining),
@@ -771,6 +778,7 @@ impl Engine {
     }
 
     fn read(&mut self, now: Moment) {
+        self.read_at = now;
         self.next_read = now + self.settings.read_every;
         if self.reading {
             self.read_again = true;
@@ -778,6 +786,12 @@ impl Engine {
             self.reading = true;
             self.actions.push(Action::ReadMembers);
         }
+    }
+
+    /// How long after a reading the next may follow, whatever is announced: when everybody comes at once, everybody reads of everybody.
+    fn breath(&self) -> Duration {
+        let others = u32::try_from(self.roll.alive().count()).unwrap_or(u32::MAX).min(1_000);
+        (EACH_READS_EACH * others * others).min(LONGEST_BREATH)
     }
 
     /// A reading is over. Returns whether another was wanted meanwhile, and is begun.
