@@ -27,6 +27,8 @@ impl Routine {
                 command("sqlite alone", "cargo test -p tenure --no-default-features --features keeper,sqlite --lib"),
                 Stage::check("small tree", small_tree::check).repeat_with(&small_tree::command()),
                 command("simulator", "cargo run --release -p tenure-sim -- --seeds 5000"),
+                command("small fleets", "cargo run --release -p tenure-sim -- --fleets small --seeds 1000"),
+                command("large fleets", "cargo run --release -p tenure-sim -- --fleets large --seeds 50"),
                 command("example one_lease", "cargo run -p tenure --example one_lease"),
             ],
         }
@@ -42,6 +44,7 @@ impl Routine {
                 command("library tests", "cargo test -p tenure --all-features --lib --test lease --test memory_faults"),
                 command("conformance", "cargo test -p tenure --all-features --test conformance memory"),
                 command("simulator", "cargo run --release -p tenure-sim -- --seeds 200"),
+                command("small fleets", "cargo run --release -p tenure-sim -- --fleets small --seeds 50"),
             ],
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::flaw::SimFlaw;
 use crate::promise::Measurements;
-use crate::world::{Violation, World};
+use crate::world::{Outcome, Violation, World};
 
 /// What came of many worlds.
 #[derive(Debug, Default)]
@@ -28,6 +28,11 @@ pub struct Summary {
 
 /// Runs the worlds of these seeds and stops at the first failure.
 pub fn run(first: u64, count: u64, flaw: Option<SimFlaw>, jobs: usize) -> Summary {
+    run_each(first, count, jobs, |seed| World::run(seed, flaw, false))
+}
+
+/// The same with worlds of any kind.
+pub fn run_each(first: u64, count: u64, jobs: usize, world: impl Fn(u64) -> Outcome + Sync) -> Summary {
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let summary = Mutex::new(Summary::default());
@@ -41,7 +46,7 @@ pub fn run(first: u64, count: u64, flaw: Option<SimFlaw>, jobs: usize) -> Summar
                         break;
                     }
                     let seed = first.wrapping_add(offset);
-                    let outcome = World::run(seed, flaw, false);
+                    let outcome = world(seed);
                     own.worlds += 1;
                     own.simulated += outcome.simulated;
                     for (what, count) in outcome.counts {

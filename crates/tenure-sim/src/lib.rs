@@ -12,6 +12,7 @@ pub mod clock;
 pub mod directory;
 pub mod faults;
 pub mod flaw;
+pub mod fleet;
 pub mod invariants;
 pub mod observation;
 pub mod process;

@@ -4,13 +4,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use tenure_sim::campaign;
+use tenure_sim::fleet::storm::{self, Size};
 use tenure_sim::world::World;
 
 const USAGE: &str = "\
 Runs Tenure's decisions in simulated worlds, one per seed.
 
-Usage: tenure-sim [--seeds N] [--seed S] [--trace] [--jobs N]
+Usage: tenure-sim [--fleets small|large] [--seeds N] [--seed S] [--trace] [--jobs N]
 
+  --fleets    whole fleets that share out targets, instead of single leases
   --seeds N   how many worlds (default 1000)
   --seed S    the first seed (default 0); alone, run just this one
   --trace     print everything that was seen, one world only
@@ -23,12 +25,21 @@ struct Options {
     count: u64,
     trace: bool,
     jobs: usize,
+    fleets: Option<Size>,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
-    let (mut first, mut count, mut trace) = (None, None, false);
+    let (mut first, mut count, mut trace, mut fleets) = (None, None, false, None);
     let mut jobs = std::thread::available_parallelism().map_or(1, usize::from);
     while let Some(flag) = args.next() {
+        if flag == "--fleets" {
+            fleets = match args.next().as_deref() {
+                Some("small") => Some(Size::Small),
+                Some("large") => Some(Size::Large),
+                _ => return Err("--fleets needs small or large".to_owned()),
+            };
+            continue;
+        }
         let mut number = || {
             let value = args.next().ok_or(format!("{flag} needs a number"))?;
             value.parse::<u64>().map_err(|_| format!("{flag} needs a number, not {value:?}"))
@@ -46,10 +57,13 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
     if count == 0 {
         return Err("no world at all proves nothing: --seeds must be at least 1".to_owned());
     }
+    if trace && fleets.is_some() {
+        return Err("--trace is for single leases".to_owned());
+    }
     if trace && count != 1 {
         return Err("--trace is for one world: add --seed S".to_owned());
     }
-    Ok(Some(Options { first: first.unwrap_or(0), count, trace, jobs }))
+    Ok(Some(Options { first: first.unwrap_or(0), count, trace, jobs, fleets }))
 }
 
 fn main() -> ExitCode {
@@ -66,24 +80,34 @@ fn main() -> ExitCode {
     };
     if options.trace {
         let outcome = World::run(options.first, None, true);
-        return report(options.first, outcome.violation);
+        return report(options.first, &options, outcome.violation);
     }
     let started = Instant::now();
-    let summary = campaign::run(options.first, options.count, None, options.jobs);
+    let summary = match options.fleets {
+        Some(size) => {
+            campaign::run_each(options.first, options.count, options.jobs, |seed| storm::run(seed, size, None))
+        }
+        None => campaign::run(options.first, options.count, None, options.jobs),
+    };
     print!("{summary}");
     println!("took {:.1?}", started.elapsed());
     match summary.failure {
-        Some((seed, violation)) => report(seed, Some(violation)),
-        None => report(options.first, None),
+        Some((seed, violation)) => report(seed, &options, Some(violation)),
+        None => report(options.first, &options, None),
     }
 }
 
-fn report(seed: u64, violation: Option<tenure_sim::world::Violation>) -> ExitCode {
+fn report(seed: u64, options: &Options, violation: Option<tenure_sim::world::Violation>) -> ExitCode {
     match violation {
         Some(violation) => {
             println!("VIOLATED in the world of seed {seed}, at {}s: {}", violation.at, violation.invariant);
             println!("  {}", violation.message);
-            println!("  replay with: cargo xtask sim --seed {seed} --trace");
+            let how = match options.fleets {
+                Some(Size::Small) => "--fleets small",
+                Some(Size::Large) => "--fleets large",
+                None => "--trace",
+            };
+            println!("  replay with: cargo xtask sim --seed {seed} {how}");
             ExitCode::FAILURE
         }
         None => {

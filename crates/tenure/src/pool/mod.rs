@@ -7,6 +7,7 @@
 mod builder;
 #[cfg(feature = "keeper")]
 mod driver;
+mod due;
 mod engine;
 #[cfg(feature = "keeper")]
 mod handle;
@@ -16,6 +17,7 @@ mod signal;
 #[cfg(feature = "keeper")]
 mod ticks;
 
+pub use due::{next_due, phase};
 pub use engine::Engine;
 pub use signal::{Action, EngineSettings, Input, Target};
 

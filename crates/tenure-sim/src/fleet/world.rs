@@ -1,4 +1,5 @@
-//! A fleet of engines around one table of leases, in time that is moved by hand.
+//! A fleet of engines around one table of leases, in time that is moved by hand. What a lease is worth is not what this is about
+//! (the rest of the simulator is): here a lease ends when it should, and its holder knows.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -8,18 +9,25 @@ use tenure::InstanceId;
 use tenure::fleet::{InstanceRecord, Status};
 use tenure::lease::{Ending, Loss, ReleaseReason};
 use tenure::placement::FULL_WEIGHT;
-use tenure::pool::{Action, Engine, EngineSettings, Input, Target};
+use tenure::pool::{Action, Engine, EngineSettings, Input, Target, next_due, phase};
 use tenure::store::Member;
-use tenure::time::Moment;
+use tenure::time::{Moment, ServerTime};
 
+/// How long a lease lasts without renewal.
 pub const TTL: Duration = Duration::from_secs(30);
+/// By how much sooner than the store its holder lets it end.
+const MARGIN: Duration = Duration::from_millis(200);
+/// How often each target is worked on.
+const TICK: Duration = Duration::from_secs(5);
 const BEAT: Duration = Duration::from_secs(10);
 const WINDOW: Duration = Duration::from_secs(3);
 
+/// So many seconds.
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
+/// The numbers of a pool with that ttl.
 pub fn settings() -> EngineSettings {
     EngineSettings {
         longest_grace: secs(1),
@@ -45,6 +53,8 @@ struct Instance {
     retargeted: Moment,
     /// Until then it cannot reach the store.
     away_until: Moment,
+    /// What it does when it can again.
+    put_off: Vec<Action>,
 }
 
 #[derive(Clone)]
@@ -52,16 +62,51 @@ struct Lease {
     holder: InstanceId,
     /// `None` while it is renewed.
     expires: Option<Moment>,
+    /// Counts grants.
+    term: u64,
+}
+
+impl Lease {
+    fn is_renewed_by(&self, one: &InstanceId) -> bool {
+        self.holder == *one && self.expires.is_none()
+    }
+}
+
+/// A slot that is awaited in one term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Tick {
+    due: ServerTime,
+    term: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Wake(InstanceId),
     Deliver(InstanceId, u64),
+    /// It can reach the store again.
+    Return(InstanceId),
+    /// A lease that could not be renewed is to be given up.
+    Doom(InstanceId, Target),
+    /// A target is due.
+    Tick(InstanceId, Target, Tick),
+}
+
+/// Something that whoever drives the engines leaves undone: a checker that has never caught anything proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lapse {
+    /// Nobody looks what the dead held.
+    LookingUp,
+    /// Nobody hands anything over.
+    HandingOver,
+    /// Whoever takes a target does not read when it was last worked on.
+    ReadingMarks,
+    /// Nobody looks whether what it gave away was taken.
+    LookingAfter,
 }
 
 /// The world.
 pub struct World {
+    /// What time it is.
     pub now: Moment,
     instances: BTreeMap<InstanceId, Instance>,
     leases: BTreeMap<Target, Lease>,
@@ -75,16 +120,26 @@ pub struct World {
     /// What has been asked of the store.
     pub reads: usize,
     last_holder: BTreeMap<Target, InstanceId>,
+    /// The last tick of each target.
+    marks: BTreeMap<Target, ServerTime>,
+    /// How many ticks were left out.
+    pub skipped: u64,
+    /// What must never be and was.
+    pub wrong: Option<String>,
     /// Whether announcements are lost.
     pub deaf: bool,
+    /// What is left undone.
+    pub lapse: Option<Lapse>,
     rng: fastrand::Rng,
 }
 
+/// The instance of this number.
 pub fn id(n: usize) -> InstanceId {
-    InstanceId::new(&format!("api-{n}")).unwrap()
+    InstanceId::foreign(&format!("api-{n}"))
 }
 
 impl World {
+    /// An empty fleet.
     pub fn new(seed: u64, targets: usize) -> Self {
         Self {
             now: Moment::ZERO + secs(1_000),
@@ -98,15 +153,21 @@ impl World {
             moves: 0,
             reads: 0,
             last_holder: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            skipped: 0,
+            wrong: None,
             deaf: false,
+            lapse: None,
             rng: fastrand::Rng::with_seed(seed),
         }
     }
 
+    /// One more.
     pub fn join(&mut self, n: usize) {
         self.join_with(n, FULL_WEIGHT, false);
     }
 
+    /// One more, of this weight; one that is wedged never asks for anything.
     pub fn join_with(&mut self, n: usize, weight: u32, wedged: bool) {
         let mut record = InstanceRecord::new(&format!("api-{n}"));
         record.weight = weight;
@@ -114,12 +175,23 @@ impl World {
         let now = self.now;
         let next_beat = now + BEAT;
         let (wakes, away_until, retargeted) = (Moment::END, now, now);
-        let instance = Instance { engine, record, beaten: now, next_beat, wakes, wedged, retargeted, away_until };
+        let instance = Instance {
+            engine,
+            record,
+            beaten: now,
+            next_beat,
+            wakes,
+            wedged,
+            retargeted,
+            away_until,
+            put_off: Vec::new(),
+        };
         self.instances.insert(id(n), instance);
         self.tell_all(&Input::FleetChanged, Some(&id(n)));
         self.give(&id(n), Input::Targets(self.targets.clone()));
     }
 
+    /// Other targets.
     pub fn retarget(&mut self, targets: impl IntoIterator<Item = usize>) {
         self.targets = targets.into_iter().map(|n| Target::from(format!("endpoint-{n}"))).collect();
         // Everybody learns of it at another moment, and of the last one last.
@@ -135,11 +207,13 @@ impl World {
     /// Killed: its leases run out, each at its time.
     pub fn kill(&mut self, n: usize) {
         self.instances.remove(&id(n));
-        for lease in self.leases.values_mut().filter(|lease| lease.holder == id(n)) {
-            lease.expires = Some(self.now + Duration::from_millis(self.rng.u64(20_000..30_000)));
+        let mine = |(_, lease): &(&Target, &Lease)| lease.is_renewed_by(&id(n));
+        for target in self.leases.iter().filter(mine).map(|(target, _)| target.clone()).collect::<Vec<_>>() {
+            self.runs_out(&target);
         }
     }
 
+    /// It says that it leaves.
     pub fn drain(&mut self, n: usize) {
         if let Some(instance) = self.instances.get_mut(&id(n)) {
             instance.record.status = Status::Draining;
@@ -149,11 +223,24 @@ impl World {
         self.give(&id(n), Input::Drain);
     }
 
+    /// It is gone, as it said.
     pub fn leave(&mut self, n: usize) {
-        self.instances.remove(&id(n));
+        // What it could not hand over it lets go of, if it can.
+        let left = self.instances.remove(&id(n));
+        let away = left.is_some_and(|instance| instance.away_until > self.now);
+        let mine = |(_, lease): &(&Target, &Lease)| lease.is_renewed_by(&id(n));
+        for target in self.leases.iter().filter(mine).map(|(target, _)| target.clone()).collect::<Vec<_>>() {
+            if away {
+                self.runs_out(&target);
+            } else {
+                self.leases.remove(&target);
+                self.announce(&Input::Released(target));
+            }
+        }
         self.tell_all(&Input::FleetChanged, None);
     }
 
+    /// It looks at everything for everybody.
     pub fn scout(&mut self, n: usize) {
         self.give(&id(n), Input::Scouts(true));
     }
@@ -177,6 +264,135 @@ impl World {
         }
     }
 
+    /// Nobody of these can reach the store for a while.
+    pub fn cut(&mut self, n: usize, span: Duration) {
+        let (one, now) = (id(n), self.now);
+        let Some(instance) = self.instances.get_mut(&one).filter(|instance| instance.away_until <= now) else { return };
+        instance.away_until = now + span;
+        self.push(now + span, Next::Return(one.clone()));
+        let mine: Vec<Target> = self
+            .leases
+            .iter()
+            .filter(|(_, lease)| lease.is_renewed_by(&one))
+            .map(|(target, _)| target.clone())
+            .collect();
+        for target in mine {
+            let expires = self.runs_out(&target);
+            self.push(expires - MARGIN, Next::Doom(one.clone(), target));
+        }
+    }
+
+    /// Nobody renews it any more: it was last renewed up to an interval ago.
+    fn runs_out(&mut self, target: &Target) -> Moment {
+        let expires = self.now + Duration::from_millis(self.rng.u64(20_000..30_000));
+        if let Some(lease) = self.leases.get_mut(target) {
+            lease.expires = Some(expires);
+        }
+        expires
+    }
+
+    fn returns(&mut self, one: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(one).filter(|instance| instance.away_until <= self.now) else {
+            return;
+        };
+        instance.beaten = self.now;
+        let put_off = std::mem::take(&mut instance.put_off);
+        let engine = &instance.engine;
+        // What has not run out is renewed.
+        for (target, lease) in &mut self.leases {
+            if lease.holder == *one && lease.expires.is_some() && engine.holder(target) == Some(one) {
+                lease.expires = None;
+            }
+        }
+        self.give(one, Input::Gap);
+        put_off.into_iter().for_each(|action| self.act(one, action));
+    }
+
+    fn gives_up(&mut self, one: &InstanceId, target: Target) {
+        let doomed = |lease: &Lease| {
+            lease.holder == *one && lease.expires.is_some_and(|expires| expires.since(self.now) <= MARGIN)
+        };
+        let holds = self.instances.get(one).is_some_and(|instance| instance.engine.holder(&target) == Some(one));
+        if holds && self.leases.get(&target).is_some_and(doomed) {
+            self.give(one, Input::Over { target, ending: Ending::Lost(Loss::Unreachable) });
+        }
+    }
+
+    /// Whether somebody can reach the store, wants targets and takes them.
+    pub fn is_ready(&self, n: usize) -> bool {
+        self.instances.get(&id(n)).is_some_and(|instance| {
+            instance.away_until <= self.now && !instance.wedged && instance.record.status == Status::Online
+        })
+    }
+
+    /// Whatever was wrong with anybody is over.
+    pub fn heal(&mut self) {
+        self.deaf = false;
+        for instance in self.instances.values_mut() {
+            instance.wedged = false;
+        }
+    }
+
+    /// The numbers of those that are there.
+    pub fn members(&self) -> Vec<usize> {
+        let number = |one: &InstanceId| one.as_str().strip_prefix("api-").and_then(|n| n.parse().ok());
+        self.instances.keys().filter_map(number).collect()
+    }
+
+    fn is_held_by(&self, target: &Target, one: &InstanceId) -> bool {
+        self.leases.get(target).is_some_and(|lease| lease.holder == *one && self.lives(lease))
+    }
+
+    fn holds(&mut self, one: &InstanceId, count: usize) {
+        if let Some(instance) = self.instances.get_mut(one) {
+            instance.record.held.insert("poll".to_owned(), count);
+        }
+    }
+
+    fn server_time(&self) -> ServerTime {
+        ServerTime::from_micros(self.now.as_nanos() / 1_000)
+    }
+
+    /// Whoever has taken a target reads when it was last worked on, and works on it when it is due again.
+    fn begins_to_work(&mut self, one: &InstanceId, target: Target) {
+        let now = self.server_time();
+        let last = *self.marks.entry(target.clone()).or_insert(now);
+        // Without a mark it would take the slot that it is in for its own.
+        let last = if self.lapse == Some(Lapse::ReadingMarks) { ServerTime::from_micros(0) } else { last };
+        let term = self.leases.get(&target).map_or(0, |lease| lease.term);
+        self.await_tick(one, target, term, last);
+    }
+
+    fn await_tick(&mut self, one: &InstanceId, target: Target, term: u64, last: ServerTime) {
+        let due = next_due(self.server_time(), last, TICK, phase(&target, TICK));
+        let at = Moment::from_nanos(due.as_micros() * 1_000).max(self.now);
+        self.push(at, Next::Tick(one.clone(), target, Tick { due, term }));
+    }
+
+    fn tick(&mut self, one: &InstanceId, target: &Target, Tick { due, term }: Tick) {
+        if !self.leases.get(target).is_some_and(|lease| lease.is_renewed_by(one) && lease.term == term) {
+            // A tick that cannot be claimed waits. Whoever has the target next begins anew.
+            let away = self.instances.get(one).is_some_and(|instance| instance.away_until > self.now);
+            if away && self.is_held_by(target, one) {
+                self.push(self.now + secs(1), Next::Tick(one.clone(), target.clone(), Tick { due, term }));
+            }
+            return;
+        }
+        let last = self.marks.get(target).copied().unwrap_or(due);
+        if due <= last {
+            self.wrong.get_or_insert(format!("{target} is worked on twice for {due:?}"));
+        }
+        let slot = |time: ServerTime| time.as_micros().saturating_sub(phase(target, TICK)) / (TICK.as_micros() as u64);
+        self.skipped += slot(due).saturating_sub(slot(last) + 1);
+        self.marks.insert(target.clone(), due);
+        self.await_tick(one, target.clone(), term, due);
+    }
+
+    fn push(&mut self, at: Moment, next: Next) {
+        self.count += 1;
+        self.queue.push(Reverse((at, self.count, next)));
+    }
+
     fn held_by(&self, one: &InstanceId) -> Vec<Target> {
         let engine = &self.instances[one].engine;
         self.targets.iter().filter(|target| engine.holder(target) == Some(one)).cloned().collect()
@@ -196,17 +412,20 @@ impl World {
         self.indexes.get(&id(n)).map_or(0, BTreeSet::len)
     }
 
+    /// By how many the one with most and the one with least differ.
     pub fn spread(&self) -> usize {
         let counts = self.counts();
         let counts: Vec<usize> = counts.values().copied().collect();
         counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0)
     }
 
+    /// How many targets nobody holds.
     pub fn dark(&self) -> usize {
         let held = |target: &&Target| self.leases.get(*target).is_some_and(|lease| self.lives(lease));
         self.targets.len() - self.targets.iter().filter(held).count()
     }
 
+    /// Who has what.
     pub fn holders(&self) -> BTreeMap<Target, InstanceId> {
         self.leases.iter().map(|(target, lease)| (target.clone(), lease.holder.clone())).collect()
     }
@@ -215,6 +434,7 @@ impl World {
         lease.expires.is_none_or(|expires| expires > self.now)
     }
 
+    /// Lets time pass.
     pub fn go_on(&mut self, span: Duration) {
         let end = self.now + span;
         loop {
@@ -234,9 +454,17 @@ impl World {
                                 self.give(&one, Input::Tick);
                             }
                         }
+                        Next::Return(one) => self.returns(&one),
+                        Next::Doom(one, target) => self.gives_up(&one, target),
+                        Next::Tick(one, target, tick) => self.tick(&one, &target, tick),
                         Next::Deliver(one, number) => {
                             if let Some(input) = self.inputs.remove(&number) {
+                                let granted = match &input {
+                                    Input::Granted(target) => Some(target.clone()),
+                                    _ => None,
+                                };
                                 self.give(&one, input);
+                                granted.into_iter().for_each(|target| self.begins_to_work(&one, target));
                             }
                         }
                     }
@@ -248,32 +476,36 @@ impl World {
     }
 
     /// How many targets nobody renews.
-    fn unkept(&self) -> usize {
+    pub fn unkept(&self) -> usize {
         let kept = |target: &&Target| self.leases.get(*target).is_some_and(|lease| lease.expires.is_none());
         self.targets.len() - self.targets.iter().filter(kept).count()
     }
 
-    /// Goes on until everything is kept and balanced; returns how long that took.
-    pub fn settles(&mut self, within: Duration) -> Duration {
+    /// Goes on until everything is kept and balanced; returns how long that took, if it came to that.
+    pub fn settles(&mut self, within: Duration) -> Option<Duration> {
         let start = self.now;
         while self.now.since(start) < within {
             self.go_on(Duration::from_millis(100));
             if self.unkept() == 0 && self.spread() <= 1 {
-                return self.now.since(start);
+                return Some(self.now.since(start));
             }
         }
-        panic!("not within {within:?}: {} dark, {:?}", self.dark(), self.counts());
+        None
     }
 
     fn beat(&mut self, one: &InstanceId) {
         if let Some(instance) = self.instances.get_mut(one) {
-            instance.beaten = self.now;
+            if instance.away_until <= self.now {
+                instance.beaten = self.now;
+            }
             instance.next_beat = self.now + BEAT.mul_f64(0.9 + 0.1 * self.rng.f64());
         }
     }
 
     fn tell_all(&mut self, input: &Input, but: Option<&InstanceId>) {
-        let ids: Vec<InstanceId> = self.instances.keys().filter(|one| Some(*one) != but).cloned().collect();
+        let now = self.now;
+        let hears = |(one, instance): &(&InstanceId, &Instance)| Some(*one) != but && instance.away_until <= now;
+        let ids: Vec<InstanceId> = self.instances.iter().filter(hears).map(|(one, _)| one.clone()).collect();
         for one in ids {
             let late = self.latency();
             self.later(self.now + late, &one, input.clone());
@@ -291,9 +523,8 @@ impl World {
     }
 
     fn later(&mut self, at: Moment, one: &InstanceId, input: Input) {
-        self.count += 1;
-        self.inputs.insert(self.count, input);
-        self.queue.push(Reverse((at, self.count, Next::Deliver(one.clone(), self.count))));
+        self.inputs.insert(self.count + 1, input);
+        self.push(at, Next::Deliver(one.clone(), self.count + 1));
     }
 
     fn give(&mut self, one: &InstanceId, input: Input) {
@@ -302,14 +533,21 @@ impl World {
         let actions = instance.engine.step(now, input);
         let wakes = instance.engine.next_wake().map_or(Moment::END, |at| at.max(now + Duration::from_micros(1)));
         instance.wakes = wakes;
-        self.count += 1;
-        self.queue.push(Reverse((wakes, self.count, Next::Wake(one.clone()))));
+        self.push(wakes, Next::Wake(one.clone()));
         for action in actions {
             self.act(one, action);
         }
     }
 
     fn act(&mut self, one: &InstanceId, action: Action) {
+        match (self.lapse, &action) {
+            (Some(Lapse::LookingUp), Action::LookUp(_)) | (Some(Lapse::HandingOver), Action::HandOver { .. }) => return,
+            (Some(Lapse::LookingAfter), Action::LookAt(_)) => {
+                self.later(self.now, one, Input::Holders(Vec::new()));
+                return;
+            }
+            _ => {}
+        }
         let now = self.now;
         let back = now + self.latency();
         if self.instances.get(one).is_some_and(|instance| instance.away_until > now) {
@@ -317,7 +555,17 @@ impl World {
                 Action::ReadMembers => self.later(back, one, Input::Unread),
                 Action::LookAt(_) => self.later(back, one, Input::Holders(Vec::new())),
                 Action::Claim(target) => self.later(back, one, Input::Failed { target, again_in: secs(1) }),
-                _ => {}
+                Action::Holds(count) => self.holds(one, count),
+                Action::Proclaim(_) => {}
+                later @ (Action::Inspect(_)
+                | Action::LookUp(_)
+                | Action::Release { .. }
+                | Action::HandOver { .. }
+                | Action::Forget { .. }) => {
+                    if let Some(instance) = self.instances.get_mut(one) {
+                        instance.put_off.push(later);
+                    }
+                }
             }
             return;
         }
@@ -364,7 +612,8 @@ impl World {
                         self.later(back, one, Input::Refused { target, by: lease.holder, remaining });
                     }
                     _ => {
-                        self.leases.insert(target.clone(), Lease { holder: one.clone(), expires: None });
+                        self.leases
+                            .insert(target.clone(), Lease { holder: one.clone(), expires: None, term: self.count });
                         self.indexes.entry(one.clone()).or_default().insert(target.clone());
                         if self.last_holder.insert(target.clone(), one.clone()).is_some_and(|last| last != *one) {
                             self.moves += 1;
@@ -374,13 +623,19 @@ impl World {
                 }
             }
             Action::Release { target, reason } => {
+                if !self.is_held_by(&target, one) {
+                    return;
+                }
                 self.leases.remove(&target);
                 self.indexes.entry(one.clone()).or_default().remove(&target);
                 self.announce(&Input::Released(target.clone()));
                 self.later(back, one, Input::Over { target, ending: Ending::Released(reason) });
             }
             Action::HandOver { target, to } => {
-                let lease = Lease { holder: to.clone(), expires: Some(now + WINDOW) };
+                if !self.is_held_by(&target, one) {
+                    return;
+                }
+                let lease = Lease { holder: to.clone(), expires: Some(now + WINDOW), term: self.count };
                 self.leases.insert(target.clone(), lease);
                 self.indexes.entry(one.clone()).or_default().remove(&target);
                 self.announce(&Input::HandedOver { target: target.clone(), to });
@@ -391,8 +646,8 @@ impl World {
                 self.indexes.entry(instance).or_default().remove(&target);
             }
             Action::Holds(count) => {
+                self.holds(one, count);
                 if let Some(instance) = self.instances.get_mut(one) {
-                    instance.record.held.insert("poll".to_owned(), count);
                     instance.beaten = now;
                 }
             }
