@@ -155,6 +155,29 @@ fn what_the_dead_held_is_not_remembered_for_ever() {
 }
 
 #[test]
+fn whoever_crashes_again_and_again_is_given_its_share_later_every_time() {
+    let mut world = World::new(6, 30);
+    (0..3).for_each(|n| world.join(n));
+    settles(&mut world, secs(60));
+    let mut waits = Vec::new();
+    for life in 10..14 {
+        world.join_as(life, "looping", FULL_WEIGHT, false);
+        let came = world.now;
+        while world.counts()[&id(life)] == 0 {
+            world.go_on(Duration::from_millis(100));
+            assert!(world.now.since(came) < secs(120), "it is given something after all");
+        }
+        waits.push(world.now.since(came));
+        world.kill(life);
+        // Until everybody has what it had.
+        world.go_on(secs(35));
+        settles(&mut world, secs(60));
+    }
+    assert!(waits.windows(2).all(|pair| pair[1] >= pair[0]), "{waits:?}");
+    assert!(waits[3] >= waits[0] + secs(15), "{waits:?}");
+}
+
+#[test]
 fn weights_count() {
     let mut world = World::new(4, 40);
     world.join_with(1, 3 * FULL_WEIGHT, false);

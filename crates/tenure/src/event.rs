@@ -168,10 +168,16 @@ pub enum Happening {
         /// Why.
         error: String,
     },
-    /// An instance joined the fleet.
-    Joined,
-    /// An instance left the fleet.
-    Left,
+    /// An instance counts as alive that did not before, as this one sees it.
+    Joined {
+        /// Who.
+        instance: InstanceId,
+    },
+    /// An instance does not count as alive any more: it has left, or its heartbeat is late.
+    Left {
+        /// Who.
+        instance: InstanceId,
+    },
     /// A poll began.
     PollStarted,
     /// A poll ended.
@@ -209,8 +215,8 @@ impl Happening {
             Self::StoreClosed { .. } => "store.closed",
             Self::StoreSilent { .. } => "store.silent",
             Self::StoreRefused { .. } => "store.refused",
-            Self::Joined => "fleet.joined",
-            Self::Left => "fleet.left",
+            Self::Joined { .. } => "fleet.joined",
+            Self::Left { .. } => "fleet.left",
             Self::PollStarted => "poll.started",
             Self::PollFinished { .. } => "poll.finished",
             Self::PublishRefused { .. } => "publish.refused",
@@ -282,6 +288,7 @@ impl Event {
                 add("from", from.word().to_owned());
                 add("to", to.word().to_owned());
             }
+            Happening::Joined { instance } | Happening::Left { instance } => add("owner", instance.to_string()),
             Happening::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
             Happening::StoreClosed { why, remaining } => {
                 add("ttl_ms", remaining.as_millis().to_string());
@@ -290,8 +297,6 @@ impl Event {
             Happening::Recovered
             | Happening::StoreEntered
             | Happening::LeadershipAcquired
-            | Happening::Joined
-            | Happening::Left
             | Happening::PollStarted
             | Happening::PollFinished { error: None }
             | Happening::PublishRefused { owner: None } => {}

@@ -111,6 +111,8 @@ pub struct World {
     instances: BTreeMap<InstanceId, Instance>,
     leases: BTreeMap<Target, Lease>,
     indexes: BTreeMap<InstanceId, BTreeSet<Target>>,
+    /// The heartbeats of those that were killed.
+    fading: Vec<(InstanceId, InstanceRecord, Moment)>,
     targets: BTreeSet<Target>,
     queue: BinaryHeap<Reverse<(Moment, u64, Next)>>,
     inputs: BTreeMap<u64, Input>,
@@ -146,6 +148,7 @@ impl World {
             instances: BTreeMap::new(),
             leases: BTreeMap::new(),
             indexes: BTreeMap::new(),
+            fading: Vec::new(),
             targets: (0..targets).map(|n| Target::from(format!("endpoint-{n}"))).collect(),
             queue: BinaryHeap::new(),
             inputs: BTreeMap::new(),
@@ -169,7 +172,12 @@ impl World {
 
     /// One more, of this weight; one that is wedged never asks for anything.
     pub fn join_with(&mut self, n: usize, weight: u32, wedged: bool) {
-        let mut record = InstanceRecord::new(&format!("api-{n}"));
+        self.join_as(n, &format!("api-{n}"), weight, wedged);
+    }
+
+    /// One more, of this name: another life of whoever had it before.
+    pub fn join_as(&mut self, n: usize, name: &str, weight: u32, wedged: bool) {
+        let mut record = InstanceRecord::new(name);
         record.weight = weight;
         let engine = Engine::new(id(n), "poll", weight, settings());
         let now = self.now;
@@ -204,9 +212,11 @@ impl World {
         }
     }
 
-    /// Killed: its leases run out, each at its time.
+    /// Killed: its leases run out, each at its time, and its heartbeat does.
     pub fn kill(&mut self, n: usize) {
-        self.instances.remove(&id(n));
+        if let Some(dead) = self.instances.remove(&id(n)) {
+            self.fading.push((id(n), dead.record, dead.beaten));
+        }
         let mine = |(_, lease): &(&Target, &Lease)| lease.is_renewed_by(&id(n));
         for target in self.leases.iter().filter(mine).map(|(target, _)| target.clone()).collect::<Vec<_>>() {
             self.runs_out(&target);
@@ -556,7 +566,7 @@ impl World {
                 Action::LookAt(_) => self.later(back, one, Input::Holders(Vec::new())),
                 Action::Claim(target) => self.later(back, one, Input::Failed { target, again_in: secs(1) }),
                 Action::Holds(count) => self.holds(one, count),
-                Action::Proclaim(_) => {}
+                Action::Proclaim(_) | Action::Explain { .. } => {}
                 later @ (Action::Inspect(_)
                 | Action::LookUp(_)
                 | Action::Release { .. }
@@ -576,7 +586,13 @@ impl World {
                     let remaining = (instance.beaten + TTL).since(now);
                     Member { instance: id.clone(), record: instance.record.encode(), remaining }
                 };
-                let members = self.instances.iter().map(member).filter(|member| !member.remaining.is_zero()).collect();
+                let fading = self.fading.iter().map(|(id, record, beaten)| Member {
+                    instance: id.clone(),
+                    record: record.encode(),
+                    remaining: (*beaten + TTL).since(now),
+                });
+                let members = self.instances.iter().map(member).chain(fading);
+                let members = members.filter(|member| !member.remaining.is_zero()).collect();
                 self.later(back, one, Input::Members(members));
             }
             Action::LookAt(targets) => {
@@ -631,7 +647,7 @@ impl World {
                 self.announce(&Input::Released(target.clone()));
                 self.later(back, one, Input::Over { target, ending: Ending::Released(reason) });
             }
-            Action::HandOver { target, to } => {
+            Action::HandOver { target, to, .. } => {
                 if !self.is_held_by(&target, one) {
                     return;
                 }
@@ -642,6 +658,7 @@ impl World {
                 self.later(back, one, Input::Over { target, ending: Ending::Released(ReleaseReason::HandedOver) });
             }
             Action::Proclaim(target) => self.announce(&Input::Vacant(target)),
+            Action::Explain { .. } => {}
             Action::Forget { instance, target } => {
                 self.indexes.entry(instance).or_default().remove(&target);
             }

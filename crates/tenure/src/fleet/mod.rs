@@ -4,11 +4,13 @@
 //! itself](InstanceRecord) stands beside it. Whoever reads them keeps a [roll](Roll), which knows who counts as alive for
 //! [placement](crate::placement). Nothing depends on it but who asks for what, and when: only the lease decides who may act.
 
+mod conduct;
 #[cfg(feature = "keeper")]
 mod joining;
 mod record;
 mod roll;
 
+pub use conduct::Conduct;
 #[cfg(feature = "keeper")]
 pub use joining::Announcements;
 pub use record::{InstanceRecord, Status};

@@ -29,6 +29,45 @@ pub struct Move {
     pub reason: Reason,
 }
 
+impl Move {
+    /// Words for the record that stands beside the lease, which [`decode`](Self::decode) reads and people can.
+    pub fn encode(&self) -> String {
+        let from = self.from.as_ref().map_or("", |from| from.as_str());
+        let why = match self.reason {
+            Reason::Unheld => "unheld".to_owned(),
+            Reason::HolderGone => "gone".to_owned(),
+            Reason::Draining => "draining".to_owned(),
+            Reason::Surplus { held, share } => format!("surplus held={held} share={share}"),
+        };
+        format!("from={from} to={} why={why}", self.to)
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote of this target; `None` for anything else.
+    ///
+    /// ```
+    /// use tenure::InstanceId;
+    /// use tenure::placement::{Move, Reason};
+    ///
+    /// let (from, to) = (Some(InstanceId::new("api-1")?), InstanceId::new("api-2")?);
+    /// let moved = Move { target: "eu-1".to_owned(), from, to, reason: Reason::Surplus { held: 5, share: 3 } };
+    /// assert_eq!(Move::decode("eu-1", &moved.encode()), Some(moved));
+    /// # Ok::<(), tenure::NameError>(())
+    /// ```
+    pub fn decode(target: &str, text: &str) -> Option<Self> {
+        let words: BTreeMap<&str, &str> = text.split_whitespace().filter_map(|word| word.split_once('=')).collect();
+        let number = |word: &str| words.get(word)?.parse().ok();
+        let reason = match *words.get("why")? {
+            "unheld" => Reason::Unheld,
+            "gone" => Reason::HolderGone,
+            "draining" => Reason::Draining,
+            "surplus" => Reason::Surplus { held: number("held")?, share: number("share")? },
+            _ => return None,
+        };
+        let from = words.get("from").filter(|from| !from.is_empty()).map(|from| InstanceId::foreign(from));
+        Some(Self { target: target.to_owned(), from, to: InstanceId::foreign(words.get("to")?), reason })
+    }
+}
+
 /// Why a target should have another holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

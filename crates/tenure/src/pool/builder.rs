@@ -5,12 +5,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::Stream;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
 use super::driver::{Command, Driver, Held};
 use super::seat::Work;
 use super::signal::EngineSettings;
+use super::source::{Names, Source, follow};
 use super::{Pool, Target};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 use crate::name::{LeaseName, NameError};
@@ -45,12 +47,12 @@ impl PoolSettings {
 }
 
 /// Sets up a pool. What is not set follows from the ttl, which is 30 s by default.
-#[derive(Clone, Debug)]
 #[must_use]
 pub struct PoolBuilder {
     tenure: Tenure,
     pool: String,
     targets: BTreeSet<Target>,
+    source: Option<Source>,
     lease: LeaseSettingsBuilder,
     weight: u32,
     heartbeat_every: Option<Duration>,
@@ -90,6 +92,7 @@ impl Tenure {
             tenure: self.clone(),
             pool: pool.to_owned(),
             targets: BTreeSet::new(),
+            source: None,
             lease: LeaseSettings::builder(),
             weight: FULL_WEIGHT,
             heartbeat_every: None,
@@ -105,6 +108,29 @@ impl PoolBuilder {
     /// The targets. They can be [others](Pool::retarget) later.
     pub fn targets<T: AsRef<str>>(mut self, targets: impl IntoIterator<Item = T>) -> Self {
         self.targets = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
+        self
+    }
+
+    /// The targets, from a stream of sets: each set is all targets from then on, and what it leaves out is let go of; so a target that is
+    /// paused is left out for a while, and keeps its phase. Names that cannot be targets are [left out](Pool::rejected), too.
+    ///
+    /// ```
+    /// use tenure::Tenure;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let pool = tenure.pool("poll").targets_from(tenure.sessions()).run(async |_, lease| lease.lost().await).start()?;
+    /// # pool.stop().await;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn targets_from<S>(mut self, source: S) -> Self
+    where
+        S: Stream + Send + 'static,
+        S::Item: IntoIterator,
+        <S::Item as IntoIterator>::Item: AsRef<str>,
+    {
+        self.source = Some(Box::pin(Names(Box::pin(source))));
         self
     }
 
@@ -215,9 +241,19 @@ impl ReadyPool {
         // In the queue before anything else.
         let _ = tell.send(Command::Targets(builder.targets));
         let (tenure, pool) = (builder.tenure, builder.pool);
-        let handle = Pool::new(tenure.clone(), pool.clone(), tell, held.clone(), seen);
+        let (unusable, rejected) = watch::channel(Vec::new());
+        if let Some(source) = builder.source {
+            tokio::spawn(follow(source, pool.clone(), tell.downgrade(), unusable));
+        }
+        let handle = Pool::new(tenure.clone(), pool.clone(), tell, held.clone(), seen, rejected);
         tokio::spawn(Driver { tenure, pool, settings, work, held, commands, live }.run());
         Ok(handle)
+    }
+}
+
+impl std::fmt::Debug for PoolBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PoolBuilder({} of {}, {} targets)", self.pool, self.tenure.instance(), self.targets.len())
     }
 }
 

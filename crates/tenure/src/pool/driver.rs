@@ -10,10 +10,12 @@ use super::engine::Engine;
 use super::seat::{Order, Work, keep};
 use super::signal::{Action, Input};
 use super::{PoolSettings, Target};
+use crate::event::{Event, Happening};
 use crate::fleet::{InstanceRecord, Status};
 use crate::keeper::AcquireError;
 use crate::lease::ReleaseReason;
 use crate::name::{Group, InstanceId, LeaseName};
+use crate::placement::{Move, Reason};
 use crate::store::{Announcement, Heard, Reply, Request};
 use crate::tenure::{Tenure, TermHandle};
 use crate::time::{LeaseClock, SystemClock};
@@ -23,6 +25,9 @@ const LOOKS: usize = 500;
 
 /// How much later the others are told how many targets are held: many come and go at once.
 const TELL_AFTER: Duration = Duration::from_millis(200);
+
+/// The record beside a lease that says why it came to its holder.
+pub(super) const MOVED: &str = "moved";
 
 /// What is held now, for whoever asks.
 pub(super) type Held = Arc<RwLock<HashMap<Target, TermHandle>>>;
@@ -34,6 +39,8 @@ pub(super) enum Command {
     /// Lets go of everything and ends.
     Stop(oneshot::Sender<()>),
     Release(Target),
+    /// Asks for a target at once.
+    TryAcquire(Target, oneshot::Sender<bool>),
     /// Who should hold a target.
     Preferred(Target, oneshot::Sender<Option<InstanceId>>),
 }
@@ -61,8 +68,19 @@ impl Driver {
         let engine = Engine::new(tenure.instance().clone(), &pool, settings.weight, settings.engine());
         let (news, mut incoming) = mpsc::unbounded_channel();
         let mut announcements = tenure.announcements();
-        let mut desk =
-            Desk { tenure, pool, settings, work, held, live, engine, news, seats: HashMap::new(), tell_at: None };
+        let mut desk = Desk {
+            tenure,
+            pool,
+            settings,
+            work,
+            held,
+            live,
+            engine,
+            news,
+            seats: HashMap::new(),
+            waiting: HashMap::new(),
+            tell_at: None,
+        };
         desk.tell_fleet(Status::Online);
         let scouting = desk.stands_as_scout();
         let mut scout = scouting.as_ref().map(crate::election::Election::watch);
@@ -82,6 +100,7 @@ impl Driver {
                     }
                     Some(Command::Stop(_)) => {}
                     Some(Command::Release(target)) => desk.order(&target, Order::Release(ReleaseReason::Voluntary)),
+                    Some(Command::TryAcquire(target, reply)) => desk.try_acquire(target, reply),
                     Some(Command::Preferred(target, reply)) => drop(reply.send(desk.preferred(&target))),
                     // Nobody is left who could want anything.
                     None => break,
@@ -140,6 +159,8 @@ struct Desk {
     engine: Engine,
     news: mpsc::UnboundedSender<News>,
     seats: HashMap<Target, Seat>,
+    /// Who waits to hear whether a target was had.
+    waiting: HashMap<Target, Vec<oneshot::Sender<bool>>>,
     /// When the others are told how many targets are held.
     tell_at: Option<tokio::time::Instant>,
 }
@@ -159,13 +180,45 @@ impl Desk {
             let mut ids: Vec<InstanceId> =
                 self.engine.peers(SystemClock.now()).into_iter().map(|peer| peer.instance).collect();
             ids.sort_unstable();
-            self.live.send_if_modified(|live| std::mem::replace(live, ids.clone()) != ids);
+            let before = self.live.send_replace(ids.clone());
+            for instance in ids.iter().filter(|id| !before.contains(id)) {
+                self.tell(Happening::Joined { instance: instance.clone() });
+            }
+            for instance in before.into_iter().filter(|id| !ids.contains(id)) {
+                self.tell(Happening::Left { instance });
+            }
+        }
+    }
+
+    fn tell(&self, what: Happening) {
+        let instance = self.tenure.instance().clone();
+        self.tenure.door().tell(crate::keeper::Command::Tell(Event { instance, lease: None, token: None, what }));
+    }
+
+    fn try_acquire(&mut self, target: Target, reply: oneshot::Sender<bool>) {
+        if self.seats.contains_key(&target) {
+            let _ = reply.send(true);
+            return;
+        }
+        self.input(Input::Want(target.clone()));
+        // Otherwise there is nothing to wait for.
+        if self.engine.is_asking(&target) {
+            self.waiting.entry(target).or_default().push(reply);
+        }
+    }
+
+    fn decided(&mut self, target: &Target, had: bool) {
+        for reply in self.waiting.remove(target).into_iter().flatten() {
+            let _ = reply.send(had);
         }
     }
 
     fn take_in(&mut self, news: News) {
         match news {
             News::Input(input) => {
+                if let Input::Refused { target, .. } | Input::Failed { target, .. } = &input {
+                    self.decided(target, false);
+                }
                 if let Input::Over { target, .. } = &input {
                     self.seats.remove(target);
                     self.lock_held().remove(target);
@@ -183,6 +236,7 @@ impl Desk {
                     let _ = news.send(News::Input(Input::Over { target: seat, ending: handle.ending() }));
                 });
                 self.seats.insert(target.clone(), Seat { orders, task });
+                self.decided(&target, true);
                 self.input(Input::Granted(target));
             }
         }
@@ -248,7 +302,14 @@ impl Desk {
             }
             Action::Claim(target) => self.claim(target),
             Action::Release { target, reason } => self.order(&target, Order::Release(reason)),
-            Action::HandOver { target, to } => self.order(&target, Order::HandOver(to)),
+            Action::HandOver { target, to, reason } => {
+                // Before it is anybody else's.
+                self.explain(&target, Some(self.tenure.instance().clone()), to.clone(), reason);
+                self.order(&target, Order::HandOver(to));
+            }
+            Action::Explain { target, from } => {
+                self.explain(&target, Some(from), self.tenure.instance().clone(), Reason::HolderGone);
+            }
             Action::Proclaim(target) => {
                 if let Some(name) = self.name(&target) {
                     self.tenure.say(Request::Announce(Announcement::Vacant { name }));
@@ -260,6 +321,16 @@ impl Desk {
             Action::Holds(_) => {
                 self.tell_at.get_or_insert(tokio::time::Instant::now() + TELL_AFTER);
             }
+        }
+    }
+
+    /// Writes down beside the lease why a target moves.
+    fn explain(&self, target: &Target, from: Option<InstanceId>, to: InstanceId, reason: Reason) {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(term) = held.get(target) {
+            let moved = Move { target: target.to_string(), from, to, reason };
+            let holding = term.holding();
+            self.tenure.say(Request::Publish { holding, record: MOVED.to_owned(), value: moved.encode().into_bytes() });
         }
     }
 

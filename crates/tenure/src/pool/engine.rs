@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::fleet::{Roll, Status};
+use crate::fleet::{Conduct, Roll, Seen, Status};
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::InstanceId;
-use crate::placement::{self, FULL_WEIGHT, Peer, Presence, Ranking, TargetScore};
+use crate::placement::{self, FULL_WEIGHT, Peer, Presence, Ranking, Reason, TargetScore};
 use crate::store::Member;
 use crate::time::Moment;
 
@@ -99,7 +99,9 @@ pub struct Engine {
     ghosts: BTreeMap<InstanceId, (usize, Moment)>,
     /// When we last lost something: we may have been away.
     lost_at: Option<Moment>,
-    /// Who did not take what it was offered, and until when it is offered nothing.
+    /// Who has vanished how often.
+    conduct: Conduct,
+    /// Who did not take what it was offered, or has a habit of vanishing, and until when it is offered nothing.
     stuck: BTreeMap<InstanceId, Moment>,
     draining: bool,
     scouts: bool,
@@ -144,6 +146,7 @@ impl Engine {
             roll: Roll::default(),
             ghosts: BTreeMap::new(),
             lost_at: None,
+            conduct: Conduct::default(),
             stuck: BTreeMap::new(),
             draining: false,
             scouts: false,
@@ -183,6 +186,7 @@ impl Engine {
                 self.hears_of(&target);
                 self.handed_over(now, &target, to);
             }
+            Input::Want(target) => self.wants(&target),
             Input::FleetChanged => self.next_read = self.next_read.min(now.max(self.read_at + self.breath())),
             Input::Gap => self.gap(now),
             Input::Granted(target) => self.granted(now, &target),
@@ -275,6 +279,11 @@ impl Engine {
         }
     }
 
+    /// Whether a claim of a target is on its way.
+    pub fn is_asking(&self, target: &str) -> bool {
+        matches!(self.targets.get(target), Some(Entry { fate: Fate::Asked, .. }))
+    }
+
     /// Who holds a target, as far as is known.
     pub fn holder(&self, target: &str) -> Option<&InstanceId> {
         match &self.targets.get(target)?.fate {
@@ -334,6 +343,10 @@ impl Engine {
     fn members_are(&mut self, now: Moment, members: Vec<Member>) {
         let before: BTreeMap<InstanceId, usize> =
             self.peers(now).into_iter().map(|peer| (peer.instance, peer.held)).collect();
+        let name = |seen: &Seen| seen.record.as_ref().map(|record| record.name.clone());
+        let names: BTreeMap<InstanceId, Option<String>> =
+            self.roll.alive().map(|(id, seen)| (id.clone(), name(seen))).collect();
+        let listed: BTreeSet<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
         let call = self.roll.call(now, members);
         let first = !std::mem::replace(&mut self.called, true);
         for id in &call.went {
@@ -341,18 +354,26 @@ impl Engine {
                 self.actions.push(Action::LookUp(id.clone()));
                 if let Some((held, until)) = before.get(id).zip(self.forgives(now)) {
                     self.ghosts.insert(id.clone(), (*held, until));
+                } else if let Some(Some(name)) = names.get(id).filter(|_| listed.contains(id)) {
+                    // Whoever leaves as it should leaves no heartbeat behind.
+                    self.conduct.vanished(now, name);
                 }
             }
         }
-        let known = self.stuck.len() + self.ghosts.len();
+        let known: BTreeSet<InstanceId> = self.stuck.keys().chain(self.ghosts.keys()).cloned().collect();
         for id in &call.came {
             self.ghosts.remove(id);
             self.stuck.remove(id);
+            let seen = self.roll.alive().find(|(alive, _)| *alive == id).map(|(_, seen)| seen);
+            let trusted = seen.and_then(name).map(|name| self.conduct.trusted_from(now, &name, self.settings.settle));
+            if let Some(until) = trusted.filter(|from| *from > now && *id != self.me) {
+                self.stuck.insert(id.clone(), until);
+            }
         }
         // Whoever was left out for a while is offered something again.
         self.stuck.retain(|_, until| *until > now);
         self.ghosts.retain(|_, (_, until)| *until > now);
-        if self.stuck.len() + self.ghosts.len() < known {
+        if known.iter().any(|id| !self.stuck.contains_key(id) && !self.ghosts.contains_key(id)) {
             self.place = None;
             self.wait_for_our_turns(now);
         }
@@ -630,6 +651,12 @@ impl Engine {
         })
     }
 
+    fn wants(&mut self, target: &Target) {
+        if !self.draining && matches!(self.fate(target), Some(Fate::Unseen | Fate::Free { .. } | Fate::Theirs { .. })) {
+            self.claim(target);
+        }
+    }
+
     fn claim(&mut self, target: &Target) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.fate = Fate::Asked;
@@ -651,7 +678,10 @@ impl Engine {
         }
         entry.fate = Fate::Mine;
         let last = entry.last.replace(self.me.clone()).filter(|last| *last != self.me);
-        self.actions.extend(last.map(|instance| Action::Forget { instance, target: target.clone() }));
+        if let Some(instance) = last {
+            self.actions.push(Action::Explain { target: target.clone(), from: instance.clone() });
+            self.actions.push(Action::Forget { instance, target: target.clone() });
+        }
         self.mine += 1;
         self.actions.push(Action::Holds(self.mine));
         if self.draining {
@@ -746,12 +776,12 @@ impl Engine {
         }
     }
 
-    fn gives(&mut self, target: &Target, to: InstanceId) {
+    fn gives(&mut self, target: &Target, to: InstanceId, reason: Reason) {
         if let Some(entry) = self.targets.get_mut(target)
             && entry.fate == Fate::Mine
         {
             entry.fate = Fate::Leaving { to: Some(to.clone()) };
-            self.actions.push(Action::HandOver { target: target.clone(), to });
+            self.actions.push(Action::HandOver { target: target.clone(), to, reason });
         }
     }
 
@@ -811,14 +841,15 @@ impl Engine {
         let gifts = self.gifts(now, budget);
         // The rest follows when these have left.
         self.giving = gifts.len();
+        let reason = Reason::Surplus { held: self.mine, share: self.share(now) };
         for (target, to) in gifts {
-            self.gives(&target, to);
+            self.gives(&target, to, reason);
         }
     }
 
     fn give_all_away(&mut self, now: Moment) {
         for (target, to) in self.gifts(now, usize::MAX) {
-            self.gives(&target, to);
+            self.gives(&target, to, Reason::Draining);
         }
         // With nobody to take them, they are let go of.
         if self.peers(now).iter().all(|peer| peer.presence == Presence::Draining || peer.weight == 0) {

@@ -7,9 +7,13 @@ use std::sync::PoisonError;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Target;
-use super::driver::{Command, Held};
+use super::driver::{Command, Held, MOVED};
+use super::source::Rejected;
+use crate::event::{Event, Happening};
 use crate::name::{InstanceId, LeaseName, NameError};
-use crate::tenure::{Tenure, TermHandle, TermInfo};
+use crate::placement::Move;
+use crate::store::StoreError;
+use crate::tenure::{EventStream, Tenure, TermHandle, TermInfo};
 
 /// A pool that runs. Clones are the same pool; when the last is dropped, everything is let go of.
 #[derive(Clone)]
@@ -19,6 +23,7 @@ pub struct Pool {
     commands: mpsc::UnboundedSender<Command>,
     held: Held,
     live: watch::Receiver<Vec<InstanceId>>,
+    rejected: watch::Receiver<Rejected>,
 }
 
 impl Pool {
@@ -28,8 +33,9 @@ impl Pool {
         commands: mpsc::UnboundedSender<Command>,
         held: Held,
         live: watch::Receiver<Vec<InstanceId>>,
+        rejected: watch::Receiver<Rejected>,
     ) -> Self {
-        Self { tenure, pool, commands, held, live }
+        Self { tenure, pool, commands, held, live, rejected }
     }
 
     /// Whether this instance holds a target, computed from the deadline at every look: ask before every unit of work.
@@ -59,6 +65,40 @@ impl Pool {
     /// The instances that count as alive, this one included.
     pub fn live_instances(&self) -> Vec<InstanceId> {
         self.live.borrow().clone()
+    }
+
+    /// What the [source](super::PoolBuilder::targets_from) of targets last named that cannot be a target, and why.
+    pub fn rejected(&self) -> Vec<(String, NameError)> {
+        self.rejected.borrow().clone()
+    }
+
+    /// Why a target last came to another holder, whoever that was. `None` when it never has, or nobody knows.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn last_move(&self, target: &str) -> Result<Option<Move>, StoreError> {
+        let Ok(name) = LeaseName::target(&self.pool, target) else { return Ok(None) };
+        let record = self.tenure.read(&name, MOVED).await?;
+        let text = record.and_then(|record| String::from_utf8(record.value).ok());
+        Ok(text.and_then(|text| Move::decode(target, &text)))
+    }
+
+    /// Everything that happens to this pool's leases and fleet from now on, as this instance sees it.
+    pub fn events(&self) -> PoolEvents {
+        PoolEvents { events: self.tenure.events(), pool: self.pool.clone() }
+    }
+
+    /// Asks for a target at once, whosever turn it is: whether this instance holds it then, or held it already. `false` when somebody else
+    /// holds it, when the store cannot be asked, when this instance drains, and for what is no target.
+    ///
+    /// # Cancel safety
+    /// What is asked for may be acquired all the same.
+    pub async fn try_acquire(&self, target: &str) -> bool {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::TryAcquire(Target::from(target), reply)).is_ok() && answer.await.unwrap_or(false)
     }
 
     /// Who should hold a target: who holds it, unless it should move; whom it suits best, when nobody does. `None` when there is no such target.
@@ -112,6 +152,32 @@ impl Pool {
         let (done, over) = oneshot::channel();
         if self.commands.send(Command::Stop(done)).is_ok() {
             let _ = over.await;
+        }
+    }
+}
+
+/// What happens to a pool, in order.
+#[derive(Debug)]
+pub struct PoolEvents {
+    events: EventStream,
+    pool: String,
+}
+
+impl PoolEvents {
+    /// The next event; `None` when there will be no more. Whoever is too slow misses some.
+    ///
+    /// # Cancel safety
+    /// Safe: no event is lost.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            let event = self.events.next().await?;
+            let ours = match &event.lease {
+                Some(lease) => LeaseName::target(&self.pool, lease.label()).is_ok_and(|target| target == *lease),
+                None => matches!(event.what, Happening::Joined { .. } | Happening::Left { .. }),
+            };
+            if ours {
+                return Some(event);
+            }
         }
     }
 }

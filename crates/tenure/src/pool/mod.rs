@@ -15,6 +15,8 @@ mod handle;
 mod seat;
 mod signal;
 #[cfg(feature = "keeper")]
+mod source;
+#[cfg(feature = "keeper")]
 mod ticks;
 
 pub use due::{next_due, phase};
@@ -25,6 +27,8 @@ pub use signal::{Action, EngineSettings, Input, Target};
 pub use self::{
     builder::{PoolBuilder, PoolError, ReadyPool},
     handle::Pool,
+    handle::PoolEvents,
+    source::Sessions,
     ticks::{Tick, Ticks},
 };
 #[cfg(feature = "keeper")]

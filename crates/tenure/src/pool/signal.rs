@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::InstanceId;
+use crate::placement::Reason;
 use crate::store::Member;
 
 /// A target, by its label.
@@ -66,6 +67,8 @@ pub enum Input {
         /// Who should have it.
         to: InstanceId,
     },
+    /// This target is wanted at once, whosever turn it is.
+    Want(Target),
     /// Somebody has joined or left.
     FleetChanged,
     /// Anything may have happened.
@@ -131,6 +134,15 @@ pub enum Action {
         target: Target,
         /// Who should have it.
         to: InstanceId,
+        /// Why.
+        reason: Reason,
+    },
+    /// Write down why a target that was taken up had to be.
+    Explain {
+        /// Which target.
+        target: Target,
+        /// Who held it.
+        from: InstanceId,
     },
     /// Tell everybody that nobody holds this one.
     Proclaim(Target),

@@ -248,6 +248,11 @@ impl TermHandle {
         tokio::time::timeout(span, self.leaving()).await.is_err()
     }
 
+    /// The term, as the store knows it.
+    pub(crate) fn holding(&self) -> Holding {
+        Holding { name: self.0.name.clone(), holder: self.0.door.instance.clone(), token: self.token() }
+    }
+
     /// Writes a record beside the lease, unless the term is over: what a holder writes that was paused for an hour, and
     /// has not noticed, is refused. Anybody can [read](super::Tenure::read) it.
     ///
@@ -257,8 +262,7 @@ impl TermHandle {
     /// # Cancel safety
     /// The record may or may not be written.
     pub async fn publish(&self, record: &str, value: impl Into<Vec<u8>>) -> Result<(), PublishError> {
-        let holding = Holding { name: self.0.name.clone(), holder: self.0.door.instance.clone(), token: self.token() };
-        let request = Request::Publish { holding, record: record.to_owned(), value: value.into() };
+        let request = Request::Publish { holding: self.holding(), record: record.to_owned(), value: value.into() };
         match ask(&self.0.door, request, self.0.settings.attempt_timeout()).await {
             Outcome::Answered(Reply::Done) => Ok(()),
             Outcome::Answered(Reply::Refused(refusal)) => Err(PublishError::Refused(refusal.into())),

@@ -1,0 +1,68 @@
+//! Who has a habit of vanishing: an instance that crashes as soon as it is given something should not be given everything again at once.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// For how long it is remembered that somebody vanished.
+const MEMORY: Duration = Duration::from_secs(600);
+
+/// The longest that somebody is not trusted.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// How often instances have vanished without a word, by name: a process that was restarted is another instance of the same name.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::fleet::Conduct;
+/// use tenure::time::Moment;
+///
+/// let (mut conduct, now, step) = (Conduct::default(), Moment::ZERO, Duration::from_secs(3));
+/// assert_eq!(conduct.trusted_from(now, "api-1", step), now);
+/// conduct.vanished(now, "api-1");
+/// assert_eq!(conduct.trusted_from(now, "api-1", step), now + step * 2);
+/// conduct.vanished(now, "api-1");
+/// assert_eq!(conduct.trusted_from(now, "api-1", step), now + step * 4);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Conduct {
+    names: BTreeMap<String, (u32, Moment)>,
+}
+
+impl Conduct {
+    /// Somebody of this name has vanished: its heartbeat is there, and late.
+    pub fn vanished(&mut self, now: Moment, name: &str) {
+        self.names.retain(|_, (_, last)| now.since(*last) < MEMORY);
+        let (count, last) = self.names.entry(name.to_owned()).or_insert((0, now));
+        (*count, *last) = (count.saturating_add(1), now);
+    }
+
+    /// From when on somebody of this name who comes now is given targets: at once, unless it has vanished lately; then after two steps, and twice as
+    /// many for every time that it has vanished again.
+    pub fn trusted_from(&self, now: Moment, name: &str, step: Duration) -> Moment {
+        match self.names.get(name) {
+            Some((count, last)) if now.since(*last) < MEMORY => {
+                now + step.saturating_mul(1 << (*count).min(16)).min(LONGEST)
+            }
+            _ => now,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_long_ago_is_forgiven_and_nobody_is_distrusted_for_ever() {
+        let (mut conduct, start, step) = (Conduct::default(), Moment::ZERO, Duration::from_secs(3));
+        (0..40).for_each(|_| conduct.vanished(start, "api-1"));
+        assert_eq!(conduct.trusted_from(start, "api-1", step), start + LONGEST);
+        assert_eq!(conduct.trusted_from(start, "api-2", step), start, "another is another");
+        let later = start + MEMORY;
+        assert_eq!(conduct.trusted_from(later, "api-1", step), later);
+        conduct.vanished(later, "api-1");
+        assert_eq!(conduct.trusted_from(later, "api-1", step), later + step * 2, "it begins anew");
+    }
+}

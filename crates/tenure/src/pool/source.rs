@@ -1,0 +1,117 @@
+//! Where the targets of a pool come from.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use tokio::sync::mpsc::{self, WeakUnboundedSender};
+use tokio::sync::watch;
+
+use super::Target;
+use super::driver::Command;
+use crate::name::{LeaseName, NameError};
+use crate::store::{Announcement, Heard, Reply, Request};
+use crate::tenure::Tenure;
+
+/// The index of all sessions.
+const SESSIONS: &str = "sessions";
+
+/// How often a list is read although nothing was heard of it: announcements are hints.
+const READ_EVERY: Duration = Duration::from_secs(10);
+
+/// One set of targets after another.
+pub(super) type Source = Pin<Box<dyn Stream<Item = Vec<String>> + Send>>;
+
+/// What cannot be a target, and why.
+pub(super) type Rejected = Vec<(String, NameError)>;
+
+/// Passes on what a source says, until it or the pool ends. A set stays as it is when the source ends.
+pub(super) async fn follow(
+    mut source: Source,
+    pool: String,
+    tell: WeakUnboundedSender<Command>,
+    rejected: watch::Sender<Rejected>,
+) {
+    while let Some(names) = poll_fn(|context| source.as_mut().poll_next(context)).await {
+        let (mut targets, mut unusable) = (BTreeSet::new(), Vec::new());
+        for name in names {
+            match LeaseName::target(&pool, &name) {
+                Ok(_) => drop(targets.insert(Target::from(name))),
+                Err(error) => unusable.push((name, error)),
+            }
+        }
+        rejected.send_replace(unusable);
+        let Some(tell) = tell.upgrade() else { return };
+        if tell.send(Command::Targets(targets)).is_err() {
+            return;
+        }
+    }
+}
+
+impl Tenure {
+    /// The sessions of the store, for [`targets_from`](super::PoolBuilder::targets_from): all of them now, and again whenever they change.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn sessions(&self) -> Sessions {
+        let (send, sets) = mpsc::channel(1);
+        let (tenure, mut announcements) = (self.clone(), self.announcements());
+        tokio::spawn(async move {
+            loop {
+                if let Ok(Reply::Index(entries)) = tenure.ask(Request::IndexList { index: SESSIONS.to_owned() }).await
+                    && send.send(entries.into_iter().collect()).await.is_err()
+                {
+                    return;
+                }
+                let changed = async {
+                    loop {
+                        match announcements.next().await {
+                            Heard::Announced(Announcement::IndexChanged { index }) if index == SESSIONS => return true,
+                            Heard::Gap => return true,
+                            Heard::Closed => return false,
+                            Heard::Announced(_) => {}
+                        }
+                    }
+                };
+                tokio::select! {
+                    goes_on = changed => if !goes_on { return },
+                    () = tokio::time::sleep(READ_EVERY) => {}
+                    () = send.closed() => return,
+                }
+            }
+        });
+        Sessions(sets)
+    }
+}
+
+/// The sessions of a store, one set after another.
+#[derive(Debug)]
+pub struct Sessions(mpsc::Receiver<BTreeSet<String>>);
+
+impl Stream for Sessions {
+    type Item = BTreeSet<String>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context)
+    }
+}
+
+/// A stream whose sets are names.
+pub(super) struct Names<S>(pub(super) Pin<Box<S>>);
+
+impl<S> Stream for Names<S>
+where
+    S: Stream,
+    S::Item: IntoIterator,
+    <S::Item as IntoIterator>::Item: AsRef<str>,
+{
+    type Item = Vec<String>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let names = |set: S::Item| set.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        self.0.as_mut().poll_next(context).map(|set| set.map(names))
+    }
+}
