@@ -266,7 +266,11 @@ async fn listen(store: Arc<dyn Store>, inside: UnboundedSender<Inside>, anew: Ar
             }
             Err(_) => {}
         }
-        tokio::time::sleep(jittered(pause)).await;
+        // A store that is entered again can be heard again, too.
+        tokio::select! {
+            () = tokio::time::sleep(jittered(pause)) => {}
+            () = anew.notified() => {}
+        }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

@@ -2,6 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
+mod asked;
 mod everyday;
+mod fleet;
+mod neighbour;
 mod processes;
+mod promises;
+mod scenes;
 mod stage;

@@ -1,54 +1,13 @@
 //! The user stories, with instances that are processes of their own. Names begin with the story and its scenario.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tenure_testbed::{Probe, Process, Proxy, RedisServer};
+use tenure_testbed::{Process, Proxy, RedisServer};
 
-use crate::stage::{TICK, TTL, Witness, member, until};
-
-/// Processes that share targets on one Redis.
-struct Fleet {
-    server: RedisServer,
-    witness: Witness,
-    targets: usize,
-    probe: Probe,
-}
-
-impl Fleet {
-    fn new(targets: usize) -> Self {
-        Self { server: RedisServer::start(), witness: Witness::start(), targets, probe: Probe::start() }
-    }
-
-    fn member(&self, name: &str) -> Process {
-        member(&self.server.url(), name, self.witness.address(), self.targets)
-    }
-
-    fn named(&self, name: &str) -> (String, Process) {
-        (name.to_owned(), self.member(name))
-    }
-
-    /// How many each works on, when all are worked on: by what was seen in the last few ticks.
-    fn shares(&self) -> Option<Vec<(String, usize)>> {
-        let since = self.witness.since(Instant::now() - TICK * 4);
-        if since.len() < self.targets {
-            return None;
-        }
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        since.into_values().for_each(|who| *counts.entry(who).or_default() += 1);
-        Some(counts.into_iter().collect())
-    }
-
-    async fn until_shares_are(&self, expected: &[usize]) {
-        let counts = || {
-            let mut counts: Vec<usize> = self.shares()?.into_iter().map(|(_, count)| count).collect();
-            counts.sort_unstable();
-            Some(counts)
-        };
-        until(&format!("{expected:?}"), || counts().as_deref() == Some(expected)).await;
-    }
-}
+use crate::fleet::Fleet;
+use crate::scenes;
+use crate::stage::{TICK, TTL, until};
 
 #[tokio::test]
 async fn us1_as1_a_single_instance_polls_everything() {
@@ -60,12 +19,7 @@ async fn us1_as1_a_single_instance_polls_everything() {
 
 #[tokio::test]
 async fn us1_as2_and_us4_as2_a_third_instance_gets_its_share() {
-    let fleet = Fleet::new(10);
-    let _two = [fleet.member("one"), fleet.member("two")];
-    fleet.until_shares_are(&[5, 5]).await;
-    let _third = fleet.member("three");
-    fleet.until_shares_are(&[3, 3, 4]).await;
-    fleet.witness.check();
+    scenes::a_third_instance_gets_its_share(Fleet::new(10)).await;
 }
 
 #[tokio::test]
@@ -75,6 +29,8 @@ async fn us1_as3_a_stopped_instance_is_replaced_at_once() {
     fleet.until_shares_are(&[3, 3, 3]).await;
     members[1].signal(Signal::TERM);
     assert!(members[1].ends(), "it ends well");
+    let heartbeats = || fleet.store.command(&["KEYS", "poll:node:two-*"]).as_array().len();
+    assert_eq!(heartbeats(), 0, "its heartbeat ends with it");
     fleet.until_shares_are(&[4, 5]).await;
     fleet.witness.check();
 }
@@ -82,42 +38,19 @@ async fn us1_as3_a_stopped_instance_is_replaced_at_once() {
 #[tokio::test]
 async fn us2_as1_what_a_crashed_instance_held_is_taken_over_when_its_ttl_ends() {
     let fleet = Fleet::new(9);
-    let members = [fleet.member("one"), fleet.member("two"), fleet.member("three")];
-    fleet.until_shares_are(&[3, 3, 3]).await;
-    let theirs: Vec<String> = fleet
-        .witness
-        .since(Instant::now() - TICK * 4)
-        .into_iter()
-        .filter(|(_, who)| who == "two")
-        .map(|(t, _)| t)
-        .collect();
-    members[1].signal(Signal::KILL);
-    let killed = Instant::now();
-    until("all are worked on by others", || {
-        let since = fleet.witness.since(killed);
-        theirs.iter().all(|target| since.get(target).is_some_and(|who| who != "two"))
-    })
-    .await;
-    // The ttl, the grace of whoever comes last, and the next tick.
-    fleet.probe.within(killed.elapsed(), TTL + TTL / 10 + TICK, "everything is polled again");
-    fleet.until_shares_are(&[4, 5]).await;
+    let _left = scenes::what_a_crashed_instance_held_is_taken_over(&fleet).await;
     // Nothing of the dead is left: neither a heartbeat nor what it held.
     until("it is forgotten", || {
         ["poll:node:two-*", "tenure:index:held:poll:two-*"]
             .iter()
-            .all(|pattern| fleet.server.command(&["KEYS", pattern]).as_array().is_empty())
+            .all(|pattern| fleet.store.command(&["KEYS", pattern]).as_array().is_empty())
     })
     .await;
-    fleet.witness.check();
 }
 
 #[tokio::test]
 async fn us3_as1_five_that_start_at_once_share_ten_targets() {
-    let fleet = Fleet::new(10);
-    let names = ["one", "two", "three", "four", "five"];
-    let _members: Vec<Process> = names.iter().map(|name| fleet.member(name)).collect();
-    fleet.until_shares_are(&[2, 2, 2, 2, 2]).await;
-    fleet.witness.check();
+    scenes::five_that_start_at_once_share_ten_targets(Fleet::new(10)).await;
 }
 
 #[tokio::test]
@@ -182,17 +115,13 @@ async fn sc_001_nobody_meets_whoever_comes_goes_and_dies() {
 #[tokio::test]
 async fn us2_as2_an_instance_that_is_cut_off_stops_before_its_targets_are_taken_over() {
     let fleet = Fleet::new(6);
-    let proxy = Proxy::to(fleet.server.address());
-    let one = member(&proxy.url(), "one", fleet.witness.address(), fleet.targets);
+    let proxy = Proxy::to(fleet.store.address());
+    let one = fleet.member_behind(&proxy, "one");
     let _two = fleet.member("two");
     fleet.until_shares_are(&[3, 3]).await;
     proxy.swallow();
     let cut = Instant::now();
-    until("two works on everything", || {
-        let since = fleet.witness.since(cut + TTL / 2);
-        since.len() == 6 && since.values().all(|who| who == "two")
-    })
-    .await;
+    fleet.until_others_work("one", cut + TTL / 2).await;
     fleet.probe.within(cut.elapsed(), TTL + TTL / 10 + TICK * 2, "everything is polled again");
     proxy.pass();
     fleet.until_shares_are(&[3, 3]).await;
@@ -205,7 +134,7 @@ async fn us2_as3_a_restarted_process_is_somebody_else() {
     let fleet = Fleet::new(4);
     let one = fleet.member("one");
     fleet.until_shares_are(&[4]).await;
-    let holder = || fleet.server.command(&["GET", "poll:lease:endpoint-1"]).as_text().to_owned();
+    let holder = || fleet.store.command(&["GET", "poll:lease:endpoint-1"]).as_text().to_owned();
     let before = holder();
     one.signal(Signal::KILL);
     let killed = Instant::now();
@@ -244,7 +173,7 @@ async fn us3_as2_a_target_that_is_held_is_not_had_twice() {
     let fleet = Fleet::new(1);
     let _one = fleet.member("one");
     fleet.until_shares_are(&[1]).await;
-    let stranger = tenure::Tenure::builder(&fleet.server.url()).longest_ttl(TTL).connect().await.unwrap();
+    let stranger = tenure::Tenure::builder(&fleet.store.url()).longest_ttl(TTL).connect().await.unwrap();
     let name = tenure::LeaseName::target("poll", "endpoint-1").unwrap();
     let refused = stranger.lease_named(name).try_acquire().await.unwrap_err();
     assert!(matches!(refused, tenure::AcquireError::Held { .. }), "{refused}");
@@ -255,29 +184,41 @@ async fn us3_as2_a_target_that_is_held_is_not_had_twice() {
 async fn sc_005_whatever_befalls_the_store_and_the_instances_nobody_meets_and_all_recovers() {
     let fleet = Fleet::new(12);
     let mut rng = fastrand::Rng::new();
-    let mut members: Vec<(String, Process)> = (0..3).map(|n| fleet.named(&format!("start-{n}"))).collect();
+    // Each has a link of its own.
+    let linked = |name: String| {
+        let proxy = Proxy::to(fleet.store.address());
+        (fleet.member_behind(&proxy, &name), name, proxy)
+    };
+    let mut members: Vec<(Process, String, Proxy)> = (0..3).map(|n| linked(format!("start-{n}"))).collect();
     let mut stopped: Vec<String> = Vec::new();
     until("all is worked on", || fleet.shares().is_some()).await;
     for round in 0..10 {
-        let what = rng.u8(..7);
+        let what = rng.u8(..9);
         match what {
-            0 if members.len() > 1 => members.swap_remove(rng.usize(..members.len())).1.signal(Signal::KILL),
+            0 if members.len() > 1 => members.swap_remove(rng.usize(..members.len())).0.signal(Signal::KILL),
             1 => {
-                let (name, member) = &members[rng.usize(..members.len())];
+                let (member, name, _) = &members[rng.usize(..members.len())];
                 stopped.push(name.clone());
                 member.signal(Signal::STOP);
                 tokio::time::sleep(TTL.mul_f64(0.5 + rng.f64())).await;
                 member.signal(Signal::CONT);
             }
-            2 => drop(fleet.server.command(&["CLIENT", "KILL", "TYPE", "normal"])),
-            3 => drop(fleet.server.command(&["FLUSHALL"])),
-            4 => fleet.server.start_again(),
+            2 => drop(fleet.store.command(&["CLIENT", "KILL", "TYPE", "normal"])),
+            3 => drop(fleet.store.command(&["FLUSHALL"])),
+            4 => fleet.store.start_again(),
             5 => {
-                fleet.server.stop();
+                fleet.store.stop();
                 tokio::time::sleep(TTL.mul_f64(rng.f64() * 1.5)).await;
-                fleet.server.cont();
+                fleet.store.cont();
             }
-            _ => members.push(fleet.named(&format!("later-{round}"))),
+            6 => {
+                let (_, _, link) = &members[rng.usize(..members.len())];
+                link.swallow();
+                tokio::time::sleep(TTL.mul_f64(rng.f64() * 1.5)).await;
+                link.pass();
+            }
+            7 => members[rng.usize(..members.len())].2.cut(),
+            _ => members.push(linked(format!("later-{round}"))),
         }
         println!("round {round}: {what}");
         tokio::time::sleep(Duration::from_millis(rng.u64(100..1_500))).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tenure::pool::{Pool, Target};
 use tenure::{Tenure, TermHandle, Token};
-use tenure_testbed::Process;
+use tenure_testbed::{Probe, Process};
 
 /// After this long something that should have happened never will.
 pub const NEVER: Duration = Duration::from_secs(60);
@@ -66,6 +66,17 @@ impl Witness {
         let seen = self.seen();
         let latest = seen.iter().filter_map(|(target, units)| Some((target, units.last()?)));
         latest.filter(|(_, unit)| unit.began > then).map(|(target, unit)| (target.clone(), unit.who.clone())).collect()
+    }
+
+    /// Since then not a slot was left out.
+    pub fn check_that_none_was_missed(&self, since: Instant, probe: &Probe) {
+        let step = TICK.as_millis() as u64;
+        for (target, units) in self.seen() {
+            let pairs = units.windows(2).filter(|pair| pair[1].began > since);
+            let missed: Vec<_> = pairs.filter(|pair| pair[1].due - pair[0].due != step).collect();
+            // A machine that stands still for longer than a tick may miss one.
+            assert!(missed.is_empty() || probe.lag() > TICK / 4, "{target}: {missed:?}, lag {:?}", probe.lag());
+        }
     }
 
     /// No two units of a target overlap, no slot is worked on twice, and tokens never go back.

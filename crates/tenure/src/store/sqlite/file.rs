@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rusqlite::ffi::ErrorCode;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::failure::{self, location};
@@ -100,7 +101,15 @@ impl File {
         // Before anything is written: it may be somebody else's.
         is_ours(path, &*connection.transaction().map_err(failed)?)?;
         // A crash of the machine frees every lease, so only the file's structure has to survive it: NORMAL does that.
-        connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;").map_err(failed)?;
+        let mut times = 0;
+        // Of several who make a file at once, those who come too late are told so without having waited.
+        while let Err(error) = connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;") {
+            let busy = matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked));
+            if !busy || !wait_for_others(times) {
+                return Err(failed(error));
+            }
+            times += 1;
+        }
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         migrate(path, &tx)?;
         let (epoch, touched) = settle(path, &tx, host, sighting)?;
