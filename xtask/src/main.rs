@@ -23,7 +23,8 @@ Usage: cargo xtask COMMAND
   test                Get what the tests need, then run all of them
   check               The quick loop: format, clippy, the library's tests, 200 simulated worlds
   lint                Format, clippy, documentation, dependency policy
-  sim [ARG]…          The simulator, built for release: --seeds N, --seed S, --trace, --jobs N
+  soak                The scenes of pools with a ttl of 30 s, renewed every 10 s: a quarter of an hour
+  sim [ARG]…          The simulator, built for release: --fleets small|large, --seeds N, --seed S, --trace, --jobs N
   bench NAME [ARG]…   A measurement (`lease`, `election`, `pool`) on a real store, built for release; ends with a line of JSON
   ci                  What .ci/run runs: test, then lint
   help                This text";
@@ -39,6 +40,7 @@ enum Request {
     Lint,
     Sim(Vec<String>),
     Bench(Vec<String>),
+    Soak,
     Ci,
     Help,
 }
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Request::Test => Routine::test().run(),
         Request::Check => Routine::check().run(),
         Request::Lint => Routine::lint().run(),
+        Request::Soak => Routine::soak().run(),
         Request::Ci => Routine::test().then(Routine::lint()).run(),
         Request::Sim(arguments) => return run_program("tenure-sim", arguments),
         Request::Bench(arguments) => return measure(arguments),
@@ -77,6 +80,7 @@ fn parse(arguments: &[String]) -> Result<Request, String> {
         "test" => Request::Test,
         "check" => Request::Check,
         "lint" => Request::Lint,
+        "soak" => Request::Soak,
         // These programs know their own flags.
         "sim" => return Ok(Request::Sim(rest.to_vec())),
         "bench" => return Ok(Request::Bench(rest.to_vec())),
@@ -103,7 +107,7 @@ fn go_to_the_root() -> Result<(), String> {
 /// Measures, with what that needs. The standard output is the measurement's alone: its last line is for machines.
 fn measure(arguments: Vec<String>) -> ExitCode {
     if arguments.is_empty() {
-        eprintln!("xtask: `bench` needs the name of one: lease, election");
+        eprintln!("xtask: `bench` needs the name of one: lease, election, pool");
         return ExitCode::from(64);
     }
     match prerequisites::ensure(&[REDIS_SERVER]) {

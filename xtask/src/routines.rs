@@ -49,6 +49,18 @@ impl Routine {
         }
     }
 
+    /// The scenes of pools with the numbers of a real fleet: a ttl of 30 s, renewed every 10 s. Takes a quarter of an hour.
+    pub fn soak() -> Self {
+        let line = "cargo test -p tenure --all-features --test pool -- --test-threads=8";
+        Self {
+            tools: vec![REDIS_SERVER],
+            stages: vec![
+                command("build", "cargo test -p tenure --all-features --test pool --no-run"),
+                Stage::command("pools with a ttl of 30 s", CommandLine::new(line).variable("TENURE_TEST_TTL", "30")),
+            ],
+        }
+    }
+
     /// All that can be said about the code without running it.
     pub fn lint() -> Self {
         let documentation =

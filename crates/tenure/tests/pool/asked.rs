@@ -8,15 +8,15 @@ use tenure::pool::{Pool, PoolBuilder};
 use tenure::{Event, Tenure};
 use tenure_testbed::RedisServer;
 
-use crate::stage::{NEVER, TTL, until};
+use crate::stage::{never, ttl, until};
 
 async fn instance(server: &RedisServer, name: &str) -> Tenure {
-    Tenure::builder(&server.url()).name(name).unwrap().longest_ttl(TTL).bootstrap().connect().await.unwrap()
+    Tenure::builder(&server.url()).name(name).unwrap().longest_ttl(ttl()).bootstrap().connect().await.unwrap()
 }
 
 /// A pool whose work is to hold.
 fn start(pool: PoolBuilder) -> Pool {
-    pool.ttl(TTL).run(async |_, lease| while lease.wait(NEVER).await {}).start().unwrap()
+    pool.ttl(ttl()).run(async |_, lease| while lease.wait(never()).await {}).start().unwrap()
 }
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn a_target_that_is_asked_for_is_had_or_not() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(NEVER, asks).await.unwrap();
+    tokio::time::timeout(never(), asks).await.unwrap();
     assert!(second.is_owned("a"));
     second.stop().await;
     assert!(!second.try_acquire("a").await, "it has ended");
@@ -79,7 +79,7 @@ async fn what_happens_to_a_pool_is_told() {
     let wanted = ["lease.acquired", "fleet.joined", "lease.released", "fleet.left"];
     let mut stopped = false;
     while !wanted.iter().all(|name| names.contains(*name)) {
-        let event: Event = tokio::time::timeout(NEVER, events.next()).await.unwrap().unwrap();
+        let event: Event = tokio::time::timeout(never(), events.next()).await.unwrap().unwrap();
         assert!(event.lease.is_none_or(|lease| lease.label() != "beside"), "that is no target");
         names.insert(event.what.name().to_owned());
         // It leaves when it has got something.

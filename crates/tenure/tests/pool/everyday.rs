@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tenure_testbed::{Probe, RedisServer, Reply};
 
-use crate::stage::{Member, TICK, TTL, Witness, shares, targets, until};
+use crate::stage::{Member, TICK, Witness, shares, targets, ttl, until};
 
 #[tokio::test]
 async fn one_instance_works_on_everything_and_others_get_their_share() {
@@ -122,7 +122,7 @@ async fn an_outage_stops_the_work_and_afterwards_everybody_has_what_it_had() {
     shares(&[&members[0], &members[1], &members[2]], &[3, 3, 3]).await;
     let before: Vec<_> = members.iter().map(|member| member.pool.owned()).collect();
     server.stop();
-    tokio::time::sleep(TTL * 2).await;
+    tokio::time::sleep(ttl() * 2).await;
     assert!(members.iter().all(|member| member.count() == 0), "work stops while nobody knows");
     let then = Instant::now();
     server.cont();

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use tenure_testbed::{Probe, Process, Proxy, RedisServer};
 
-use crate::stage::{NEVER, TICK, Witness, member, until};
+use crate::stage::{TICK, Witness, member, never, until};
 
 /// What a fleet has in common.
 pub trait Shared {
@@ -92,7 +92,7 @@ impl<S: Shared> Fleet<S> {
         let start = Instant::now();
         while counts().as_deref() != Some(expected) {
             let (workers, lag) = (self.workers(), self.probe.lag());
-            assert!(start.elapsed() < NEVER, "{workers:?} instead of {expected:?}, lag {lag:?}");
+            assert!(start.elapsed() < never(), "{workers:?} instead of {expected:?}, lag {lag:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tenure_testbed::{Connection, RedisServer, Reply};
 
-use crate::stage::{TTL, Unit};
+use crate::stage::{Unit, ttl};
 
 pub const NAME: &str = "old-1";
 
@@ -81,7 +81,7 @@ impl Life {
             let now = Instant::now();
             if now >= beat_at {
                 beat_at = now + HEARTBEAT;
-                self.ask(&["SET", &format!("poll:node:{NAME}"), "1", "PX", &millis(TTL)]);
+                self.ask(&["SET", &format!("poll:node:{NAME}"), "1", "PX", &millis(ttl())]);
             }
             if now >= round_at {
                 round_at = now + ROUND;
@@ -104,13 +104,13 @@ impl Life {
             let (key, asked) = (format!("poll:lease:{target}"), Instant::now());
             match self.mine.remove(target) {
                 // Its ttl can have begun when it was asked for.
-                Some(stretch) if self.ask(&["EVAL", RENEW, "1", &key, NAME, &millis(TTL)]) == Reply::Int(1) => {
-                    self.mine.insert(target.clone(), Stretch { until: asked + TTL, ..stretch });
+                Some(stretch) if self.ask(&["EVAL", RENEW, "1", &key, NAME, &millis(ttl())]) == Reply::Int(1) => {
+                    self.mine.insert(target.clone(), Stretch { until: asked + ttl(), ..stretch });
                 }
                 Some(lost) => self.account.held.push(lost),
                 None => {
-                    if self.ask(&["SET", &key, NAME, "NX", "PX", &millis(TTL)]) == Reply::text("OK") {
-                        let stretch = Stretch { target: target.clone(), from: Instant::now(), until: asked + TTL };
+                    if self.ask(&["SET", &key, NAME, "NX", "PX", &millis(ttl())]) == Reply::text("OK") {
+                        let stretch = Stretch { target: target.clone(), from: Instant::now(), until: asked + ttl() };
                         self.mine.insert(target.clone(), stretch);
                     }
                 }

@@ -7,7 +7,7 @@ use tenure_testbed::{Process, Proxy, RedisServer};
 
 use crate::fleet::Fleet;
 use crate::scenes;
-use crate::stage::{TICK, TTL, until};
+use crate::stage::{TICK, ttl, until};
 
 #[tokio::test]
 async fn us1_as1_a_single_instance_polls_everything() {
@@ -59,7 +59,7 @@ async fn us4_as1_nine_targets_on_three_instances_are_three_each() {
     let _members = [fleet.member("one"), fleet.member("two"), fleet.member("three")];
     fleet.until_shares_are(&[3, 3, 3]).await;
     let settled = Instant::now();
-    tokio::time::sleep(TTL).await;
+    tokio::time::sleep(ttl()).await;
     let moved = fleet
         .witness
         .seen()
@@ -81,7 +81,7 @@ async fn edge_all_instances_crash_and_start_again_at_once() {
     members.iter().for_each(|member| member.signal(Signal::KILL));
     let killed = Instant::now();
     let _again = [fleet.member("three"), fleet.member("four")];
-    until("all is worked on again", || fleet.witness.since(killed + TTL / 2).len() == 6).await;
+    until("all is worked on again", || fleet.witness.since(killed + ttl() / 2).len() == 6).await;
     fleet.until_shares_are(&[3, 3]).await;
     fleet.witness.check();
 }
@@ -108,7 +108,7 @@ async fn sc_001_nobody_meets_whoever_comes_goes_and_dies() {
     }
     let calm = Instant::now();
     until("all is worked on", || fleet.shares().is_some()).await;
-    fleet.probe.within(calm.elapsed(), TTL + TTL / 10 + TICK * 6, "all is worked on");
+    fleet.probe.within(calm.elapsed(), ttl() + ttl() / 10 + TICK * 6, "all is worked on");
     fleet.witness.check();
 }
 
@@ -121,8 +121,8 @@ async fn us2_as2_an_instance_that_is_cut_off_stops_before_its_targets_are_taken_
     fleet.until_shares_are(&[3, 3]).await;
     proxy.swallow();
     let cut = Instant::now();
-    fleet.until_others_work("one", cut + TTL / 2).await;
-    fleet.probe.within(cut.elapsed(), TTL + TTL / 10 + TICK * 2, "everything is polled again");
+    fleet.until_others_work("one", cut + ttl() / 2).await;
+    fleet.probe.within(cut.elapsed(), ttl() + ttl() / 10 + TICK * 2, "everything is polled again");
     proxy.pass();
     fleet.until_shares_are(&[3, 3]).await;
     fleet.witness.check();
@@ -144,20 +144,20 @@ async fn us2_as3_a_restarted_process_is_somebody_else() {
     assert!(holder() != before && holder().starts_with("one-"), "{before} and {}", holder());
     // It had to wait like anybody else.
     let first = fleet.witness.seen().values().flatten().filter(|unit| unit.began > killed).map(|unit| unit.began).min();
-    assert!(first.unwrap() - killed > TTL / 3, "{:?}", first.unwrap() - killed);
+    assert!(first.unwrap() - killed > ttl() / 3, "{:?}", first.unwrap() - killed);
     fleet.witness.check();
 }
 
 #[tokio::test]
 async fn edge_a_poll_that_takes_longer_than_the_ttl_keeps_its_lease() {
     let server = RedisServer::start();
-    let tenure = tenure::Tenure::builder(&server.url()).longest_ttl(TTL).bootstrap().connect().await.unwrap();
+    let tenure = tenure::Tenure::builder(&server.url()).longest_ttl(ttl()).bootstrap().connect().await.unwrap();
     let (done, mut over) = tokio::sync::mpsc::unbounded_channel();
-    let pool = tenure.pool("poll").targets(["slow"]).ttl(TTL).run(move |_, lease| {
+    let pool = tenure.pool("poll").targets(["slow"]).ttl(ttl()).run(move |_, lease| {
         let done = done.clone();
         async move {
             let token = lease.token();
-            tokio::time::sleep(TTL * 2).await;
+            tokio::time::sleep(ttl() * 2).await;
             let _ = done.send((token, lease.token(), lease.is_valid()));
             lease.lost().await;
         }
@@ -173,7 +173,7 @@ async fn us3_as2_a_target_that_is_held_is_not_had_twice() {
     let fleet = Fleet::new(1);
     let _one = fleet.member("one");
     fleet.until_shares_are(&[1]).await;
-    let stranger = tenure::Tenure::builder(&fleet.store.url()).longest_ttl(TTL).connect().await.unwrap();
+    let stranger = tenure::Tenure::builder(&fleet.store.url()).longest_ttl(ttl()).connect().await.unwrap();
     let name = tenure::LeaseName::target("poll", "endpoint-1").unwrap();
     let refused = stranger.lease_named(name).try_acquire().await.unwrap_err();
     assert!(matches!(refused, tenure::AcquireError::Held { .. }), "{refused}");
@@ -200,7 +200,7 @@ async fn sc_005_whatever_befalls_the_store_and_the_instances_nobody_meets_and_al
                 let (member, name, _) = &members[rng.usize(..members.len())];
                 stopped.push(name.clone());
                 member.signal(Signal::STOP);
-                tokio::time::sleep(TTL.mul_f64(0.5 + rng.f64())).await;
+                tokio::time::sleep(ttl().mul_f64(0.5 + rng.f64())).await;
                 member.signal(Signal::CONT);
             }
             2 => drop(fleet.store.command(&["CLIENT", "KILL", "TYPE", "normal"])),
@@ -208,13 +208,13 @@ async fn sc_005_whatever_befalls_the_store_and_the_instances_nobody_meets_and_al
             4 => fleet.store.start_again(),
             5 => {
                 fleet.store.stop();
-                tokio::time::sleep(TTL.mul_f64(rng.f64() * 1.5)).await;
+                tokio::time::sleep(ttl().mul_f64(rng.f64() * 1.5)).await;
                 fleet.store.cont();
             }
             6 => {
                 let (_, _, link) = &members[rng.usize(..members.len())];
                 link.swallow();
-                tokio::time::sleep(TTL.mul_f64(rng.f64() * 1.5)).await;
+                tokio::time::sleep(ttl().mul_f64(rng.f64() * 1.5)).await;
                 link.pass();
             }
             7 => members[rng.usize(..members.len())].2.cut(),
@@ -226,6 +226,6 @@ async fn sc_005_whatever_befalls_the_store_and_the_instances_nobody_meets_and_al
     let calm = Instant::now();
     until("all is worked on", || fleet.shares().is_some()).await;
     // A quarantine, and a lease of somebody who is gone, one after the other; and finding the store again.
-    fleet.probe.within(calm.elapsed(), TTL * 2 + Duration::from_secs(5), "all is worked on");
+    fleet.probe.within(calm.elapsed(), ttl() * 2 + Duration::from_secs(5), "all is worked on");
     fleet.witness.check_but_for(&stopped);
 }

@@ -11,11 +11,11 @@ use tenure_testbed::{Probe, Process, Reply};
 use crate::fleet::Fleet;
 use crate::neighbour::{self, Neighbour};
 use crate::scenes;
-use crate::stage::{TICK, TTL, Unit, targets, until};
+use crate::stage::{TICK, Unit, targets, ttl, until};
 
 /// How long a target may be left alone when its holder dies: its ttl, the grace of whoever comes last, and the ticks before and after.
 fn longest_alone() -> Duration {
-    TTL + TTL / 10 + TICK * 2
+    ttl() + ttl() / 10 + TICK * 2
 }
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn sc_002_failover_completes_within_the_ttl() {
     for round in 0..2 {
         fleet.until_shares_are(&[2, 2, 2]).await;
         // At any moment between two renewals.
-        tokio::time::sleep(TTL.mul_f64(rng.f64() / 3.0)).await;
+        tokio::time::sleep(ttl().mul_f64(rng.f64() / 3.0)).await;
         let (name, member) = members.swap_remove(rng.usize(..members.len()));
         let killed = fleet.crash(&name, &member).await;
         fleet.probe.within(killed.elapsed(), longest_alone(), "everything is polled again");
@@ -85,7 +85,7 @@ async fn sc_006_no_target_is_left_alone_for_longer_than_the_ttl() {
 async fn us3_as3_a_renewal_succeeds_only_while_the_lease_is_its_own() {
     const KEY: &str = "poll:lease:endpoint-1";
     const LOOK: &str = "return {redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])}";
-    let theirs = TTL * 2;
+    let theirs = ttl() * 2;
     let fleet = Fleet::new(1);
     let _one = fleet.member("one");
     fleet.until_shares_are(&[1]).await;
@@ -114,7 +114,7 @@ async fn us3_as3_a_renewal_succeeds_only_while_the_lease_is_its_own() {
     let units = fleet.witness.seen().remove("endpoint-1").unwrap();
     let (before, after): (Vec<Unit>, Vec<Unit>) = units.into_iter().partition(|unit| unit.began < taken + theirs / 2);
     let last = before.last().unwrap();
-    fleet.probe.within(last.began.saturating_duration_since(taken), TTL / 3 + TICK, "it stops when it would renew");
+    fleet.probe.within(last.began.saturating_duration_since(taken), ttl() / 3 + TICK, "it stops when it would renew");
     let first = after.first().unwrap();
     assert!(first.began + Duration::from_millis(5) > taken + theirs, "it works after {:?}", first.began - taken);
     assert!(first.token > last.token, "{first:?} is under the term of {last:?}");
@@ -129,7 +129,7 @@ async fn us4_as3_what_is_given_up_for_balance_goes_straight_to_its_new_holder() 
     let joins = Instant::now();
     let _third = fleet.member("three");
     fleet.until_shares_are(&[2, 2, 2]).await;
-    tokio::time::sleep(TTL / 2).await;
+    tokio::time::sleep(ttl() / 2).await;
     let mut moved = 0;
     for (target, units) in fleet.witness.seen() {
         let then = units.partition_point(|unit| unit.began <= joins) - 1;
@@ -153,14 +153,14 @@ async fn edge_while_the_store_is_away_nothing_is_polled() {
     let before = fleet.workers();
     fleet.store.stop();
     let stopped = Instant::now();
-    tokio::time::sleep(TTL * 3 / 2).await;
+    tokio::time::sleep(ttl() * 3 / 2).await;
     let back = Instant::now();
     fleet.store.cont();
     until("all is worked on again", || fleet.witness.since(back).len() == 6).await;
     // Should anything move after all.
-    tokio::time::sleep(TTL / 2).await;
+    tokio::time::sleep(ttl() / 2).await;
     for (target, units) in fleet.witness.seen() {
-        let meanwhile: Vec<_> = units.iter().filter(|unit| unit.began > stopped + TTL && unit.began < back).collect();
+        let meanwhile: Vec<_> = units.iter().filter(|unit| unit.began > stopped + ttl() && unit.began < back).collect();
         assert!(meanwhile.is_empty(), "{target}: {meanwhile:?}");
         let others: Vec<_> = units.iter().filter(|unit| unit.began > back && unit.who != before[&target]).collect();
         let (was, lag) = (&before[&target], fleet.probe.lag());
@@ -215,12 +215,12 @@ async fn a_neighbour_is_lived_with(taste: fn(&str) -> u64) {
     let one = fleet.member("one");
     let _two = fleet.member("two");
     until("it has company", || is_there("one") && is_there("two")).await;
-    tokio::time::sleep(TTL * 2).await;
+    tokio::time::sleep(ttl() * 2).await;
     let _three = fleet.member("three");
     until("it has more company", || is_there("three")).await;
     one.signal(Signal::KILL);
-    tokio::time::sleep(TTL * 5).await;
-    let (calm, account) = (Instant::now() - TTL * 5 / 2, neighbour.end());
+    tokio::time::sleep(ttl() * 5).await;
+    let (calm, account) = (Instant::now() - ttl() * 5 / 2, neighbour.end());
     let seen = fleet.witness.seen();
     for stretch in &account.held {
         let met: Vec<_> = seen.get(&stretch.target).into_iter().flatten().filter(|unit| stretch.meets(unit)).collect();

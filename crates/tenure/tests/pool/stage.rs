@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use tenure::pool::{Pool, Target};
@@ -11,10 +11,18 @@ use tenure::{Tenure, TermHandle, Token};
 use tenure_testbed::{Probe, Process};
 
 /// After this long something that should have happened never will.
-pub const NEVER: Duration = Duration::from_secs(60);
+pub fn never() -> Duration {
+    Duration::from_secs(50) + ttl() * 5
+}
 
-/// The ttl of scenes in which leases end.
-pub const TTL: Duration = Duration::from_secs(2);
+/// The ttl of scenes in which leases end: short, unless they are played with the numbers of a real fleet (`cargo xtask soak`).
+pub fn ttl() -> Duration {
+    static TTL: LazyLock<Duration> = LazyLock::new(|| {
+        let seconds = std::env::var("TENURE_TEST_TTL").ok().and_then(|seconds| seconds.parse().ok());
+        Duration::from_secs(seconds.unwrap_or(2))
+    });
+    *TTL
+}
 
 /// How often targets are worked on.
 pub const TICK: Duration = Duration::from_millis(200);
@@ -163,9 +171,9 @@ pub struct Member {
 
 impl Member {
     pub async fn join(url: &str, name: &str, witness: SocketAddr, targets: &[String]) -> Self {
-        let tenure = Tenure::builder(url).name(name).unwrap().longest_ttl(TTL).bootstrap().connect().await.unwrap();
+        let tenure = Tenure::builder(url).name(name).unwrap().longest_ttl(ttl()).bootstrap().connect().await.unwrap();
         let who = name.to_owned();
-        let pool = tenure.pool("poll").targets(targets).ttl(TTL);
+        let pool = tenure.pool("poll").targets(targets).ttl(ttl());
         let pool = pool.run(move |target, lease| work(witness, who.clone(), target, lease)).start().unwrap();
         Self { tenure, pool }
     }
@@ -205,7 +213,7 @@ pub fn targets(count: usize) -> Vec<String> {
 pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < NEVER, "never happened: {what}");
+        assert!(start.elapsed() < never(), "never happened: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -219,7 +227,7 @@ pub async fn shares(members: &[&Member], expected: &[usize]) {
     };
     let start = Instant::now();
     while counts() != expected {
-        assert!(start.elapsed() < NEVER, "{:?} instead of {expected:?}", counts());
+        assert!(start.elapsed() < never(), "{:?} instead of {expected:?}", counts());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
