@@ -179,6 +179,7 @@ impl World {
     pub fn join_as(&mut self, n: usize, name: &str, weight: u32, wedged: bool) {
         let mut record = InstanceRecord::new(name);
         record.weight = weight;
+        record.held.insert("poll".to_owned(), 0);
         let engine = Engine::new(id(n), "poll", weight, settings());
         let now = self.now;
         let next_beat = now + BEAT;

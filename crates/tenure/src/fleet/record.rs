@@ -1,6 +1,6 @@
 //! What an instance says about itself with its heartbeat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::placement::FULL_WEIGHT;
@@ -50,8 +50,10 @@ pub struct InstanceRecord {
     pub heartbeat_every: Duration,
     /// For how long that may be believed.
     pub heartbeat_ttl: Duration,
-    /// How many targets it holds, by pool.
+    /// How many targets it holds, by pool. One that is not here it has nothing to do with.
     pub held: BTreeMap<String, usize>,
+    /// The pools that it is leaving, although it stays in others.
+    pub leaving: BTreeSet<String>,
 }
 
 impl InstanceRecord {
@@ -66,7 +68,13 @@ impl InstanceRecord {
             heartbeat_every: Duration::from_secs(10),
             heartbeat_ttl: Duration::from_secs(30),
             held: BTreeMap::new(),
+            leaving: BTreeSet::new(),
         }
+    }
+
+    /// Whether it gives away what it holds of a pool.
+    pub fn is_leaving(&self, pool: &str) -> bool {
+        self.status == Status::Draining || self.leaving.contains(pool)
     }
 
     /// Words with an equals sign in each, which [`decode`](Self::decode) reads and people can.
@@ -82,6 +90,9 @@ impl InstanceRecord {
         );
         for (pool, count) in &self.held {
             text.push_str(&format!(" held:{pool}={count}"));
+        }
+        for pool in &self.leaving {
+            text.push_str(&format!(" leaving:{pool}=1"));
         }
         text.into_bytes()
     }
@@ -101,6 +112,7 @@ impl InstanceRecord {
             heartbeat_every: Duration::from_millis(number("every")?),
             heartbeat_ttl: Duration::from_millis(number("ttl")?),
             held: held.map(|(pool, count)| (pool.to_owned(), count)).collect(),
+            leaving: words.keys().filter_map(|word| word.strip_prefix("leaving:")).map(str::to_owned).collect(),
         })
     }
 }

@@ -28,14 +28,14 @@ pub fn surrender(me: &InstanceId, peers: &[Peer], shares: &[usize], mine: &[Targ
     let deficit = |n: usize| shares[n].saturating_sub(peers[n].held);
     let mut line: Vec<usize> = (0..peers.len()).collect();
     line.sort_by_cached_key(|n| (InstanceScore::of(&peers[*n].instance), peers[*n].instance.clone()));
-    let before: usize = line.iter().take_while(|n| **n != at).map(|n| surplus(*n)).sum();
-    let (mut start, end) = (before, before + surplus(at));
+    let before = line.iter().take_while(|n| **n != at).fold(0, |sum: usize, n| sum.saturating_add(surplus(*n)));
+    let (mut start, end) = (before, before.saturating_add(surplus(at)));
 
     let own = InstanceScore::of(me);
     let mut left: Vec<(usize, TargetScore)> = mine.iter().copied().enumerate().collect();
-    let (mut gifts, mut position) = (Vec::new(), 0);
+    let (mut gifts, mut position) = (Vec::new(), 0_usize);
     for to in line {
-        let gap = position..position + deficit(to);
+        let gap = position..position.saturating_add(deficit(to));
         position = gap.end;
         if gap.end <= start {
             continue;

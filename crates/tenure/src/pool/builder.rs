@@ -19,6 +19,9 @@ use crate::name::{LeaseName, NameError};
 use crate::placement::FULL_WEIGHT;
 use crate::tenure::{Tenure, TermHandle};
 
+/// Longer than anybody waits, and short enough to be counted with.
+const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3_600);
+
 /// The numbers of a pool, all of which fit together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolSettings {
@@ -36,7 +39,7 @@ impl PoolSettings {
         EngineSettings {
             longest_grace: (self.lease.ttl() / 10).min(Duration::from_secs(1)),
             settle: self.settle,
-            longest_settle: self.settle * 10,
+            longest_settle: self.settle.saturating_mul(10),
             accept_window: self.lease.accept_window(),
             read_every: self.read_every,
             scout_every: self.read_every,
@@ -207,12 +210,15 @@ impl PoolBuilder {
         let lease = self.lease.max_drain(self.drain_timeout).build()?;
         let heartbeat_every = self.heartbeat_every.unwrap_or(lease.renew_every());
         let heartbeat_ttl = self.heartbeat_ttl.unwrap_or(lease.ttl());
-        if heartbeat_every.is_zero() || heartbeat_every * 2 > heartbeat_ttl {
+        if heartbeat_every.is_zero() || heartbeat_every.saturating_mul(2) > heartbeat_ttl {
             return Err(PoolError::Heartbeat { every: heartbeat_every, ttl: heartbeat_ttl });
         }
         let read_every = self.discover_every.unwrap_or(heartbeat_every).max(Duration::from_millis(50));
-        let settle = self.settle.unwrap_or((lease.ttl() / 10).min(Duration::from_secs(3)));
-        let (weight, drain_timeout) = (self.weight, self.drain_timeout);
+        let settle = self
+            .settle
+            .map(|settle| settle.min(LONGEST_WAIT))
+            .unwrap_or((lease.ttl() / 10).min(Duration::from_secs(3)));
+        let (weight, drain_timeout) = (self.weight, self.drain_timeout.min(LONGEST_WAIT));
         Ok(PoolSettings { lease, weight, heartbeat_every, heartbeat_ttl, read_every, settle, drain_timeout })
     }
 }

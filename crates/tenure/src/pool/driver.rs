@@ -84,7 +84,7 @@ impl Driver {
         desk.tell_fleet(Status::Online);
         let scouting = desk.stands_as_scout();
         let mut scout = scouting.as_ref().map(crate::election::Election::watch);
-        let mut stopping: Option<(tokio::time::Instant, oneshot::Sender<()>)> = None;
+        let mut stopping: Option<(tokio::time::Instant, Vec<oneshot::Sender<()>>)> = None;
         loop {
             let wake = desk.engine.next_wake().map(|at| at.since(SystemClock.now()));
             let wake = wake.unwrap_or(desk.settings.read_every).min(desk.settings.read_every);
@@ -93,12 +93,15 @@ impl Driver {
             tokio::select! {
                 command = commands.recv() => match command {
                     Some(Command::Targets(targets)) => desk.input(Input::Targets(targets)),
-                    Some(Command::Drain(drain)) => desk.drain(drain),
-                    Some(Command::Stop(done)) if stopping.is_none() => {
-                        desk.drain(true);
-                        stopping = Some((tokio::time::Instant::now() + desk.settings.drain_timeout, done));
-                    }
-                    Some(Command::Stop(_)) => {}
+                    // Whoever leaves does not stay after all.
+                    Some(Command::Drain(drain)) => if stopping.is_none() { desk.drain(drain) },
+                    Some(Command::Stop(done)) => match &mut stopping {
+                        Some((_, waiting)) => waiting.push(done),
+                        None => {
+                            desk.drain(true);
+                            stopping = Some((tokio::time::Instant::now() + desk.settings.drain_timeout, vec![done]));
+                        }
+                    },
                     Some(Command::Release(target)) => desk.order(&target, Order::Release(ReleaseReason::Voluntary)),
                     Some(Command::TryAcquire(target, reply)) => desk.try_acquire(target, reply),
                     Some(Command::Preferred(target, reply)) => drop(reply.send(desk.preferred(&target))),
@@ -135,7 +138,7 @@ impl Driver {
             scouting.stop().await;
         }
         desk.tenure.leave_pool(&desk.pool).await;
-        if let Some((_, done)) = stopping {
+        for done in stopping.into_iter().flat_map(|(_, waiting)| waiting) {
             let _ = done.send(());
         }
     }
@@ -196,7 +199,8 @@ impl Desk {
     }
 
     fn try_acquire(&mut self, target: Target, reply: oneshot::Sender<bool>) {
-        if self.seats.contains_key(&target) {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner).get(&target).cloned();
+        if held.is_some_and(|term| term.is_valid() && !term.is_leaving()) {
             let _ = reply.send(true);
             return;
         }
@@ -395,15 +399,25 @@ impl Desk {
         self.tenure.say(Request::Announce(Announcement::Joined { group: Group::FLEET, instance }));
     }
 
-    /// Says how it stands with this instance.
+    /// Says how it stands with this instance. It may be in other pools, too, which is all one to them.
     fn tell_fleet(&self, status: Status) {
         let settings = &self.settings;
         self.tenure.update_record(|record: &mut InstanceRecord| {
+            let alone = record.held.keys().all(|pool| *pool == self.pool);
+            let least = |theirs: Duration, ours: Duration| if alone { ours } else { theirs.min(ours) };
             record.weight = settings.weight;
-            record.heartbeat_every = settings.heartbeat_every;
-            record.heartbeat_ttl = settings.heartbeat_ttl;
-            record.status = status;
+            record.heartbeat_every = least(record.heartbeat_every, settings.heartbeat_every);
+            record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
             record.held.insert(self.pool.clone(), self.engine.held());
+            match status {
+                Status::Draining => record.leaving.insert(self.pool.clone()),
+                Status::Online => record.leaving.remove(&self.pool),
+            };
+            record.status = if record.held.keys().all(|pool| record.leaving.contains(pool)) {
+                Status::Draining
+            } else {
+                Status::Online
+            };
         });
     }
 
@@ -444,13 +458,16 @@ fn index_of(pool: &str, instance: &InstanceId, target: &Target, held: bool) -> R
     if held { Request::IndexAdd { index, entry, announced } } else { Request::IndexRemove { index, entry, announced } }
 }
 
+/// Asked until it is answered, or there is nobody to ask.
 async fn look_at(tenure: &Tenure, pool: &str, targets: Vec<Target>) -> Input {
     let named = targets.into_iter().filter_map(|target| Some((LeaseName::target(pool, &target).ok()?, target)));
     let (names, targets): (Vec<LeaseName>, Vec<Target>) = named.unzip();
-    match tenure.ask(Request::Holders { names }).await {
-        Ok(Reply::Holders(holders)) => Input::Holders(targets.into_iter().zip(holders).collect()),
-        // The connection is lost, and all is looked at again when there is another.
-        _ => Input::Holders(Vec::new()),
+    loop {
+        match tenure.ask(Request::Holders { names: names.clone() }).await {
+            Ok(Reply::Holders(holders)) => return Input::Holders(targets.into_iter().zip(holders).collect()),
+            Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_secs(1)).await,
+            _ => return Input::Holders(Vec::new()),
+        }
     }
 }
 

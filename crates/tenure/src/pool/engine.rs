@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::fleet::{Conduct, Roll, Seen, Status};
+use crate::fleet::{Conduct, Roll, Seen};
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::InstanceId;
 use crate::placement::{self, FULL_WEIGHT, Peer, Presence, Ranking, Reason, TargetScore};
@@ -225,10 +225,13 @@ impl Engine {
         let mut peers: Vec<Peer> = self
             .roll
             .alive()
-            .filter(|(id, _)| **id != self.me)
+            // Of whoever has nothing to do with this pool nothing is expected. What a program is that says nothing, nobody knows.
+            .filter(|(id, seen)| {
+                **id != self.me && seen.record.as_ref().is_none_or(|record| record.held.contains_key(&self.pool))
+            })
             .map(|(id, seen)| {
                 let record = seen.record.as_ref();
-                let draining = record.is_some_and(|record| record.status == Status::Draining);
+                let draining = record.is_some_and(|record| record.is_leaving(&self.pool));
                 Peer {
                     instance: id.clone(),
                     weight: record.map_or(FULL_WEIGHT, |record| record.weight),
@@ -479,7 +482,7 @@ impl Engine {
         // Unless we were all away: then nobody could.
         let away = self.forgives(now).is_some();
         if let Some(receiver) = offered.filter(|receiver| *receiver != self.me && !away) {
-            let until = now + self.settings.settle * SULKING;
+            let until = now + self.settings.settle.saturating_mul(SULKING);
             self.stuck.insert(receiver, until);
             self.place = None;
         }
@@ -540,6 +543,8 @@ impl Engine {
             _ if holder == self.me && !self.draining => self.claim(target),
             _ => {
                 entry.fate = Fate::Theirs { holder };
+                // Whoever had it before is not what matters any more.
+                entry.last = None;
                 self.arm(target, None);
                 if !known {
                     self.inspect(target.clone());
@@ -586,6 +591,10 @@ impl Engine {
     fn handed_over(&mut self, now: Moment, target: &Target, to: InstanceId) {
         if to == self.me {
             if matches!(self.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
+                // Whoever gives it has said why.
+                if let Some(entry) = self.targets.get_mut(target) {
+                    entry.last = None;
+                }
                 self.claim(target);
             }
             return;
@@ -881,7 +890,7 @@ impl Engine {
     }
 
     fn unheld(&self, peers: &[Peer]) -> usize {
-        let held: usize = peers.iter().map(|peer| peer.held).sum();
+        let held = peers.iter().fold(0, |held: usize, peer| held.saturating_add(peer.held));
         self.targets.len().saturating_sub(held)
     }
 

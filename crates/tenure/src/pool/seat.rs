@@ -59,7 +59,8 @@ async fn work_on(target: Target, term: TermHandle, work: Work) {
     loop {
         let began = tokio::time::Instant::now();
         // Work that panics has ended, and hurts nobody else.
-        let once = CatchPanic(AssertUnwindSafe(work(target.clone(), term.clone())));
+        let (work, target, lease) = (work.clone(), target.clone(), term.clone());
+        let once = CatchPanic(AssertUnwindSafe(Box::pin(async move { work(target, lease).await })));
         if term.run(once).await.is_err() || term.is_leaving() {
             return;
         }

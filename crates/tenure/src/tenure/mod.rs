@@ -15,7 +15,7 @@ pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Wor
 
 use crate::election::Elections;
 use crate::event::Event;
-use crate::fleet::InstanceRecord;
+use crate::fleet::{InstanceRecord, Status};
 use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question};
 use crate::lease::LeaseSettings;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
@@ -219,7 +219,10 @@ impl Tenure {
             let mut said = self.record.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(record) = said.as_mut() {
                 record.held.remove(pool);
+                record.leaving.remove(pool);
                 if !record.held.is_empty() {
+                    let leaves_all = record.held.keys().all(|pool| record.leaving.contains(pool));
+                    record.status = if leaves_all { Status::Draining } else { Status::Online };
                     self.join_fleet(record);
                     return;
                 }

@@ -108,3 +108,65 @@ async fn targets_come_from_the_sessions_of_the_store() {
     assert!(pool.rejected().is_empty());
     pool.stop().await;
 }
+
+#[tokio::test]
+async fn pools_of_one_namespace_are_nothing_to_each_other() {
+    let server = RedisServer::start();
+    let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
+    let (beside, other) = (start(two.pool("other").targets(["x"])), start(two.pool("both").targets(["y", "z"])));
+    until("they have theirs", || beside.owned().len() == 1 && other.owned().len() == 2).await;
+    let pool = start(one.pool("poll").targets(["a", "b"]));
+    let both = start(one.pool("both").targets(["y", "z"]));
+    until("all is shared out", || pool.owned().len() == 2 && both.owned().len() == 1).await;
+    assert_eq!(pool.live_instances(), [one.instance().clone()]);
+    let tokens = || ["a", "b"].map(|target| pool.lease(target).map(|lease| lease.token()));
+    let before = tokens();
+    // Whoever leaves one pool stays in the other.
+    pool.drain();
+    until("it has let go", || pool.owned().is_empty()).await;
+    assert_eq!(both.owned().len(), 1);
+    pool.undrain();
+    until("it has everything again", || pool.owned().len() == 2).await;
+    assert_ne!(tokens(), before);
+    let settled = tokens();
+    tokio::time::sleep(ttl()).await;
+    assert_eq!(tokens(), settled, "nothing is offered to those who are not there for it");
+    both.stop().await;
+    until("the other has all of it", || other.owned().len() == 2).await;
+    pool.stop().await;
+}
+
+#[tokio::test]
+async fn work_that_panics_before_it_begins_is_begun_again() {
+    let server = RedisServer::start();
+    let one = instance(&server, "one").await;
+    let tries = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = tries.clone();
+    let pool = one.pool("poll").targets(["a"]).ttl(ttl()).run(move |_, lease| {
+        let tried = counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        assert!(tried >= 2, "a panic in the closure, not in its future");
+        async move { while lease.wait(never()).await {} }
+    });
+    let pool = pool.start().unwrap();
+    until("it works", || tries.load(std::sync::atomic::Ordering::Relaxed) == 3).await;
+    assert!(pool.is_owned("a"));
+    // Two who stop it both wait until it has.
+    tokio::join!(pool.stop(), pool.stop());
+    assert_eq!(server.command(&["EXISTS", "poll:lease:a"]), tenure_testbed::Reply::Int(0));
+}
+
+#[tokio::test]
+async fn numbers_beyond_all_reason_are_counted_with() {
+    let server = RedisServer::start();
+    let one = instance(&server, "one").await;
+    let pool = one.pool("poll").targets(["a"]).settle(Duration::MAX).drain_timeout(Duration::MAX);
+    let pool = start(pool);
+    // Somebody who claims to hold everything there is.
+    let record = "name=liar weight=1000 started=1 status=online every=10000 ttl=30000 held:poll=18446744073709551615";
+    server.command(&["SET", "poll:node:liar", "1", "PX", "30000"]);
+    server.command(&["SET", "tenure:node:{poll:node:liar}", record, "PX", "30000"]);
+    server.command(&["ZADD", "tenure:nodes", "99999999999999", "liar"]);
+    until("it is seen", || pool.live_instances().len() == 2).await;
+    until("it has everything", || pool.owned().len() == 1).await;
+    pool.stop().await;
+}
