@@ -122,7 +122,7 @@ impl PoolBuilder {
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
-    /// let pool = tenure.pool("poll").targets_from(tenure.sessions()).run(async |_, lease| lease.lost().await).start()?;
+    /// let pool = tenure.pool("poll").targets_from(tenure.sessions()).run(async |_, lease| drop(lease.lost().await)).start()?;
     /// # pool.stop().await;
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
