@@ -72,11 +72,13 @@ async fn what_happens_to_a_pool_is_told() {
     let server = RedisServer::start();
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let first = start(one.pool("poll").targets(["a", "b"]));
+    // Before anybody else is there: otherwise each may have its share at once, and nothing is ever given away.
+    until("it has everything", || first.owned().len() == 2).await;
     let mut events = first.events();
     let other = one.lease("beside").acquire().await.unwrap();
     let second = start(two.pool("poll").targets(["a", "b"]));
     let mut names = BTreeSet::new();
-    let wanted = ["lease.acquired", "fleet.joined", "lease.released", "fleet.left"];
+    let wanted = ["fleet.joined", "lease.released", "fleet.left", "lease.acquired"];
     let mut stopped = false;
     while !wanted.iter().all(|name| names.contains(*name)) {
         let event: Event = tokio::time::timeout(never(), events.next()).await.unwrap().unwrap();
