@@ -82,6 +82,21 @@ fn what_the_dead_held_is_taken_when_its_leases_end_and_by_those_who_have_room() 
 }
 
 #[test]
+fn of_two_who_join_at_once_none_is_given_what_is_for_the_other() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 9);
+        world.join(1);
+        world.go_on(secs(5));
+        world.join(2);
+        world.go_on(Duration::from_millis(500));
+        world.join(3);
+        settles(&mut world, secs(60));
+        assert_eq!(world.moves, 6, "seed {seed}");
+        is_calm(&mut world);
+    }
+}
+
+#[test]
 fn whoever_drains_gives_everything_away_and_it_goes_where_it_should() {
     for seed in 0..20 {
         let mut world = World::new(seed, 30);
@@ -203,6 +218,20 @@ fn one_that_lives_and_claims_nothing_leaves_no_target_dark_and_is_not_offered_th
 }
 
 #[test]
+fn whoever_leaves_sees_to_it_that_what_it_gave_away_is_taken() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, 12);
+        (0..3).for_each(|n| world.join(n));
+        settles(&mut world, secs(60));
+        world.join_with(9, FULL_WEIGHT, true);
+        world.drain(0);
+        // The window for the one that takes nothing, and the grace. Nobody scouts.
+        world.go_on(secs(3 + 2));
+        assert_eq!((world.dark(), world.counts()[&id(0)]), (0, 0), "seed {seed}: {:?}", world.counts());
+    }
+}
+
+#[test]
 fn without_announcements_everything_is_found_by_the_scout() {
     for seed in 0..10 {
         let mut world = World::new(seed, 12);
@@ -228,7 +257,7 @@ fn an_outage_is_not_a_reshuffle() {
         world.go_on(Duration::from_millis(10));
         let holders = world.holders();
         world.outage(secs(45));
-        world.go_on(secs(10));
+        world.go_on(secs(60));
         assert_eq!(world.holders(), holders, "seed {seed}");
         is_calm(&mut world);
     }

@@ -112,10 +112,7 @@ impl Life {
                 }
                 6 => {
                     self.count("outages");
-                    let span = self.rng.u64(100..60_000);
-                    for one in self.world.members() {
-                        self.world.cut(one, Duration::from_millis(span + self.rng.u64(0..2_000)));
-                    }
+                    self.world.outage(Duration::from_millis(self.rng.u64(100..60_000)));
                 }
                 7 => {
                     self.count("announcements lost for a while");

@@ -21,6 +21,8 @@ const MARGIN: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_secs(5);
 const BEAT: Duration = Duration::from_secs(10);
 const WINDOW: Duration = Duration::from_secs(3);
+/// How much later the others are told how many targets somebody holds.
+const TELL_AFTER: Duration = Duration::from_millis(200);
 
 /// So many seconds.
 pub const fn secs(n: u64) -> Duration {
@@ -35,6 +37,7 @@ pub fn settings() -> EngineSettings {
         longest_settle: secs(30),
         accept_window: WINDOW,
         read_every: secs(10),
+        doubt_every: Duration::from_millis(2_500),
         scout_every: secs(10),
         forgiveness: TTL,
     }
@@ -55,6 +58,8 @@ struct Instance {
     away_until: Moment,
     /// What it does when it can again.
     put_off: Vec<Action>,
+    /// Whether it will tell the others how much it holds.
+    tells: bool,
 }
 
 #[derive(Clone)]
@@ -87,6 +92,8 @@ enum Next {
     Return(InstanceId),
     /// A lease that could not be renewed is to be given up.
     Doom(InstanceId, Target),
+    /// It tells the others how much it holds.
+    Tell(InstanceId),
     /// A target is due.
     Tick(InstanceId, Target, Tick),
 }
@@ -194,6 +201,7 @@ impl World {
             retargeted,
             away_until,
             put_off: Vec::new(),
+            tells: false,
         };
         self.instances.insert(id(n), instance);
         self.tell_all(&Input::FleetChanged, Some(&id(n)));
@@ -256,26 +264,15 @@ impl World {
         self.give(&id(n), Input::Scouts(true));
     }
 
-    /// The store is away for longer than a ttl: everything is lost, and everybody comes back at another moment.
+    /// The store is away: nobody can reach it, and everybody comes back at another moment.
     pub fn outage(&mut self, span: Duration) {
-        self.leases.clear();
-        self.now = self.now + span;
-        let ids: Vec<InstanceId> = self.instances.keys().cloned().collect();
-        for (n, one) in ids.iter().enumerate() {
-            let back = self.now + Duration::from_millis(300 * n as u64);
-            let mine: Vec<Target> = self.held_by(one);
-            for target in mine {
-                self.later(back, one, Input::Over { target, ending: Ending::Lost(Loss::Unreachable) });
-            }
-            self.later(back, one, Input::Gap);
-            if let Some(instance) = self.instances.get_mut(one) {
-                instance.next_beat = back;
-                instance.away_until = back;
-            }
+        for one in self.members() {
+            let late = Duration::from_millis(self.rng.u64(0..2_000));
+            self.cut(one, span + late);
         }
     }
 
-    /// Nobody of these can reach the store for a while.
+    /// It cannot reach the store for a while.
     pub fn cut(&mut self, n: usize, span: Duration) {
         let (one, now) = (id(n), self.now);
         let Some(instance) = self.instances.get_mut(&one).filter(|instance| instance.away_until <= now) else { return };
@@ -329,13 +326,6 @@ impl World {
         }
     }
 
-    /// Whether somebody can reach the store, wants targets and takes them.
-    pub fn is_ready(&self, n: usize) -> bool {
-        self.instances.get(&id(n)).is_some_and(|instance| {
-            instance.away_until <= self.now && !instance.wedged && instance.record.status == Status::Online
-        })
-    }
-
     /// Whatever was wrong with anybody is over.
     pub fn heal(&mut self) {
         self.deaf = false;
@@ -354,9 +344,22 @@ impl World {
         self.leases.get(target).is_some_and(|lease| lease.holder == *one && self.lives(lease))
     }
 
-    fn holds(&mut self, one: &InstanceId, count: usize) {
+    /// Many come and go at once: the others are told a little later.
+    fn holds(&mut self, one: &InstanceId) {
+        if let Some(instance) = self.instances.get_mut(one)
+            && !std::mem::replace(&mut instance.tells, true)
+        {
+            self.push(self.now + TELL_AFTER, Next::Tell(one.clone()));
+        }
+    }
+
+    fn tells(&mut self, one: &InstanceId) {
         if let Some(instance) = self.instances.get_mut(one) {
-            instance.record.held.insert("poll".to_owned(), count);
+            instance.tells = false;
+            instance.record.held.insert("poll".to_owned(), instance.engine.held());
+            if instance.away_until <= self.now {
+                instance.beaten = self.now;
+            }
         }
     }
 
@@ -402,11 +405,6 @@ impl World {
     fn push(&mut self, at: Moment, next: Next) {
         self.count += 1;
         self.queue.push(Reverse((at, self.count, next)));
-    }
-
-    fn held_by(&self, one: &InstanceId) -> Vec<Target> {
-        let engine = &self.instances[one].engine;
-        self.targets.iter().filter(|target| engine.holder(target) == Some(one)).cloned().collect()
     }
 
     /// How many each holds.
@@ -466,6 +464,7 @@ impl World {
                             }
                         }
                         Next::Return(one) => self.returns(&one),
+                        Next::Tell(one) => self.tells(&one),
                         Next::Doom(one, target) => self.gives_up(&one, target),
                         Next::Tick(one, target, tick) => self.tick(&one, &target, tick),
                         Next::Deliver(one, number) => {
@@ -492,12 +491,12 @@ impl World {
         self.targets.len() - self.targets.iter().filter(kept).count()
     }
 
-    /// Goes on until everything is kept and balanced; returns how long that took, if it came to that.
+    /// Goes on until everything is kept and balanced, and everybody has said what it holds; returns how long that took, if it came to that.
     pub fn settles(&mut self, within: Duration) -> Option<Duration> {
         let start = self.now;
         while self.now.since(start) < within {
             self.go_on(Duration::from_millis(100));
-            if self.unkept() == 0 && self.spread() <= 1 {
+            if self.unkept() == 0 && self.spread() <= 1 && self.instances.values().all(|instance| !instance.tells) {
                 return Some(self.now.since(start));
             }
         }
@@ -566,7 +565,7 @@ impl World {
                 Action::ReadMembers => self.later(back, one, Input::Unread),
                 Action::LookAt(_) => self.later(back, one, Input::Holders(Vec::new())),
                 Action::Claim(target) => self.later(back, one, Input::Failed { target, again_in: secs(1) }),
-                Action::Holds(count) => self.holds(one, count),
+                Action::Tell => self.holds(one),
                 Action::Proclaim(_) | Action::Explain { .. } => {}
                 later @ (Action::Inspect(_)
                 | Action::LookUp(_)
@@ -663,12 +662,7 @@ impl World {
             Action::Forget { instance, target } => {
                 self.indexes.entry(instance).or_default().remove(&target);
             }
-            Action::Holds(count) => {
-                self.holds(one, count);
-                if let Some(instance) = self.instances.get_mut(one) {
-                    instance.beaten = now;
-                }
-            }
+            Action::Tell => self.holds(one),
         }
     }
 }

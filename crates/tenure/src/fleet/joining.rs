@@ -77,4 +77,9 @@ impl Announcements {
     pub async fn next(&mut self) -> Heard {
         self.0.recv().await.unwrap_or(Heard::Closed)
     }
+
+    /// Passes over everything that was announced by now.
+    pub(crate) fn skip(&mut self) {
+        while self.0.try_recv().is_ok() {}
+    }
 }

@@ -77,6 +77,31 @@ impl InstanceRecord {
         self.status == Status::Draining || self.leaving.contains(pool)
     }
 
+    /// It holds so many targets of a pool, and is leaving it or not.
+    pub fn tells_of(&mut self, pool: &str, held: usize, leaving: bool) {
+        self.held.insert(pool.to_owned(), held);
+        if leaving {
+            self.leaving.insert(pool.to_owned());
+        } else {
+            self.leaving.remove(pool);
+        }
+        self.sum_up();
+    }
+
+    /// It has no more to do with a pool. Whether it is in any other.
+    pub fn quits(&mut self, pool: &str) -> bool {
+        self.held.remove(pool);
+        self.leaving.remove(pool);
+        self.sum_up();
+        !self.held.is_empty()
+    }
+
+    /// Whoever leaves every pool that it is in leaves.
+    fn sum_up(&mut self) {
+        let leaves = !self.held.is_empty() && self.held.keys().all(|pool| self.leaving.contains(pool));
+        self.status = if leaves { Status::Draining } else { Status::Online };
+    }
+
     /// Words with an equals sign in each, which [`decode`](Self::decode) reads and people can.
     pub fn encode(&self) -> Vec<u8> {
         let started = self.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -120,6 +145,21 @@ impl InstanceRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_leaves_every_pool_leaves() {
+        let mut record = InstanceRecord::new("api-1");
+        record.tells_of("poll", 3, true);
+        assert_eq!(record.status, Status::Draining);
+        record.tells_of("mail", 0, false);
+        assert_eq!(
+            (record.status, record.is_leaving("poll"), record.is_leaving("mail")),
+            (Status::Online, true, false)
+        );
+        assert!(record.quits("mail"));
+        assert_eq!(record.status, Status::Draining);
+        assert!(!record.quits("poll"), "none is left");
+    }
 
     #[test]
     fn what_others_wrote_is_read_as_far_as_it_goes() {

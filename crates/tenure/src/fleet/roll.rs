@@ -94,6 +94,11 @@ impl Roll {
         self.alive.iter()
     }
 
+    /// How somebody was last seen who counts as alive.
+    pub fn get(&self, instance: &InstanceId) -> Option<&Seen> {
+        self.alive.get(instance)
+    }
+
     /// Whether somebody counts as alive.
     pub fn is_alive(&self, instance: &InstanceId) -> bool {
         self.alive.contains_key(instance)

@@ -42,6 +42,7 @@ impl PoolSettings {
             longest_settle: self.settle.saturating_mul(10),
             accept_window: self.lease.accept_window(),
             read_every: self.read_every,
+            doubt_every: self.heartbeat_every.min(self.read_every) / 4,
             scout_every: self.read_every,
             // A store that is back is reached again within this, too.
             forgiveness: self.heartbeat_ttl.max(Duration::from_secs(5)),
@@ -56,6 +57,7 @@ pub struct PoolBuilder {
     pool: String,
     targets: BTreeSet<Target>,
     source: Option<Source>,
+    follows_sessions: bool,
     lease: LeaseSettingsBuilder,
     weight: u32,
     heartbeat_every: Option<Duration>,
@@ -96,6 +98,7 @@ impl Tenure {
             pool: pool.to_owned(),
             targets: BTreeSet::new(),
             source: None,
+            follows_sessions: false,
             lease: LeaseSettings::builder(),
             weight: FULL_WEIGHT,
             heartbeat_every: None,
@@ -118,23 +121,56 @@ impl PoolBuilder {
     /// paused is left out for a while, and keeps its phase. Names that cannot be targets are [left out](Pool::rejected), too.
     ///
     /// ```
+    /// use std::pin::Pin;
+    /// use std::task::{Context, Poll};
+    /// use futures_core::Stream;
     /// use tenure::Tenure;
+    ///
+    /// struct Once(Option<[&'static str; 2]>); // or anything from `tokio-stream`, `async-stream`, `futures`
+    ///
+    /// impl Stream for Once {
+    ///     type Item = [&'static str; 2];
+    ///     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    ///         Poll::Ready(self.0.take())
+    ///     }
+    /// }
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
-    /// let pool = tenure.pool("poll").targets_from(tenure.sessions()).run(async |_, lease| drop(lease.lost().await)).start()?;
+    /// let source = Once(Some(["eu-1", "us-1"]));
+    /// let pool = tenure.pool("poll").targets_from(source).run(async |_, lease| drop(lease.lost().await)).start()?;
     /// # pool.stop().await;
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn targets_from<S>(mut self, source: S) -> Self
+    pub fn targets_from<S>(self, source: S) -> Self
     where
         S: Stream + Send + 'static,
         S::Item: IntoIterator,
         <S::Item as IntoIterator>::Item: AsRef<str>,
     {
-        self.source = Some(Box::pin(Names(Box::pin(source))));
-        self
+        Self { source: Some(Box::pin(Names(Box::pin(source)))), follows_sessions: false, ..self }
+    }
+
+    /// The targets are the [sessions of the store](Tenure::sessions), those included that other programs write there: one instance of the fleet
+    /// looks for them.
+    ///
+    /// ```
+    /// use tenure::Tenure;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let pool = tenure.pool("poll").targets_from_sessions().run(async |_, lease| drop(lease.lost().await)).start()?;
+    /// # pool.stop().await;
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn targets_from_sessions(self) -> Self {
+        let sessions = self.tenure.sessions();
+        Self { follows_sessions: true, ..self.targets_from(sessions) }
     }
 
     /// The length of each lease: how long after a crash a target is taken over, at most.
@@ -161,7 +197,7 @@ impl PoolBuilder {
         self
     }
 
-    /// How often this instance says that it lives, a third of the ttl by default.
+    /// How often this instance says that it lives, at least: it does so whenever leases are renewed, too, which costs nothing.
     pub fn heartbeat_every(mut self, interval: Duration) -> Self {
         self.heartbeat_every = Some(interval);
         self
@@ -208,7 +244,8 @@ impl PoolBuilder {
         }
         LeaseName::target(&self.pool, "any")?;
         let lease = self.lease.max_drain(self.drain_timeout).build()?;
-        let heartbeat_every = self.heartbeat_every.unwrap_or(lease.renew_every());
+        // Whoever is dead must be missed before its leases have run out.
+        let heartbeat_every = self.heartbeat_every.unwrap_or(Duration::MAX).min(lease.renew_every());
         let heartbeat_ttl = self.heartbeat_ttl.unwrap_or(lease.ttl());
         if heartbeat_every.is_zero() || heartbeat_every.saturating_mul(2) > heartbeat_ttl {
             return Err(PoolError::Heartbeat { every: heartbeat_every, ttl: heartbeat_ttl });
@@ -246,13 +283,13 @@ impl ReadyPool {
         let (live, seen) = watch::channel(Vec::new());
         // In the queue before anything else.
         let _ = tell.send(Command::Targets(builder.targets));
-        let (tenure, pool) = (builder.tenure, builder.pool);
+        let (tenure, pool, follows_sessions) = (builder.tenure, builder.pool, builder.follows_sessions);
         let (unusable, rejected) = watch::channel(Vec::new());
         if let Some(source) = builder.source {
             tokio::spawn(follow(source, pool.clone(), tell.downgrade(), unusable));
         }
         let handle = Pool::new(tenure.clone(), pool.clone(), tell, held.clone(), seen, rejected);
-        tokio::spawn(Driver { tenure, pool, settings, work, held, commands, live }.run());
+        tokio::spawn(Driver { tenure, pool, settings, follows_sessions, work, held, commands, live }.run());
         Ok(handle)
     }
 }

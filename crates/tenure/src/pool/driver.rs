@@ -7,16 +7,17 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::engine::Engine;
+use super::scout::Scout;
 use super::seat::{Order, Work, keep};
 use super::signal::{Action, Input};
 use super::{PoolSettings, Target};
-use crate::event::{Event, Happening};
-use crate::fleet::{InstanceRecord, Status};
+use crate::event::Happening;
+use crate::fleet::InstanceRecord;
 use crate::keeper::AcquireError;
 use crate::lease::ReleaseReason;
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::placement::{Move, Reason};
-use crate::store::{Announcement, Heard, Reply, Request};
+use crate::store::{Announcement, Heard, Reply, Request, Wild};
 use crate::tenure::{Tenure, TermHandle};
 use crate::time::{LeaseClock, SystemClock};
 
@@ -25,6 +26,9 @@ const LOOKS: usize = 500;
 
 /// How much later the others are told how many targets are held: many come and go at once.
 const TELL_AFTER: Duration = Duration::from_millis(200);
+
+/// How long after a question that could not be answered it is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The record beside a lease that says why it came to its holder.
 pub(super) const MOVED: &str = "moved";
@@ -56,6 +60,7 @@ pub(super) struct Driver {
     pub(super) tenure: Tenure,
     pub(super) pool: String,
     pub(super) settings: PoolSettings,
+    pub(super) follows_sessions: bool,
     pub(super) work: Work,
     pub(super) held: Held,
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
@@ -64,7 +69,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) async fn run(self) {
-        let Self { tenure, pool, settings, work, held, mut commands, live } = self;
+        let Self { tenure, pool, settings, follows_sessions, work, held, mut commands, live } = self;
         let engine = Engine::new(tenure.instance().clone(), &pool, settings.weight, settings.engine());
         let (news, mut incoming) = mpsc::unbounded_channel();
         let mut announcements = tenure.announcements();
@@ -81,9 +86,9 @@ impl Driver {
             waiting: HashMap::new(),
             tell_at: None,
         };
-        desk.tell_fleet(Status::Online);
-        let scouting = desk.stands_as_scout();
-        let mut scout = scouting.as_ref().map(crate::election::Election::watch);
+        desk.tell_fleet();
+        let wild = if follows_sessions { vec![Wild::Nodes, Wild::Sessions] } else { vec![Wild::Nodes] };
+        let (scout, mut scouts) = Scout::stands(desk.tenure.clone(), &desk.pool, &desk.settings, wild);
         let mut stopping: Option<(tokio::time::Instant, Vec<oneshot::Sender<()>>)> = None;
         loop {
             let wake = desk.engine.next_wake().map(|at| at.since(SystemClock.now()));
@@ -114,15 +119,11 @@ impl Driver {
                     Heard::Gap => desk.input(Input::Gap),
                     Heard::Closed => break,
                 },
-                standing = async { scout.as_mut()?.changed().await }, if scout.is_some() => match standing {
-                    Some(standing) => desk.input(Input::Scouts(standing == crate::event::Standing::Leader)),
-                    None => scout = None,
-                },
+                Some(scouts) = scouts.recv() => desk.input(Input::Scouts(scouts)),
                 () = tokio::time::sleep(wake) => desk.input(Input::Tick),
                 () = sleep_until(tell_at) => {
                     desk.tell_at = None;
-                    let status = if stopping.is_some() { Status::Draining } else { desk.status() };
-                    desk.tell_fleet(status);
+                    desk.tell_fleet();
                 }
                 () = sleep_until(give_up_at) => {}
             }
@@ -134,9 +135,7 @@ impl Driver {
         }
         // Whatever is still held is stopped, and waited for.
         desk.stop_all().await;
-        if let Some(scouting) = scouting {
-            scouting.stop().await;
-        }
+        scout.stop().await;
         desk.tenure.leave_pool(&desk.pool).await;
         for done in stopping.into_iter().flat_map(|(_, waiting)| waiting) {
             let _ = done.send(());
@@ -185,17 +184,12 @@ impl Desk {
             ids.sort_unstable();
             let before = self.live.send_replace(ids.clone());
             for instance in ids.iter().filter(|id| !before.contains(id)) {
-                self.tell(Happening::Joined { instance: instance.clone() });
+                self.tenure.tell(Happening::Joined { instance: instance.clone() });
             }
             for instance in before.into_iter().filter(|id| !ids.contains(id)) {
-                self.tell(Happening::Left { instance });
+                self.tenure.tell(Happening::Left { instance });
             }
         }
-    }
-
-    fn tell(&self, what: Happening) {
-        let instance = self.tenure.instance().clone();
-        self.tenure.door().tell(crate::keeper::Command::Tell(Event { instance, lease: None, token: None, what }));
     }
 
     fn try_acquire(&mut self, target: Target, reply: oneshot::Sender<bool>) {
@@ -322,7 +316,7 @@ impl Desk {
             Action::Forget { instance, target } => {
                 self.tenure.say(index_of(&self.pool, &instance, &target, false));
             }
-            Action::Holds(_) => {
+            Action::Tell => {
                 self.tell_at.get_or_insert(tokio::time::Instant::now() + TELL_AFTER);
             }
         }
@@ -364,7 +358,10 @@ impl Desk {
             let outcome = match claim.try_acquire().await {
                 Ok(term) => News::Seated(target, term),
                 Err(error) => {
-                    tenure.say(index_of(&pool, tenure.instance(), &target, false));
+                    let ours = matches!(&error, AcquireError::Held { by, .. } if by == tenure.instance());
+                    if !ours {
+                        tenure.say(index_of(&pool, tenure.instance(), &target, false));
+                    }
                     News::Input(match error {
                         AcquireError::Held { by, remaining } => Input::Refused { target, by, remaining },
                         AcquireError::Closed { remaining } => Input::Failed { target, again_in: remaining },
@@ -387,20 +384,17 @@ impl Desk {
         self.tenure.say(index_of(&self.pool, self.tenure.instance(), target, held));
     }
 
-    fn status(&self) -> Status {
-        if self.engine.is_draining() { Status::Draining } else { Status::Online }
-    }
-
     fn drain(&mut self, drain: bool) {
         self.input(if drain { Input::Drain } else { Input::Stay });
-        self.tell_fleet(self.status());
+        self.tell_fleet();
         // A heartbeat alone is not announced.
         let instance = self.tenure.instance().clone();
         self.tenure.say(Request::Announce(Announcement::Joined { group: Group::FLEET, instance }));
     }
 
     /// Says how it stands with this instance. It may be in other pools, too, which is all one to them.
-    fn tell_fleet(&self, status: Status) {
+    fn tell_fleet(&self) {
+        let leaving = self.engine.is_draining();
         let settings = &self.settings;
         self.tenure.update_record(|record: &mut InstanceRecord| {
             let alone = record.held.keys().all(|pool| *pool == self.pool);
@@ -408,28 +402,12 @@ impl Desk {
             record.weight = settings.weight;
             record.heartbeat_every = least(record.heartbeat_every, settings.heartbeat_every);
             record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
-            record.held.insert(self.pool.clone(), self.engine.held());
-            match status {
-                Status::Draining => record.leaving.insert(self.pool.clone()),
-                Status::Online => record.leaving.remove(&self.pool),
-            };
-            record.status = if record.held.keys().all(|pool| record.leaving.contains(pool)) {
-                Status::Draining
-            } else {
-                Status::Online
-            };
+            record.tells_of(&self.pool, self.engine.held(), leaving);
         });
     }
 
     fn preferred(&self, target: &Target) -> Option<InstanceId> {
         self.engine.preferred(SystemClock.now(), target)
-    }
-
-    fn stands_as_scout(&self) -> Option<crate::election::Election> {
-        let election = self.tenure.election(&format!("{}-scout", self.pool)).ttl(self.settings.lease.ttl());
-        let election = election.build().ok()?;
-        election.start();
-        Some(election)
     }
 
     async fn stop_all(&mut self) {
@@ -458,45 +436,34 @@ fn index_of(pool: &str, instance: &InstanceId, target: &Target, held: bool) -> R
     if held { Request::IndexAdd { index, entry, announced } } else { Request::IndexRemove { index, entry, announced } }
 }
 
-/// Asked until it is answered, or there is nobody to ask.
 async fn look_at(tenure: &Tenure, pool: &str, targets: Vec<Target>) -> Input {
     let named = targets.into_iter().filter_map(|target| Some((LeaseName::target(pool, &target).ok()?, target)));
     let (names, targets): (Vec<LeaseName>, Vec<Target>) = named.unzip();
-    loop {
-        match tenure.ask(Request::Holders { names: names.clone() }).await {
-            Ok(Reply::Holders(holders)) => return Input::Holders(targets.into_iter().zip(holders).collect()),
-            Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_secs(1)).await,
-            _ => return Input::Holders(Vec::new()),
-        }
+    match until_answered(tenure, Request::Holders { names }).await {
+        Some(Reply::Holders(holders)) => Input::Holders(targets.into_iter().zip(holders).collect()),
+        _ => Input::Holders(Vec::new()),
     }
 }
 
-/// Asked until it is answered, or there is nobody to ask.
 async fn inspect(tenure: &Tenure, pool: &str, target: Target) -> Option<Input> {
     let name = LeaseName::target(pool, &target).ok()?;
-    loop {
-        match tenure.inspect(&name).await {
-            Ok(report) => {
-                let held = report.held.map(|held| (held.by, held.remaining));
-                return Some(Input::Report { target, held });
-            }
-            Err(error) if !error.is_retryable() => return None,
-            Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
-        }
-    }
+    let Reply::Lease(report) = until_answered(tenure, Request::Inspect { name }).await? else { return None };
+    Some(Input::Report { target, held: report.held.map(|held| (held.by, held.remaining)) })
 }
 
-/// Asked until it is answered, or there is nobody to ask.
 async fn look_up(tenure: &Tenure, pool: &str, instance: InstanceId) -> Option<Input> {
+    let index = held_by(pool, &instance);
+    let Reply::Index(entries) = until_answered(tenure, Request::IndexList { index }).await? else { return None };
+    Some(Input::WasHeldBy { instance, targets: entries.into_iter().map(Target::from).collect() })
+}
+
+/// Asks until it is answered, or there is nobody to ask.
+pub(super) async fn until_answered(tenure: &Tenure, request: Request) -> Option<Reply> {
     loop {
-        match tenure.ask(Request::IndexList { index: held_by(pool, &instance) }).await {
-            Ok(Reply::Index(entries)) => {
-                let targets = entries.into_iter().map(Target::from).collect();
-                return Some(Input::WasHeldBy { instance, targets });
-            }
-            Ok(_) => return None,
-            Err(error) if !error.is_retryable() => return None,
-            Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
+        match tenure.ask(request.clone()).await {
+            Ok(reply) => return Some(reply),
+            Err(error) if error.is_retryable() => tokio::time::sleep(ASK_AGAIN).await,
+            Err(_) => return None,
         }
     }
 }

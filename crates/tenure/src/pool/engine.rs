@@ -1,23 +1,21 @@
 //! What one instance does about all targets of a pool: a state machine without I/O, clock or async. It knows of every target who
 //! holds it, as far as it was told, and asks for those that it should have; placement says which.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::fleet::{Conduct, Roll, Seen};
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::InstanceId;
-use crate::placement::{self, FULL_WEIGHT, Peer, Presence, Ranking, Reason, TargetScore};
+use crate::placement::{self, Peer, Presence, Ranking, Reason, TargetScore};
 use crate::store::Member;
 use crate::time::Moment;
 
+use super::company::Company;
 use super::signal::{Action, EngineSettings, Input, Target};
+use super::table::{Fate, Table};
 
 /// How many of its targets an instance gives away at once for balance, as a fraction.
 const BUDGET: usize = 10;
-
-/// An instance that did not take what it was offered is offered nothing for this many settle windows.
-const SULKING: u32 = 20;
 
 /// How long whoever is back after an outage has for asking for what it had.
 const CATCHING_UP: Duration = Duration::from_secs(1);
@@ -41,37 +39,6 @@ const LONGEST_BREATH: Duration = Duration::from_secs(1);
 /// Just after a lease has run out.
 const AFTER_THE_END: Duration = Duration::from_millis(5);
 
-/// How it stands with a target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate {
-    /// Nobody has looked yet.
-    Unseen,
-    /// Nobody holds it: since when, and when that was last seen.
-    Free { since: Moment, seen: Moment },
-    /// A claim is on its way.
-    Asked,
-    /// It is ours.
-    Mine,
-    /// It is ours, and being let go of.
-    Leaving { to: Option<InstanceId> },
-    /// Somebody else holds it.
-    Theirs { holder: InstanceId },
-}
-
-#[derive(Clone, Debug)]
-struct Entry {
-    score: TargetScore,
-    fate: Fate,
-    /// Who held it last, as far as we know.
-    last: Option<InstanceId>,
-    /// When to do something about it.
-    due: Option<Moment>,
-    /// Whether it is a target at all: one that is being let go of stays until it is gone.
-    wanted: bool,
-    /// Whether something was heard of it since it was last looked at.
-    heard: bool,
-}
-
 /// Where this instance stands among the others.
 #[derive(Debug)]
 struct Place {
@@ -84,29 +51,17 @@ struct Place {
 pub struct Engine {
     me: InstanceId,
     settings: EngineSettings,
-    pool: String,
     weight: u32,
-    targets: BTreeMap<Target, Entry>,
-    due: BTreeSet<(Moment, Target)>,
+    targets: Table,
+    company: Company,
     /// What is to be asked for as soon as not too much is on its way: what suits nobody better first, and then by when its turn came.
     line: BTreeSet<(bool, Moment, Target)>,
     /// Whether some of these are being looked at.
     looking: bool,
     /// When somebody was last seen to have taken what nobody held.
     taken_at: Moment,
-    roll: Roll,
-    /// Who was there before an outage, with how many targets, and until when it counts.
-    ghosts: BTreeMap<InstanceId, (usize, Moment)>,
-    /// When we last lost something: we may have been away.
-    lost_at: Option<Moment>,
-    /// Who has vanished how often.
-    conduct: Conduct,
-    /// Who did not take what it was offered, or has a habit of vanishing, and until when it is offered nothing.
-    stuck: BTreeMap<InstanceId, Moment>,
     draining: bool,
     scouts: bool,
-    mine: usize,
-    asked: usize,
     /// What this instance should hold, and whom a target suits better, until something changes.
     place: Option<Place>,
     /// Since when it has been quiet, and since when it has not been balanced.
@@ -125,8 +80,6 @@ pub struct Engine {
     balancing: bool,
     /// How many of what was given away for balance are still on their way.
     giving: usize,
-    /// Whether heartbeats were read at all: before that nobody knows who else is there.
-    called: bool,
     actions: Vec<Action>,
 }
 
@@ -134,24 +87,16 @@ impl Engine {
     /// An instance that has just come.
     pub fn new(me: InstanceId, pool: &str, weight: u32, settings: EngineSettings) -> Self {
         Self {
+            company: Company::new(me.clone(), pool, &settings),
             me,
             settings,
-            pool: pool.to_owned(),
             weight,
-            targets: BTreeMap::new(),
-            due: BTreeSet::new(),
+            targets: Table::default(),
             line: BTreeSet::new(),
             looking: false,
             taken_at: Moment::ZERO,
-            roll: Roll::default(),
-            ghosts: BTreeMap::new(),
-            lost_at: None,
-            conduct: Conduct::default(),
-            stuck: BTreeMap::new(),
             draining: false,
             scouts: false,
-            mine: 0,
-            asked: 0,
             place: None,
             quiet_since: Moment::ZERO,
             unsettled_since: None,
@@ -163,7 +108,6 @@ impl Engine {
             read_again: false,
             balancing: false,
             giving: 0,
-            called: false,
             actions: Vec::new(),
         }
     }
@@ -204,7 +148,7 @@ impl Engine {
 
     /// When to come back at the latest.
     pub fn next_wake(&self) -> Option<Moment> {
-        let target = self.due.first().map(|(at, _)| *at);
+        let target = self.targets.next_due();
         let scouting = self.scouts.then_some(self.next_scouting);
         let balance = self.unsettled_since.filter(|_| !self.balancing).map(|since| self.balance_at(since));
         [target, Some(self.next_read), scouting, balance].into_iter().flatten().min()
@@ -212,46 +156,23 @@ impl Engine {
 
     /// How many targets are held.
     pub fn held(&self) -> usize {
-        self.mine
+        self.targets.mine() + self.targets.leaving()
     }
 
     /// Whether nothing is held and nothing is being asked for.
     pub fn is_empty(&self) -> bool {
-        self.mine == 0 && self.asked == 0
+        self.held() == 0 && self.targets.asked() == 0
     }
 
-    /// Who counts as there.
+    /// Who counts as there, this instance last.
     pub fn peers(&self, now: Moment) -> Vec<Peer> {
-        let mut peers: Vec<Peer> = self
-            .roll
-            .alive()
-            // Of whoever has nothing to do with this pool nothing is expected. What a program is that says nothing, nobody knows.
-            .filter(|(id, seen)| {
-                **id != self.me && seen.record.as_ref().is_none_or(|record| record.held.contains_key(&self.pool))
-            })
-            .map(|(id, seen)| {
-                let record = seen.record.as_ref();
-                let draining = record.is_some_and(|record| record.is_leaving(&self.pool));
-                Peer {
-                    instance: id.clone(),
-                    weight: record.map_or(FULL_WEIGHT, |record| record.weight),
-                    held: record.and_then(|record| record.held.get(&self.pool)).copied().unwrap_or(0),
-                    presence: self.presence(now, id, draining),
-                }
-            })
-            .collect();
-        let ghosts = self.ghosts.iter().filter(|(id, (_, until))| *until > now && !self.roll.is_alive(id));
-        // What they had is kept for them, and nothing is given to them.
-        let ghost = |(id, (held, _)): (&InstanceId, &(usize, Moment))| Peer {
-            held: *held,
-            presence: Presence::Stuck,
-            ..Peer::new(id.clone())
-        };
-        peers.extend(ghosts.map(ghost));
+        let mut peers = self.company.peers(now, |instance| self.targets.held_by(instance));
+        // What is on its way is as good as there.
+        peers.iter_mut().for_each(|peer| peer.held += self.targets.promised_to(&peer.instance));
         peers.push(Peer {
             instance: self.me.clone(),
             weight: self.weight,
-            held: self.mine,
+            held: self.targets.mine(),
             presence: if self.draining { Presence::Draining } else { Presence::Ready },
         });
         peers
@@ -266,7 +187,7 @@ impl Engine {
     pub fn preferred(&self, now: Moment, target: &str) -> Option<InstanceId> {
         let entry = self.targets.get(target)?;
         let peers = self.peers(now);
-        match &entry.fate {
+        match entry.fate() {
             Fate::Theirs { holder } if peers.iter().any(|peer| peer.instance == *holder) => Some(holder.clone()),
             Fate::Leaving { to: Some(to) } => Some(to.clone()),
             Fate::Mine => {
@@ -284,115 +205,67 @@ impl Engine {
 
     /// Whether a claim of a target is on its way.
     pub fn is_asking(&self, target: &str) -> bool {
-        matches!(self.targets.get(target), Some(Entry { fate: Fate::Asked, .. }))
+        self.targets.fate(target) == Some(&Fate::Asked)
     }
 
     /// Who holds a target, as far as is known.
     pub fn holder(&self, target: &str) -> Option<&InstanceId> {
-        match &self.targets.get(target)?.fate {
+        match self.targets.fate(target)? {
             Fate::Mine | Fate::Leaving { .. } => Some(&self.me),
             Fate::Theirs { holder } => Some(holder),
             Fate::Unseen | Fate::Free { .. } | Fate::Asked => None,
         }
     }
 
-    fn presence(&self, now: Moment, id: &InstanceId, draining: bool) -> Presence {
-        match self.stuck.get(id) {
-            _ if draining => Presence::Draining,
-            Some(until) if *until > now => Presence::Stuck,
-            _ => Presence::Ready,
-        }
-    }
-
     // What there is.
 
     fn targets_are(&mut self, now: Moment, targets: &BTreeSet<Target>) {
-        let gone: Vec<Target> = self.targets.keys().filter(|known| !targets.contains(*known)).cloned().collect();
+        let gone = self.targets.iter().filter(|(known, entry)| entry.wanted && !targets.contains(*known));
+        let gone: Vec<Target> = gone.map(|(target, _)| target.clone()).collect();
         for target in &gone {
-            match self.fate(target) {
-                Some(Fate::Mine) => self.lets_go(target, ReleaseReason::Removed),
-                Some(Fate::Asked) => self.asked -= 1,
-                _ => {}
-            }
-            // A claim that is granted after all is let go of then.
+            self.lets_go(target, ReleaseReason::Removed);
             match self.targets.get_mut(target) {
-                Some(Entry { fate: Fate::Leaving { .. }, wanted, .. }) => *wanted = false,
-                _ => self.forget(target),
+                // What is on its way comes to an end first: a claim that is granted after all is let go of then.
+                Some(entry) if matches!(entry.fate(), Fate::Asked | Fate::Leaving { .. }) => entry.wanted = false,
+                _ => self.targets.forget(target),
             }
         }
-        let new: Vec<Target> = targets.iter().filter(|target| !self.targets.contains_key(*target)).cloned().collect();
-        for target in &new {
-            let entry = Entry {
-                score: TargetScore::of(target),
-                fate: Fate::Unseen,
-                last: None,
-                due: None,
-                wanted: true,
-                heard: false,
-            };
-            self.targets.insert(target.clone(), entry);
-        }
-        for (_, entry) in self.targets.iter_mut().filter(|(target, _)| targets.contains(*target)) {
-            entry.wanted = true;
-        }
-        if !new.is_empty() {
-            self.look_at(new.clone());
+        let mut new = Vec::new();
+        for target in targets {
+            match self.targets.get_mut(target) {
+                Some(entry) => entry.wanted = true,
+                None => {
+                    self.targets.add(target);
+                    new.push(target.clone());
+                }
+            }
         }
         if !new.is_empty() || !gone.is_empty() {
             self.disturbed(now);
         }
+        if !new.is_empty() {
+            self.look_at(new);
+        }
     }
 
     fn members_are(&mut self, now: Moment, members: Vec<Member>) {
-        let before: BTreeMap<InstanceId, usize> =
-            self.peers(now).into_iter().map(|peer| (peer.instance, peer.held)).collect();
-        let name = |seen: &Seen| seen.record.as_ref().map(|record| record.name.clone());
-        let names: BTreeMap<InstanceId, Option<String>> =
-            self.roll.alive().map(|(id, seen)| (id.clone(), name(seen))).collect();
-        let listed: BTreeSet<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
-        let call = self.roll.call(now, members);
-        let first = !std::mem::replace(&mut self.called, true);
-        for id in &call.went {
-            if *id != self.me {
-                self.actions.push(Action::LookUp(id.clone()));
-                if let Some((held, until)) = before.get(id).zip(self.forgives(now)) {
-                    self.ghosts.insert(id.clone(), (*held, until));
-                } else if let Some(Some(name)) = names.get(id).filter(|_| listed.contains(id)) {
-                    // Whoever leaves as it should leaves no heartbeat behind.
-                    self.conduct.vanished(now, name);
-                }
-            }
+        let targets = &self.targets;
+        let turnout = self.company.call(now, members, |instance| targets.held_by(instance));
+        self.actions.extend(turnout.went.iter().cloned().map(Action::LookUp));
+        let moved = turnout.came || !turnout.went.is_empty();
+        if moved {
+            self.disturbed(now);
         }
-        let known: BTreeSet<InstanceId> = self.stuck.keys().chain(self.ghosts.keys()).cloned().collect();
-        for id in &call.came {
-            self.ghosts.remove(id);
-            self.stuck.remove(id);
-            let seen = self.roll.alive().find(|(alive, _)| *alive == id).map(|(_, seen)| seen);
-            let trusted = seen.and_then(name).map(|name| self.conduct.trusted_from(now, &name, self.settings.settle));
-            if let Some(until) = trusted.filter(|from| *from > now && *id != self.me) {
-                self.stuck.insert(id.clone(), until);
-            }
-        }
-        // Whoever was left out for a while is offered something again.
-        self.stuck.retain(|_, until| *until > now);
-        self.ghosts.retain(|_, (_, until)| *until > now);
-        if known.iter().any(|id| !self.stuck.contains_key(id) && !self.ghosts.contains_key(id)) {
+        if moved || turnout.changed || turnout.pardoned {
             self.place = None;
+        }
+        if turnout.first || turnout.pardoned {
             self.wait_for_our_turns(now);
         }
         self.next_read = now + self.settings.read_every;
-        if let Some(doubt) = self.roll.next_doubt() {
+        if let Some(doubt) = self.company.next_doubt() {
             // Not too often, however many there are to be doubted.
-            self.next_read = self.next_read.min(doubt).max(now + self.settings.read_every / 4);
-        }
-        if !call.is_quiet() {
-            self.place = None;
-            if !call.came.is_empty() || !call.went.is_empty() {
-                self.disturbed(now);
-            }
-        }
-        if first {
-            self.wait_for_our_turns(now);
+            self.next_read = self.next_read.min(doubt.max(now + self.settings.doubt_every));
         }
         let begun_before = self.has_read(now);
         if self.draining {
@@ -400,7 +273,7 @@ impl Engine {
         } else if self.balancing && !begun_before {
             self.balancing = false;
             self.balance(now);
-        } else if self.mine > self.share(now) {
+        } else if self.held() > self.share(now) {
             self.unsettled_since.get_or_insert(now);
         }
     }
@@ -414,12 +287,6 @@ impl Engine {
         }
     }
 
-    /// Until when whoever is missing counts as there, when we ourselves have just been away.
-    fn forgives(&self, now: Moment) -> Option<Moment> {
-        let until = self.lost_at? + self.settings.forgiveness;
-        (until > now).then_some(until)
-    }
-
     // Who holds what.
 
     fn holders_are(&mut self, now: Moment, holders: Vec<(Target, Option<InstanceId>)>) {
@@ -429,19 +296,9 @@ impl Engine {
                 continue;
             }
             match holder {
-                None => {
-                    // The others take it for held. What the dead held they look at themselves.
-                    let believed = match self.fate(&target) {
-                        Some(Fate::Theirs { holder }) => self.roll.is_alive(holder),
-                        _ => false,
-                    };
-                    self.turns_out_free(now, &target);
-                    if self.scouts && believed && self.forgives(now).is_none() {
-                        self.actions.push(Action::Proclaim(target));
-                    }
-                }
+                None => self.turns_out_free(now, &target),
                 Some(holder) => {
-                    if holder != self.me && matches!(self.fate(&target), Some(Fate::Free { .. })) {
+                    if holder != self.me && matches!(self.targets.fate(&target), Some(Fate::Free { .. })) {
                         self.taken_at = now;
                     }
                     self.is_theirs(&target, holder);
@@ -458,14 +315,12 @@ impl Engine {
             None => self.turns_out_free(now, target),
             Some((holder, remaining)) => {
                 // Of what is ours and yet refused, the term of an earlier life ends by itself.
-                let counts = self.roll.is_alive(&holder) && holder != self.me;
+                let tells = self.company.announces(&holder) && holder != self.me;
                 self.is_theirs(target, holder);
-                if let Some(entry) = self.targets.get_mut(target) {
-                    entry.last = None;
-                }
+                self.held_last(target, None);
                 // Nobody will say when the lease of somebody who is gone has run out.
-                if !counts {
-                    self.arm(target, remaining.map(|left| now + left + AFTER_THE_END));
+                if !tells {
+                    self.targets.arm(target, remaining.map(|left| now + left + AFTER_THE_END));
                 }
             }
         }
@@ -473,24 +328,33 @@ impl Engine {
 
     /// Nobody holds it, says the store.
     fn turns_out_free(&mut self, now: Moment, target: &Target) {
-        let offered = match self.targets.get(target).map(|entry| (&entry.fate, &entry.last)) {
+        let (mut believed, mut offered) = (false, None);
+        if let Some(entry) = self.targets.get(target)
+            && let Fate::Theirs { holder } = entry.fate()
+        {
+            // The others take it for held. What the dead held they look at themselves.
+            believed = self.company.announces(holder);
             // What we gave away, looked at after the window: whoever does not have it did not want it.
-            Some((Fate::Theirs { holder }, Some(last))) if *last == self.me => Some(holder.clone()),
-            _ => None,
-        };
+            offered = Some(holder.clone()).filter(|_| entry.last.as_ref() == Some(&self.me) && *holder != self.me);
+        }
         self.is_free(now, target);
-        // Unless we were all away: then nobody could.
-        let away = self.forgives(now).is_some();
-        if let Some(receiver) = offered.filter(|receiver| *receiver != self.me && !away) {
-            let until = now + self.settings.settle.saturating_mul(SULKING);
-            self.stuck.insert(receiver, until);
+        // We were all away: then nobody could have taken it, and whoever had it asks for it itself.
+        if self.company.forgives(now).is_some() {
+            return;
+        }
+        // Whoever leaves will not see to it that somebody takes it.
+        if self.scouts && believed || self.draining && offered.is_some() {
+            self.actions.push(Action::Proclaim(target.clone()));
+        }
+        if let Some(receiver) = offered {
+            self.company.declined(now, receiver);
             self.place = None;
         }
     }
 
     fn was_held_by(&mut self, instance: &InstanceId, targets: Vec<Target>) {
         for target in targets {
-            match self.fate(&target) {
+            match self.targets.fate(&target) {
                 // Whoever held it, we do now; or nobody should.
                 Some(Fate::Mine | Fate::Leaving { .. }) | None => {
                     self.actions.push(Action::Forget { instance: instance.clone(), target });
@@ -529,44 +393,51 @@ impl Engine {
     }
 
     fn is_theirs(&mut self, target: &Target, holder: InstanceId) {
-        let known = self.roll.is_alive(&holder);
-        let Some(entry) = self.targets.get_mut(target) else { return };
-        match &entry.fate {
-            Fate::Mine | Fate::Leaving { .. } | Fate::Asked => {}
-            // Whoever is not there may let it end at any time, and nobody says when.
-            Fate::Theirs { holder: before } if *before == holder => {
-                if !known && entry.due.is_none() {
+        // Whoever is not there may let it end at any time, and nobody says when.
+        let tells = self.company.announces(&holder);
+        match self.targets.fate(target) {
+            None | Some(Fate::Mine | Fate::Leaving { .. } | Fate::Asked) => {}
+            Some(Fate::Theirs { holder: before }) if *before == holder => {
+                if !tells && !self.targets.is_armed(target) {
                     self.inspect(target.clone());
                 }
             }
             // It is kept for us, and we have not heard of it; or an earlier life of this process held it.
-            _ if holder == self.me && !self.draining => self.claim(target),
-            _ => {
-                entry.fate = Fate::Theirs { holder };
+            Some(_) if holder == self.me && !self.draining => self.claim(target),
+            Some(_) => {
+                self.targets.turns(target, Fate::Theirs { holder });
                 // Whoever had it before is not what matters any more.
-                entry.last = None;
-                self.arm(target, None);
-                if !known {
+                self.held_last(target, None);
+                self.targets.arm(target, None);
+                if !tells {
                     self.inspect(target.clone());
                 }
             }
         }
     }
 
-    fn is_free(&mut self, now: Moment, target: &Target) {
-        let Some(entry) = self.targets.get_mut(target) else { return };
-        match &entry.fate {
-            Fate::Mine | Fate::Leaving { .. } | Fate::Asked => return,
-            Fate::Free { since, .. } => {
-                entry.fate = Fate::Free { since: *since, seen: now };
-                self.wait_for_our_turn(now, target);
-                return;
-            }
-            Fate::Theirs { holder } => entry.last = Some(holder.clone()),
-            Fate::Unseen => {}
+    fn held_last(&mut self, target: &Target, last: Option<InstanceId>) {
+        if let Some(entry) = self.targets.get_mut(target) {
+            entry.last = last;
         }
-        entry.fate = Fate::Free { since: now, seen: now };
-        self.disturbed(now);
+    }
+
+    fn is_free(&mut self, now: Moment, target: &Target) {
+        let since = match self.targets.fate(target) {
+            None | Some(Fate::Mine | Fate::Leaving { .. } | Fate::Asked) => return,
+            Some(Fate::Free { since, .. }) => *since,
+            Some(Fate::Theirs { holder }) => {
+                let holder = holder.clone();
+                self.held_last(target, Some(holder));
+                now
+            }
+            Some(Fate::Unseen) => now,
+        };
+        let known = matches!(self.targets.fate(target), Some(Fate::Free { .. }));
+        self.targets.turns(target, Fate::Free { since, seen: now });
+        if !known {
+            self.disturbed(now);
+        }
         self.wait_for_our_turn(now, target);
     }
 
@@ -577,24 +448,20 @@ impl Engine {
     }
 
     fn released(&mut self, now: Moment, target: &Target) {
-        if matches!(self.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
+        if matches!(self.targets.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
             self.is_free(now, target);
             // Let go of on purpose: nobody is waited for, and whatever it was before, it is free as of now.
-            if let Some(entry) = self.targets.get_mut(target) {
-                entry.last = None;
-                entry.fate = Fate::Free { since: now, seen: now };
-            }
+            self.held_last(target, None);
+            self.targets.turns(target, Fate::Free { since: now, seen: now });
             self.wait_for_our_turn(now, target);
         }
     }
 
     fn handed_over(&mut self, now: Moment, target: &Target, to: InstanceId) {
         if to == self.me {
-            if matches!(self.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
+            if matches!(self.targets.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
                 // Whoever gives it has said why.
-                if let Some(entry) = self.targets.get_mut(target) {
-                    entry.last = None;
-                }
+                self.held_last(target, None);
                 self.claim(target);
             }
             return;
@@ -605,16 +472,11 @@ impl Engine {
 
     fn gap(&mut self, now: Moment) {
         self.next_read = now;
-        let mut others = Vec::new();
-        for (target, entry) in &mut self.targets {
-            match entry.fate {
-                Fate::Mine | Fate::Leaving { .. } | Fate::Asked => continue,
-                // Nobody knows for how long.
-                Fate::Free { .. } => entry.fate = Fate::Unseen,
-                Fate::Theirs { .. } | Fate::Unseen => {}
-            }
-            others.push(target.clone());
+        // Nobody knows for how long.
+        for target in self.targets.names(|fate| matches!(fate, Fate::Free { .. })) {
+            self.targets.turns(&target, Fate::Unseen);
         }
+        let others = self.targets.names(|fate| matches!(fate, Fate::Theirs { .. } | Fate::Unseen));
         if !others.is_empty() {
             self.look_at(others);
         }
@@ -624,172 +486,160 @@ impl Engine {
 
     fn wait_for_our_turn(&mut self, now: Moment, target: &Target) {
         let turn = self.our_turn(now, target);
-        self.arm(target, turn);
+        self.targets.arm(target, turn);
     }
 
     fn wait_for_our_turns(&mut self, now: Moment) {
-        let free = self.targets.iter().filter(|(_, entry)| matches!(entry.fate, Fate::Free { .. }));
-        for target in free.map(|(target, _)| target.clone()).collect::<Vec<_>>() {
+        for target in self.targets.names(|fate| matches!(fate, Fate::Free { .. })) {
             self.wait_for_our_turn(now, &target);
         }
     }
 
     /// When to ask for a target that nobody holds: at once when it suits nobody better, or when we held it last.
     fn our_turn(&mut self, now: Moment, target: &Target) -> Option<Moment> {
-        if self.draining || !self.called {
+        if self.draining || !self.company.is_known() {
             return None;
         }
         let has_room = self.has_room(now);
-        let Entry { score, fate: Fate::Free { since, .. }, last, .. } = self.targets.get(target)? else { return None };
-        let (longest, score) = (self.settings.longest_grace, *score);
-        Some(match last {
-            Some(last) if *last == self.me => *since,
+        let (longest, company) = (self.settings.longest_grace, &self.company);
+        let entry = self.targets.get(target)?;
+        let Fate::Free { since, .. } = entry.fate() else { return None };
+        let (since, score) = (*since, entry.score);
+        Some(match &entry.last {
+            Some(last) if *last == self.me => since,
             // Whoever held it has not had the time to ask for it again.
-            Some(last) if self.ghosts.get(last).is_some_and(|(_, until)| *until > now) => self.ghosts.get(last)?.1,
+            Some(last) if company.waits_for(now, last).is_some() => company.waits_for(now, last)?,
             // It is back, and has as much to ask for as we have.
-            Some(last) if self.roll.is_alive(last) && self.forgives(now).is_some() => *since + longest.max(CATCHING_UP),
-            Some(last) if self.roll.is_alive(last) => *since + longest,
+            Some(last) if company.is_alive(last) && company.forgives(now).is_some() => since + longest.max(CATCHING_UP),
+            Some(last) if company.is_alive(last) => since + longest,
             // We were away, and nobody knows who held it: whoever did asks for it when it is back.
-            None if self.forgives(now).is_some() => {
-                let ghosts = self.ghosts.values().map(|(_, until)| *until).filter(|until| *until > now);
-                ghosts.max().unwrap_or(*since + longest.max(CATCHING_UP))
+            None if company.forgives(now).is_some() => {
+                company.waits_for_anybody(now).unwrap_or(since + longest.max(CATCHING_UP))
             }
-            _ if has_room => *since + placement::grace(self.place(now).ranking.rank(score), true, longest),
+            _ if has_room => since + placement::grace(self.place(now).ranking.rank(score), true, longest),
             // Those who have room come first, as long as they come.
-            _ => (*since).max(self.taken_at).min(*since + longest * PATIENCE) + placement::grace(0, false, longest),
+            _ => since.max(self.taken_at).min(since + longest * PATIENCE) + placement::grace(0, false, longest),
         })
     }
 
     fn wants(&mut self, target: &Target) {
-        if !self.draining && matches!(self.fate(target), Some(Fate::Unseen | Fate::Free { .. } | Fate::Theirs { .. })) {
+        if !self.draining
+            && matches!(self.targets.fate(target), Some(Fate::Unseen | Fate::Free { .. } | Fate::Theirs { .. }))
+        {
             self.claim(target);
         }
     }
 
     fn claim(&mut self, target: &Target) {
         if let Some(entry) = self.targets.get_mut(target) {
-            entry.fate = Fate::Asked;
             entry.heard = false;
-            self.asked += 1;
-            self.arm(target, None);
+            self.targets.turns(target, Fate::Asked);
+            self.targets.arm(target, None);
             self.actions.push(Action::Claim(target.clone()));
         }
     }
 
     fn granted(&mut self, now: Moment, target: &Target) {
-        let Some(entry) = self.targets.get_mut(target) else {
-            // Nobody wants it any more.
-            self.actions.push(Action::Release { target: target.clone(), reason: ReleaseReason::Removed });
-            return;
-        };
-        if entry.fate == Fate::Asked {
-            self.asked -= 1;
-        }
-        entry.fate = Fate::Mine;
+        let Some(entry) = self.targets.get_mut(target) else { return };
+        let wanted = entry.wanted;
         let last = entry.last.replace(self.me.clone()).filter(|last| *last != self.me);
+        self.targets.turns(target, Fate::Mine);
         if let Some(instance) = last {
             self.actions.push(Action::Explain { target: target.clone(), from: instance.clone() });
             self.actions.push(Action::Forget { instance, target: target.clone() });
         }
-        self.mine += 1;
-        self.actions.push(Action::Holds(self.mine));
-        if self.draining {
+        self.actions.push(Action::Tell);
+        if !wanted {
+            self.lets_go(target, ReleaseReason::Removed);
+        } else if self.draining {
             self.give_all_away(now);
-        } else if self.mine > self.share(now) {
-            self.unsettled_since.get_or_insert(now);
+        } else if self.held() > self.share(now) {
+            self.disturbed(now);
         }
     }
 
     fn refused(&mut self, now: Moment, target: &Target, by: InstanceId, remaining: Option<Duration>) {
-        if self.fate(target) == Some(&Fate::Asked) {
-            self.asked -= 1;
-            if let Some(entry) = self.targets.get_mut(target) {
-                // By ourselves: then asking again is of no use before it has ended.
-                entry.fate = if by == self.me { Fate::Theirs { holder: by.clone() } } else { Fate::Unseen };
-            }
+        if self.claim_is_over(target) {
             self.taken_at = now;
+            // By ourselves: then asking again is of no use before it has ended.
+            if by == self.me {
+                self.targets.turns(target, Fate::Theirs { holder: by.clone() });
+            }
             self.reported(now, target, Some((by, remaining)));
         }
     }
 
     fn failed(&mut self, now: Moment, target: &Target, again_in: Duration) {
-        if let Some(entry) = self.targets.get_mut(target)
-            && entry.fate == Fate::Asked
-        {
-            self.asked -= 1;
-            entry.fate = Fate::Free { since: now + again_in, seen: now };
+        if self.claim_is_over(target) {
+            self.targets.turns(target, Fate::Free { since: now + again_in, seen: now });
             self.wait_for_our_turn(now, target);
         }
     }
 
+    /// A claim has come to nothing. Whether the target is still wanted.
+    fn claim_is_over(&mut self, target: &Target) -> bool {
+        let asked = self.targets.get(target).filter(|entry| *entry.fate() == Fate::Asked);
+        let Some(wanted) = asked.map(|entry| entry.wanted) else { return false };
+        if wanted {
+            self.targets.turns(target, Fate::Unseen);
+        } else {
+            self.targets.forget(target);
+        }
+        wanted
+    }
+
     fn over(&mut self, now: Moment, target: &Target, ending: &Ending) {
-        let Some(entry) = self.targets.get_mut(target) else { return };
-        let leaving = match &entry.fate {
-            Fate::Leaving { to } => {
-                self.giving = self.giving.saturating_sub(1);
-                Some(to.clone())
-            }
-            Fate::Mine => None,
+        let Some(entry) = self.targets.get(target) else { return };
+        let (left, to) = match entry.fate() {
+            Fate::Leaving { to } => (true, to.clone()),
+            Fate::Mine => (false, None),
             _ => return,
         };
+        let wanted = entry.wanted;
+        if left {
+            self.giving = self.giving.saturating_sub(1);
+        }
         let handed_over = matches!(ending, Ending::Released(ReleaseReason::HandedOver | ReleaseReason::StepDown));
-        let leaving_for_balance = leaving.is_some();
-        self.mine -= 1;
-        self.actions.push(Action::Holds(self.mine));
-        match leaving.flatten() {
-            Some(to) if handed_over => {
-                entry.fate = Fate::Theirs { holder: to };
-                entry.last = Some(self.me.clone());
+        match (to, ending) {
+            _ if !wanted => self.targets.forget(target),
+            (Some(to), _) if handed_over => {
+                self.company.gave(now, &to);
+                self.targets.turns(target, Fate::Theirs { holder: to });
+                self.held_last(target, Some(self.me.clone()));
                 // Whether it was taken up, nobody says.
                 let at = now + self.settings.accept_window + AFTER_THE_END;
-                self.arm(target, Some(at));
+                self.targets.arm(target, Some(at));
             }
+            (_, Ending::Released(_)) => {
+                self.targets.turns(target, Fate::Unseen);
+                self.held_last(target, None);
+                self.is_free(now, target);
+            }
+            // Whoever has it now, or nobody: then it is ours again.
             _ => {
-                entry.fate = Fate::Unseen;
-                match ending {
-                    Ending::Released(_) => {
-                        entry.last = None;
-                        self.is_free(now, target);
-                    }
-                    // Whoever has it now, or nobody: then it is ours again.
-                    _ => {
-                        self.lost_at = Some(now);
-                        self.inspect(target.clone());
-                    }
-                }
+                self.targets.turns(target, Fate::Unseen);
+                self.company.lost(now);
+                self.inspect(target.clone());
             }
         }
-        if self.targets.get(target).is_some_and(|entry| !entry.wanted) {
-            self.forget(target);
-        }
-        let gave = leaving_for_balance && self.giving == 0 && !self.draining;
-        if gave && self.mine > self.share(now) {
+        self.actions.push(Action::Tell);
+        if left && self.giving == 0 && !self.draining && self.held() > self.share(now) {
             self.read_to_balance(now);
         } else {
             self.disturbed(now);
         }
     }
 
-    /// It is no target any more.
-    fn forget(&mut self, target: &Target) {
-        self.arm(target, None);
-        self.targets.remove(target);
-    }
-
     fn lets_go(&mut self, target: &Target, reason: ReleaseReason) {
-        if let Some(entry) = self.targets.get_mut(target)
-            && entry.fate == Fate::Mine
-        {
-            entry.fate = Fate::Leaving { to: None };
+        if self.targets.fate(target) == Some(&Fate::Mine) {
+            self.targets.turns(target, Fate::Leaving { to: None });
             self.actions.push(Action::Release { target: target.clone(), reason });
         }
     }
 
     fn gives(&mut self, target: &Target, to: InstanceId, reason: Reason) {
-        if let Some(entry) = self.targets.get_mut(target)
-            && entry.fate == Fate::Mine
-        {
-            entry.fate = Fate::Leaving { to: Some(to.clone()) };
+        if self.targets.fate(target) == Some(&Fate::Mine) {
+            self.targets.turns(target, Fate::Leaving { to: Some(to.clone()) });
             self.actions.push(Action::HandOver { target: target.clone(), to, reason });
         }
     }
@@ -799,7 +649,7 @@ impl Engine {
     fn disturbed(&mut self, now: Moment) {
         self.quiet_since = now;
         self.place = None;
-        if self.mine > 0 {
+        if self.held() > 0 {
             self.unsettled_since.get_or_insert(now);
         }
     }
@@ -829,7 +679,7 @@ impl Engine {
 
     /// How long after a reading the next may follow, whatever is announced: when everybody comes at once, everybody reads of everybody.
     fn breath(&self) -> Duration {
-        let others = u32::try_from(self.roll.alive().count()).unwrap_or(u32::MAX).min(1_000);
+        let others = u32::try_from(self.company.count()).unwrap_or(u32::MAX).min(1_000);
         (EACH_READS_EACH * others * others).min(LONGEST_BREATH)
     }
 
@@ -846,11 +696,11 @@ impl Engine {
     /// Gives away what is held beyond the share, a little at a time.
     fn balance(&mut self, now: Moment) {
         self.unsettled_since = None;
-        let budget = (self.mine / BUDGET).max(1);
+        let budget = (self.held() / BUDGET).max(1);
         let gifts = self.gifts(now, budget);
         // The rest follows when these have left.
         self.giving = gifts.len();
-        let reason = Reason::Surplus { held: self.mine, share: self.share(now) };
+        let reason = Reason::Surplus { held: self.held(), share: self.share(now) };
         for (target, to) in gifts {
             self.gives(&target, to, reason);
         }
@@ -862,8 +712,7 @@ impl Engine {
         }
         // With nobody to take them, they are let go of.
         if self.peers(now).iter().all(|peer| peer.presence == Presence::Draining || peer.weight == 0) {
-            let mine = self.targets.iter().filter(|(_, entry)| entry.fate == Fate::Mine);
-            for target in mine.map(|(target, _)| target.clone()).collect::<Vec<_>>() {
+            for target in self.targets.names(|fate| *fate == Fate::Mine) {
                 self.lets_go(&target, ReleaseReason::Shutdown);
             }
         }
@@ -874,14 +723,10 @@ impl Engine {
         let (names, scores): (Vec<&Target>, Vec<TargetScore>) = self
             .targets
             .iter()
-            .filter(|(_, entry)| entry.fate == Fate::Mine)
+            .filter(|(_, entry)| *entry.fate() == Fate::Mine)
             .map(|(target, entry)| (target, entry.score))
             .unzip();
-        let mut peers = self.peers(now);
-        // What is being let go of is as good as gone.
-        if let Some(me) = peers.iter_mut().find(|peer| peer.instance == self.me) {
-            me.held = names.len();
-        }
+        let peers = self.peers(now);
         let shares = placement::shares(&peers, self.unheld(&peers));
         let gifts = placement::surrender(&self.me, &peers, &shares, &scores);
         let gift =
@@ -913,7 +758,7 @@ impl Engine {
     }
 
     fn has_room(&mut self, now: Moment) -> bool {
-        self.mine + self.asked < self.share(now)
+        self.held() + self.targets.asked() < self.share(now)
     }
 
     fn drains(&mut self, now: Moment, draining: bool) {
@@ -933,12 +778,8 @@ impl Engine {
 
     fn look_at_clock(&mut self, now: Moment) {
         let mut ended = Vec::new();
-        while let Some((at, target)) = self.due.first().cloned() {
-            if at > now {
-                break;
-            }
-            self.arm(&target, None);
-            match self.fate(&target) {
+        while let Some((at, target)) = self.targets.take_due(now) {
+            match self.targets.fate(&target) {
                 Some(Fate::Free { since, .. }) => drop(self.line.insert((at > *since, at, target))),
                 Some(Fate::Theirs { .. }) => ended.push(target),
                 _ => {}
@@ -964,9 +805,7 @@ impl Engine {
             if self.unheld(&self.peers(now)) == 0 && !self.rounds.is_multiple_of(THOROUGH) {
                 return;
             }
-            let others =
-                self.targets.iter().filter(|(_, entry)| matches!(entry.fate, Fate::Theirs { .. } | Fate::Unseen));
-            let others: Vec<Target> = others.map(|(target, _)| target.clone()).collect();
+            let others = self.targets.names(|fate| matches!(fate, Fate::Theirs { .. } | Fate::Unseen));
             if !others.is_empty() {
                 self.look_at(others);
             }
@@ -976,9 +815,9 @@ impl Engine {
     /// Asks for what is in line, as long as not too much is on its way.
     fn take_turns(&mut self, now: Moment) {
         let mut doubtful = Vec::new();
-        while self.asked + doubtful.len() < AT_ONCE {
+        while self.targets.asked() + doubtful.len() < AT_ONCE {
             let Some((waited, at, target)) = self.line.pop_first() else { break };
-            let Some(Fate::Free { seen, .. }) = self.fate(&target) else { continue };
+            let Some(Fate::Free { seen, .. }) = self.targets.fate(&target) else { continue };
             let fresh = now.since(*seen) <= FRESH;
             // Worked out again: there may be no room left, or somebody to be waited for.
             match self.our_turn(now, &target) {
@@ -988,32 +827,16 @@ impl Engine {
                     break;
                 }
                 Some(turn) if turn <= now => doubtful.push(target),
-                later => self.arm(&target, later),
+                later => self.targets.arm(&target, later),
             }
         }
         if !doubtful.is_empty() {
             self.looking = true;
             for target in &doubtful {
                 // Should there be no answer.
-                self.arm(target, Some(now + self.settings.read_every));
+                self.targets.arm(target, Some(now + self.settings.read_every));
             }
             self.look_at(doubtful);
         }
-    }
-
-    fn arm(&mut self, target: &Target, at: Option<Moment>) {
-        if let Some(entry) = self.targets.get_mut(target) {
-            if let Some(before) = entry.due.take() {
-                self.due.remove(&(before, target.clone()));
-            }
-            entry.due = at;
-            if let Some(at) = at {
-                self.due.insert((at, target.clone()));
-            }
-        }
-    }
-
-    fn fate(&self, target: &Target) -> Option<&Fate> {
-        self.targets.get(target).map(|entry| &entry.fate)
     }
 }

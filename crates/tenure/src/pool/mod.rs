@@ -5,6 +5,7 @@
 
 #[cfg(feature = "keeper")]
 mod builder;
+mod company;
 #[cfg(feature = "keeper")]
 mod driver;
 mod due;
@@ -12,10 +13,13 @@ mod engine;
 #[cfg(feature = "keeper")]
 mod handle;
 #[cfg(feature = "keeper")]
+mod scout;
+#[cfg(feature = "keeper")]
 mod seat;
 mod signal;
 #[cfg(feature = "keeper")]
 mod source;
+mod table;
 #[cfg(feature = "keeper")]
 mod ticks;
 

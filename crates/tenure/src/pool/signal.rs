@@ -25,6 +25,8 @@ pub struct EngineSettings {
     pub accept_window: Duration,
     /// How often heartbeats are read, although nothing was heard.
     pub read_every: Duration,
+    /// How long after a reading of heartbeats the next may follow because somebody is late.
+    pub doubt_every: Duration,
     /// How often the scout sees whether a target is held by nobody.
     pub scout_every: Duration,
     /// For how long whoever is not back after an outage counts as there.
@@ -153,6 +155,6 @@ pub enum Action {
         /// Which target.
         target: Target,
     },
-    /// This many are held now.
-    Holds(usize),
+    /// Tell the others how many are held now.
+    Tell,
 }

@@ -17,10 +17,13 @@ use crate::store::{Announcement, Heard, Reply, Request};
 use crate::tenure::Tenure;
 
 /// The index of all sessions.
-const SESSIONS: &str = "sessions";
+pub(super) const SESSIONS: &str = "sessions";
 
 /// How often a list is read although nothing was heard of it: announcements are hints.
 const READ_EVERY: Duration = Duration::from_secs(10);
+
+/// How much later the list is read, so that it need not be read for every change of many.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// One set of targets after another.
 pub(super) type Source = Pin<Box<dyn Stream<Item = Vec<String>> + Send>>;
@@ -77,7 +80,14 @@ impl Tenure {
                     }
                 };
                 tokio::select! {
-                    goes_on = changed => if !goes_on { return },
+                    goes_on = changed => {
+                        if !goes_on {
+                            return;
+                        }
+                        // Many may change at once.
+                        tokio::time::sleep(GATHER).await;
+                        announcements.skip();
+                    }
                     () = tokio::time::sleep(READ_EVERY) => {}
                     () = send.closed() => return,
                 }

@@ -17,11 +17,12 @@ use crate::name::{NameError, check_prefix};
 pub struct Keyspace {
     prefix: String,
     node: String,
+    session: String,
 }
 
 impl Default for Keyspace {
     fn default() -> Self {
-        Self { prefix: String::new(), node: "poll:node:".to_owned() }
+        Self { prefix: String::new(), node: "poll:node:".to_owned(), session: "session:".to_owned() }
     }
 }
 
@@ -47,6 +48,16 @@ impl Keyspace {
         Ok(self)
     }
 
+    /// The prefix of the keys of sessions, `session:` by default.
+    ///
+    /// # Errors
+    /// When the prefix is empty, too long, or has a character that is not allowed.
+    pub fn session_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
+        check_prefix(prefix)?;
+        self.session = prefix.to_owned();
+        Ok(self)
+    }
+
     /// What stands before every key: nothing, or the namespace and a colon.
     pub fn prefix(&self) -> &str {
         &self.prefix
@@ -55,5 +66,10 @@ impl Keyspace {
     /// The prefix of heartbeats, namespace included.
     pub fn node(&self) -> String {
         format!("{}{}", self.prefix, self.node)
+    }
+
+    /// The prefix of sessions, namespace included.
+    pub fn session(&self) -> String {
+        format!("{}{}", self.prefix, self.session)
     }
 }

@@ -38,7 +38,7 @@ pub use ledger::{Ledger, Server};
 pub use note::TermNote;
 pub use open::open;
 pub use reply::{Ended, Grant, Held, LeaseReport, Member, PreviousTerm, Published, Refusal, Reply};
-pub use request::{Ask, Claim, Holding, Request};
+pub use request::{Ask, Claim, Holding, Request, Wild};
 
 /// A boxed future, so that stores can stand behind one pointer and be chosen by URL at run time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

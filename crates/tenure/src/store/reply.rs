@@ -54,6 +54,14 @@ pub enum Reply {
     Record(Option<Published>),
     /// Who is alive.
     Members(Vec<Member>),
+    /// A piece of what was looked for, and where to go on; there is no more at 0. A store into which no other program can write has nothing
+    /// to be looked for, and says [`Done`](Self::Done).
+    Found {
+        /// What stands after the prefix of each. Some may be named twice.
+        names: Vec<String>,
+        /// Where this piece ends.
+        cursor: u64,
+    },
     /// The entries of an index.
     Index(Vec<String>),
     /// What was written down about terms, the latest last.

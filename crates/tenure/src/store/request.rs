@@ -59,6 +59,15 @@ impl Ask {
     }
 }
 
+/// What any program may write, without putting it into an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wild {
+    /// Heartbeats of the fleet.
+    Nodes,
+    /// Sessions.
+    Sessions,
+}
+
 /// One request. All of them are safe to repeat, and no lease is harmed when one arrives late. (A late heartbeat keeps
 /// a member for its ttl, and a late entry stays in its index until somebody takes it out.)
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,6 +189,20 @@ pub enum Request {
     Members {
         /// Of whom.
         group: Group,
+    },
+    /// Count somebody among those who are alive, for as long as it has a heartbeat: a program that is not Tenure's. This is announced as if it had joined.
+    Enlist {
+        /// Among whom.
+        group: Group,
+        /// What stands after the prefix of its heartbeat.
+        name: String,
+    },
+    /// Look for what any program may have written, a piece at a time. Whatever is there from the first piece to the last is found.
+    Scan {
+        /// What is looked for.
+        what: Wild,
+        /// Where the last piece ended; 0 at the beginning.
+        cursor: u64,
     },
     /// Put an entry into an index.
     IndexAdd {

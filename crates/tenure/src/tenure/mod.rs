@@ -14,8 +14,8 @@ pub use request::LeaseRequest;
 pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Work};
 
 use crate::election::Elections;
-use crate::event::Event;
-use crate::fleet::{InstanceRecord, Status};
+use crate::event::{Event, Happening};
+use crate::fleet::InstanceRecord;
 use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question};
 use crate::lease::LeaseSettings;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
@@ -205,6 +205,11 @@ impl Tenure {
         self.door.tell(Command::Ask(Question { request, limit: LeaseSettings::default().attempt_timeout(), reply }));
     }
 
+    /// Tells everybody here who listens that something happened that is no lease's.
+    pub(crate) fn tell(&self, what: Happening) {
+        self.door.tell(Command::Tell(Event { instance: self.instance().clone(), lease: None, token: None, what }));
+    }
+
     /// Changes what this instance says about itself to the fleet, joining it if it has not.
     pub(crate) fn update_record(&self, change: impl FnOnce(&mut InstanceRecord)) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,15 +222,11 @@ impl Tenure {
     pub(crate) async fn leave_pool(&self, pool: &str) {
         {
             let mut said = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(record) = said.as_mut() {
-                record.held.remove(pool);
-                record.leaving.remove(pool);
-                if !record.held.is_empty() {
-                    let leaves_all = record.held.keys().all(|pool| record.leaving.contains(pool));
-                    record.status = if leaves_all { Status::Draining } else { Status::Online };
-                    self.join_fleet(record);
-                    return;
-                }
+            if let Some(record) = said.as_mut()
+                && record.quits(pool)
+            {
+                self.join_fleet(record);
+                return;
             }
             *said = None;
             self.leave_fleet();

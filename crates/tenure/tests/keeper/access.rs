@@ -112,7 +112,8 @@ async fn a_user_with_the_rights_that_the_guide_lists_can_do_everything() {
     assert_eq!(election.candidates().await.unwrap().len(), 1);
     let term = alice.acquire("job", TTL).await;
     term.publish("state", "1").await.unwrap();
-    let pool = alice.tenure.pool("poll").targets(["a", "b"]).ttl(TTL);
+    server.command(&["MSET", "session:a", "{}", "session:b", "{}"]);
+    let pool = alice.tenure.pool("poll").targets_from_sessions().ttl(TTL);
     let pool = pool.run(|_, lease| async move { while lease.wait(TTL).await {} }).start().unwrap();
     until("the pool holds its targets", || pool.owned().len() == 2).await;
     pool.stop().await;

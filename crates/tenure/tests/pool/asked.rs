@@ -112,6 +112,21 @@ async fn targets_come_from_the_sessions_of_the_store() {
 }
 
 #[tokio::test]
+async fn sessions_that_other_programs_write_and_delete_are_found() {
+    let server = RedisServer::start();
+    let one = instance(&server, "one").await;
+    server.command(&["SET", "session:a", "{}"]);
+    let pool = start(one.pool("poll").targets_from_sessions());
+    let has = |wanted: &[&str]| pool.owned().iter().map(|target| &**target).eq(wanted.iter().copied());
+    until("it has what was there before", || has(&["a"])).await;
+    server.command(&["SET", "session:b", "{}"]);
+    until("it has what has come", || has(&["a", "b"])).await;
+    server.command(&["DEL", "session:a"]);
+    until("it has let go of what is gone", || has(&["b"])).await;
+    pool.stop().await;
+}
+
+#[tokio::test]
 async fn pools_of_one_namespace_are_nothing_to_each_other() {
     let server = RedisServer::start();
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);

@@ -75,22 +75,18 @@ impl<S: Shared> Fleet<S> {
     /// How many each works on, when all are worked on.
     pub fn shares(&self) -> Option<Vec<(String, usize)>> {
         let workers = self.workers();
-        if workers.len() < self.targets {
-            return None;
-        }
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        workers.into_values().for_each(|who| *counts.entry(who).or_default() += 1);
-        Some(counts.into_iter().collect())
+        (workers.len() == self.targets).then(|| counts(workers).into_iter().collect())
     }
 
+    /// Waits until so many are worked on by each who works on any.
     pub async fn until_shares_are(&self, expected: &[usize]) {
-        let counts = || {
-            let mut counts: Vec<usize> = self.shares()?.into_iter().map(|(_, count)| count).collect();
-            counts.sort_unstable();
-            Some(counts)
+        let shares = || {
+            let mut shares: Vec<usize> = counts(self.workers()).into_values().collect();
+            shares.sort_unstable();
+            shares
         };
         let start = Instant::now();
-        while counts().as_deref() != Some(expected) {
+        while shares() != expected {
             let (workers, lag) = (self.workers(), self.probe.lag());
             assert!(start.elapsed() < never(), "{workers:?} instead of {expected:?}, lag {lag:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -113,4 +109,11 @@ impl<S: Shared> Fleet<S> {
         self.until_others_work(name, killed).await;
         killed
     }
+}
+
+/// How many each works on.
+fn counts(workers: BTreeMap<String, String>) -> BTreeMap<String, usize> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    workers.into_values().for_each(|who| *counts.entry(who).or_default() += 1);
+    counts
 }

@@ -234,6 +234,27 @@ async fn a_neighbour_is_lived_with(taste: fn(&str) -> u64) {
     fleet.witness.check();
 }
 
+/// Nobody has told the others of it but its heartbeat.
+#[tokio::test]
+async fn what_a_neighbour_holds_is_shared_out_to_nobody() {
+    let fleet = Fleet::new(9);
+    let forever = (ttl() * 100).as_millis().to_string();
+    fleet.store.command(&["SET", "poll:node:old-1", "1", "PX", &forever]);
+    for target in &targets(9)[..3] {
+        fleet.store.command(&["SET", &format!("poll:lease:{target}"), "old-1", "PX", &forever]);
+    }
+    let _one = fleet.member("one");
+    fleet.until_shares_are(&[6]).await;
+    let listed = || fleet.store.command(&["ZRANGE", "tenure:nodes", "0", "-1"]);
+    until("it is found", || listed().as_array().contains(&Reply::text("old-1"))).await;
+    let _two = fleet.member("two");
+    // And not four and two, as if there were three more to be had.
+    fleet.until_shares_are(&[3, 3]).await;
+    fleet.store.command(&["DEL", "poll:node:old-1"]);
+    until("it is not listed any more", || !listed().as_array().contains(&Reply::text("old-1"))).await;
+    fleet.witness.check();
+}
+
 #[tokio::test]
 async fn us1_as2_on_a_file() {
     scenes::a_third_instance_gets_its_share(Fleet::on_a_file(10)).await;

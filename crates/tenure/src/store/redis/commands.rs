@@ -13,6 +13,9 @@ use crate::store::note::NOTES_KEPT;
 use crate::store::{Announcement, Claim, Entry, Generation, Holding, Request};
 use crate::token::Token;
 
+/// How many keys are looked at in one piece of a scan: few enough that nobody else waits for long.
+const SCANNED: u32 = 1_000;
+
 /// The names under which the server knows the scripts, by their number.
 #[derive(Clone, Debug)]
 pub(super) struct Digests(pub(super) Vec<String>);
@@ -127,6 +130,17 @@ impl Wire {
                 let (before, after) = keys.around_heartbeat(group);
                 command.arg(keys.heartbeats(group)).arg(before).arg(after);
                 command.into()
+            }
+            Request::Enlist { group, name } => {
+                // Nobody knows for how long: whoever lists members sees whether the heartbeat is still there.
+                let indexed = plain("ZADD").arg(keys.members(group)).arg("+inf").arg(name).take();
+                let joined = Announcement::Joined { group: group.clone(), instance: InstanceId::foreign(name) };
+                let announced = plain("PUBLISH").arg(&keys.channel).arg(joined.encode()).take();
+                Commands { before: Some(indexed), last: announced }
+            }
+            Request::Scan { what, cursor } => {
+                let pattern = format!("{}*", literally(keys.wild(*what)));
+                plain("SCAN").arg(*cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED).take().into()
             }
             Request::IndexAdd { index, entry, announced } => self.change_index("SADD", index, entry, *announced).into(),
             Request::IndexRemove { index, entry, announced } => {
@@ -249,6 +263,12 @@ fn who<'a>(command: &'a mut Cmd, holding: &Holding) -> &'a mut Cmd {
     command.arg(holding.holder.as_str()).arg(holding.token.get())
 }
 
+/// A pattern that is met by this text alone.
+fn literally(text: &str) -> String {
+    let special = |letter: char| matches!(letter, '*' | '?' | '[' | ']' | '^' | '-' | '\\');
+    text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
+}
+
 fn plain(name: &str) -> Cmd {
     redis::cmd(name)
 }
@@ -275,7 +295,7 @@ mod tests {
 
     use super::*;
     use crate::name::LeaseKind;
-    use crate::store::{Ask, Keyspace, TermNote};
+    use crate::store::{Ask, Keyspace, TermNote, Wild};
     use crate::time::ServerTime;
     use crate::token::Nonce;
 
@@ -303,7 +323,7 @@ mod tests {
             .collect();
         match words[0].as_str() {
             "EVALSHA" => words[3..3 + words[2].parse::<usize>().unwrap()].to_vec(),
-            "PUBLISH" => Vec::new(),
+            "PUBLISH" | "SCAN" => Vec::new(),
             _ => vec![words[1].clone()],
         }
     }
@@ -335,6 +355,8 @@ mod tests {
             Request::Beat { group: candidates(), instance: holder.clone(), ttl, record: Vec::new() },
             Request::Leave { group: candidates(), instance: holder.clone() },
             Request::Members { group: Group::FLEET },
+            Request::Enlist { group: Group::FLEET, name: "elsewhere".to_owned() },
+            Request::Scan { what: Wild::Sessions, cursor: 0 },
             Request::IndexAdd { index: index.clone(), entry: entry.clone(), announced: true },
             Request::IndexRemove { index: index.clone(), entry, announced: false },
             Request::IndexList { index },
@@ -349,6 +371,12 @@ mod tests {
             }),
             Request::Notes { limit: 1 },
         ]
+    }
+
+    #[test]
+    fn patterns_mean_what_they_say() {
+        assert_eq!(literally("poll:node:"), "poll:node:");
+        assert_eq!(literally("a*[b-c]?\\"), "a\\*\\[b\\-c\\]\\?\\\\");
     }
 
     #[test]

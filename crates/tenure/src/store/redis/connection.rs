@@ -164,7 +164,7 @@ impl RedisConnection {
                     Attempt::Again
                 }
                 (_, Value::ServerError(error)) => Attempt::Is(self.link.refused(&error)),
-                (request, value) => Attempt::Is(match replies::reply(request, value) {
+                (request, value) => Attempt::Is(match replies::reply(request, value, &self.wire.keys) {
                     Some(reply) => Outcome::Answered(reply),
                     // It was carried out, whatever that answer means.
                     None => Outcome::Unknown(failure::unreadable(&self.link.location, &format!("{request:?}"))),

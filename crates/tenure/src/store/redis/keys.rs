@@ -4,13 +4,14 @@
 //! keeps beside it carries the lease's key as its hash tag, so that in a cluster both are in one slot.
 
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::Keyspace;
+use crate::store::{Keyspace, Wild};
 
 /// The keys of one namespace on one server.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: String,
     node: String,
+    session: String,
     /// Whether all keys are on one server, so that a script may use any of them.
     pub(super) together: bool,
     /// The namespace record, which is entered.
@@ -35,6 +36,7 @@ impl Keys {
             notes: format!("{prefix}tenure:terms"),
             channel: format!("{prefix}tenure:announcements{database}"),
             node: keyspace.node(),
+            session: keyspace.session(),
             prefix,
         }
     }
@@ -72,6 +74,14 @@ impl Keys {
         match group.prefix() {
             Some(prefix) => format!("{}{prefix}", self.prefix),
             None => self.node.clone(),
+        }
+    }
+
+    /// What the keys begin with that any program may have written.
+    pub(super) fn wild(&self, what: Wild) -> &str {
+        match what {
+            Wild::Nodes => &self.node,
+            Wild::Sessions => &self.session,
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::keys::Keys;
 use crate::lease::Ending;
 use crate::name::InstanceId;
 use crate::store::{
@@ -64,7 +65,7 @@ pub(super) fn entered(value: Value, run: ServerRun) -> Option<Entered> {
 }
 
 /// Reads the answer to a request. `None` when it is not one.
-pub(super) fn reply(request: &Request, value: Value) -> Option<Reply> {
+pub(super) fn reply(request: &Request, value: Value, keys: &Keys) -> Option<Reply> {
     match request {
         Request::Read { .. } => match value {
             Value::Nil => Some(Reply::Record(None)),
@@ -78,9 +79,10 @@ pub(super) fn reply(request: &Request, value: Value) -> Option<Reply> {
             };
             holders.into_iter().map(holder).collect::<Option<_>>().map(Reply::Holders)
         }
-        Request::Announce(_) | Request::Note(_) => Some(Reply::Done),
+        Request::Announce(_) | Request::Note(_) | Request::Enlist { .. } => Some(Reply::Done),
         Request::IndexAdd { announced: false, .. } | Request::IndexRemove { announced: false, .. } => Some(Reply::Done),
         Request::Notes { .. } => notes(value).map(Reply::Notes),
+        Request::Scan { what, .. } => found(value, keys.wild(*what)),
         Request::IndexList { .. } => listed(value).map(Reply::Index),
         _ => answered(value),
     }
@@ -94,10 +96,20 @@ fn listed(value: Value) -> Option<Vec<String>> {
     Some(entries)
 }
 
-/// Reads one of those who are alive. `None` for a name that Tenure would not have written.
+/// A piece of a scan: where it ends, and the keys.
+fn found(value: Value, prefix: &str) -> Option<Reply> {
+    let mut fields = Fields::of(value)?;
+    let cursor = fields.number()?;
+    let (Value::Array(keys) | Value::Set(keys)) = fields.next()? else { return None };
+    let names =
+        keys.into_iter().filter_map(text).filter_map(|key| Some(key.strip_prefix(prefix)?.to_owned())).collect();
+    Some(Reply::Found { names, cursor })
+}
+
+/// Reads one of those who are alive.
 fn member(value: Value) -> Option<Member> {
     let mut fields = Fields::of(value)?;
-    let instance = InstanceId::new(&fields.text()?).ok()?;
+    let instance = fields.instance()?;
     let record = fields.bytes()?;
     // A foreign program's heartbeat may have no end.
     let remaining = u64::try_from(fields.int()?).map_or(crate::lease::LONGEST_TTL, Duration::from_millis);

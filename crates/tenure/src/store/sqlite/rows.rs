@@ -73,7 +73,9 @@ impl<'a> Rows<'a> {
                 names.iter().map(|name| self.holder(now, name)).collect::<Result<_>>().map(Reply::Holders)
             }
             Request::Read { name, record } => self.read(name, record),
-            Request::Announce(_) => Ok(self.decide(now, generation, request)),
+            Request::Announce(_) | Request::Enlist { .. } | Request::Scan { .. } => {
+                Ok(self.decide(now, generation, request))
+            }
             Request::Beat { group, instance, .. } | Request::Leave { group, instance } => {
                 self.on_member(group, instance, now, generation, request)
             }

@@ -1,0 +1,41 @@
+//! A replica of a poller: targets are shared out over all replicas that run, and each polls its own; ctrl-c gives them away.
+//!
+//! Start it in several terminals: `cargo run -p tenure --example pool -- sqlite:/tmp/pool.db` (or a `redis://` URL), stop one, kill
+//! another with `kill -9`, and watch what goes where.
+
+use std::error::Error;
+use std::time::Duration;
+
+use tenure::Tenure;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let url = std::env::args().nth(1).unwrap_or_else(|| "sqlite:pool.db".to_owned());
+    // Also when the store is down: it is waited for.
+    let tenure = Tenure::builder(&url).longest_ttl(Duration::from_secs(10)).start()?;
+    let pool = tenure
+        .pool("poll")
+        .targets((1..=9).map(|n| format!("endpoint-{n}")))
+        .ttl(Duration::from_secs(10))
+        .run(async |target, lease| {
+            let mut ticks = lease.every(Duration::from_secs(2)); // keeps its phase, whoever holds the target
+            while let Some(tick) = ticks.next().await {
+                println!("{target}: due at {}, polled under token {}", tick.due_millis(), lease.token());
+            }
+        })
+        .start()?;
+    let mut events = pool.events();
+    let told = async {
+        while let Some(event) = events.next().await {
+            println!("{event}");
+        }
+    };
+    tokio::select! {
+        () = told => {}
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    // Each target goes to whom it suits, when it has just been polled; no tick is left out.
+    pool.stop().await;
+    tenure.shutdown().await;
+    Ok(())
+}
