@@ -21,6 +21,12 @@ struct Size {
     watched_for: Duration,
 }
 
+impl Size {
+    fn title(&self) -> String {
+        format!("{} targets on {} instances", self.targets, self.instances)
+    }
+}
+
 const FULL: [Size; 2] = [
     Size { instances: 10, targets: 100_000, ttl: Duration::from_secs(30), watched_for: Duration::from_secs(30) },
     Size { instances: 100, targets: 10_000, ttl: Duration::from_secs(30), watched_for: Duration::from_secs(30) },
@@ -38,10 +44,10 @@ pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        for size in if quick { QUICK.as_slice() } else { FULL.as_slice() } {
-            if "fleet".contains(only) {
-                fleet(size, &mut table).await?;
-            }
+        let sizes = if quick { QUICK.as_slice() } else { FULL.as_slice() };
+        let chosen = sizes.iter().filter(|size| "fleet".contains(only) || size.title().contains(only));
+        for (n, size) in chosen.enumerate() {
+            fleet(size, n == 0, &mut table).await?;
         }
         Ok::<(), Box<dyn Error>>(())
     })?;
@@ -87,8 +93,9 @@ async fn member(url: &str, n: usize, size: &Size) -> Result<(Tenure, Pool), Box<
     Ok((tenure, pool))
 }
 
-async fn fleet(size: &Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
-    let title = format!("{} targets on {} instances", size.targets, size.instances);
+/// Measures one fleet. What its instances need is known of the first alone: later ones use again what that has left.
+async fn fleet(size: &Size, first: bool, table: &mut Table) -> Result<(), Box<dyn Error>> {
+    let title = size.title();
     let raw = raw_fleet(size).await?;
     let server = RedisServer::start();
     let (memory, resident) = (memory_of(&server)?, measure::resident()?);
@@ -139,13 +146,15 @@ async fn fleet(size: &Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
     table.add(Row { name, value, raw: Some(size.targets as f64 / interval), unit: "per second", bar });
     let value = (server_cpu(&server)? - cpu) / seconds * 100.0;
     let name = format!("{title}: processor of the server, settled");
-    table.add(Row { name, value, raw: Some(raw.renewals / interval * 100.0), unit: "%", bar });
+    table.add(Row { name, value, raw: Some(raw.interval / interval * 100.0), unit: "%", bar });
     let value = (memory_of(&server)? - memory) / size.targets as f64;
     let name = format!("{title}: memory of the server for each target");
     table.add(Row { name, value, raw: Some(raw.memory), unit: "bytes", bar: Bar::None });
-    let value = (measure::resident()? - resident) / (size.targets * size.instances) as f64;
-    let name = format!("{title}: memory of each instance for each target, whoever holds it");
-    table.add(Row { name, value, raw: None, unit: "bytes", bar: Bar::None });
+    if first {
+        let value = (measure::resident()? - resident) / (size.targets * size.instances) as f64;
+        let name = format!("{title}: memory of each instance for each target, whoever holds it");
+        table.add(Row { name, value, raw: None, unit: "bytes", bar: Bar::None });
+    }
     Ok(())
 }
 
@@ -188,8 +197,9 @@ async fn until(members: &[(Tenure, Pool)], is_so: impl Fn(&[usize]) -> bool) -> 
 struct RawFleet {
     /// How long one client takes that claims every target in pipelines.
     claims: Duration,
-    /// How many seconds of processor time one renewal of each costs the server, by the same script in pipelines over one interval.
-    renewals: f64,
+    /// How many seconds of processor time an interval costs the server in which each target is renewed once, by the same script, and each instance says
+    /// once that it lives and reads who else does, with plain commands, all of that in pipelines.
+    interval: f64,
     /// How many bytes a key with its holder takes.
     memory: f64,
 }
@@ -212,21 +222,35 @@ async fn raw_fleet(size: &Size) -> Result<RawFleet, Box<dyn Error>> {
 
     let server = RedisServer::start();
     Tenure::builder(&server.url()).bootstrap().connect().await?.shutdown().await;
-    let mut raw = RawRedis::connect(&server).await?;
-    let mut leases = Vec::with_capacity(size.targets);
-    for n in 0..size.targets {
-        let lease = format!("poll:lease:endpoint-{n}");
-        let token = raw.acquire(&lease, "raw").await?;
-        leases.push((lease, token));
+    let nodes: Vec<String> = (0..size.instances).map(|n| format!("api-{n}-1736598400000000000-a1b2c3d4")).collect();
+    let mut fleet = Vec::new();
+    for (n, node) in nodes.iter().enumerate() {
+        let mut raw = RawRedis::connect(&server).await?;
+        let mut leases = Vec::new();
+        for target in (n..size.targets).step_by(size.instances) {
+            let lease = format!("poll:lease:endpoint-{target}");
+            let token = raw.acquire(&lease, node).await?;
+            leases.push((lease, token));
+        }
+        raw.beat(node, size.ttl).await?;
+        fleet.push((node, raw, leases));
     }
     let (cpu, begun) = (server_cpu(&server)?, tokio::time::Instant::now());
-    let chunks = leases.chunks(512);
-    let pause = size.ttl / 3 / u32::try_from(chunks.len())?;
-    for (n, chunk) in (1..).zip(chunks) {
-        raw.renew("raw", chunk).await?;
-        tokio::time::sleep_until(begun + pause * n).await;
+    let steps = fleet.iter().map(|(_, _, leases)| leases.chunks(512).len()).sum::<usize>();
+    let (pause, mut step) = (size.ttl / 3 / u32::try_from(steps)?, 0);
+    let intervals = (size.watched_for.as_secs_f64() / (size.ttl / 3).as_secs_f64()).round();
+    for _ in 0..intervals as usize {
+        for (node, raw, leases) in &mut fleet {
+            raw.beat(node, size.ttl).await?;
+            raw.read_heartbeats(&nodes).await?;
+            for chunk in leases.chunks(512) {
+                raw.renew(node, chunk).await?;
+                step += 1;
+                tokio::time::sleep_until(begun + pause * step).await;
+            }
+        }
     }
-    Ok(RawFleet { claims, renewals: server_cpu(&server)? - cpu, memory })
+    Ok(RawFleet { claims, interval: (server_cpu(&server)? - cpu) / intervals, memory })
 }
 
 /// A member until it is killed.

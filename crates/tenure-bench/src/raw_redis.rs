@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use redis::aio::{MultiplexedConnection, PubSubStream};
 use redis::{Client, Pipeline, Value};
+use tenure::fleet::InstanceRecord;
 use tenure_testbed::RedisServer;
 
 use crate::measure::REST;
@@ -82,6 +83,28 @@ impl RawRedis {
             return Err("a renewal was not answered".into());
         }
         Ok(start.elapsed())
+    }
+
+    /// Says that an instance lives, and what it says about itself.
+    pub async fn beat(&mut self, node: &str, ttl: Duration) -> Result<(), Box<dyn Error>> {
+        let (ttl, record) = (u64::try_from(ttl.as_millis())?, InstanceRecord::new(node).encode());
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("SET").arg(format!("poll:node:{node}")).arg("1").arg("PX").arg(ttl);
+        pipeline.cmd("SET").arg(format!("raw:node:{node}")).arg(record).arg("PX").arg(ttl);
+        pipeline.cmd("ZADD").arg("raw:nodes").arg(ttl).arg(node);
+        let _: Vec<Value> = pipeline.query_async(&mut self.connection).await?;
+        Ok(())
+    }
+
+    /// Reads who lives, and what they say.
+    pub async fn read_heartbeats(&mut self, nodes: &[String]) -> Result<(), Box<dyn Error>> {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("ZRANGE").arg("raw:nodes").arg(0).arg(-1);
+        for kind in ["poll", "raw"] {
+            pipeline.cmd("MGET").arg(nodes.iter().map(|node| format!("{kind}:node:{node}")).collect::<Vec<_>>());
+        }
+        let _: Vec<Value> = pipeline.query_async(&mut self.connection).await?;
+        Ok(())
     }
 }
 

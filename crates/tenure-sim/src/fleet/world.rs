@@ -37,7 +37,7 @@ pub fn settings() -> EngineSettings {
         longest_settle: secs(30),
         accept_window: WINDOW,
         read_every: secs(10),
-        doubt_every: Duration::from_millis(2_500),
+        doubt_every: Duration::from_millis(7_500),
         scout_every: secs(10),
         forgiveness: TTL,
     }

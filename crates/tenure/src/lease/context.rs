@@ -14,7 +14,10 @@ use crate::time::Moment;
 use crate::token::{Nonce, Token};
 
 /// What is due within this part of the interval is renewed together.
-const TOGETHER: u32 = 40;
+const TOGETHER: u32 = 10;
+
+/// One in so many renewals comes one such part sooner.
+const SOONER: u8 = 4;
 
 #[derive(Debug)]
 pub(super) struct Context {
@@ -95,17 +98,17 @@ impl Context {
         span.mul_f64(1.0 - 0.1 * self.rng.f64())
     }
 
-    /// When to renew what was last renewed then: not in step with every other lease, and yet together with those of this instance that are due
-    /// at about the same time, so that they travel together.
+    /// When to renew what was last renewed then. Those of one instance that are due at about the same time travel together; every instance has
+    /// moments of its own for that. Now and then one comes sooner, so that those that a stall has brought together do not stay together for ever.
     pub(super) fn renewal_after(&mut self, sent: Moment) -> Moment {
         let interval = self.settings.renew_every();
-        let due = sent + self.shortened(interval);
-        let grain = u64::try_from((interval / TOGETHER).as_nanos()).unwrap_or(u64::MAX).max(1);
+        let part = interval / TOGETHER;
+        let sooner = if self.rng.u8(..SOONER) == 0 { part } else { Duration::ZERO };
+        let due = (sent + interval - sooner).as_nanos();
+        let grain = u64::try_from(part.as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut hasher = DefaultHasher::new();
         self.instance.hash(&mut hasher);
-        // Every instance has moments of its own.
-        let late = due.as_nanos().wrapping_sub(hasher.finish() % grain) % grain;
-        Moment::from_nanos(due.as_nanos().saturating_sub(late))
+        Moment::from_nanos(due.saturating_sub(due.wrapping_sub(hasher.finish() % grain) % grain))
     }
 
     /// How long to wait before trying again after so many failures in a row.

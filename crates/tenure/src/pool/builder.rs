@@ -42,7 +42,8 @@ impl PoolSettings {
             longest_settle: self.settle.saturating_mul(10),
             accept_window: self.lease.accept_window(),
             read_every: self.read_every,
-            doubt_every: self.heartbeat_every.min(self.read_every) / 4,
+            // Whoever is dead is missed within less than two intervals: a heartbeat is late after one and a fifth. Its leases last longer.
+            doubt_every: self.heartbeat_every.min(self.read_every) * 3 / 4,
             scout_every: self.read_every,
             // A store that is back is reached again within this, too.
             forgiveness: self.heartbeat_ttl.max(Duration::from_secs(5)),

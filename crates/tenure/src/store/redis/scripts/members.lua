@@ -1,18 +1,26 @@
--- Lists everybody in the index who is alive, and takes the others out of it; one that comes back puts itself in again. The keys of
--- heartbeats are made here: all keys must be on one server.
+-- Lists everybody in the index who is alive. Until when the heartbeat of one of Tenure's can be believed stands in the index; of a program that is
+-- not, one has to look, and one that has none any more is taken out. The keys of heartbeats are made here: all keys must be on one server.
 --
 -- KEYS  1 index
 -- ARGV  1 what heartbeats begin with, 2 and 3 what stands before and after a heartbeat in the key of what an instance says about itself
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', math.floor(clock() / 1000))
+local now = math.floor(clock() / 1000)
+local listed = redis.call('ZRANGE', KEYS[1], '(' .. digits(now), '+inf', 'BYSCORE', 'WITHSCORES')
 local members = {'members'}
-for _, instance in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-  local heartbeat = ARGV[1] .. instance
-  local left = redis.call('PTTL', heartbeat)
-  if left == -2 then
-    redis.call('ZREM', KEYS[1], instance)
-  else
-    local said = redis.pcall('GET', ARGV[2] .. heartbeat .. ARGV[3])
-    members[#members + 1] = {instance, type(said) == 'string' and said or '', left}
+-- A script can pass on only so many values at once.
+for first = 1, #listed, 2000 do
+  local said = {}
+  for at = first, math.min(first + 1998, #listed), 2 do
+    said[#said + 1] = ARGV[2] .. ARGV[1] .. listed[at] .. ARGV[3]
+  end
+  said = redis.call('MGET', unpack(said))
+  for n = 1, #said do
+    local instance, ends = listed[first + 2 * n - 2], listed[first + 2 * n - 1]
+    local left = ends ~= 'inf' and ends - now or redis.call('PTTL', ARGV[1] .. instance)
+    if left == -2 then
+      redis.call('ZREM', KEYS[1], instance)
+    else
+      members[#members + 1] = {instance, said[n] or '', left}
+    end
   end
 end
 return members
