@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -12,12 +13,15 @@ use super::PoolSettings;
 use super::driver::until_answered;
 use super::source::SESSIONS;
 use crate::event::Happening;
-use crate::name::{Group, InstanceId};
-use crate::store::{Announcement, Reply, Request, Wild};
+use crate::name::{Group, InstanceId, LeaseName};
+use crate::store::{Announcement, Member, Reply, Request, Wild};
 use crate::tenure::{Tenure, TermHandle};
 
 /// Whoever scouts says that it gets on several times in this many ttls or rounds, or is not the scout any more.
 const STALLED: u32 = 3;
+
+/// Programs that are not Tenure's are looked for in one round of so many, as long as none is found. A whole store is looked through for it.
+const SELDOM: u32 = 6;
 
 /// How long is waited between two pieces of a scan: the server has others to serve.
 const BREATH: Duration = Duration::from_millis(2);
@@ -29,7 +33,7 @@ pub(super) struct Scout {
 }
 
 impl Scout {
-    /// Stands for election. Says whenever this instance begins to scout, and when it does not any more.
+    /// Wants to be the scout. Says whenever this instance begins to scout, and when it does not any more.
     pub(super) fn stands(
         tenure: Tenure,
         pool: &str,
@@ -38,18 +42,34 @@ impl Scout {
     ) -> (Self, mpsc::UnboundedReceiver<bool>) {
         let (stop, stopped) = oneshot::channel();
         let (tell, scouts) = mpsc::unbounded_channel();
+        let name = LeaseName::role(&format!("{pool}-scout"));
         let (ttl, every) = (settings.lease.ttl(), settings.read_every);
-        let election = tenure.election(&format!("{pool}-scout")).ttl(ttl).stall_after(ttl.max(every) * STALLED);
         let task = tokio::spawn(async move {
-            let scouting = election.lead(move |term| {
-                let (tenure, office, wild) = (tenure.clone(), Office::taken(&tell), wild.clone());
-                async move {
-                    let _office = office;
-                    scout(&tenure, &term, &wild, every).await
+            let mut stopped = pin!(stopped);
+            let Ok(name) = name else { return };
+            loop {
+                // A lease, and no election: nobody need know who else would do it.
+                let lease = tenure.lease_named(name.clone()).ttl(ttl).stall_after(ttl.max(every) * STALLED);
+                let term = tokio::select! {
+                    term = lease.acquire() => term,
+                    _ = &mut stopped => return,
+                };
+                let Ok(term) = term else {
+                    tokio::select! {
+                        () = tokio::time::sleep(ttl) => continue,
+                        _ = &mut stopped => return,
+                    }
+                };
+                let _office = Office::taken(&tell);
+                tokio::select! {
+                    _ = term.run(scout(&tenure, &term, &wild, every)) => {}
+                    () = term.leaving() => {}
+                    _ = &mut stopped => {
+                        let _ = term.release().await;
+                        return;
+                    }
                 }
-            });
-            // It can only fail when everything is shut down.
-            let _ = scouting.until(stopped).await;
+            }
         });
         (Self { stop, task }, scouts)
     }
@@ -77,64 +97,82 @@ impl Drop for Office {
 }
 
 /// Round after round, for as long as this is the scout.
-async fn scout(tenure: &Tenure, term: &TermHandle, wild: &[Wild], every: Duration) -> Result<(), Infallible> {
-    let mut wild = wild.to_vec();
-    loop {
-        let mut worthwhile = Vec::new();
-        for what in wild {
-            if discover(tenure, term, what).await {
-                worthwhile.push(what);
+async fn scout(tenure: &Tenure, term: &TermHandle, wild: &[Wild], every: Duration) -> Infallible {
+    let mut wild: Vec<(Wild, Outcome)> = wild.iter().map(|what| (*what, Outcome::Found)).collect();
+    for round in 0_u32.. {
+        for (what, last) in &mut wild {
+            let due = match last {
+                Outcome::Found => true,
+                Outcome::Nothing => round.is_multiple_of(SELDOM),
+                Outcome::Useless => false,
+            };
+            if due {
+                *last = discover(tenure, term, *what).await;
             }
         }
-        wild = worthwhile;
         term.progress();
         tokio::time::sleep(every).await;
     }
+    std::future::pending().await
 }
 
-/// Brings the index into line with what there is. Whether that is worth doing again.
-async fn discover(tenure: &Tenure, term: &TermHandle, what: Wild) -> bool {
-    // Before the scan: whatever was there all the while is found by it.
-    let Some(listed) = listed(tenure, what).await else { return false };
+/// What has come of looking for something.
+enum Outcome {
+    /// There is something of other programs.
+    Found,
+    /// There is nothing of other programs now.
+    Nothing,
+    /// There never will be, or nobody may look.
+    Useless,
+}
+
+/// Brings the index into line with what there is. What is listed is read before the scan: whatever was there all the while is found by it.
+async fn discover(tenure: &Tenure, term: &TermHandle, what: Wild) -> Outcome {
+    let listed = match what {
+        Wild::Nodes => until_answered(tenure, Request::Members { group: Group::FLEET }).await,
+        Wild::Sessions => until_answered(tenure, Request::IndexList { index: SESSIONS.to_owned() }).await,
+    };
     let found = match scan(tenure, term, what).await {
         Scan::Whole(found) => found,
-        Scan::Interrupted => return true,
-        Scan::Useless => return false,
+        Scan::Interrupted => return Outcome::Found,
+        Scan::Useless => return Outcome::Useless,
     };
-    match what {
-        Wild::Nodes => {
-            let unknown = |name: &&String| !listed.contains(InstanceId::foreign(name).as_str());
-            for name in found.iter().filter(unknown).cloned() {
-                tenure.say(Request::Enlist { group: Group::FLEET, name });
-            }
-        }
-        Wild::Sessions => {
-            let mut changes: Vec<Request> = Vec::new();
-            let (index, announced) = (|| SESSIONS.to_owned(), false);
-            let added = found.difference(&listed).cloned();
-            changes.extend(added.map(|entry| Request::IndexAdd { index: index(), entry, announced }));
-            let gone = listed.difference(&found).cloned();
-            changes.extend(gone.map(|entry| Request::IndexRemove { index: index(), entry, announced }));
-            if !changes.is_empty() {
-                // All of them once, and not each of them.
-                changes.push(Request::Announce(Announcement::IndexChanged { index: index() }));
-            }
-            changes.into_iter().for_each(|change| tenure.say(change));
-        }
+    match listed {
+        Some(Reply::Members(members)) => enlist(tenure, &found, &members),
+        Some(Reply::Index(entries)) => correct_sessions(tenure, &found, &entries.into_iter().collect()),
+        _ => Outcome::Useless,
     }
-    true
 }
 
-async fn listed(tenure: &Tenure, what: Wild) -> Option<BTreeSet<String>> {
-    let request = match what {
-        Wild::Nodes => Request::Members { group: Group::FLEET },
-        Wild::Sessions => Request::IndexList { index: SESSIONS.to_owned() },
-    };
-    match until_answered(tenure, request).await? {
-        Reply::Members(members) => Some(members.into_iter().map(|member| member.instance.to_string()).collect()),
-        Reply::Index(entries) => Some(entries.into_iter().collect()),
-        _ => None,
+/// Puts those among the fleet who have a heartbeat and are not there.
+fn enlist(tenure: &Tenure, found: &BTreeSet<String>, members: &[Member]) -> Outcome {
+    let member = |name: &str| members.iter().find(|member| member.instance == InstanceId::foreign(name));
+    let mut outcome = Outcome::Nothing;
+    for name in found {
+        match member(name) {
+            Some(ours) if !ours.record.is_empty() => {}
+            Some(_) => outcome = Outcome::Found,
+            None => {
+                outcome = Outcome::Found;
+                tenure.say(Request::Enlist { group: Group::FLEET, name: name.clone() });
+            }
+        }
     }
+    outcome
+}
+
+/// Puts sessions into the list that are there, and takes those out that are not.
+fn correct_sessions(tenure: &Tenure, found: &BTreeSet<String>, listed: &BTreeSet<String>) -> Outcome {
+    let (index, announced) = (|| SESSIONS.to_owned(), false);
+    let added = found.difference(listed).cloned().map(|entry| Request::IndexAdd { index: index(), entry, announced });
+    let gone = listed.difference(found).cloned().map(|entry| Request::IndexRemove { index: index(), entry, announced });
+    let mut changes: Vec<Request> = added.chain(gone).collect();
+    if !changes.is_empty() {
+        // All of them once, and not each of them.
+        changes.push(Request::Announce(Announcement::IndexChanged { index: index() }));
+    }
+    changes.into_iter().for_each(|change| tenure.say(change));
+    Outcome::Found
 }
 
 /// What has come of a scan.

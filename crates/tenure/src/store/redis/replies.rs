@@ -106,9 +106,8 @@ fn found(value: Value, prefix: &str) -> Option<Reply> {
     Some(Reply::Found { names, cursor })
 }
 
-/// Reads one of those who are alive.
-fn member(value: Value) -> Option<Member> {
-    let mut fields = Fields::of(value)?;
+/// Reads one of those who are alive; `None` after the last.
+fn member(fields: &mut Fields) -> Option<Member> {
     let instance = fields.instance()?;
     let record = fields.bytes()?;
     // A foreign program's heartbeat may have no end.
@@ -155,7 +154,7 @@ fn answered(value: Value) -> Option<Reply> {
         "done" => Reply::Done,
         "handed_over" => Reply::HandedOver { token: fields.token()? },
         "members" => {
-            let mut members: Vec<Member> = fields.0.filter_map(member).collect();
+            let mut members: Vec<Member> = std::iter::from_fn(|| member(&mut fields)).collect();
             members.sort_unstable_by(|a, b| a.instance.cmp(&b.instance));
             Reply::Members(members)
         }

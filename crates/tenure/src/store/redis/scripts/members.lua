@@ -19,7 +19,8 @@ for first = 1, #listed, 2000 do
     if left == -2 then
       redis.call('ZREM', KEYS[1], instance)
     else
-      members[#members + 1] = {instance, said[n] or '', left}
+      local at = #members
+      members[at + 1], members[at + 2], members[at + 3] = instance, said[n] or '', left
     end
   end
 end
