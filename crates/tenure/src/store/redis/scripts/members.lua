@@ -1,5 +1,6 @@
--- Lists everybody in the index who is alive. Until when the heartbeat of one of Tenure's can be believed stands in the index; of a program that is
--- not, one has to look, and one that has none any more is taken out. The keys of heartbeats are made here: all keys must be on one server.
+-- Lists everybody in the index who is alive. Until when the heartbeat of one of Tenure's can be believed stands in the index; for one that says
+-- nothing about itself, which may not be Tenure's or not be there any more, one has to look. The keys of heartbeats are made here: all keys must
+-- be on one server.
 --
 -- KEYS  1 index
 -- ARGV  1 what heartbeats begin with, 2 and 3 what stands before and after a heartbeat in the key of what an instance says about itself
@@ -15,7 +16,7 @@ for first = 1, #listed, 2000 do
   said = redis.call('MGET', unpack(said))
   for n = 1, #said do
     local instance, ends = listed[first + 2 * n - 2], listed[first + 2 * n - 1]
-    local left = ends ~= 'inf' and ends - now or redis.call('PTTL', ARGV[1] .. instance)
+    local left = said[n] and ends ~= 'inf' and ends - now or redis.call('PTTL', ARGV[1] .. instance)
     if left == -2 then
       redis.call('ZREM', KEYS[1], instance)
     else
