@@ -81,8 +81,8 @@ mod token;
 
 #[cfg(feature = "keeper")]
 pub use crate::tenure::{
-    EventStream, HowItStands, LeaseRequest, Lost, PublishError, RequireError, Tenure, TenureBuilder, Term, TermHandle,
-    TermInfo, Work,
+    EventStream, HowItStands, LeaseRequest, Lost, PublishError, RequireError, SessionError, Tenure, TenureBuilder,
+    Term, TermHandle, TermInfo, Work,
 };
 #[cfg(feature = "keeper")]
 pub use election::{Election, install, installed};

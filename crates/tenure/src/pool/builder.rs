@@ -58,7 +58,7 @@ pub struct PoolBuilder {
     pool: String,
     targets: BTreeSet<Target>,
     source: Option<Source>,
-    follows_sessions: bool,
+    discovers_sessions: bool,
     lease: LeaseSettingsBuilder,
     weight: u32,
     heartbeat_every: Option<Duration>,
@@ -99,7 +99,7 @@ impl Tenure {
             pool: pool.to_owned(),
             targets: BTreeSet::new(),
             source: None,
-            follows_sessions: false,
+            discovers_sessions: false,
             lease: LeaseSettings::builder(),
             weight: FULL_WEIGHT,
             heartbeat_every: None,
@@ -144,13 +144,14 @@ impl PoolBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn targets_from<S>(self, source: S) -> Self
+    pub fn targets_from<S>(mut self, source: S) -> Self
     where
         S: Stream + Send + 'static,
         S::Item: IntoIterator,
         <S::Item as IntoIterator>::Item: AsRef<str>,
     {
-        Self { source: Some(Box::pin(Names(Box::pin(source)))), follows_sessions: false, ..self }
+        self.source = Some(Box::pin(Names(Box::pin(source))));
+        self
     }
 
     /// The targets are the [sessions of the store](Tenure::sessions), those included that other programs write there: one instance of the fleet
@@ -171,7 +172,13 @@ impl PoolBuilder {
     /// Outside a tokio runtime.
     pub fn targets_from_sessions(self) -> Self {
         let sessions = self.tenure.sessions();
-        Self { follows_sessions: true, ..self.targets_from(sessions) }
+        self.targets_from(sessions).discover_sessions()
+    }
+
+    /// One instance of the fleet looks for sessions that other programs write or delete, and lists them, every discovery interval.
+    pub fn discover_sessions(mut self) -> Self {
+        self.discovers_sessions = true;
+        self
     }
 
     /// The length of each lease: how long after a crash a target is taken over, at most.
@@ -284,13 +291,13 @@ impl ReadyPool {
         let (live, seen) = watch::channel(Vec::new());
         // In the queue before anything else.
         let _ = tell.send(Command::Targets(builder.targets));
-        let (tenure, pool, follows_sessions) = (builder.tenure, builder.pool, builder.follows_sessions);
+        let (tenure, pool, discovers_sessions) = (builder.tenure, builder.pool, builder.discovers_sessions);
         let (unusable, rejected) = watch::channel(Vec::new());
         if let Some(source) = builder.source {
             tokio::spawn(follow(source, pool.clone(), tell.downgrade(), unusable));
         }
         let handle = Pool::new(tenure.clone(), pool.clone(), tell, held.clone(), seen, rejected);
-        tokio::spawn(Driver { tenure, pool, settings, follows_sessions, work, held, commands, live }.run());
+        tokio::spawn(Driver { tenure, pool, settings, discovers_sessions, work, held, commands, live }.run());
         Ok(handle)
     }
 }

@@ -60,7 +60,7 @@ pub(super) struct Driver {
     pub(super) tenure: Tenure,
     pub(super) pool: String,
     pub(super) settings: PoolSettings,
-    pub(super) follows_sessions: bool,
+    pub(super) discovers_sessions: bool,
     pub(super) work: Work,
     pub(super) held: Held,
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
@@ -69,7 +69,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) async fn run(self) {
-        let Self { tenure, pool, settings, follows_sessions, work, held, mut commands, live } = self;
+        let Self { tenure, pool, settings, discovers_sessions, work, held, mut commands, live } = self;
         let engine = Engine::new(tenure.instance().clone(), &pool, settings.weight, settings.engine());
         let (news, mut incoming) = mpsc::unbounded_channel();
         let mut announcements = tenure.announcements();
@@ -87,7 +87,7 @@ impl Driver {
             tell_at: None,
         };
         desk.tell_fleet();
-        let wild = if follows_sessions { vec![Wild::Nodes, Wild::Sessions] } else { vec![Wild::Nodes] };
+        let wild = if discovers_sessions { vec![Wild::Nodes, Wild::Sessions] } else { vec![Wild::Nodes] };
         let (scout, mut scouts) = Scout::stands(desk.tenure.clone(), &desk.pool, &desk.settings, wild);
         let mut stopping: Option<(tokio::time::Instant, Vec<oneshot::Sender<()>>)> = None;
         loop {

@@ -11,10 +11,9 @@ use tokio::task::JoinHandle;
 
 use super::PoolSettings;
 use super::driver::until_answered;
-use super::source::SESSIONS;
 use crate::event::Happening;
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::{Announcement, Member, Reply, Request, Wild};
+use crate::store::{Announcement, Member, Reply, Request, SESSIONS, Wild};
 use crate::tenure::{Tenure, TermHandle};
 
 /// Whoever scouts says that it gets on several times in this many ttls or rounds, or is not the scout any more.

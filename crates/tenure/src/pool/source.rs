@@ -13,11 +13,8 @@ use tokio::sync::watch;
 use super::Target;
 use super::driver::Command;
 use crate::name::{LeaseName, NameError};
-use crate::store::{Announcement, Heard, Reply, Request};
+use crate::store::{Announcement, Heard, Reply, Request, SESSIONS};
 use crate::tenure::Tenure;
-
-/// The index of all sessions.
-pub(super) const SESSIONS: &str = "sessions";
 
 /// How often a list is read although nothing was heard of it: announcements are hints.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -73,7 +70,7 @@ impl Tenure {
                     loop {
                         match announcements.next().await {
                             Heard::Announced(Announcement::IndexChanged { index }) if index == SESSIONS => return true,
-                            Heard::Gap => return true,
+                            Heard::Announced(Announcement::SessionChanged { .. }) | Heard::Gap => return true,
                             Heard::Closed => return false,
                             Heard::Announced(_) => {}
                         }

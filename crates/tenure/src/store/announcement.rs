@@ -74,6 +74,11 @@ pub enum Announcement {
         /// Who.
         instance: InstanceId,
     },
+    /// A session was written or deleted.
+    SessionChanged {
+        /// Which.
+        id: String,
+    },
     /// An index changed.
     IndexChanged {
         /// Which index.
@@ -91,7 +96,11 @@ impl Announcement {
             | Self::Revoked { name, .. }
             | Self::Asked { name, .. }
             | Self::Published { name, .. } => Some(name),
-            Self::GenerationMinted { .. } | Self::Joined { .. } | Self::Left { .. } | Self::IndexChanged { .. } => None,
+            Self::GenerationMinted { .. }
+            | Self::Joined { .. }
+            | Self::Left { .. }
+            | Self::SessionChanged { .. }
+            | Self::IndexChanged { .. } => None,
         }
     }
 
@@ -107,6 +116,7 @@ impl Announcement {
             Self::GenerationMinted { generation } => format!("generation {} {}", generation.number, generation.stamp),
             Self::Joined { group, instance } => moved("joined", instance, group),
             Self::Left { group, instance } => moved("left", instance, group),
+            Self::SessionChanged { id } => format!("session {id}"),
             Self::IndexChanged { index } => format!("index {index}"),
         }
     }
@@ -124,6 +134,7 @@ impl Announcement {
                     _ => Self::Left { group, instance },
                 });
             }
+            "session" => return Some(Self::SessionChanged { id: rest.to_owned() }),
             "index" => return Some(Self::IndexChanged { index: rest.to_owned() }),
             "vacant" => return Some(Self::Vacant { name: LeaseName::decode(rest)? }),
             _ => {}

@@ -2,6 +2,9 @@
 
 use crate::name::{NameError, check_prefix};
 
+/// The index of all sessions.
+pub(crate) const SESSIONS: &str = "sessions";
+
 /// The keys of one deployment.
 ///
 /// Two deployments with different namespaces can share a store and never meet.

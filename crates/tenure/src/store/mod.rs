@@ -34,10 +34,13 @@ pub use announcement::{Announcement, Heard};
 pub use entry::{Closing, Continuity, Entered, Entry, Generation, NamespaceMemory, ServerRun};
 pub use error::{ErrorKind, Outcome, StoreError};
 pub use keyspace::Keyspace;
+pub(crate) use keyspace::SESSIONS;
 pub use ledger::{Ledger, Server};
 pub use note::TermNote;
 pub use open::open;
-pub use reply::{Ended, Grant, Held, LeaseReport, Member, PreviousTerm, Published, Refusal, Reply};
+pub use reply::{
+    Ended, EntryId, Grant, Held, LeaseReport, LogEntry, Member, NoEntryId, PreviousTerm, Published, Refusal, Reply,
+};
 pub use request::{Ask, Claim, Holding, Request, Wild};
 
 /// A boxed future, so that stores can stand behind one pointer and be chosen by URL at run time.

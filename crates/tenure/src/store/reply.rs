@@ -1,6 +1,10 @@
 //! What a store answers.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
+
+use thiserror::Error;
 
 use crate::lease::Ending;
 use crate::name::InstanceId;
@@ -52,6 +56,12 @@ pub enum Reply {
     Holders(Vec<Option<InstanceId>>),
     /// What stands in a record.
     Record(Option<Published>),
+    /// Entries of a log, the oldest first.
+    Recent(Vec<LogEntry>),
+    /// Each session in the order in which they were asked for, if it is there.
+    Sessions(Vec<Option<Vec<u8>>>),
+    /// A session is not what its writer has seen, but this; nothing was done.
+    Changed(Option<Vec<u8>>),
     /// Who is alive.
     Members(Vec<Member>),
     /// A piece of what was looked for, and where to go on; there is no more at 0. A store into which no other program can write has nothing
@@ -186,6 +196,66 @@ pub struct Published {
     /// When, by the store's clock.
     pub at: ServerTime,
     /// What was published.
+    pub value: Vec<u8>,
+}
+
+/// Which entry of a log: the store's time in milliseconds when it was added, and how many were added before it in that one. The later, the larger.
+///
+/// ```
+/// use tenure::store::EntryId;
+///
+/// let id: EntryId = "1736598400000-3".parse()?;
+/// assert_eq!((id.millis, id.number, id.to_string().as_str()), (1_736_598_400_000, 3, "1736598400000-3"));
+/// assert!("yesterday".parse::<EntryId>().is_err());
+/// # Ok::<(), tenure::store::NoEntryId>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryId {
+    /// When, in milliseconds of the store's clock; never less than that of the entry before.
+    pub millis: u64,
+    /// Which of those of this millisecond.
+    pub number: u64,
+}
+
+impl EntryId {
+    /// The smallest that is larger, if there is one.
+    pub fn next(self) -> Option<Self> {
+        match self.number.checked_add(1) {
+            Some(number) => Some(Self { number, ..self }),
+            None => Some(Self { millis: self.millis.checked_add(1)?, number: 0 }),
+        }
+    }
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.millis, self.number)
+    }
+}
+
+impl FromStr for EntryId {
+    type Err = NoEntryId;
+
+    fn from_str(text: &str) -> Result<Self, NoEntryId> {
+        let (millis, number) = text.split_once('-').ok_or(NoEntryId)?;
+        let parse = |digits: &str| digits.parse().map_err(|_| NoEntryId);
+        Ok(Self { millis: parse(millis)?, number: parse(number)? })
+    }
+}
+
+/// A text that names no entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the name of an entry is two numbers with a hyphen between, such as 1736598400000-0")]
+pub struct NoEntryId;
+
+/// An entry of a log beside a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Which.
+    pub id: EntryId,
+    /// The term it was added in.
+    pub token: Token,
+    /// What was added.
     pub value: Vec<u8>,
 }
 

@@ -6,7 +6,7 @@ use crate::lease::Ending;
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::token::{Nonce, Token};
 
-use super::{Announcement, TermNote};
+use super::{Announcement, EntryId, TermNote};
 
 /// Who wants a lease, and by which attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,6 +164,42 @@ pub enum Request {
         name: LeaseName,
         /// Which record.
         record: String,
+    },
+    /// Add an entry to a log beside a lease, unless the term is over. An entry that is the last one already is not added again.
+    Append {
+        /// The term.
+        holding: Holding,
+        /// Which log.
+        log: String,
+        /// The entry.
+        value: Vec<u8>,
+        /// How many of the latest are kept; one at least.
+        kept: usize,
+    },
+    /// Read a log, the oldest entry first: the latest ones, or the first ones after one that is known.
+    Recent {
+        /// Which lease.
+        name: LeaseName,
+        /// Which log.
+        log: String,
+        /// The one that is known.
+        after: Option<EntryId>,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Make a session what it should be, or nothing, if it still is what its writer has seen of it or is so already. A change is announced.
+    WriteSession {
+        /// Which session.
+        id: String,
+        /// What its writer has seen; nothing when there was none.
+        seen: Option<Vec<u8>>,
+        /// What it should be; nothing to delete it.
+        value: Option<Vec<u8>>,
+    },
+    /// Read sessions.
+    ReadSessions {
+        /// Which ones.
+        ids: Vec<String>,
     },
     /// Tell everybody who listens.
     Announce(Announcement),

@@ -1,6 +1,7 @@
 //! The front door: what a program uses.
 
 mod request;
+mod sessions;
 mod term;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, oneshot};
 
 pub use request::LeaseRequest;
+pub use sessions::SessionError;
 pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Work};
 
 use crate::election::Elections;
@@ -20,7 +22,8 @@ use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan
 use crate::lease::LeaseSettings;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{
-    self, ErrorKind, Keyspace, LeaseReport, Outcome, Published, Reply, Request, Store, StoreError, TermNote,
+    self, EntryId, ErrorKind, Keyspace, LeaseReport, LogEntry, Outcome, Published, Reply, Request, Store, StoreError,
+    TermNote,
 };
 
 /// Leases on one store, for one process.
@@ -120,6 +123,28 @@ impl Tenure {
     pub async fn read(&self, name: &LeaseName, record: &str) -> Result<Option<Published>, StoreError> {
         match self.ask(Request::Read { name: name.clone(), record: record.to_owned() }).await? {
             Reply::Record(published) => Ok(published),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What was [added](TermHandle::append) to a log beside a lease, the oldest first: the latest so many, or the first so many after one that
+    /// is known.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn recent(
+        &self,
+        name: &LeaseName,
+        log: &str,
+        after: Option<EntryId>,
+        limit: usize,
+    ) -> Result<Vec<LogEntry>, StoreError> {
+        let (name, log) = (name.clone(), log.to_owned());
+        match self.ask(Request::Recent { name, log, after, limit }).await? {
+            Reply::Recent(entries) => Ok(entries),
             other => Err(self.unexpected(&other)),
         }
     }

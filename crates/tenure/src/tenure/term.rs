@@ -263,6 +263,36 @@ impl TermHandle {
     /// The record may or may not be written.
     pub async fn publish(&self, record: &str, value: impl Into<Vec<u8>>) -> Result<(), PublishError> {
         let request = Request::Publish { holding: self.holding(), record: record.to_owned(), value: value.into() };
+        self.write(request).await
+    }
+
+    /// Adds an entry to a log beside the lease, of which so many of the latest are kept, unless the term is over. Anybody can
+    /// [read](super::Tenure::recent) it.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// # let tenure = tenure::Tenure::connect("memory:").await?;
+    /// let lease = tenure.lease("import").acquire().await?;
+    /// for day in ["monday", "tuesday", "wednesday"] {
+    ///     lease.append("imported", day, 2).await?;
+    /// }
+    /// let latest = tenure.recent(lease.name(), "imported", None, 10).await?;
+    /// assert_eq!(latest.iter().map(|entry| &*entry.value).collect::<Vec<_>>(), [&b"tuesday"[..], b"wednesday"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the term is over, or the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// The entry may or may not be added.
+    pub async fn append(&self, log: &str, value: impl Into<Vec<u8>>, kept: usize) -> Result<(), PublishError> {
+        let (holding, log, value) = (self.holding(), log.to_owned(), value.into());
+        self.write(Request::Append { holding, log, value, kept }).await
+    }
+
+    async fn write(&self, request: Request) -> Result<(), PublishError> {
         match ask(&self.0.door, request, self.0.settings.attempt_timeout()).await {
             Outcome::Answered(Reply::Done) => Ok(()),
             Outcome::Answered(Reply::Refused(refusal)) => Err(PublishError::Refused(refusal.into())),

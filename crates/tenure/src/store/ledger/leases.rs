@@ -7,8 +7,8 @@ use crate::flaw::Flaw;
 use crate::lease::{Ending, LONGEST_TTL};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
-    Announcement, Ask, Claim, Ended, Generation, Grant, Held, Holding, LeaseReport, PreviousTerm, Published, Refusal,
-    Reply,
+    Announcement, Ask, Claim, Ended, EntryId, Generation, Grant, Held, Holding, LeaseReport, LogEntry, PreviousTerm,
+    Published, Refusal, Reply,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -251,6 +251,32 @@ impl Ledger {
 
     pub(super) fn read(&self, name: &LeaseName, record: &str) -> Reply {
         Reply::Record(self.records.get(&(name.key().to_owned(), record.to_owned())).cloned())
+    }
+
+    pub(super) fn append(&mut self, now: ServerTime, holding: &Holding, log: &str, value: &[u8], kept: usize) -> Reply {
+        if let Err(refusal) = self.check_taken_up(now, holding) {
+            return Reply::Refused(refusal);
+        }
+        let entries = self.logs.entry((holding.name.key().to_owned(), log.to_owned())).or_default();
+        if entries.last().is_some_and(|last| last.token == holding.token && last.value == value) {
+            return Reply::Done;
+        }
+        let millis = now.as_micros() / 1_000;
+        let id = match entries.last() {
+            Some(last) if last.id.millis >= millis => EntryId { number: last.id.number + 1, ..last.id },
+            _ => EntryId { millis, number: 0 },
+        };
+        entries.push(LogEntry { id, token: holding.token, value: value.to_vec() });
+        entries.drain(..entries.len().saturating_sub(kept.max(1)));
+        Reply::Done
+    }
+
+    pub(super) fn recent(&self, name: &LeaseName, log: &str, after: Option<EntryId>, limit: usize) -> Reply {
+        let entries = self.logs.get(&(name.key().to_owned(), log.to_owned())).map_or(&[][..], Vec::as_slice);
+        Reply::Recent(match after {
+            Some(after) => entries.iter().filter(|entry| entry.id > after).take(limit).cloned().collect(),
+            None => entries[entries.len().saturating_sub(limit)..].to_vec(),
+        })
     }
 
     /// Whether the term is the current one: holder and token both equal, and the lease not over.

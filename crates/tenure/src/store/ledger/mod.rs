@@ -8,6 +8,7 @@ mod fleet;
 mod leases;
 mod namespace;
 mod notes;
+mod sessions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,7 +19,9 @@ use crate::name::{Group, InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
-use super::{Announcement, Ask, Ended, Generation, PreviousTerm, Published, Reply, Request, ServerRun, TermNote};
+use super::{
+    Announcement, Ask, Ended, Generation, LogEntry, PreviousTerm, Published, Reply, Request, ServerRun, TermNote,
+};
 
 /// The contents of one namespace.
 ///
@@ -50,6 +53,8 @@ pub struct Ledger {
     pub(super) leases: BTreeMap<String, LeaseKey>,
     pub(super) terms: BTreeMap<String, TermRecord>,
     pub(super) records: BTreeMap<(String, String), Published>,
+    pub(super) logs: BTreeMap<(String, String), Vec<LogEntry>>,
+    pub(super) sessions: BTreeMap<String, Vec<u8>>,
     pub(super) members: BTreeMap<(Group, InstanceId), Heartbeat>,
     pub(super) indexes: BTreeMap<String, BTreeSet<String>>,
     notes: VecDeque<TermNote>,
@@ -146,6 +151,14 @@ impl Ledger {
             Request::Holders { names } => Reply::Holders(names.iter().map(|name| self.holder(now, name)).collect()),
             Request::Publish { holding, record, value } => self.publish(now, holding, record, value, announcements),
             Request::Read { name, record } => self.read(name, record),
+            Request::Append { holding, log, value, kept } => self.append(now, holding, log, value, *kept),
+            Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit),
+            Request::WriteSession { id, seen, value } => {
+                self.write_session(id, seen.as_deref(), value.as_deref(), announcements)
+            }
+            Request::ReadSessions { ids } => {
+                Reply::Sessions(ids.iter().map(|id| self.sessions.get(id).cloned()).collect())
+            }
             Request::Announce(announcement) => {
                 announcements.push(announcement.clone());
                 Reply::Done

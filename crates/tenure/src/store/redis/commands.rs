@@ -10,7 +10,7 @@ use super::scripts::Script;
 use crate::lease::Ending;
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::note::NOTES_KEPT;
-use crate::store::{Announcement, Claim, Entry, Generation, Holding, Request};
+use crate::store::{Announcement, Claim, Entry, Generation, Holding, Request, SESSIONS};
 use crate::token::Token;
 
 /// How many keys are looked at in one piece of a scan: few enough that nobody else waits for long.
@@ -105,6 +105,37 @@ impl Wire {
                 who(&mut command, holding).arg(record).arg(value.as_slice());
                 command.arg(holding.name.encode()).arg(&keys.channel);
                 command.into()
+            }
+            Request::Append { holding, log, value, kept } => {
+                let (lease, term) = (keys.lease(&holding.name), keys.term(&holding.name));
+                let mut command = self.call(Script::Append, &[&lease, &term, &keys.log(&holding.name, log)]);
+                who(&mut command, holding).arg(value.as_slice()).arg((*kept).max(1));
+                command.into()
+            }
+            Request::Recent { name, log, after, limit } => {
+                let (key, limit) = (keys.log(name, log), i64::try_from(*limit).unwrap_or(i64::MAX));
+                match after {
+                    // After the last that there could be there is nothing.
+                    Some(after) => {
+                        let from = after.next().map_or_else(|| "+".to_owned(), |next| next.to_string());
+                        let to = if after.next().is_some() { "+" } else { "-" };
+                        plain("XRANGE").arg(key).arg(from).arg(to).arg("COUNT").arg(limit).take()
+                    }
+                    None => plain("XREVRANGE").arg(key).arg("+").arg("-").arg("COUNT").arg(limit).take(),
+                }
+                .into()
+            }
+            Request::WriteSession { id, seen, value } => {
+                let mut command = self.call(Script::WriteSession, &[&keys.session(id), &keys.index(SESSIONS)]);
+                for text in [seen, value] {
+                    command.arg(flag(text.is_some())).arg(text.as_deref().unwrap_or_default());
+                }
+                let changed = Announcement::SessionChanged { id: id.clone() };
+                command.arg(id).arg(changed.encode()).arg(&keys.channel);
+                command.into()
+            }
+            Request::ReadSessions { ids } => {
+                plain("MGET").arg(ids.iter().map(|id| keys.session(id)).collect::<Vec<_>>()).take().into()
             }
             Request::Read { name, record } => plain("HGET").arg(keys.records(name)).arg(record).take().into(),
             Request::Announce(announcement) => {
@@ -348,8 +379,11 @@ mod tests {
             Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
             Request::Inspect { name: name.clone() },
             Request::Holders { names: vec![name.clone()] },
-            Request::Publish { holding, record: "state".to_owned(), value: Vec::new() },
+            Request::Publish { holding: holding.clone(), record: "state".to_owned(), value: Vec::new() },
             Request::Read { name: name.clone(), record: "state".to_owned() },
+            Request::Append { holding, log: "results".to_owned(), value: Vec::new(), kept: 1 },
+            Request::Recent { name: name.clone(), log: "results".to_owned(), after: None, limit: 1 },
+            Request::ReadSessions { ids: vec!["a".to_owned()] },
             Request::Announce(Announcement::Joined { group: Group::FLEET, instance: holder.clone() }),
             Request::Beat { group: Group::FLEET, instance: holder.clone(), ttl, record: Vec::new() },
             Request::Beat { group: candidates(), instance: holder.clone(), ttl, record: Vec::new() },

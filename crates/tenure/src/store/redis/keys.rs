@@ -65,6 +65,14 @@ impl Keys {
         self.beside("records", &self.lease(name))
     }
 
+    pub(super) fn log(&self, name: &LeaseName, log: &str) -> String {
+        self.beside(&format!("log:{log}"), &self.lease(name))
+    }
+
+    pub(super) fn session(&self, id: &str) -> String {
+        format!("{}{id}", self.session)
+    }
+
     pub(super) fn heartbeat(&self, group: &Group, instance: &InstanceId) -> String {
         format!("{}{instance}", self.heartbeats(group))
     }

@@ -8,8 +8,8 @@ use super::keys::Keys;
 use crate::lease::Ending;
 use crate::name::InstanceId;
 use crate::store::{
-    Ask, Closing, Ended, Entered, Generation, Grant, Held, LeaseReport, Member, PreviousTerm, Published, Refusal,
-    Reply, Request, ServerRun, TermNote,
+    Ask, Closing, Ended, Entered, Generation, Grant, Held, LeaseReport, LogEntry, Member, PreviousTerm, Published,
+    Refusal, Reply, Request, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::Token;
@@ -82,6 +82,17 @@ pub(super) fn reply(request: &Request, value: Value, keys: &Keys) -> Option<Repl
         Request::Announce(_) | Request::Note(_) | Request::Enlist { .. } => Some(Reply::Done),
         Request::IndexAdd { announced: false, .. } | Request::IndexRemove { announced: false, .. } => Some(Reply::Done),
         Request::Notes { .. } => notes(value).map(Reply::Notes),
+        Request::Recent { after, .. } => {
+            let mut entries = logged(value)?;
+            if after.is_none() {
+                entries.reverse();
+            }
+            Some(Reply::Recent(entries))
+        }
+        Request::ReadSessions { .. } => {
+            let Value::Array(sessions) = value else { return None };
+            Some(Reply::Sessions(sessions.into_iter().map(bytes).collect()))
+        }
         Request::Scan { what, .. } => found(value, keys.wild(*what)),
         Request::IndexList { .. } => listed(value).map(Reply::Index),
         _ => answered(value),
@@ -94,6 +105,25 @@ fn listed(value: Value) -> Option<Vec<String>> {
     let mut entries = entries.into_iter().map(text).collect::<Option<Vec<_>>>()?;
     entries.sort_unstable();
     Some(entries)
+}
+
+/// The entries of a log. What cannot be read is somebody else's.
+fn logged(value: Value) -> Option<Vec<LogEntry>> {
+    let entries = match value {
+        Value::Array(entries) => entries,
+        Value::Nil => Vec::new(),
+        _ => return None,
+    };
+    let entry = |entry: Value| {
+        let mut entry = Fields::of(entry)?;
+        let id = entry.text()?.parse().ok()?;
+        let mut fields = Fields::of(entry.next()?)?;
+        fields.next()?;
+        let token = fields.token()?;
+        fields.next()?;
+        Some(LogEntry { id, token, value: fields.bytes()? })
+    };
+    Some(entries.into_iter().filter_map(entry).collect())
 }
 
 /// A piece of a scan: where it ends, and the keys.
@@ -152,6 +182,7 @@ fn answered(value: Value) -> Option<Reply> {
             _ => return None,
         }),
         "done" => Reply::Done,
+        "changed" => Reply::Changed(fields.next().and_then(bytes)),
         "handed_over" => Reply::HandedOver { token: fields.token()? },
         "members" => {
             let mut members: Vec<Member> = std::iter::from_fn(|| member(&mut fields)).collect();

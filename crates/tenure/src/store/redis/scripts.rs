@@ -54,6 +54,8 @@ scripts! {
     Ask => "ask",
     Inspect => "inspect",
     Publish => "publish",
+    Append => "append",
+    WriteSession => "write_session",
     Beat => "beat",
     Leave => "leave",
     Members => "members",

@@ -14,10 +14,13 @@ use crate::lease::LONGEST_TTL;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::ServerTime;
 
-/// The version of `schema.sql`.
-const SCHEMA: i64 = 2;
+/// The version of the layout.
+const SCHEMA: i64 = 3;
 
-/// The layout before that: heartbeats were of one group, and nobody could tell who had not renewed yet.
+/// The one before: there were no logs and no sessions.
+const WITHOUT_SESSIONS: i64 = 2;
+
+/// The first: heartbeats were of one group, too, and nobody could tell who had not renewed yet.
 const FIRST: i64 = 1;
 
 /// What says that a database is Tenure's: `TENU`.
@@ -217,7 +220,7 @@ fn is_ours(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreErr
     let refuse = |why: String| Err(StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path))));
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
     match (application, version) {
-        (APPLICATION, SCHEMA | FIRST) => Ok(Some(version)),
+        (APPLICATION, FIRST..=SCHEMA) => Ok(Some(version)),
         (APPLICATION, newer) if newer > SCHEMA => refuse(format!(
             "the file was written by a newer tenure (layout {newer}; this one knows up to {SCHEMA}); update this program"
         )),
@@ -231,17 +234,20 @@ fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     // Asked again: somebody else may have been first.
     match is_ours(path, tx)? {
         Some(SCHEMA) => return Ok(()),
+        Some(WITHOUT_SESSIONS) => {}
         // Heartbeats last a few seconds, and those who live write them again.
         Some(_) => {
             tx.execute_batch("DROP TABLE members; ALTER TABLE leases ADD COLUMN idled INTEGER NOT NULL DEFAULT 0")
                 .map_err(failed)?;
+            tx.execute_batch(include_str!("members.sql")).map_err(failed)?;
         }
         None => {
             tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
+            tx.execute_batch(include_str!("members.sql")).map_err(failed)?;
             tx.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
         }
     }
-    tx.execute_batch(include_str!("members.sql")).map_err(failed)?;
+    tx.execute_batch(include_str!("service.sql")).map_err(failed)?;
     tx.pragma_update(None, "user_version", SCHEMA).map_err(failed)
 }
 

@@ -10,8 +10,8 @@ use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::ledger::{Heartbeat, LeaseKey, Namespace, TermRecord};
 use crate::store::note::NOTES_KEPT;
 use crate::store::{
-    Announcement, Ask, Ended, Entered, Entry, Generation, Holding, Ledger, PreviousTerm, Published, Reply, Request,
-    Server, ServerRun, TermNote,
+    Announcement, Ask, Ended, Entered, Entry, EntryId, Generation, Holding, Ledger, LogEntry, PreviousTerm, Published,
+    Reply, Request, SESSIONS, Server, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -73,6 +73,12 @@ impl<'a> Rows<'a> {
                 names.iter().map(|name| self.holder(now, name)).collect::<Result<_>>().map(Reply::Holders)
             }
             Request::Read { name, record } => self.read(name, record),
+            Request::Append { holding, log, kept, .. } => self.on_log(holding, log, *kept, now, generation, request),
+            Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit).map(Reply::Recent),
+            Request::WriteSession { id, .. } => self.on_session(id, now, generation, request),
+            Request::ReadSessions { ids } => {
+                ids.iter().map(|id| self.session(id)).collect::<Result<_>>().map(Reply::Sessions)
+            }
             Request::Announce(_) | Request::Enlist { .. } | Request::Scan { .. } => {
                 Ok(self.decide(now, generation, request))
             }
@@ -253,6 +259,97 @@ impl<'a> Rows<'a> {
             })
             .optional()?;
         Ok(Reply::Record(published))
+    }
+
+    /// The last entry is all that the ledger has to know.
+    fn on_log(
+        &mut self,
+        holding: &Holding,
+        log: &str,
+        kept: usize,
+        now: ServerTime,
+        generation: Generation,
+        request: &Request,
+    ) -> Result<Reply> {
+        let key = holding.name.key();
+        let last = self.recent(&holding.name, log, None, 1)?;
+        let before = last.last().map(|entry| entry.id);
+        self.ledger.logs.insert((key.to_owned(), log.to_owned()), last);
+        let reply = self.on_lease(&holding.name, now, generation, request)?;
+        let decided = std::mem::take(&mut self.ledger.logs).into_values().flatten();
+        for entry in decided.filter(|entry| Some(entry.id) > before) {
+            self.tx
+                .prepare_cached(
+                    "INSERT INTO logs (namespace, key, log, millis, entry, token, value) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                )?
+                .execute(params![
+                    self.namespace,
+                    key,
+                    log,
+                    signed(entry.id.millis),
+                    signed(entry.id.number),
+                    from_token(entry.token),
+                    entry.value
+                ])?;
+            let forget = "DELETE FROM logs WHERE namespace = ?1 AND key = ?2 AND log = ?3 AND number <=
+                          (SELECT number FROM logs WHERE namespace = ?1 AND key = ?2 AND log = ?3
+                           ORDER BY number DESC LIMIT 1 OFFSET ?4)";
+            let kept = i64::try_from(kept.max(1)).unwrap_or(i64::MAX);
+            self.tx.prepare_cached(forget)?.execute(params![self.namespace, key, log, kept])?;
+        }
+        Ok(reply)
+    }
+
+    fn recent(&self, name: &LeaseName, log: &str, after: Option<EntryId>, limit: usize) -> Result<Vec<LogEntry>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let read = |row: &Row<'_>| {
+            let id = EntryId { millis: unsigned(row, 0)?, number: unsigned(row, 1)? };
+            Ok(LogEntry { id, token: token(row, 2)?, value: row.get(3)? })
+        };
+        let Some(EntryId { millis, number }) = after else {
+            let mut latest = self.tx.prepare_cached(
+                "SELECT millis, entry, token, value FROM logs WHERE namespace = ?1 AND key = ?2 AND log = ?3
+                 ORDER BY number DESC LIMIT ?4",
+            )?;
+            let found = latest.query_map(params![self.namespace, name.key(), log, limit], read)?;
+            let mut entries = found.collect::<Result<Vec<_>>>()?;
+            entries.reverse();
+            return Ok(entries);
+        };
+        let mut next = self.tx.prepare_cached(
+            "SELECT millis, entry, token, value FROM logs WHERE namespace = ?1 AND key = ?2 AND log = ?3
+             AND (millis, entry) > (?4, ?5) ORDER BY number LIMIT ?6",
+        )?;
+        let (millis, number) = (signed(millis), signed(number));
+        let found = next.query_map(params![self.namespace, name.key(), log, millis, number, limit], read)?;
+        found.collect()
+    }
+
+    fn session(&self, id: &str) -> Result<Option<Vec<u8>>> {
+        self.tx
+            .prepare_cached("SELECT value FROM sessions WHERE namespace = ?1 AND id = ?2")?
+            .query_row([self.namespace, id], |row| row.get(0))
+            .optional()
+    }
+
+    fn on_session(&mut self, id: &str, now: ServerTime, generation: Generation, request: &Request) -> Result<Reply> {
+        let before = self.session(id)?;
+        self.ledger.sessions.extend(before.clone().map(|value| (id.to_owned(), value)));
+        let reply = self.on_entry(SESSIONS, id, now, generation, request)?;
+        let value = self.ledger.sessions.remove(id);
+        if value != before {
+            match value {
+                Some(value) => self
+                    .tx
+                    .prepare_cached("INSERT OR REPLACE INTO sessions (namespace, id, value) VALUES (?1, ?2, ?3)")?
+                    .execute(params![self.namespace, id, value])?,
+                None => self
+                    .tx
+                    .prepare_cached("DELETE FROM sessions WHERE namespace = ?1 AND id = ?2")?
+                    .execute([self.namespace, id])?,
+            };
+        }
+        Ok(reply)
     }
 
     fn on_member(

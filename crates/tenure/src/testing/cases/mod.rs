@@ -11,11 +11,13 @@ mod foreign;
 mod handover;
 mod holding;
 mod late;
+mod logs;
 mod names;
 mod namespace;
 mod newcomer;
 mod notes;
 mod revoke;
+mod sessions;
 mod storm;
 mod takeover;
 mod tokens;
@@ -294,6 +296,17 @@ macro_rules! __conformance_cases {
                 any_heartbeat_record_is_listed_as_it_was_sent
                 any_index_entry_is_an_entry_of_its_own
                 any_index_name_names_an_index_of_its_own
+            }
+            logs {
+                entries_of_a_log_stand_in_order_and_only_so_many
+                an_entry_that_is_added_again_is_the_same_entry
+                whose_term_is_over_adds_nothing
+            }
+            sessions {
+                a_session_is_made_changed_listed_and_deleted
+                whoever_has_not_seen_what_a_session_is_does_not_change_it
+                a_session_that_is_so_already_may_be_written_again
+                a_change_of_a_session_is_announced
             }
             notes {
                 notes_are_listed_as_they_were_written_the_latest_last

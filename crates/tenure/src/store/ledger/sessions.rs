@@ -1,0 +1,33 @@
+//! Sessions, which are written by whoever has seen what they were.
+
+use super::Ledger;
+use crate::store::{Announcement, Reply, SESSIONS};
+
+impl Ledger {
+    pub(super) fn write_session(
+        &mut self,
+        id: &str,
+        seen: Option<&[u8]>,
+        value: Option<&[u8]>,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        let now = self.sessions.get(id).map(Vec::as_slice);
+        if now != value {
+            if now != seen {
+                return Reply::Changed(now.map(<[u8]>::to_vec));
+            }
+            match value {
+                Some(value) => drop(self.sessions.insert(id.to_owned(), value.to_vec())),
+                None => drop(self.sessions.remove(id)),
+            }
+            announcements.push(Announcement::SessionChanged { id: id.to_owned() });
+        }
+        let listed = self.indexes.entry(SESSIONS.to_owned()).or_default();
+        if value.is_some() {
+            listed.insert(id.to_owned());
+        } else {
+            listed.remove(id);
+        }
+        Reply::Done
+    }
+}

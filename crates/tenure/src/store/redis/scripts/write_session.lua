@@ -1,0 +1,19 @@
+-- Makes a session what it should be, or nothing, if it is what was seen of it or is so already. It stands in the index while it is there.
+--
+-- KEYS  1 session, 2 index
+-- ARGV  1 '1' when something was seen, 2 what, 3 '1' when it should be something, 4 what, 5 its id, 6 announcement, 7 channel
+local now = redis.call('GET', KEYS[1])
+local seen, wanted = ARGV[1] == '1' and ARGV[2], ARGV[3] == '1' and ARGV[4]
+if now ~= wanted then
+  if now ~= seen then
+    return {'changed', now}
+  end
+  if wanted then
+    redis.call('SET', KEYS[1], wanted)
+  else
+    redis.call('DEL', KEYS[1])
+  end
+  announce(ARGV[7], ARGV[6])
+end
+redis.call(wanted and 'SADD' or 'SREM', KEYS[2], ARGV[5])
+return {'done'}

@@ -1,0 +1,81 @@
+//! Sessions: small documents in the store that say what is to be worked on, one target each.
+
+use thiserror::Error;
+
+use super::Tenure;
+use crate::store::{Reply, Request, SESSIONS, StoreError};
+
+impl Tenure {
+    /// The ids of all sessions.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn session_ids(&self) -> Result<Vec<String>, StoreError> {
+        match self.ask(Request::IndexList { index: SESSIONS.to_owned() }).await? {
+            Reply::Index(ids) => Ok(ids),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What these sessions are, in the same order, if they are there.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn read_sessions(&self, ids: Vec<String>) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self.ask(Request::ReadSessions { ids }).await? {
+            Reply::Sessions(sessions) => Ok(sessions),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Makes a session what it should be, or nothing, if it still is what was seen of it, or is so already. Everybody is told.
+    ///
+    /// ```
+    /// use tenure::{SessionError, Tenure};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// tenure.write_session("eu-1", None, Some(b"every 5s")).await?;
+    /// let late = tenure.write_session("eu-1", None, Some(b"every 9s")).await;
+    /// assert!(matches!(late, Err(SessionError::Changed(Some(now))) if now == b"every 5s"));
+    /// tenure.write_session("eu-1", Some(b"every 5s"), None).await?;
+    /// assert!(tenure.session_ids().await?.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When it is something else by now, or the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// It may or may not be written.
+    pub async fn write_session(&self, id: &str, seen: Option<&[u8]>, value: Option<&[u8]>) -> Result<(), SessionError> {
+        let (seen, value) = (seen.map(<[u8]>::to_vec), value.map(<[u8]>::to_vec));
+        match self.ask(Request::WriteSession { id: id.to_owned(), seen, value }).await? {
+            Reply::Done => Ok(()),
+            Reply::Changed(now) => Err(SessionError::Changed(now)),
+            other => Err(SessionError::Store(self.unexpected(&other))),
+        }
+    }
+}
+
+/// Why a session was not written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// It is something else than its writer has seen: this, or nothing.
+    #[error("the session was changed meanwhile; read it again")]
+    Changed(Option<Vec<u8>>),
+    /// The store could not be asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

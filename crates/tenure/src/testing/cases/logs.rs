@@ -1,0 +1,72 @@
+//! Logs beside a lease: what holders add, bounded, in order, and by nobody else.
+
+use crate::name::LeaseName;
+use crate::store::{EntryId, LogEntry, Refusal, Reply, Request};
+use crate::testing::player::{Player, Term};
+use crate::testing::trial::{LONG, Trial, job, lease};
+
+const LOG: &str = "results";
+
+async fn add(player: &Player, term: &Term, value: &str, kept: usize) -> Reply {
+    let (log, value) = (LOG.to_owned(), value.as_bytes().to_vec());
+    player.send(Request::Append { holding: term.holding(), log, value, kept }).await
+}
+
+async fn read(player: &Player, name: &LeaseName, after: Option<EntryId>, limit: usize) -> Vec<LogEntry> {
+    match player.send(Request::Recent { name: name.clone(), log: LOG.to_owned(), after, limit }).await {
+        Reply::Recent(entries) => entries,
+        other => panic!("a log must be read; the store answered {other:?}"),
+    }
+}
+
+fn values(entries: &[LogEntry]) -> Vec<&str> {
+    entries.iter().map(|entry| std::str::from_utf8(&entry.value).unwrap_or("?")).collect()
+}
+
+pub(super) async fn entries_of_a_log_stand_in_order_and_only_so_many(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let term = alice.wins(&job(), LONG).await;
+    assert_eq!(read(&alice, &job(), None, 10).await, [], "nothing was added");
+    for value in ["a", "b", "c", "d", "e"] {
+        assert_eq!(add(&alice, &term, value, 4).await, Reply::Done);
+    }
+    let entries = read(&alice, &job(), None, 10).await;
+    assert_eq!(values(&entries), ["b", "c", "d", "e"]);
+    assert!(entries.windows(2).all(|pair| pair[0].id < pair[1].id), "{entries:?}");
+    assert!(entries.iter().all(|entry| entry.token == term.token()), "{entries:?}");
+    assert_eq!(values(&read(&alice, &job(), None, 2).await), ["d", "e"], "the latest");
+    assert_eq!(values(&read(&alice, &job(), Some(entries[0].id), 2).await), ["c", "d"], "the next");
+    assert_eq!(read(&alice, &job(), Some(entries[3].id), 2).await, [], "there is no more");
+    let long_ago = EntryId { millis: 0, number: 0 };
+    assert_eq!(values(&read(&alice, &job(), Some(long_ago), 9).await), ["b", "c", "d", "e"], "what is left since then");
+    let never = EntryId { millis: u64::MAX, number: u64::MAX };
+    assert_eq!(read(&alice, &job(), Some(never), 9).await, []);
+    assert_eq!(read(&alice, &lease("other"), None, 10).await, [], "another lease has its own");
+}
+
+pub(super) async fn an_entry_that_is_added_again_is_the_same_entry(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let term = alice.wins(&job(), LONG).await;
+    for value in ["a", "a", "b", "a"] {
+        assert_eq!(add(&alice, &term, value, 10).await, Reply::Done);
+    }
+    assert_eq!(
+        values(&read(&alice, &job(), None, 10).await),
+        ["a", "b", "a"],
+        "a request that is repeated adds nothing"
+    );
+}
+
+pub(super) async fn whose_term_is_over_adds_nothing(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let over = alice.wins(&job(), LONG).await;
+    add(&alice, &over, "mine", 10).await;
+    alice.send(over.release()).await;
+    assert_eq!(add(&alice, &over, "late", 10).await, Reply::Refused(Refusal::Missing));
+    let next = bob.wins(&job(), LONG).await;
+    assert_eq!(add(&alice, &over, "late", 10).await, Reply::Refused(Refusal::Taken { by: bob.id.clone() }));
+    add(&bob, &next, "theirs", 10).await;
+    let entries = read(&alice, &job(), None, 10).await;
+    assert_eq!(values(&entries), ["mine", "theirs"]);
+    assert_eq!([entries[0].token, entries[1].token], [over.token(), next.token()]);
+}
