@@ -1,6 +1,7 @@
 //! What can be asked of the program.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub struct Arguments {
 impl Arguments {
     /// Whether the command only asks: its answer is what counts, not what happened on the way.
     pub fn only_asks(&self) -> bool {
-        !matches!(self.command, Command::Run(_))
+        !matches!(self.command, Command::Run(_) | Command::Serve(_))
     }
 }
 
@@ -84,6 +85,8 @@ pub enum LogLevel {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// One instance of the polling service: sessions are shared out over all that run, and each is polled by one
+    Serve(Serve),
     /// Run a command only while leading a role
     Run(Run),
     /// Print who leads a role; exit 1 if nobody does
@@ -97,6 +100,51 @@ pub enum Command {
     /// Watches over a command; `run` starts it.
     #[command(name = "__guard", hide = true)]
     Guard(Guard),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Start it on every replica, on the same store; nothing else is configured. SIGTERM or SIGINT gives everything away and leaves the fleet; a second signal ends it at once.
+
+Polled URLs come from whoever may use the API. Link-local and metadata addresses are never polled; loopback and private networks only when the API listens on loopback, or \
+when --allow-targets names them.")]
+pub struct Serve {
+    /// Where the API listens; beyond loopback it needs a token
+    #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8368", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// The length of each lease: how long after a crash a session is polled again, at most
+    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "D")]
+    pub ttl: Duration,
+    /// How often each is renewed [default: a third of the ttl]
+    #[arg(long, env = "TENURE_RENEW_EVERY", value_parser = duration::parse, value_name = "D")]
+    pub renew_every: Option<Duration>,
+    /// For how long a heartbeat may be believed [default: the ttl]
+    #[arg(long, env = "TENURE_HEARTBEAT_TTL", value_parser = duration::parse, value_name = "D")]
+    pub heartbeat_ttl: Option<Duration>,
+    /// How often a heartbeat is sent, at least [default: a third of the ttl]
+    #[arg(long, env = "TENURE_HEARTBEAT_EVERY", value_parser = duration::parse, value_name = "D")]
+    pub heartbeat_every: Option<Duration>,
+    /// How often sessions and instances are looked for although nothing was heard
+    #[arg(long, env = "TENURE_DISCOVER_EVERY", default_value = "10s", value_parser = duration::parse, value_name = "D")]
+    pub discover_every: Duration,
+    /// How long all must be quiet before sessions move for balance [default: 3s, or a tenth of the ttl]
+    #[arg(long, env = "TENURE_SETTLE", value_parser = duration::parse, value_name = "D")]
+    pub settle: Option<Duration>,
+    /// How long sessions are given away for at the end
+    #[arg(long, env = "TENURE_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration::parse, value_name = "D")]
+    pub drain_timeout: Duration,
+    /// How many sessions this instance should have, compared with the others
+    #[arg(long, env = "TENURE_WEIGHT", default_value_t = 1.0, value_name = "N")]
+    pub weight: f64,
+    /// A file with the token that whoever uses the API has to know
+    #[arg(long, env = "TENURE_API_TOKEN_FILE", value_name = "FILE")]
+    pub api_token_file: Option<PathBuf>,
+    /// Listen beyond loopback without a token
+    #[arg(long, env = "TENURE_INSECURE")]
+    pub insecure: bool,
+    /// Private networks that may be polled
+    #[arg(long, env = "TENURE_ALLOW_TARGETS", value_delimiter = ',', value_name = "CIDR,…")]
+    pub allow_targets: Vec<ipnet::IpNet>,
 }
 
 #[derive(Debug, Args)]

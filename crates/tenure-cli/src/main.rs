@@ -1,4 +1,4 @@
-//! `tenure`: run a command only while leading a role, and see and steer who leads.
+//! `tenure`: poll many targets with a fleet, run a command only while leading a role, and see and steer who leads.
 
 mod arguments;
 mod commands;
@@ -6,6 +6,7 @@ mod duration;
 mod exit;
 mod logging;
 mod run;
+mod serve;
 mod settings;
 mod store;
 
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
 async fn obey(arguments: Arguments) -> Result<u8, Failure> {
     let Arguments { command, store, .. } = arguments;
     match command {
+        Command::Serve(serve) => serve::serve(&store, serve).await,
         Command::Run(run) => run::run(&store, run).await,
         Command::Leader(leader) => commands::leader::print(&store, leader).await,
         Command::StepDown(step_down) => commands::step_down::ask(&store, step_down).await,

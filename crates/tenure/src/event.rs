@@ -178,6 +178,13 @@ pub enum Happening {
         /// Who.
         instance: InstanceId,
     },
+    /// A session cannot be polled. Said once.
+    SessionUnreadable {
+        /// Which.
+        id: String,
+        /// Why.
+        error: String,
+    },
     /// A poll began.
     PollStarted,
     /// A poll ended.
@@ -217,6 +224,7 @@ impl Happening {
             Self::StoreRefused { .. } => "store.refused",
             Self::Joined { .. } => "fleet.joined",
             Self::Left { .. } => "fleet.left",
+            Self::SessionUnreadable { .. } => "session.unreadable",
             Self::PollStarted => "poll.started",
             Self::PollFinished { .. } => "poll.finished",
             Self::PublishRefused { .. } => "publish.refused",
@@ -238,6 +246,7 @@ impl Happening {
             | Self::StoreClosed { .. }
             | Self::StoreSilent { .. }
             | Self::StoreRefused { .. }
+            | Self::SessionUnreadable { .. }
             | Self::PublishRefused { .. } => Level::Warn,
             _ => Level::Info,
         }
@@ -274,6 +283,10 @@ impl Event {
             | Happening::StoreSilent { error }
             | Happening::StoreRefused { error }
             | Happening::PollFinished { error: Some(error) } => add("error", error.clone()),
+            Happening::SessionUnreadable { id, error } => {
+                add("endpoint_id", id.clone());
+                add("error", error.clone());
+            }
             Happening::Released(reason) => add("reason", reason.word().to_owned()),
             Happening::Lost(loss) => {
                 add("reason", loss.word().to_owned());

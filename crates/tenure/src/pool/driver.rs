@@ -47,6 +47,8 @@ pub(super) enum Command {
     TryAcquire(Target, oneshot::Sender<bool>),
     /// Who should hold a target.
     Preferred(Target, oneshot::Sender<Option<InstanceId>>),
+    /// For how long nobody has held a target.
+    UnheldFor(Target, oneshot::Sender<Option<Duration>>),
 }
 
 /// News from tasks.
@@ -110,6 +112,9 @@ impl Driver {
                     Some(Command::Release(target)) => desk.order(&target, Order::Release(ReleaseReason::Voluntary)),
                     Some(Command::TryAcquire(target, reply)) => desk.try_acquire(target, reply),
                     Some(Command::Preferred(target, reply)) => drop(reply.send(desk.preferred(&target))),
+                    Some(Command::UnheldFor(target, reply)) => {
+                        let _ = reply.send(desk.engine.unheld_for(SystemClock.now(), &target));
+                    }
                     // Nobody is left who could want anything.
                     None => break,
                 },

@@ -203,6 +203,14 @@ impl Engine {
         }
     }
 
+    /// For how long a target has been held by nobody, if it is, as far as is known.
+    pub fn unheld_for(&self, now: Moment, target: &str) -> Option<Duration> {
+        match self.targets.fate(target)? {
+            Fate::Free { since, .. } => Some(now.since(*since)),
+            _ => None,
+        }
+    }
+
     /// Whether a claim of a target is on its way.
     pub fn is_asking(&self, target: &str) -> bool {
         self.targets.fate(target) == Some(&Fate::Asked)

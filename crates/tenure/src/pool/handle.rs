@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -108,6 +109,16 @@ impl Pool {
     pub async fn preferred_owner(&self, target: &str) -> Option<InstanceId> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::Preferred(Target::from(target), reply)).ok()?;
+        answer.await.ok()?
+    }
+
+    /// For how long nobody has held a target, as far as this instance knows. `None` when somebody holds it, or there is no such target.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn unheld_for(&self, target: &str) -> Option<Duration> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::UnheldFor(Target::from(target), reply)).ok()?;
         answer.await.ok()?
     }
 

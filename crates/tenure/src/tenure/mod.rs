@@ -230,8 +230,8 @@ impl Tenure {
         self.door.tell(Command::Ask(Question { request, limit: LeaseSettings::default().attempt_timeout(), reply }));
     }
 
-    /// Tells everybody here who listens that something happened that is no lease's.
-    pub(crate) fn tell(&self, what: Happening) {
+    /// Tells logs, streams and listeners of this process that something happened that is no lease's.
+    pub fn tell(&self, what: Happening) {
         self.door.tell(Command::Tell(Event { instance: self.instance().clone(), lease: None, token: None, what }));
     }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use thiserror::Error;
 
 use super::ask;
+use crate::event::{Event, Happening};
 use crate::keeper::{Command, Granted, Shared, Start};
 use crate::lease::{Ending, LeaseState, Loss, ReleaseReason, Wish};
 use crate::name::{InstanceId, LeaseName};
@@ -302,6 +303,12 @@ impl TermHandle {
             }
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(PublishError::Store(error)),
         }
+    }
+
+    /// Tells logs, streams and listeners that something happened under this term.
+    pub fn tell(&self, what: Happening) {
+        let (instance, lease) = (self.0.door.instance.clone(), Some(self.0.name.clone()));
+        self.0.door.tell(Command::Tell(Event { instance, lease, token: Some(self.token()), what }));
     }
 
     /// Waits until everything is done, the goodbye to the store included.

@@ -1,0 +1,90 @@
+//! `tenure serve`: one instance of the polling service.
+
+use tenure_serve::poll::safety::Allowed;
+use tenure_serve::{ApiToken, Settings};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::arguments::{Serve, StoreArguments};
+use crate::duration::shown;
+use crate::exit::{DONE, Failure, SOFTWARE};
+
+pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> {
+    let is_near = serve.listen.ip().is_loopback();
+    let token = token(&serve)?;
+    if !is_near && token.is_none() && !serve.insecure {
+        let message = format!(
+            "whoever reaches {} could use the API; give a token with --api-token-file, or say --insecure",
+            serve.listen
+        );
+        return Err(Failure::Usage(message));
+    }
+    let listener = TcpListener::bind(serve.listen).await.map_err(Failure::system("cannot listen"))?;
+    let address = listener.local_addr().map_err(Failure::system("cannot listen"))?;
+    // Also when the store is down: it is waited for.
+    let tenure = store.builder()?.longest_ttl(serve.ttl).start()?;
+    eprintln!(
+        "tenure: {} on {}, API at http://{address}; a session is polled again within {} of a crash, and at once after a goodbye",
+        tenure.instance(),
+        tenure.location(),
+        shown(serve.ttl),
+    );
+    let settings = Settings {
+        token,
+        allowed: Allowed { near: is_near, nets: serve.allow_targets.clone() },
+        discover_every: serve.discover_every,
+    };
+    let told_to_stop = signals()?;
+    let pool = |builder: tenure::pool::PoolBuilder| {
+        let mut builder = builder.ttl(serve.ttl).weight(serve.weight).drain_timeout(serve.drain_timeout);
+        if let Some(every) = serve.renew_every {
+            builder = builder.renew_every(every);
+        }
+        if let Some(ttl) = serve.heartbeat_ttl {
+            builder = builder.heartbeat_ttl(ttl);
+        }
+        if let Some(every) = serve.heartbeat_every {
+            builder = builder.heartbeat_every(every);
+        }
+        if let Some(window) = serve.settle {
+            builder = builder.settle(window);
+        }
+        builder
+    };
+    tenure_serve::serve(&tenure, pool, settings, listener, told_to_stop)
+        .await
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    // Whatever could not be let go of within the time runs out by itself.
+    let _ = tokio::time::timeout(serve.drain_timeout, tenure.shutdown()).await;
+    Ok(DONE)
+}
+
+fn token(serve: &Serve) -> Result<Option<ApiToken>, Failure> {
+    let Some(file) = &serve.api_token_file else { return Ok(None) };
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::Usage(format!("the token cannot be read from {}: {error}", file.display())))?;
+    match ApiToken::read(&text) {
+        Some(token) => Ok(Some(token)),
+        None => Err(Failure::Usage(format!("there is no token in {}", file.display()))),
+    }
+}
+
+/// Ends with the first signal to stop. The second ends the process.
+fn signals() -> Result<impl Future<Output = ()>, Failure> {
+    let failed = "cannot hear signals";
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::system(failed))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::system(failed))?;
+    Ok(async move {
+        let next = async move |terminate: &mut tokio::signal::unix::Signal, interrupt: &mut tokio::signal::unix::Signal| {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        next(&mut terminate, &mut interrupt).await;
+        tokio::spawn(async move {
+            next(&mut terminate, &mut interrupt).await;
+            std::process::exit(i32::from(SOFTWARE));
+        });
+    })
+}

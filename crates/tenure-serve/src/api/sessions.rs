@@ -1,0 +1,146 @@
+//! Sessions: made, listed, changed, deleted; and what was last seen of them.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use tenure::store::LogEntry;
+use uuid::Uuid;
+
+use super::failure::Failure;
+use crate::poll::poller::{KEPT, RESULTS};
+use crate::service::Service;
+use crate::session::Session;
+
+/// How many sessions are listed at once, if nobody says, and at most.
+const PAGE: usize = 100;
+const LARGEST_PAGE: usize = 1_000;
+
+/// How often a change is tried that somebody else comes before.
+const ATTEMPTS: usize = 5;
+
+type Parameters = Query<HashMap<String, String>>;
+
+pub(super) async fn list(State(service): State<Service>, Query(asked): Parameters) -> Result<Json<Value>, Failure> {
+    let limit = limit(&asked, PAGE, LARGEST_PAGE)?;
+    let cursor = asked.get("cursor").map(String::as_str);
+    let sessions = service.catalogue().page(cursor, limit + 1);
+    let more = sessions.len() > limit;
+    let shown: Vec<Value> = sessions.iter().take(limit).map(|session| session.shown()).collect();
+    let next = sessions.get(limit.saturating_sub(1)).filter(|_| more).map(|last| last.id.to_string());
+    Ok(Json(json!({"sessions": shown, "nextCursor": next})))
+}
+
+pub(super) async fn create(State(service): State<Service>, body: Bytes) -> Result<(StatusCode, Json<Value>), Failure> {
+    let session = Session::create(object(&body)?, Timestamp::now())?;
+    let id = session.id.to_string();
+    if service.tenure().read_sessions(vec![id.clone()]).await?.into_iter().flatten().next().is_some() {
+        return Err(Failure::conflict("there is a session with this id"));
+    }
+    service.write(&id, None, Some(&session.stored())).await?;
+    Ok((StatusCode::CREATED, Json(session.shown())))
+}
+
+pub(super) async fn show(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
+    let (session, _) = read(&service, &id).await?;
+    Ok(Json(session.shown()))
+}
+
+pub(super) async fn change(
+    State(service): State<Service>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Failure> {
+    let request = object(&body)?;
+    for _ in 0..ATTEMPTS {
+        let (session, seen) = read(&service, &id).await?;
+        let changed = session.change(request.clone())?;
+        match service.write(&session.id.to_string(), Some(&seen), Some(&changed.stored())).await {
+            Ok(()) => return Ok(Json(changed.shown())),
+            // Somebody else was first: what they wrote is changed then.
+            Err(tenure::SessionError::Changed(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Failure::conflict("others change this session all the time; try again"))
+}
+
+pub(super) async fn delete(State(service): State<Service>, Path(id): Path<String>) -> Result<StatusCode, Failure> {
+    let id = identity(&id)?;
+    for _ in 0..ATTEMPTS {
+        // One that cannot be polled can be deleted all the same.
+        let Some(seen) = stored(&service, &id).await? else { return Err(Failure::no_session()) };
+        match service.write(&id, Some(&seen), None).await {
+            Ok(()) => return Ok(StatusCode::NO_CONTENT),
+            Err(tenure::SessionError::Changed(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Failure::conflict("others change this session all the time; try again"))
+}
+
+pub(super) async fn state(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
+    let id = identity(&id)?;
+    match results(&service, &id, 1).await?.pop() {
+        Some(last) => Ok(Json(last)),
+        None => Err(Failure::not_found("this session has not been polled yet, or there is no such session")),
+    }
+}
+
+pub(super) async fn history(
+    State(service): State<Service>,
+    Path(id): Path<String>,
+    Query(asked): Parameters,
+) -> Result<Json<Value>, Failure> {
+    let (id, limit) = (identity(&id)?, limit(&asked, KEPT, KEPT)?);
+    let mut results = results(&service, &id, limit).await?;
+    if results.is_empty() && stored(&service, &id).await?.is_none() {
+        return Err(Failure::no_session());
+    }
+    // The latest first.
+    results.reverse();
+    Ok(Json(json!({"results": results})))
+}
+
+async fn results(service: &Service, id: &str, limit: usize) -> Result<Vec<Value>, Failure> {
+    let Some(name) = service.lease(id) else { return Err(Failure::no_session()) };
+    let entries = service.tenure().recent(&name, RESULTS, None, limit).await?;
+    Ok(entries.iter().filter_map(shown).collect())
+}
+
+/// A result as it was kept; nothing if it is not one.
+pub(super) fn shown(entry: &LogEntry) -> Option<Value> {
+    serde_json::from_slice(&entry.value).ok().filter(Value::is_object)
+}
+
+/// The id as it stands in the store. What is none names no session.
+pub(super) fn identity(id: &str) -> Result<String, Failure> {
+    Uuid::parse_str(id).map(|id| id.to_string()).map_err(|_| Failure::no_session())
+}
+
+async fn stored(service: &Service, id: &str) -> Result<Option<Vec<u8>>, Failure> {
+    Ok(service.tenure().read_sessions(vec![id.to_owned()]).await?.into_iter().flatten().next())
+}
+
+async fn read(service: &Service, id: &str) -> Result<(Session, Vec<u8>), Failure> {
+    let id = identity(id)?;
+    let Some(seen) = stored(service, &id).await? else { return Err(Failure::no_session()) };
+    Ok((Session::read(&id, &seen)?, seen))
+}
+
+fn object(body: &[u8]) -> Result<Map<String, Value>, Failure> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(Failure::bad("the body must be a JSON object")),
+        Err(error) => Err(Failure::bad(format!("the body is no JSON: {error}"))),
+    }
+}
+
+fn limit(asked: &HashMap<String, String>, usual: usize, most: usize) -> Result<usize, Failure> {
+    let Some(text) = asked.get("limit") else { return Ok(usual) };
+    let limit: usize = text.parse().map_err(|_| Failure::bad("`limit` must be a number"))?;
+    if (1..=most).contains(&limit) { Ok(limit) } else { Err(Failure::bad(format!("`limit` must be between 1 and {most}"))) }
+}

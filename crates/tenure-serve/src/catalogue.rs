@@ -1,0 +1,196 @@
+//! All sessions of the store, as this instance knows them: read when they change, and now and then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+use tenure::{Happening, Tenure};
+use tenure::fleet::Announcements;
+use tenure::store::{Announcement, Heard, StoreError};
+use tokio::sync::mpsc;
+
+use crate::session::Session;
+
+/// How many sessions are read in one go.
+const AT_ONCE: usize = 500;
+
+/// How much later what has changed is read, so that many changes are read together.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// A session as it was last read.
+#[derive(Clone, Debug)]
+pub enum Known {
+    /// One that can be polled.
+    Readable(Arc<Session>),
+    /// One that cannot, and why.
+    Unreadable(String),
+}
+
+/// All sessions.
+#[derive(Clone, Debug, Default)]
+pub struct Catalogue(Arc<RwLock<BTreeMap<String, Known>>>);
+
+impl Catalogue {
+    /// One of them.
+    pub fn get(&self, id: &str) -> Option<Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// One that can be polled.
+    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
+        match self.get(id)? {
+            Known::Readable(session) => Some(session),
+            Known::Unreadable(_) => None,
+        }
+    }
+
+    /// Those that can be polled, in the order of their ids, after this one.
+    pub fn page(&self, after: Option<&str>, limit: usize) -> Vec<Arc<Session>> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = all.iter().filter(|(id, _)| after.is_none_or(|after| id.as_str() > after));
+        let readable = sessions.filter_map(|(_, known)| match known {
+            Known::Readable(session) => Some(session.clone()),
+            Known::Unreadable(_) => None,
+        });
+        readable.take(limit).collect()
+    }
+
+    /// Those that cannot be polled, and why.
+    pub fn unreadable(&self) -> Vec<(String, String)> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let why = |(id, known): (&String, &Known)| match known {
+            Known::Readable(_) => None,
+            Known::Unreadable(why) => Some((id.clone(), why.clone())),
+        };
+        all.iter().filter_map(why).collect()
+    }
+
+    /// Takes in how a session is now.
+    pub fn learn(&self, tenure: &Tenure, id: &str, stored: Option<&[u8]>) {
+        let known = stored.map(|stored| match Session::read(id, stored) {
+            Ok(session) => Known::Readable(Arc::new(session)),
+            Err(error) => Known::Unreadable(error.to_string()),
+        });
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Some(known) => {
+                let before = all.insert(id.to_owned(), known.clone());
+                if let Known::Unreadable(why) = known
+                    && !matches!(before, Some(Known::Unreadable(before)) if before == why)
+                {
+                    // Once, and not whenever it is read.
+                    tenure.tell(Happening::SessionUnreadable { id: id.to_owned(), error: why });
+                }
+            }
+            None => drop(all.remove(id)),
+        }
+    }
+
+    fn active(&self) -> BTreeSet<String> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let active = |(id, known): (&String, &Known)| match known {
+            Known::Readable(session) if !session.is_paused => Some(id.clone()),
+            _ => None,
+        };
+        all.iter().filter_map(active).collect()
+    }
+
+    async fn read_all(&self, tenure: &Tenure) -> Result<(), StoreError> {
+        let ids = tenure.session_ids().await?;
+        let listed: BTreeSet<&String> = ids.iter().collect();
+        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|id, _| listed.contains(id));
+        for some in ids.chunks(AT_ONCE) {
+            self.read(tenure, some).await?;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, tenure: &Tenure, ids: &[String]) -> Result<(), StoreError> {
+        let sessions = tenure.read_sessions(ids.to_vec()).await?;
+        for (id, stored) in ids.iter().zip(sessions) {
+            self.learn(tenure, id, stored.as_deref());
+        }
+        Ok(())
+    }
+
+    /// Keeps all sessions as they are in the store, for as long as the targets that it gives are wanted: the ids of those that are to be polled.
+    pub fn follow(&self, tenure: Tenure, every: Duration) -> Targets {
+        let (send, targets) = mpsc::channel(1);
+        let (catalogue, announcements) = (self.clone(), tenure.announcements());
+        tokio::spawn(async move { catalogue.keep(&tenure, announcements, every, send).await });
+        Targets(targets)
+    }
+
+    async fn keep(
+        &self,
+        tenure: &Tenure,
+        mut announcements: Announcements,
+        every: Duration,
+        targets: mpsc::Sender<BTreeSet<String>>,
+    ) {
+        let mut news = News::Anything;
+        loop {
+            let read = match &news {
+                News::Anything => self.read_all(tenure).await,
+                News::Of(ids) => self.read(tenure, &ids.iter().cloned().collect::<Vec<_>>()).await,
+            };
+            // What could not be read is not gone.
+            if read.is_ok() && targets.send(self.active()).await.is_err() {
+                return;
+            }
+            news = tokio::select! {
+                news = next(&mut announcements) => news,
+                () = tokio::time::sleep(every) => News::Anything,
+                () = targets.closed() => return,
+            };
+        }
+    }
+}
+
+/// What may have changed.
+enum News {
+    Anything,
+    Of(BTreeSet<String>),
+}
+
+/// Waits until something has changed, and gathers what else changes in the moment after.
+async fn next(announcements: &mut Announcements) -> News {
+    let (mut ids, mut until) = (BTreeSet::new(), None);
+    loop {
+        let gathered = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        let heard = tokio::select! {
+            heard = announcements.next() => heard,
+            () = gathered => return News::Of(ids),
+        };
+        match heard {
+            Heard::Announced(Announcement::SessionChanged { id }) => {
+                until.get_or_insert(tokio::time::Instant::now() + GATHER);
+                ids.insert(id);
+            }
+            Heard::Announced(Announcement::IndexChanged { index }) if index == "sessions" => return News::Anything,
+            Heard::Gap => return News::Anything,
+            Heard::Closed => std::future::pending().await,
+            Heard::Announced(_) => {}
+        }
+    }
+}
+
+/// The ids of the sessions that are to be polled, one set after another.
+#[derive(Debug)]
+pub struct Targets(mpsc::Receiver<BTreeSet<String>>);
+
+impl Stream for Targets {
+    type Item = BTreeSet<String>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_recv(context)
+    }
+}

@@ -1,0 +1,7 @@
+//! Polling: what is asked of a target, and what comes of it.
+
+pub mod client;
+pub mod pace;
+pub mod poller;
+pub mod result;
+pub mod safety;

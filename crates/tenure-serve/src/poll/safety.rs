@@ -1,0 +1,161 @@
+//! Which addresses may be polled. URLs come from whoever may use the API, and must not lead to what only this host can reach. Pure.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// What may be polled besides addresses that are everybody's.
+///
+/// ```
+/// use tenure_serve::poll::safety::Allowed;
+///
+/// let allowed = Allowed { near: false, nets: vec!["10.1.0.0/16".parse()?] };
+/// assert!(allowed.permits("93.184.216.34".parse()?) && allowed.permits("10.1.2.3".parse()?));
+/// assert!(!allowed.permits("10.2.0.1".parse()?) && !allowed.permits("127.0.0.1".parse()?));
+/// // Never, whoever allows it.
+/// let all = Allowed { near: true, nets: vec!["0.0.0.0/0".parse()?] };
+/// assert!(!all.permits("169.254.169.254".parse()?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Allowed {
+    /// Whether this host and private networks may be polled: when only this host can use the API.
+    pub near: bool,
+    /// These may be, too.
+    pub nets: Vec<IpNet>,
+}
+
+impl Allowed {
+    /// Whether an address may be connected to.
+    pub fn permits(&self, address: IpAddr) -> bool {
+        let address = unwrapped(address);
+        match reach(address) {
+            Reach::Everybody => true,
+            Reach::Near => self.near || self.nets.iter().any(|net| net.contains(&address)),
+            Reach::Nobody => false,
+        }
+    }
+}
+
+enum Reach {
+    Everybody,
+    Near,
+    Nobody,
+}
+
+fn reach(address: IpAddr) -> Reach {
+    let within = |nets: &[IpNet]| nets.iter().any(|net| net.contains(&address));
+    if within(&never()) {
+        Reach::Nobody
+    } else if within(&near()) {
+        Reach::Near
+    } else {
+        Reach::Everybody
+    }
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8, length: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), length))
+}
+
+const fn v6(first: u16, second: u16, length: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, 0), length))
+}
+
+/// Link-local addresses, where clouds tell instances their secrets; other places where they do; and what is no address of anybody.
+const fn never() -> [IpNet; 11] {
+    [
+        v4(0, 0, 0, 0, 8),
+        v4(169, 254, 0, 0, 16),
+        v4(100, 100, 100, 200, 32),
+        v4(192, 0, 0, 192, 32),
+        v4(168, 63, 129, 16, 32),
+        v4(224, 0, 0, 0, 4),
+        v4(240, 0, 0, 0, 4),
+        v6(0xfe80, 0, 10),
+        v6(0xff00, 0, 8),
+        IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 128)),
+        IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128)),
+    ]
+}
+
+/// This host, and networks that are not everybody's.
+const fn near() -> [IpNet; 11] {
+    [
+        v4(10, 0, 0, 0, 8),
+        v4(100, 64, 0, 0, 10),
+        v4(127, 0, 0, 0, 8),
+        v4(172, 16, 0, 0, 12),
+        v4(192, 0, 0, 0, 24),
+        v4(192, 168, 0, 0, 16),
+        v4(198, 18, 0, 0, 15),
+        IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
+        v6(0xfc00, 0, 7),
+        v6(0xfec0, 0, 10),
+        v6(0x2001, 0xdb8, 32),
+    ]
+}
+
+/// An address of the fourth version that is written as one of the sixth is what it is: mapped, compatible, behind NAT64 or 6to4.
+fn unwrapped(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(six) = address else { return address };
+    let segments = six.segments();
+    let four = |high: u16, low: u16| IpAddr::V4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
+    match segments {
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => four(high, low),
+        [0, 0, 0, 0, 0, 0, high, low] if high != 0 => four(high, low),
+        [0x2002, high, low, ..] => four(high, low),
+        _ => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permitted(allowed: &Allowed, address: &str) -> bool {
+        allowed.permits(address.parse().unwrap())
+    }
+
+    #[test]
+    fn secrets_of_clouds_are_never_polled_however_they_are_written() {
+        let all = Allowed { near: true, nets: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()] };
+        for address in [
+            "169.254.169.254",
+            "169.254.1.1",
+            "::ffff:169.254.169.254",
+            "::ffff:a9fe:a9fe",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "::a9fe:a9fe",
+            "fe80::1",
+            "fd00:ec2::254",
+            "100.100.100.200",
+            "0.0.0.0",
+            "0.1.2.3",
+            "::",
+            "224.0.0.1",
+            "255.255.255.255",
+            "ff02::1",
+        ] {
+            assert!(!permitted(&all, address), "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_near_is_polled_when_that_is_allowed() {
+        let nothing = Allowed::default();
+        let near = Allowed { near: true, nets: Vec::new() };
+        let named = Allowed { near: false, nets: vec!["127.0.0.0/8".parse().unwrap(), "fd12::/16".parse().unwrap()] };
+        for address in ["127.0.0.1", "::1", "10.0.0.1", "172.31.255.1", "192.168.1.1", "100.64.0.1", "fd12::1", "::ffff:10.0.0.1"]
+        {
+            assert!(!permitted(&nothing, address), "{address}");
+            assert!(permitted(&near, address), "{address}");
+        }
+        assert!(permitted(&named, "127.3.2.1") && permitted(&named, "fd12::1") && permitted(&named, "::ffff:127.0.0.1"));
+        assert!(!permitted(&named, "10.0.0.1") && !permitted(&named, "fd13::1"));
+        for address in ["93.184.216.34", "8.8.8.8", "172.32.0.1", "2606:2800:220:1::1"] {
+            assert!(permitted(&nothing, address), "{address}");
+        }
+    }
+}
