@@ -75,7 +75,8 @@ fn signals() -> Result<impl Future<Output = ()>, Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::system(failed))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::system(failed))?;
     Ok(async move {
-        let next = async move |terminate: &mut tokio::signal::unix::Signal, interrupt: &mut tokio::signal::unix::Signal| {
+        let next = async move |terminate: &mut tokio::signal::unix::Signal,
+                               interrupt: &mut tokio::signal::unix::Signal| {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}

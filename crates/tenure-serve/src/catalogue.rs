@@ -7,9 +7,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::Stream;
-use tenure::{Happening, Tenure};
 use tenure::fleet::Announcements;
 use tenure::store::{Announcement, Heard, StoreError};
+use tenure::{Happening, Tenure};
 use tokio::sync::mpsc;
 
 use crate::session::Session;

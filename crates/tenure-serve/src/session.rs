@@ -145,7 +145,8 @@ impl Session {
             if let ("headers", Value::Object(headers)) = (field.as_str(), &mut value) {
                 for (name, value) in headers.iter_mut().filter(|(_, value)| *value == HIDDEN) {
                     let known = self.headers.get(name.as_str()).and_then(|known| known.to_str().ok());
-                    let known = known.ok_or_else(|| invalid(format!("there is no header `{name}` to be left as it is")))?;
+                    let known =
+                        known.ok_or_else(|| invalid(format!("there is no header `{name}` to be left as it is")))?;
                     *value = Value::String(known.to_owned());
                 }
             }
@@ -168,7 +169,11 @@ impl Session {
 
     fn fits(self) -> Result<Self, Invalid> {
         let size = self.stored().len();
-        if size > LARGEST { Err(invalid(format!("the session has {size} bytes; {LARGEST} are allowed"))) } else { Ok(self) }
+        if size > LARGEST {
+            Err(invalid(format!("the session has {size} bytes; {LARGEST} are allowed")))
+        } else {
+            Ok(self)
+        }
     }
 
     fn of(id: Uuid, document: Map<String, Value>) -> Result<Self, Invalid> {
@@ -182,7 +187,9 @@ impl Session {
         }
         let name = text("name")?.map(str::to_owned);
         if name.as_ref().is_some_and(|name| name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control)) {
-            return Err(invalid(format!("`name` must have at most {LONGEST_NAME} characters, and none that cannot be seen")));
+            return Err(invalid(format!(
+                "`name` must have at most {LONGEST_NAME} characters, and none that cannot be seen"
+            )));
         }
         let url = match (text("url")?, text("address")?) {
             (Some(url), _) => target(url)?,
@@ -248,7 +255,13 @@ fn target(text: &str) -> Result<Url, Invalid> {
     Ok(url)
 }
 
-fn span(field: &str, text: Option<&str>, usual: Duration, least: Duration, most: Duration) -> Result<Duration, Invalid> {
+fn span(
+    field: &str,
+    text: Option<&str>,
+    usual: Duration,
+    least: Duration,
+    most: Duration,
+) -> Result<Duration, Invalid> {
     let Some(text) = text else { return Ok(usual) };
     let span = humantime::parse_duration(text)
         .map_err(|error| invalid(format!("`{field}`: {error}; durations are written 500ms, 5s, 1m30s")))?;
@@ -272,7 +285,8 @@ fn headers(value: Option<&Value>) -> Result<HeaderMap, Invalid> {
         let shown = shortened(name);
         let value = value.as_str().ok_or_else(|| invalid(format!("the value of header `{shown}` must be text")))?;
         size += name.len() + value.len();
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid(format!("`{shown}` can be no header")))?;
+        let name =
+            HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid(format!("`{shown}` can be no header")))?;
         if NOT_TO_BE_SET.contains(&name.as_str()) {
             return Err(invalid(format!("header `{name}` is not yours to set")));
         }
@@ -329,7 +343,8 @@ mod tests {
     fn what_is_not_ours_stays_and_what_is_seen_of_headers_is_their_names() {
         let stored = json!({"id": ID, "url": "http://a", "headers": {"X-Key": "secret"}, "room": {"n": 1.50}, "isPaused": false});
         let session = Session::read(ID, stored.to_string().as_bytes()).unwrap();
-        let changed = session.change(map(json!({"headers": {"x-key": "***", "other": "1"}, "isPaused": true}))).unwrap();
+        let changed =
+            session.change(map(json!({"headers": {"x-key": "***", "other": "1"}, "isPaused": true}))).unwrap();
         let document: Value = serde_json::from_slice(&changed.stored()).unwrap();
         assert_eq!(document["room"], json!({"n": 1.50}));
         assert_eq!(document["headers"], json!({"x-key": "secret", "other": "1"}));

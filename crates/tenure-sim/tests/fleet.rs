@@ -4,10 +4,14 @@
 
 use std::time::Duration;
 
+use tenure::fleet::InstanceRecord;
 use tenure::placement::FULL_WEIGHT;
+use tenure::pool::{Action, Engine, Input, Target};
+use tenure::store::Member;
+use tenure::time::Moment;
 use tenure_sim::campaign;
 use tenure_sim::fleet::storm::{self, Size};
-use tenure_sim::fleet::world::{Lapse, World, id, secs};
+use tenure_sim::fleet::world::{Lapse, World, id, secs, settings};
 
 /// Everything is kept and balanced, in time.
 #[track_caller]
@@ -245,6 +249,79 @@ fn without_announcements_everything_is_found_by_the_scout() {
         world.go_on(secs(40));
         assert_eq!((world.dark(), world.counts().values().sum::<usize>()), (0, 12), "{:?}", world.counts());
     }
+}
+
+#[test]
+fn what_a_stranger_holds_is_its_share_however_much_that_is() {
+    for (held, rest) in [(3, 6), (10, 5), (40, 20)] {
+        let mut world = World::new(1, held + rest);
+        world.stranger("old-1", 0..held);
+        (0..3).for_each(|n| {
+            world.join(n);
+            world.go_on(secs(40));
+        });
+        settles(&mut world, secs(60));
+        assert_eq!(world.counts().values().sum::<usize>(), rest, "{:?}", world.counts());
+        let moves = world.moves;
+        world.go_on(secs(60));
+        assert_eq!(world.moves, moves);
+    }
+}
+
+#[test]
+fn nothing_is_given_to_a_stranger_although_there_is_nobody_else() {
+    let mut world = World::new(1, 10);
+    world.join(1);
+    world.stranger("old-1", 0..0);
+    settles(&mut world, secs(60));
+    world.drain(1);
+    world.go_on(secs(1));
+    assert_eq!((world.dark(), world.holders().len()), (10, 0), "let go of, for whoever comes");
+}
+
+#[test]
+fn nobody_waits_for_strangers() {
+    let mut world = World::new(1, 300);
+    (0..50).for_each(|n| world.stranger(&format!("old-{n}"), 0..0));
+    (0..3).for_each(|n| world.join(n));
+    world.go_on(Duration::from_millis(100));
+    assert_eq!(world.dark(), 0);
+}
+
+#[test]
+fn what_the_dead_held_is_inspected_once_by_each() {
+    let mut world = World::new(1, 300);
+    (0..3).for_each(|n| world.join(n));
+    settles(&mut world, secs(60));
+    world.kill(0);
+    let reads = world.reads;
+    // Until the first lease may have run out.
+    world.go_on(secs(20));
+    // A hundred targets, two who look, and their heartbeats.
+    assert!(world.reads - reads < 250, "{}", world.reads - reads);
+}
+
+/// What an earlier life of this process holds ends by itself, be it a moment later than was said.
+#[test]
+fn what_was_refused_by_ourselves_is_asked_for_again_when_it_is_free() {
+    let (me, target) = (id(1), Target::from("endpoint-1"));
+    let mut engine = Engine::new(me.clone(), "poll", FULL_WEIGHT, settings());
+    let record = InstanceRecord::new("api-1").encode();
+    let ours = |remaining| Input::Report { target: target.clone(), held: Some((me.clone(), Some(remaining))) };
+    let mut now = Moment::ZERO + secs(1_000);
+    engine.step(now, Input::Targets([target.clone()].into()));
+    engine.step(now, Input::Members(vec![Member { instance: me.clone(), record, remaining: secs(30) }]));
+    engine.step(now, Input::Holders(vec![(target.clone(), Some(me.clone()))]));
+    engine.step(now, Input::Refused { target: target.clone(), by: me.clone(), remaining: Some(secs(10)) });
+    now = now + secs(10) + Duration::from_millis(5);
+    assert!(engine.step(now, Input::Tick).contains(&Action::LookAt(vec![target.clone()])));
+    let looks = engine.step(now, Input::Holders(vec![(target.clone(), Some(me.clone()))]));
+    assert_eq!(looks, [Action::Inspect(target.clone())]);
+    engine.step(now, ours(Duration::from_millis(1)));
+    now = now + Duration::from_millis(6);
+    assert!(engine.step(now, Input::Tick).contains(&Action::LookAt(vec![target.clone()])));
+    let asks = engine.step(now, Input::Holders(vec![(target.clone(), None)]));
+    assert_eq!(asks, [Action::Claim(target)]);
 }
 
 #[test]

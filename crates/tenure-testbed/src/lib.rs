@@ -6,6 +6,7 @@
 //! - [`Process`]: a part that a test plays as a process, so that it can be killed.
 //! - [`Probe`]: how late this machine is.
 //! - [`servers`]: which releases of Redis there are on this machine.
+//! - [`web`]: a web server that writes down who asks it for what, and a client.
 //! - [`Connection`]: the plainest of clients, for a look at a server that no code under test has a part in.
 //!
 //! All of it blocks and panics: it is for tests alone, where what can not be set up is a test that fails.
@@ -22,6 +23,7 @@ mod proxy;
 mod redis;
 mod reply;
 pub mod servers;
+pub mod web;
 
 pub use connection::Connection;
 pub use probe::Probe;

@@ -5,6 +5,7 @@
 mod ask;
 mod guard;
 mod run;
+mod serve;
 mod stage;
 mod storm;
 mod usage;

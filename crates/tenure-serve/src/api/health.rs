@@ -34,15 +34,35 @@ pub(super) async fn metrics(State(service): State<Service>) -> impl IntoResponse
         }
     };
     gauge("tenure_leases_held", "Leases that this instance holds.", "gauge", &[("", stands.held as f64)]);
-    gauge("tenure_fleet_instances", "Instances that count as alive.", "gauge", &[("", service.pool().live_instances().len() as f64)]);
+    gauge(
+        "tenure_fleet_instances",
+        "Instances that count as alive.",
+        "gauge",
+        &[("", service.pool().live_instances().len() as f64)],
+    );
     gauge(
         "tenure_polls_total",
         "Polls of this instance, by how they went.",
         "counter",
         &[("{outcome=\"ok\"}", ok as f64), ("{outcome=\"failed\"}", failed as f64)],
     );
-    gauge("tenure_publish_refused_total", "Results that were refused because their term was over.", "counter", &[("", refused as f64)]);
-    gauge("tenure_keeper_lag_seconds", "The longest that leases were looked after too late.", "gauge", &[("", stands.worst_lag.as_secs_f64())]);
-    gauge("tenure_events_dropped_total", "Events that nobody took in time.", "counter", &[("", stands.events_dropped as f64)]);
+    gauge(
+        "tenure_publish_refused_total",
+        "Results that were refused because their term was over.",
+        "counter",
+        &[("", refused as f64)],
+    );
+    gauge(
+        "tenure_keeper_lag_seconds",
+        "The longest that leases were looked after too late.",
+        "gauge",
+        &[("", stands.worst_lag.as_secs_f64())],
+    );
+    gauge(
+        "tenure_events_dropped_total",
+        "Events that nobody took in time.",
+        "counter",
+        &[("", stands.events_dropped as f64)],
+    );
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }

@@ -24,7 +24,8 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
     let members = service.tenure().fleet().await?;
     let mut owned: BTreeMap<InstanceId, Vec<Value>> = BTreeMap::new();
     let mut unowned = Vec::new();
-    let targets: Vec<String> = service.catalogue().page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
+    let targets: Vec<String> =
+        service.catalogue().page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
     for some in targets.chunks(AT_ONCE) {
         let mut looks = JoinSet::new();
         for id in some {
@@ -41,7 +42,9 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
             let Ok(Some((id, report, preferred, unheld_for))) = look else { continue };
             let report = report?;
             match &report.held {
-                Some(held) => owned.entry(held.by.clone()).or_default().push(held_by(&service, &id, &report, preferred)),
+                Some(held) => {
+                    owned.entry(held.by.clone()).or_default().push(held_by(&service, &id, &report, preferred))
+                }
                 // One that is paused is nobody's, and should be.
                 None if service.catalogue().session(&id).is_some_and(|session| !session.is_paused) => {
                     unowned.push(json!({"sessionId": id, "sinceMs": unheld_for.as_millis() as u64}));
@@ -66,8 +69,12 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
             })
         })
         .collect();
-    let unreadable: Vec<Value> =
-        service.catalogue().unreadable().into_iter().map(|(id, error)| json!({"key": format!("session:{id}"), "error": error})).collect();
+    let unreadable: Vec<Value> = service
+        .catalogue()
+        .unreadable()
+        .into_iter()
+        .map(|(id, error)| json!({"key": format!("session:{id}"), "error": error}))
+        .collect();
     Ok(Json(json!({
         "thisInstanceId": me.as_str(),
         "timestamp": instant(SystemTime::now()),

@@ -142,5 +142,9 @@ fn object(body: &[u8]) -> Result<Map<String, Value>, Failure> {
 fn limit(asked: &HashMap<String, String>, usual: usize, most: usize) -> Result<usize, Failure> {
     let Some(text) = asked.get("limit") else { return Ok(usual) };
     let limit: usize = text.parse().map_err(|_| Failure::bad("`limit` must be a number"))?;
-    if (1..=most).contains(&limit) { Ok(limit) } else { Err(Failure::bad(format!("`limit` must be between 1 and {most}"))) }
+    if (1..=most).contains(&limit) {
+        Ok(limit)
+    } else {
+        Err(Failure::bad(format!("`limit` must be between 1 and {most}")))
+    }
 }

@@ -32,7 +32,8 @@ pub(super) async fn results(
         return Err(Failure::no_session());
     };
     let seen = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let seen: Option<EntryId> = seen.map(str::parse).transpose().map_err(|error| Failure::bad(format!("Last-Event-ID: {error}")))?;
+    let seen: Option<EntryId> =
+        seen.map(str::parse).transpose().map_err(|error| Failure::bad(format!("Last-Event-ID: {error}")))?;
     let last = match seen {
         Some(seen) => Some(seen),
         None => service.tenure().recent(&name, RESULTS, None, 1).await?.last().map(|entry| entry.id),

@@ -119,7 +119,7 @@ impl PollClient {
 
 /// An address that must not be polled.
 #[derive(Debug, Error)]
-#[error("{0} must not be polled; --allow-targets can allow private networks")]
+#[error("{0} is not polled: {why}", why = if super::safety::is_near(*.0) { "private networks have to be allowed with --allow-targets" } else { "such addresses never are" })]
 struct Forbidden(IpAddr);
 
 /// Where the target sends us, if it does.

@@ -42,7 +42,9 @@ impl Poller {
             loop {
                 let Some(tick) = ticks.next().await else { return };
                 // As it is now: it may have another address.
-                let Some(session) = self.catalogue.session(&target).filter(|session| !session.is_paused) else { return };
+                let Some(session) = self.catalogue.session(&target).filter(|session| !session.is_paused) else {
+                    return;
+                };
                 self.turn(&session, &lease, tick, &mut pace).await;
                 if session.interval != interval {
                     break;
@@ -62,12 +64,7 @@ impl Poller {
             return;
         }
         lease.tell(Happening::PollStarted);
-        let poll = Poll {
-            session: session.id,
-            instance: lease.info().holder,
-            token: lease.token(),
-            due: tick.due(),
-        };
+        let poll = Poll { session: session.id, instance: lease.info().holder, token: lease.token(), due: tick.due() };
         let (polled_at, began) = (SystemTime::now(), std::time::Instant::now());
         let ours = carried(&poll, tick);
         let answer = self.client.ask(&session.url, &session.headers, &ours, session.timeout, light).await;

@@ -37,6 +37,11 @@ impl Allowed {
     }
 }
 
+/// Whether an address is one that may be allowed.
+pub fn is_near(address: IpAddr) -> bool {
+    matches!(reach(unwrapped(address)), Reach::Near)
+}
+
 enum Reach {
     Everybody,
     Near,
@@ -147,12 +152,15 @@ mod tests {
         let nothing = Allowed::default();
         let near = Allowed { near: true, nets: Vec::new() };
         let named = Allowed { near: false, nets: vec!["127.0.0.0/8".parse().unwrap(), "fd12::/16".parse().unwrap()] };
-        for address in ["127.0.0.1", "::1", "10.0.0.1", "172.31.255.1", "192.168.1.1", "100.64.0.1", "fd12::1", "::ffff:10.0.0.1"]
+        for address in
+            ["127.0.0.1", "::1", "10.0.0.1", "172.31.255.1", "192.168.1.1", "100.64.0.1", "fd12::1", "::ffff:10.0.0.1"]
         {
             assert!(!permitted(&nothing, address), "{address}");
             assert!(permitted(&near, address), "{address}");
         }
-        assert!(permitted(&named, "127.3.2.1") && permitted(&named, "fd12::1") && permitted(&named, "::ffff:127.0.0.1"));
+        assert!(
+            permitted(&named, "127.3.2.1") && permitted(&named, "fd12::1") && permitted(&named, "::ffff:127.0.0.1")
+        );
         assert!(!permitted(&named, "10.0.0.1") && !permitted(&named, "fd13::1"));
         for address in ["93.184.216.34", "8.8.8.8", "172.32.0.1", "2606:2800:220:1::1"] {
             assert!(permitted(&nothing, address), "{address}");

@@ -118,6 +118,8 @@ pub struct World {
     instances: BTreeMap<InstanceId, Instance>,
     leases: BTreeMap<Target, Lease>,
     indexes: BTreeMap<InstanceId, BTreeSet<Target>>,
+    /// Programs that have a heartbeat, and say nothing.
+    strangers: BTreeSet<InstanceId>,
     /// The heartbeats of those that were killed.
     fading: Vec<(InstanceId, InstanceRecord, Moment)>,
     targets: BTreeSet<Target>,
@@ -155,6 +157,7 @@ impl World {
             instances: BTreeMap::new(),
             leases: BTreeMap::new(),
             indexes: BTreeMap::new(),
+            strangers: BTreeSet::new(),
             fading: Vec::new(),
             targets: (0..targets).map(|n| Target::from(format!("endpoint-{n}"))).collect(),
             queue: BinaryHeap::new(),
@@ -206,6 +209,17 @@ impl World {
         self.instances.insert(id(n), instance);
         self.tell_all(&Input::FleetChanged, Some(&id(n)));
         self.give(&id(n), Input::Targets(self.targets.clone()));
+    }
+
+    /// A program that is not Tenure's, and has these targets.
+    pub fn stranger(&mut self, name: &str, holds: impl IntoIterator<Item = usize>) {
+        let one = InstanceId::foreign(name);
+        self.strangers.insert(one.clone());
+        for n in holds {
+            let lease = Lease { holder: one.clone(), expires: None, term: 0 };
+            self.leases.insert(Target::from(format!("endpoint-{n}")), lease);
+        }
+        self.tell_all(&Input::FleetChanged, None);
     }
 
     /// Other targets.
@@ -407,10 +421,11 @@ impl World {
         self.queue.push(Reverse((at, self.count, next)));
     }
 
-    /// How many each holds.
+    /// How many each holds, strangers aside.
     pub fn counts(&self) -> BTreeMap<InstanceId, usize> {
         let mut counts: BTreeMap<InstanceId, usize> = self.instances.keys().map(|one| (one.clone(), 0)).collect();
-        for lease in self.leases.values().filter(|lease| lease.expires.is_none()) {
+        let kept = self.leases.values().filter(|lease| lease.expires.is_none());
+        for lease in kept.filter(|lease| !self.strangers.contains(&lease.holder)) {
             *counts.entry(lease.holder.clone()).or_default() += 1;
         }
         counts
@@ -591,7 +606,9 @@ impl World {
                     record: record.encode(),
                     remaining: (*beaten + TTL).since(now),
                 });
-                let members = self.instances.iter().map(member).chain(fading);
+                let stranger = |id: &InstanceId| Member { instance: id.clone(), record: Vec::new(), remaining: TTL };
+                let strangers = self.strangers.iter().map(stranger);
+                let members = self.instances.iter().map(member).chain(fading).chain(strangers);
                 let members = members.filter(|member| !member.remaining.is_zero()).collect();
                 self.later(back, one, Input::Members(members));
             }

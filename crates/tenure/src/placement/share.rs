@@ -16,6 +16,8 @@ pub enum Presence {
     Stuck,
     /// It is leaving: it should hold nothing.
     Draining,
+    /// It takes what it likes, or may come back for what it had: what it holds is its share, and nothing is given to it or expected of it.
+    Apart,
 }
 
 /// An instance, as the others see it.
@@ -51,7 +53,7 @@ impl Peer {
 
     /// Whether it may be given anything at all.
     pub(super) fn takes_part(&self) -> bool {
-        self.presence != Presence::Draining && self.weight > 0
+        matches!(self.presence, Presence::Ready | Presence::Stuck) && self.weight > 0
     }
 }
 
@@ -60,8 +62,10 @@ impl Peer {
 ///
 /// When everybody is draining, all shares are zero.
 pub fn shares(peers: &[Peer], unheld: usize) -> Vec<usize> {
-    let total = peers.iter().fold(unheld, |total, peer| total.saturating_add(peer.held));
-    let mut shares = vec![0; peers.len()];
+    let apart = |peer: &Peer| peer.presence == Presence::Apart;
+    let others = peers.iter().filter(|peer| !apart(peer));
+    let total = others.fold(unheld, |total, peer| total.saturating_add(peer.held));
+    let mut shares: Vec<usize> = peers.iter().map(|peer| if apart(peer) { peer.held } else { 0 }).collect();
     let (mut open, mut left): (Vec<usize>, usize) =
         ((0..peers.len()).filter(|at| peers[*at].takes_part()).collect(), total);
     // Whoever is stuck gets no more than it has; what that leaves over is for the others, of whom more may be stuck.

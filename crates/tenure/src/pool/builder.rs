@@ -19,6 +19,9 @@ use crate::name::{LeaseName, NameError};
 use crate::placement::FULL_WEIGHT;
 use crate::tenure::{Tenure, TermHandle};
 
+/// Heartbeats are not read more often than this, unless something was heard.
+const SHORTEST_READ: Duration = Duration::from_millis(50);
+
 /// Longer than anybody waits, and short enough to be counted with.
 const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
@@ -258,7 +261,7 @@ impl PoolBuilder {
         if heartbeat_every.is_zero() || heartbeat_every.saturating_mul(2) > heartbeat_ttl {
             return Err(PoolError::Heartbeat { every: heartbeat_every, ttl: heartbeat_ttl });
         }
-        let read_every = self.discover_every.unwrap_or(heartbeat_every).max(Duration::from_millis(50));
+        let read_every = self.discover_every.unwrap_or(heartbeat_every).clamp(SHORTEST_READ, LONGEST_WAIT);
         let settle = self
             .settle
             .map(|settle| settle.min(LONGEST_WAIT))

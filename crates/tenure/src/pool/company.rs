@@ -120,7 +120,7 @@ impl Company {
         let ghosts = self.ghosts.iter().filter(|(id, (_, until))| *until > now && !self.roll.is_alive(id));
         peers.extend(ghosts.map(|(id, (held, _))| Peer {
             held: *held,
-            presence: Presence::Stuck,
+            presence: Presence::Apart,
             ..Peer::new(id.clone())
         }));
         peers
@@ -130,7 +130,7 @@ impl Company {
         let instance = id.clone();
         let Some(record) = &seen.record else {
             // A program that is not Tenure's takes what it likes, and hears of nothing that it is given.
-            return Some(Peer { instance, weight: FULL_WEIGHT, held: held(id), presence: Presence::Stuck });
+            return Some(Peer { instance, weight: FULL_WEIGHT, held: held(id), presence: Presence::Apart });
         };
         // Of whoever has nothing to do with this pool nothing is expected.
         let held = (*record.held.get(&self.pool)?).max(self.given(now, id));

@@ -188,10 +188,10 @@ impl Desk {
                 self.engine.peers(SystemClock.now()).into_iter().map(|peer| peer.instance).collect();
             ids.sort_unstable();
             let before = self.live.send_replace(ids.clone());
-            for instance in ids.iter().filter(|id| !before.contains(id)) {
+            for instance in ids.iter().filter(|id| before.binary_search(id).is_err()) {
                 self.tenure.tell(Happening::Joined { instance: instance.clone() });
             }
-            for instance in before.into_iter().filter(|id| !ids.contains(id)) {
+            for instance in before.into_iter().filter(|id| ids.binary_search(id).is_err()) {
                 self.tenure.tell(Happening::Left { instance });
             }
         }

@@ -277,6 +277,7 @@ impl Engine {
         }
         let begun_before = self.has_read(now);
         if self.draining {
+            self.balancing = false;
             self.give_all_away(now);
         } else if self.balancing && !begun_before {
             self.balancing = false;
@@ -309,7 +310,7 @@ impl Engine {
                     if holder != self.me && matches!(self.targets.fate(&target), Some(Fate::Free { .. })) {
                         self.taken_at = now;
                     }
-                    self.is_theirs(&target, holder);
+                    self.is_theirs_until(now, &target, holder);
                 }
             }
         }
@@ -322,12 +323,11 @@ impl Engine {
         match held {
             None => self.turns_out_free(now, target),
             Some((holder, remaining)) => {
-                // Of what is ours and yet refused, the term of an earlier life ends by itself.
-                let tells = self.company.announces(&holder) && holder != self.me;
-                self.is_theirs(target, holder);
+                let is_quiet = !self.tells(&holder);
+                let is_theirs = self.is_theirs(target, holder);
                 self.held_last(target, None);
-                // Nobody will say when the lease of somebody who is gone has run out.
-                if !tells {
+                // Nobody will say when it has run out.
+                if is_theirs && is_quiet {
                     self.targets.arm(target, remaining.map(|left| now + left + AFTER_THE_END));
                 }
             }
@@ -341,7 +341,7 @@ impl Engine {
             && let Fate::Theirs { holder } = entry.fate()
         {
             // The others take it for held. What the dead held they look at themselves.
-            believed = self.company.announces(holder);
+            believed = self.company.is_alive(holder);
             // What we gave away, looked at after the window: whoever does not have it did not want it.
             offered = Some(holder.clone()).filter(|_| entry.last.as_ref() == Some(&self.me) && *holder != self.me);
         }
@@ -400,26 +400,44 @@ impl Engine {
         outdated
     }
 
-    fn is_theirs(&mut self, target: &Target, holder: InstanceId) {
-        // Whoever is not there may let it end at any time, and nobody says when.
-        let tells = self.company.announces(&holder);
+    /// Whether somebody says what becomes of what it holds. Whoever is not there does not, nor does an earlier life of this process.
+    fn tells(&self, holder: &InstanceId) -> bool {
+        *holder != self.me && self.company.announces(holder)
+    }
+
+    /// Somebody holds it, and for how long is to be found out, unless it will be told.
+    fn is_theirs_until(&mut self, now: Moment, target: &Target, holder: InstanceId) {
+        let (tells, is_foreign) = (self.tells(&holder), self.company.is_alive(&holder) && holder != self.me);
+        if !self.is_theirs(target, holder) || self.targets.is_armed(target) {
+            return;
+        }
+        if tells {
+            // What we gave away was taken up.
+            self.held_last(target, None);
+        } else if is_foreign {
+            // It lives and renews what it holds; one has to look now and then, at all of it in one go.
+            self.targets.arm(target, Some(now + self.settings.read_every));
+        } else {
+            self.inspect(target.clone());
+        }
+    }
+
+    /// Somebody holds it. Whether that leaves it theirs.
+    fn is_theirs(&mut self, target: &Target, holder: InstanceId) -> bool {
         match self.targets.fate(target) {
-            None | Some(Fate::Mine | Fate::Leaving { .. } | Fate::Asked) => {}
-            Some(Fate::Theirs { holder: before }) if *before == holder => {
-                if !tells && !self.targets.is_armed(target) {
-                    self.inspect(target.clone());
-                }
-            }
+            None | Some(Fate::Mine | Fate::Leaving { .. } | Fate::Asked) => false,
+            Some(Fate::Theirs { holder: before }) if *before == holder => true,
             // It is kept for us, and we have not heard of it; or an earlier life of this process held it.
-            Some(_) if holder == self.me && !self.draining => self.claim(target),
+            Some(_) if holder == self.me && !self.draining => {
+                self.claim(target);
+                false
+            }
             Some(_) => {
                 self.targets.turns(target, Fate::Theirs { holder });
                 // Whoever had it before is not what matters any more.
                 self.held_last(target, None);
                 self.targets.arm(target, None);
-                if !tells {
-                    self.inspect(target.clone());
-                }
+                true
             }
         }
     }
@@ -474,7 +492,7 @@ impl Engine {
             }
             return;
         }
-        self.is_theirs(target, to);
+        self.is_theirs_until(now, target, to);
         self.disturbed(now);
     }
 
@@ -719,7 +737,8 @@ impl Engine {
             self.gives(&target, to, Reason::Draining);
         }
         // With nobody to take them, they are let go of.
-        if self.peers(now).iter().all(|peer| peer.presence == Presence::Draining || peer.weight == 0) {
+        let takes = |peer: &Peer| matches!(peer.presence, Presence::Ready | Presence::Stuck) && peer.weight > 0;
+        if !self.peers(now).iter().any(takes) {
             for target in self.targets.names(|fate| *fate == Fate::Mine) {
                 self.lets_go(&target, ReleaseReason::Shutdown);
             }

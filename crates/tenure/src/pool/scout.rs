@@ -1,7 +1,7 @@
 //! What one instance of a fleet does for all of them: it sees whether targets are held by nobody, and looks for what programs that are not
 //! Tenure's have written beside it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
@@ -48,7 +48,8 @@ impl Scout {
             let Ok(name) = name else { return };
             loop {
                 // A lease, and no election: nobody need know who else would do it.
-                let lease = tenure.lease_named(name.clone()).ttl(ttl).stall_after(ttl.max(every) * STALLED);
+                let lease =
+                    tenure.lease_named(name.clone()).ttl(ttl).stall_after(ttl.max(every).saturating_mul(STALLED));
                 let term = tokio::select! {
                     term = lease.acquire() => term,
                     _ = &mut stopped => return,
@@ -59,14 +60,22 @@ impl Scout {
                         _ = &mut stopped => return,
                     }
                 };
-                let _office = Office::taken(&tell);
+                let office = Office::taken(&tell);
+                let stops = tokio::select! {
+                    _ = term.run(scout(&tenure, &term, &wild, every)) => false,
+                    () = term.leaving() => false,
+                    _ = &mut stopped => true,
+                };
+                drop(office);
+                if stops {
+                    let _ = term.release().await;
+                    return;
+                }
+                drop(term);
+                // Somebody else's turn: we were asked to go, or do not get on.
                 tokio::select! {
-                    _ = term.run(scout(&tenure, &term, &wild, every)) => {}
-                    () = term.leaving() => {}
-                    _ = &mut stopped => {
-                        let _ = term.release().await;
-                        return;
-                    }
+                    () = tokio::time::sleep(ttl) => {}
+                    _ = &mut stopped => return,
                 }
             }
         });
@@ -102,12 +111,19 @@ async fn scout(tenure: &Tenure, term: &TermHandle, wild: &[Wild], every: Duratio
         for (what, last) in &mut wild {
             let due = match last {
                 Outcome::Found => true,
-                Outcome::Nothing => round.is_multiple_of(SELDOM),
+                Outcome::Nothing | Outcome::Refused(_) => round.is_multiple_of(SELDOM),
                 Outcome::Useless => false,
             };
-            if due {
-                *last = discover(tenure, term, *what).await;
+            if !due {
+                continue;
             }
+            let outcome = discover(tenure, term, *what).await;
+            if let Outcome::Refused(error) = &outcome
+                && !matches!(last, Outcome::Refused(_))
+            {
+                tenure.tell(Happening::StoreRefused { error: error.clone() });
+            }
+            *last = outcome;
         }
         term.progress();
         tokio::time::sleep(every).await;
@@ -121,7 +137,9 @@ enum Outcome {
     Found,
     /// There is nothing of other programs now.
     Nothing,
-    /// There never will be, or nobody may look.
+    /// Nobody may look, for now.
+    Refused(String),
+    /// There never will be anything.
     Useless,
 }
 
@@ -134,21 +152,22 @@ async fn discover(tenure: &Tenure, term: &TermHandle, what: Wild) -> Outcome {
     let found = match scan(tenure, term, what).await {
         Scan::Whole(found) => found,
         Scan::Interrupted => return Outcome::Found,
+        Scan::Refused(error) => return Outcome::Refused(error),
         Scan::Useless => return Outcome::Useless,
     };
     match listed {
         Some(Reply::Members(members)) => enlist(tenure, &found, &members),
         Some(Reply::Index(entries)) => correct_sessions(tenure, &found, &entries.into_iter().collect()),
-        _ => Outcome::Useless,
+        _ => Outcome::Nothing,
     }
 }
 
 /// Puts those among the fleet who have a heartbeat and are not there.
 fn enlist(tenure: &Tenure, found: &BTreeSet<String>, members: &[Member]) -> Outcome {
-    let member = |name: &str| members.iter().find(|member| member.instance == InstanceId::foreign(name));
+    let members: BTreeMap<&InstanceId, &Member> = members.iter().map(|member| (&member.instance, member)).collect();
     let mut outcome = Outcome::Nothing;
     for name in found {
-        match member(name) {
+        match members.get(&InstanceId::foreign(name)) {
             Some(ours) if !ours.record.is_empty() => {}
             Some(_) => outcome = Outcome::Found,
             None => {
@@ -164,7 +183,8 @@ fn enlist(tenure: &Tenure, found: &BTreeSet<String>, members: &[Member]) -> Outc
 fn correct_sessions(tenure: &Tenure, found: &BTreeSet<String>, listed: &BTreeSet<String>) -> Outcome {
     let (index, announced) = (|| SESSIONS.to_owned(), false);
     let added = found.difference(listed).cloned().map(|entry| Request::IndexAdd { index: index(), entry, announced });
-    let gone = listed.difference(found).cloned().map(|entry| Request::IndexRemove { index: index(), entry, announced });
+    // Only if it is not there again by now.
+    let gone = listed.difference(found).cloned().map(|id| Request::WriteSession { id, seen: None, value: None });
     let mut changes: Vec<Request> = added.chain(gone).collect();
     if !changes.is_empty() {
         // All of them once, and not each of them.
@@ -180,7 +200,9 @@ enum Scan {
     Whole(BTreeSet<String>),
     /// Nothing that could be relied on.
     Interrupted,
-    /// There is nothing to be looked for here, or nobody may.
+    /// Nobody may look.
+    Refused(String),
+    /// There is nothing to be looked for here.
     Useless,
 }
 
@@ -194,10 +216,7 @@ async fn scan(tenure: &Tenure, term: &TermHandle, what: Wild) -> Scan {
             }
             Ok(_) => return Scan::Useless,
             Err(error) if error.is_retryable() => return Scan::Interrupted,
-            Err(error) => {
-                tenure.tell(Happening::StoreRefused { error: error.to_string() });
-                return Scan::Useless;
-            }
+            Err(error) => return Scan::Refused(error.to_string()),
         }
         if cursor == 0 {
             return Scan::Whole(found);

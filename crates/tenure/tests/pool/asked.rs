@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::placement::Reason;
 use tenure::pool::{Pool, PoolBuilder};
 use tenure::{Event, Tenure};
-use tenure_testbed::RedisServer;
+use tenure_testbed::{RedisServer, Reply};
 
 use crate::stage::{never, ttl, until};
 
@@ -123,6 +123,36 @@ async fn sessions_that_other_programs_write_and_delete_are_found() {
     until("it has what has come", || has(&["a", "b"])).await;
     server.command(&["DEL", "session:a"]);
     until("it has let go of what is gone", || has(&["b"])).await;
+    pool.stop().await;
+}
+
+#[tokio::test]
+async fn a_scout_that_is_asked_to_goes_and_somebody_else_scouts() {
+    let server = RedisServer::start();
+    let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
+    let (first, second) = (start(one.pool("poll").targets(["a"])), start(two.pool("poll").targets(["a"])));
+    let scout = || server.command(&["GET", "leader:poll-scout"]);
+    until("somebody scouts", || scout() != Reply::Nil).await;
+    let before = scout();
+    // Both want to.
+    tokio::time::sleep(ttl() / 4).await;
+    let role = tenure::LeaseName::role("poll-scout").unwrap();
+    one.step_down(&role, None).await.unwrap();
+    until("somebody else scouts", || scout() != Reply::Nil && scout() != before).await;
+    tokio::join!(first.stop(), second.stop());
+}
+
+#[tokio::test]
+async fn what_the_scout_may_not_look_for_is_found_when_it_may() {
+    let server = RedisServer::start();
+    server.command(&["ACL", "SETUSER", "default", "-scan"]);
+    server.command(&["SET", "session:a", "{}"]);
+    let one = instance(&server, "one").await;
+    let mut events = one.events();
+    let pool = start(one.pool("poll").targets_from_sessions().discover_every(Duration::from_millis(50)));
+    while events.next().await.unwrap().what.name() != "store.refused" {}
+    server.command(&["ACL", "SETUSER", "default", "+scan"]);
+    until("it is found", || pool.is_owned("a")).await;
     pool.stop().await;
 }
 

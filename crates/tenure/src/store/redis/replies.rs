@@ -131,8 +131,9 @@ fn found(value: Value, prefix: &str) -> Option<Reply> {
     let mut fields = Fields::of(value)?;
     let cursor = fields.number()?;
     let (Value::Array(keys) | Value::Set(keys)) = fields.next()? else { return None };
-    let names =
-        keys.into_iter().filter_map(text).filter_map(|key| Some(key.strip_prefix(prefix)?.to_owned())).collect();
+    // What is no text names nothing that could be asked for.
+    let name = |key: Value| Some(String::from_utf8(bytes(key)?).ok()?.strip_prefix(prefix)?.to_owned());
+    let names = keys.into_iter().filter_map(name).collect();
     Some(Reply::Found { names, cursor })
 }
 

@@ -1,0 +1,132 @@
+//! The plainest of web servers, which writes down who asks it for what, and the plainest of clients.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::ports;
+
+/// A request as the server saw it.
+#[derive(Clone, Debug)]
+pub struct Visit {
+    /// When it began.
+    pub began: Instant,
+    /// When it began to get its answer. `None` before.
+    pub ended: Option<Instant>,
+    /// What was asked for.
+    pub path: String,
+    /// Its headers, by their names in small letters.
+    pub headers: BTreeMap<String, String>,
+}
+
+/// What a server answers to a path: all of it, headers included, after a while.
+type Answer = dyn Fn(&str) -> (Duration, String) + Send + Sync;
+
+/// A web server that tests look at.
+pub struct WebServer {
+    address: SocketAddr,
+    listener: TcpListener,
+    visits: Arc<Mutex<Vec<Visit>>>,
+}
+
+impl WebServer {
+    /// One that answers everything with `200` and its path.
+    pub fn start() -> Self {
+        Self::answering(|path| (Duration::ZERO, ok(path)))
+    }
+
+    /// One with answers of its own.
+    pub fn answering(answer: impl Fn(&str) -> (Duration, String) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (address, visits) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Visit>>>::default());
+        let (answer, incoming, seen): (Arc<Answer>, _, _) =
+            (Arc::new(answer), listener.try_clone().unwrap(), visits.clone());
+        thread::spawn(move || {
+            for stream in incoming.incoming() {
+                let Ok(stream) = stream else { return };
+                let (answer, seen) = (answer.clone(), seen.clone());
+                thread::spawn(move || serve(&stream, &*answer, &seen));
+            }
+        });
+        Self { address, listener, visits }
+    }
+
+    /// The URL of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Everything that was asked for, in order.
+    pub fn visits(&self) -> Vec<Visit> {
+        self.visits.lock().unwrap().clone()
+    }
+}
+
+impl Drop for WebServer {
+    fn drop(&mut self) {
+        ports::close(&self.listener);
+    }
+}
+
+/// An answer that says this.
+pub fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+fn serve(stream: &TcpStream, answer: &Answer, visits: &Mutex<Vec<Visit>>) {
+    let mut reader = BufReader::new(stream);
+    while let Some((path, headers)) = read_head(&mut reader) {
+        let visit = Visit { began: Instant::now(), ended: None, path: path.clone(), headers };
+        let number = {
+            let mut visits = visits.lock().unwrap();
+            visits.push(visit);
+            visits.len() - 1
+        };
+        let (after, text) = answer(&path);
+        thread::sleep(after);
+        if let Some(visit) = visits.lock().unwrap().get_mut(number) {
+            visit.ended = Some(Instant::now());
+        }
+        let mut writer = stream;
+        if writer.write_all(text.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn read_head(reader: &mut impl BufRead) -> Option<(String, BTreeMap<String, String>)> {
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+    let path = line.split_whitespace().nth(1)?.to_owned();
+    let mut headers = BTreeMap::new();
+    loop {
+        line.clear();
+        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
+        match line.trim_end().split_once(':') {
+            Some((name, value)) => drop(headers.insert(name.to_ascii_lowercase(), value.trim().to_owned())),
+            None => return Some((path, headers)),
+        }
+    }
+}
+
+/// Asks a web server once. Returns the status and the body; `None` when nobody answers.
+pub fn ask(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+    )
+    .ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split_whitespace().nth(1)?.parse().ok()?;
+    Some((status, body.to_owned()))
+}
