@@ -40,9 +40,6 @@ pub struct StoreArguments {
     /// Put before every key as `NAME:`, so that deployments can share a store
     #[arg(long, global = true, env = "TENURE_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
-    /// What the id of this instance begins with [default: the host's name]
-    #[arg(long, global = true, env = "TENURE_NAME", value_name = "HOST")]
-    pub name: Option<String>,
     /// Nobody holds anything: use a new store at once
     #[arg(long, global = true, env = "TENURE_BOOTSTRAP")]
     pub bootstrap: bool,
@@ -89,6 +86,11 @@ pub enum Command {
     Serve(Serve),
     /// Run a command only while leading a role
     Run(Run),
+    /// Manage what is polled, straight on the store
+    #[command(subcommand)]
+    Session(SessionCommand),
+    /// Print who is there, who holds which session, and what nobody holds or can read
+    Status(Status),
     /// Print who leads a role; exit 1 if nobody does
     Leader(Leader),
     /// Ask the leader of a role to hand over; exit 0 when it has
@@ -112,6 +114,9 @@ pub struct Serve {
     /// Where the API listens; beyond loopback it needs a token
     #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8368", value_name = "ADDRESS")]
     pub listen: SocketAddr,
+    /// What the id of this instance begins with [default: the host's name]
+    #[arg(long, env = "TENURE_NAME", value_name = "HOST")]
+    pub name: Option<String>,
     /// The length of each lease: how long after a crash a session is polled again, at most
     #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "D")]
     pub ttl: Duration,
@@ -157,6 +162,9 @@ cannot be reached (with --no-wait, or when --wait ran out), 75 somebody else lea
 pub struct Run {
     /// The role: one at a time runs on all machines that share the store
     pub role: String,
+    /// What the id of this instance begins with [default: the host's name]
+    #[arg(long, env = "TENURE_NAME", value_name = "HOST")]
+    pub name: Option<String>,
     /// The length of the lease: how long after a crash another machine takes over
     #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "D")]
     pub ttl: Duration,
@@ -178,6 +186,64 @@ pub struct Run {
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// Make a session, and print its id
+    Add(SessionAdd),
+    /// List all sessions
+    Ls(SessionList),
+    /// Leave a session alone for now; exit 1 if there is none
+    Pause(SessionId),
+    /// Poll it again
+    Resume(SessionId),
+    /// Delete a session; exit 1 if there is none
+    Rm(SessionId),
+    /// Print all sessions, one line of JSON each, with the values of their headers
+    Export,
+    /// Make the sessions whose lines are read from the input; exit 1 if some could not be made
+    Import,
+}
+
+#[derive(Debug, Args)]
+pub struct SessionAdd {
+    /// What is polled
+    #[arg(long, value_name = "U")]
+    pub url: String,
+    /// What people call it
+    #[arg(long, value_name = "N")]
+    pub name: Option<String>,
+    /// How often it is polled [default: 5s]
+    #[arg(long, value_parser = duration::parse, value_name = "D")]
+    pub interval: Option<Duration>,
+    /// How long an answer is waited for [default: 2s]
+    #[arg(long, value_parser = duration::parse, value_name = "D")]
+    pub timeout: Option<Duration>,
+    /// Print the session as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// Print JSON: instances, unheld, unreadable, leaders
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SessionList {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SessionId {
+    /// The session
+    #[arg(value_parser = crate::commands::session::id)]
+    pub id: uuid::Uuid,
 }
 
 #[derive(Debug, Args)]

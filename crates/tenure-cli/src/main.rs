@@ -46,6 +46,8 @@ async fn obey(arguments: Arguments) -> Result<u8, Failure> {
     match command {
         Command::Serve(serve) => serve::serve(&store, serve).await,
         Command::Run(run) => run::run(&store, run).await,
+        Command::Session(session) => commands::session::manage(&store, session).await,
+        Command::Status(status) => commands::status::print(&store, status).await,
         Command::Leader(leader) => commands::leader::print(&store, leader).await,
         Command::StepDown(step_down) => commands::step_down::ask(&store, step_down).await,
         Command::Revoke(revoke) => commands::revoke::revoke(&store, revoke).await,

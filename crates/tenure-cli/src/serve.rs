@@ -22,7 +22,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     let listener = TcpListener::bind(serve.listen).await.map_err(Failure::system("cannot listen"))?;
     let address = listener.local_addr().map_err(Failure::system("cannot listen"))?;
     // Also when the store is down: it is waited for.
-    let tenure = store.builder()?.longest_ttl(serve.ttl).start()?;
+    let tenure = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).start()?;
     eprintln!(
         "tenure: {} on {}, API at http://{address}; a session is polled again within {} of a crash, and at once after a goodbye",
         tenure.instance(),

@@ -9,8 +9,8 @@ use crate::arguments::StoreArguments;
 use crate::exit::Failure;
 
 impl StoreArguments {
-    /// An instance on that store.
-    pub fn builder(&self) -> Result<TenureBuilder, Failure> {
+    /// An instance of this name, or of the host's, on that store.
+    pub fn builder(&self, name: Option<&str>) -> Result<TenureBuilder, Failure> {
         let usage = |error: tenure::NameError| Failure::Usage(error.to_string());
         let url = match &self.store {
             Some(url) => url.clone(),
@@ -23,7 +23,7 @@ impl StoreArguments {
         if let Some(namespace) = &self.namespace {
             builder = builder.namespace(namespace).map_err(usage)?;
         }
-        if let Some(name) = &self.name {
+        if let Some(name) = name {
             builder = builder.name(name).map_err(usage)?;
         }
         if self.bootstrap {
@@ -37,7 +37,7 @@ impl StoreArguments {
 
     /// Connects, or says within a moment why that cannot be.
     pub async fn connect(&self) -> Result<Tenure, Failure> {
-        Ok(self.builder()?.connect().await?)
+        Ok(self.builder(None)?.connect().await?)
     }
 
     /// The lease that is the leadership of a role.

@@ -98,7 +98,14 @@ impl Catalogue {
         all.iter().filter_map(active).collect()
     }
 
-    async fn read_all(&self, tenure: &Tenure) -> Result<(), StoreError> {
+    /// Reads all of them as they are now.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Some may have been read.
+    pub async fn read_all(&self, tenure: &Tenure) -> Result<(), StoreError> {
         let ids = tenure.session_ids().await?;
         let listed: BTreeSet<&String> = ids.iter().collect();
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|id, _| listed.contains(id));

@@ -3,6 +3,7 @@
 mod api;
 pub mod catalogue;
 pub mod counts;
+pub mod holdings;
 pub mod poll;
 mod service;
 pub mod session;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::pool::{Pool, PoolBuilder, PoolError};
-use tenure::{LeaseName, SessionError, Tenure};
+use tenure::{SessionError, Tenure};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -82,11 +82,6 @@ impl Service {
 
     pub(crate) fn token(&self) -> Option<&ApiToken> {
         self.0.token.as_ref()
-    }
-
-    /// The lease of a session.
-    pub(crate) fn lease(&self, id: &str) -> Option<LeaseName> {
-        LeaseName::target(POOL, id).ok()
     }
 
     /// Whether the store is there, and the fleet knows of us.

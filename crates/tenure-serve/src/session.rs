@@ -214,6 +214,24 @@ impl Session {
         Value::Object(self.document.clone()).to_string().into_bytes()
     }
 
+    /// For another store: the whole document, with its id.
+    pub fn exported(&self) -> Value {
+        let mut document = self.document.clone();
+        document.insert("id".to_owned(), Value::String(self.id.to_string()));
+        Value::Object(document)
+    }
+
+    /// Reads what was [exported](Self::exported).
+    ///
+    /// # Errors
+    /// When it is nothing that can be polled, or has no id.
+    pub fn imported(line: &[u8]) -> Result<Self, Invalid> {
+        let document: Value =
+            serde_json::from_slice(line).map_err(|error| invalid(format!("it is no JSON: {error}")))?;
+        let id = document.get("id").and_then(Value::as_str).ok_or_else(|| invalid("it has no `id`"))?;
+        Self::read(id, line)?.fits()
+    }
+
     /// As it is shown: values of headers are nobody's business, and a URL's password is not either.
     pub fn shown(&self) -> Value {
         let hidden = self.headers.keys().map(|name| (name.to_string(), Value::String(HIDDEN.to_owned()))).collect();

@@ -2,5 +2,7 @@
 
 pub mod leader;
 pub mod revoke;
+pub mod session;
+pub mod status;
 pub mod step_down;
 pub mod watch;

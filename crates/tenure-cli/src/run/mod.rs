@@ -36,7 +36,7 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
     let settings = settings(&arguments)?;
     let name = store.role(&arguments.role)?;
     family::adopt_orphans();
-    let tenure = store.builder()?.start()?;
+    let tenure = store.builder(arguments.name.as_deref())?.start()?;
     let mut signals = Signals::new().map_err(Failure::system("cannot listen to signals"))?;
     let mut pause = FIRST_PAUSE;
     let code = loop {

@@ -13,7 +13,7 @@ fn who_leads_is_printed_for_people_and_for_programs() {
     let nobody: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(nobody["leader"].is_null() && nobody["role"] == "role", "{nobody}");
 
-    let _leads = place.start(&["--name", "me", "run", "role", "--", "sh", "-c", &busy("log")]);
+    let _leads = place.start(&["run", "role", "--name", "me", "--", "sh", "-c", &busy("log")]);
     place.lines("log", 1);
     let output = place.output(&["leader", "role"]);
     assert!(output.status.success());
@@ -25,7 +25,7 @@ fn who_leads_is_printed_for_people_and_for_programs() {
     assert!(leader["remainingMs"].as_u64().unwrap() <= 30_000, "{leader}");
     assert_eq!(leader["candidates"], serde_json::json!([leader["leader"]]), "{leader}");
 
-    let _waits = place.start(&["--name", "you", "run", "role", "--", "true"]);
+    let _waits = place.start(&["run", "role", "--name", "you", "--", "true"]);
     let candidates = || {
         let output = place.output(&["leader", "role", "--json"]);
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["candidates"].clone()
@@ -68,7 +68,7 @@ fn whoever_watches_sees_the_terms_of_all() {
     let mut command = place.tenure(&["watch", "--json", "--all"]);
     let mut watches = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watches.stdout.take().unwrap()).lines();
-    assert_eq!(place.code(&["--name", "me", "run", "role", "--", "true"]), 0);
+    assert_eq!(place.code(&["run", "role", "--name", "me", "--", "true"]), 0);
     let mut seen: Vec<serde_json::Value> = Vec::new();
     while seen.len() < 4 {
         seen.push(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
@@ -96,10 +96,10 @@ fn a_store_that_cannot_be_reached_has_its_own_status() {
 #[test]
 fn a_step_down_for_nobody_is_refused_and_one_for_somebody_ends_when_it_leads() {
     let place = Place::new();
-    let mut first = place.start(&["--name", "first", "run", "role", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
+    let mut first = place.start(&["run", "role", "--name", "first", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
     place.lines("log.begun", 1);
-    let _second = place.start(&["--name", "second", "run", "role", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
-    let _third = place.start(&["--name", "third", "run", "role", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
+    let _second = place.start(&["run", "role", "--name", "second", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
+    let _third = place.start(&["run", "role", "--name", "third", "--ttl", "3s", "--", "sh", "-c", &busy("log")]);
     let waiting = || String::from_utf8(place.output(&["leader", "role"]).stderr).unwrap();
     until("they wait", || waiting().contains("second-") && waiting().contains("third-"));
     let output = place.output(&["step-down", "role", "--to", "bogus"]);

@@ -21,7 +21,7 @@ fn it_ends_as_the_command_does() {
 fn the_command_knows_for_whom_it_works_and_reads_and_writes_as_usual() {
     let place = Place::new();
     let script = r#"echo "$TENURE_ROLE $TENURE_INSTANCE $TENURE_TOKEN"; cat"#;
-    let command = place.tenure(&["--name", "me", "run", "role", "--", "sh", "-c", script]);
+    let command = place.tenure(&["run", "role", "--name", "me", "--", "sh", "-c", script]);
     let output = with_input(command, "from outside");
     let said = String::from_utf8(output.stdout).unwrap();
     let words: Vec<&str> = said.split_whitespace().collect();

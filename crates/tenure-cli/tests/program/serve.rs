@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tenure_testbed::web::{self, Visit, WebServer};
 use tenure_testbed::{Probe, RedisServer, Reply};
 
-use crate::stage::{Place, until};
+use crate::stage::{Place, until, with_input};
 
 const INTERVAL_MS: u64 = 500;
 
@@ -152,6 +152,10 @@ fn a_fleet_polls_every_session_once(place: &Place) {
     let (_, nodes) = two.get("/v1/nodes");
     let owned = |node: &Value| node["ownedSessions"].as_array().unwrap().len();
     assert_eq!(nodes["liveNodes"].as_array().unwrap().iter().map(owned).collect::<Vec<_>>(), [2, 2, 2], "{nodes}");
+    let status: Value = serde_json::from_slice(&place.output(&["status", "--json"]).stdout).unwrap();
+    let held = |instance: &Value| instance["sessions"].as_array().unwrap().len();
+    assert_eq!(status["instances"].as_array().unwrap().iter().map(held).collect::<Vec<_>>(), [2, 2, 2], "{status}");
+    assert_eq!((&status["unheld"], &status["unreadable"]), (&json!([]), &json!([])));
     assert!(server.visits().iter().all(|visit| visit.headers["x-key"] == "secret"));
     assert!(!three.get("/v1/sessions").1.to_string().contains("secret"));
 
@@ -312,4 +316,33 @@ fn started_before_its_store_it_becomes_ready_when_that_is_there() {
     assert_eq!(one.ask("POST", "/v1/sessions", r#"{"url": "http://127.0.0.1:1"}"#).0, 503);
     redis.start_again();
     until("it is ready", || one.get("/readyz").0 == 200);
+}
+
+#[test]
+fn sessions_are_managed_without_an_instance() {
+    let (place, other) = (Place::new(), Place::new());
+    let print = |place: &Place, arguments: &[&str]| {
+        let output = place.output(&[&["session"], arguments].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let id = print(&place, &["add", "--url", "http://127.0.0.1:1/a", "--name", "the first", "--interval", "9s"]);
+    let id = id.trim();
+    assert!(print(&place, &["ls"]).contains("every 9s http://127.0.0.1:1/a the first"));
+    print(&place, &["pause", id]);
+    let listed: Value = serde_json::from_str(&print(&place, &["ls", "--json"])).unwrap();
+    assert_eq!((&listed[0]["isPaused"], &listed[0]["id"]), (&json!(true), &json!(id)));
+    print(&place, &["resume", id]);
+    let exported = print(&place, &["export"]);
+    let imported = |input: &str| with_input(other.tenure(&["session", "import"]), input);
+    assert!(imported(&exported).status.success());
+    assert!(imported(&exported).status.success(), "what is so already is so");
+    assert_eq!(print(&other, &["export"]), exported);
+    let changed = exported.replace("9s", "8s");
+    assert_eq!(imported(&format!("{changed}\nno JSON\n")).status.code(), Some(1));
+    print(&place, &["rm", id]);
+    assert_eq!(place.code(&["session", "rm", id]), 1);
+    assert_eq!(place.code(&["session", "pause", id]), 1);
+    assert_eq!(place.code(&["session", "add", "--url", "ftp://a"]), 64);
+    assert_eq!(place.code(&["session", "rm", "not-a-uuid"]), 64);
 }

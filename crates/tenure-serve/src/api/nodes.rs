@@ -9,72 +9,36 @@ use serde_json::{Value, json};
 use tenure::InstanceId;
 use tenure::fleet::InstanceRecord;
 use tenure::lease::LeaseState;
-use tenure::store::LeaseReport;
-use tokio::task::JoinSet;
+use tenure::placement::FULL_WEIGHT;
+use tenure::store::{Held, Member};
 
 use super::failure::Failure;
+use crate::holdings;
 use crate::poll::result::instant;
-use crate::service::Service;
-
-/// How many leases are looked at in one go.
-const AT_ONCE: usize = 200;
+use crate::service::{POOL, Service};
 
 pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, Failure> {
     let me = service.tenure().instance().clone();
     let members = service.tenure().fleet().await?;
-    let mut owned: BTreeMap<InstanceId, Vec<Value>> = BTreeMap::new();
-    let mut unowned = Vec::new();
-    let targets: Vec<String> =
-        service.catalogue().page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
-    for some in targets.chunks(AT_ONCE) {
-        let mut looks = JoinSet::new();
-        for id in some {
-            let (service, id) = (service.clone(), id.clone());
-            looks.spawn(async move {
-                let name = service.lease(&id)?;
-                let report = service.tenure().inspect(&name).await;
-                let preferred = service.pool().preferred_owner(&id).await;
-                let unheld_for = service.pool().unheld_for(&id).await.unwrap_or_default();
-                Some((id, report, preferred, unheld_for))
-            });
-        }
-        while let Some(look) = looks.join_next().await {
-            let Ok(Some((id, report, preferred, unheld_for))) = look else { continue };
-            let report = report?;
-            match &report.held {
-                Some(held) => {
-                    owned.entry(held.by.clone()).or_default().push(held_by(&service, &id, &report, preferred))
-                }
-                // One that is paused is nobody's, and should be.
-                None if service.catalogue().session(&id).is_some_and(|session| !session.is_paused) => {
-                    unowned.push(json!({"sessionId": id, "sinceMs": unheld_for.as_millis() as u64}));
-                }
-                None => {}
+    let sessions = service.catalogue().page(None, usize::MAX);
+    let ids: Vec<String> = sessions.iter().map(|session| session.id.to_string()).collect();
+    let (mut owned, mut unowned): (BTreeMap<InstanceId, Vec<Value>>, Vec<Value>) = Default::default();
+    for (id, report) in holdings::read(service.tenure(), &ids).await? {
+        match &report.held {
+            Some(held) => owned.entry(held.by.clone()).or_default().push(held_by(&service, &id, held).await),
+            // One that is paused is nobody's, and should be.
+            None if service.catalogue().session(&id).is_some_and(|session| !session.is_paused) => {
+                let since = service.pool().unheld_for(&id).await.unwrap_or_default();
+                unowned.push(json!({"sessionId": id, "sinceMs": since.as_millis() as u64}));
             }
+            None => {}
         }
     }
-    let nodes: Vec<Value> = members
-        .iter()
-        .map(|member| {
-            let record = InstanceRecord::decode(&member.record);
-            let mut sessions = owned.remove(&member.instance).unwrap_or_default();
-            sessions.sort_by_key(|session| session["sessionId"].as_str().map(str::to_owned));
-            json!({
-                "instanceId": member.instance.as_str(),
-                "isThisInstance": member.instance == me,
-                "status": record.as_ref().map_or("online", |record| record.status.word()),
-                "weight": record.as_ref().map_or(1.0, |record| f64::from(record.weight) / f64::from(tenure::placement::FULL_WEIGHT)),
-                "startedAt": record.as_ref().map(|record| instant(record.started_at)),
-                "ownedSessions": sessions,
-            })
-        })
-        .collect();
-    let unreadable: Vec<Value> = service
-        .catalogue()
-        .unreadable()
-        .into_iter()
-        .map(|(id, error)| json!({"key": format!("session:{id}"), "error": error}))
-        .collect();
+    let nodes: Vec<Value> =
+        members.iter().map(|member| node(member, &me, owned.remove(&member.instance).unwrap_or_default())).collect();
+    let unreadable = service.catalogue().unreadable().into_iter();
+    let unreadable: Vec<Value> =
+        unreadable.map(|(id, error)| json!({"key": format!("session:{id}"), "error": error})).collect();
     Ok(Json(json!({
         "thisInstanceId": me.as_str(),
         "timestamp": instant(SystemTime::now()),
@@ -84,9 +48,21 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
     })))
 }
 
-fn held_by(service: &Service, id: &str, report: &LeaseReport, preferred: Option<InstanceId>) -> Value {
-    let owner = report.held.as_ref().map(|held| held.by.to_string());
-    let token = report.held.as_ref().and_then(|held| held.token).map(|token| token.get());
+fn node(member: &Member, me: &InstanceId, owned: Vec<Value>) -> Value {
+    // A program that is not Tenure's says nothing about itself.
+    let record = InstanceRecord::decode(&member.record);
+    let weight = record.as_ref().map_or(FULL_WEIGHT, |record| record.weight_in(POOL));
+    json!({
+        "instanceId": member.instance.as_str(),
+        "isThisInstance": member.instance == *me,
+        "status": record.as_ref().map_or("online", |record| record.status.word()),
+        "weight": f64::from(weight) / f64::from(FULL_WEIGHT),
+        "startedAt": record.as_ref().map(|record| instant(record.started_at)),
+        "ownedSessions": owned,
+    })
+}
+
+async fn held_by(service: &Service, id: &str, held: &Held) -> Value {
     let info = service.pool().lease_info(id);
     let state = match info.as_ref().map(|info| info.state) {
         Some(LeaseState::Owned) => "owned",
@@ -96,10 +72,10 @@ fn held_by(service: &Service, id: &str, report: &LeaseReport, preferred: Option<
     };
     json!({
         "sessionId": id,
-        "ownerId": owner,
-        "preferredOwnerId": preferred.map(|preferred| preferred.to_string()),
+        "ownerId": held.by.as_str(),
+        "preferredOwnerId": service.pool().preferred_owner(id).await.map(|preferred| preferred.to_string()),
         "state": state,
-        "token": token,
+        "token": held.token.map(|token| token.get()),
         "acquiredAt": info.as_ref().map(|info| instant(info.acquired_at)),
         "lastRenewedAt": info.as_ref().map(|info| instant(info.last_renewed_at)),
     })

@@ -11,6 +11,7 @@ use tenure::store::LogEntry;
 use uuid::Uuid;
 
 use super::failure::Failure;
+use crate::holdings;
 use crate::poll::poller::{KEPT, RESULTS};
 use crate::service::Service;
 use crate::session::Session;
@@ -106,7 +107,7 @@ pub(super) async fn history(
 }
 
 async fn results(service: &Service, id: &str, limit: usize) -> Result<Vec<Value>, Failure> {
-    let Some(name) = service.lease(id) else { return Err(Failure::no_session()) };
+    let Some(name) = holdings::lease(id) else { return Err(Failure::no_session()) };
     let entries = service.tenure().recent(&name, RESULTS, None, limit).await?;
     Ok(entries.iter().filter_map(shown).collect())
 }

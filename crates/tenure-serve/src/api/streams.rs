@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::failure::Failure;
 use super::sessions::{identity, shown};
+use crate::holdings;
 use crate::poll::poller::{KEPT, RESULTS};
 use crate::service::Service;
 
@@ -28,7 +29,7 @@ pub(super) async fn results(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Failure> {
     let id = identity(&id)?;
-    let (Some(name), Some(_)) = (service.lease(&id), service.catalogue().get(&id)) else {
+    let (Some(name), Some(_)) = (holdings::lease(&id), service.catalogue().get(&id)) else {
         return Err(Failure::no_session());
     };
     let seen = headers.get("last-event-id").and_then(|value| value.to_str().ok());

@@ -40,8 +40,10 @@ impl Status {
 pub struct InstanceRecord {
     /// What its id begins with: the same for every start of the same replica.
     pub name: String,
-    /// Its weight, in thousandths of [one that counts fully](FULL_WEIGHT).
+    /// Its weight where none is said of a pool, in thousandths of [one that counts fully](FULL_WEIGHT).
     pub weight: u32,
+    /// Its weight in a pool, where that is another.
+    pub weights: BTreeMap<String, u32>,
     /// When it was started, by its own clock, to the millisecond.
     pub started_at: SystemTime,
     /// Whether it takes part.
@@ -63,6 +65,7 @@ impl InstanceRecord {
         Self {
             name: name.to_owned(),
             weight: FULL_WEIGHT,
+            weights: BTreeMap::new(),
             started_at: UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0)),
             status: Status::Online,
             heartbeat_every: Duration::from_secs(10),
@@ -75,6 +78,20 @@ impl InstanceRecord {
     /// Whether it gives away what it holds of a pool.
     pub fn is_leaving(&self, pool: &str) -> bool {
         self.status == Status::Draining || self.leaving.contains(pool)
+    }
+
+    /// Its weight in a pool.
+    pub fn weight_in(&self, pool: &str) -> u32 {
+        self.weights.get(pool).copied().unwrap_or(self.weight)
+    }
+
+    /// It has this weight in a pool.
+    pub fn weighs(&mut self, pool: &str, weight: u32) {
+        if weight == self.weight {
+            self.weights.remove(pool);
+        } else {
+            self.weights.insert(pool.to_owned(), weight);
+        }
     }
 
     /// It holds so many targets of a pool, and is leaving it or not.
@@ -92,6 +109,7 @@ impl InstanceRecord {
     pub fn quits(&mut self, pool: &str) -> bool {
         self.held.remove(pool);
         self.leaving.remove(pool);
+        self.weights.remove(pool);
         self.sum_up();
         !self.held.is_empty()
     }
@@ -116,6 +134,9 @@ impl InstanceRecord {
         for (pool, count) in &self.held {
             text.push_str(&format!(" held:{pool}={count}"));
         }
+        for (pool, weight) in &self.weights {
+            text.push_str(&format!(" weight:{pool}={weight}"));
+        }
         for pool in &self.leaving {
             text.push_str(&format!(" leaving:{pool}=1"));
         }
@@ -129,9 +150,12 @@ impl InstanceRecord {
             std::str::from_utf8(record).ok()?.split_whitespace().filter_map(|word| word.split_once('=')).collect();
         let number = |word: &str| words.get(word)?.parse::<u64>().ok();
         let held = words.iter().filter_map(|(word, count)| Some((word.strip_prefix("held:")?, count.parse().ok()?)));
+        let weights =
+            words.iter().filter_map(|(word, value)| Some((word.strip_prefix("weight:")?, value.parse().ok()?)));
         Some(Self {
             name: (*words.get("name")?).to_owned(),
             weight: u32::try_from(number("weight")?).ok()?,
+            weights: weights.map(|(pool, weight)| (pool.to_owned(), weight)).collect(),
             started_at: UNIX_EPOCH.checked_add(Duration::from_millis(number("started")?))?,
             status: if words.get("status") == Some(&"draining") { Status::Draining } else { Status::Online },
             heartbeat_every: Duration::from_millis(number("every")?),
@@ -159,6 +183,17 @@ mod tests {
         assert!(record.quits("mail"));
         assert_eq!(record.status, Status::Draining);
         assert!(!record.quits("poll"), "none is left");
+    }
+
+    #[test]
+    fn an_instance_may_weigh_something_else_in_every_pool() {
+        let mut record = InstanceRecord::new("api-1");
+        record.weighs("poll", 2_000);
+        record.weighs("mail", FULL_WEIGHT);
+        let read = InstanceRecord::decode(&record.encode()).unwrap();
+        assert_eq!((read.weight_in("poll"), read.weight_in("mail"), &read), (2_000, FULL_WEIGHT, &record));
+        record.quits("poll");
+        assert_eq!(record.weight_in("poll"), FULL_WEIGHT);
     }
 
     #[test]

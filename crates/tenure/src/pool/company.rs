@@ -139,7 +139,7 @@ impl Company {
             Some(until) if *until > now => Presence::Stuck,
             _ => Presence::Ready,
         };
-        Some(Peer { instance, weight: record.weight, held, presence })
+        Some(Peer { instance, weight: record.weight_in(&self.pool), held, presence })
     }
 
     /// Whether heartbeats were read at all.

@@ -404,7 +404,7 @@ impl Desk {
         self.tenure.update_record(|record: &mut InstanceRecord| {
             let alone = record.held.keys().all(|pool| *pool == self.pool);
             let least = |theirs: Duration, ours: Duration| if alone { ours } else { theirs.min(ours) };
-            record.weight = settings.weight;
+            record.weighs(&self.pool, settings.weight);
             record.heartbeat_every = least(record.heartbeat_every, settings.heartbeat_every);
             record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
             record.tells_of(&self.pool, self.engine.held(), leaving);

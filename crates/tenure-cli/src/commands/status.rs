@@ -1,0 +1,61 @@
+//! `tenure status`: who is there and who holds what, straight from the store, whether an instance runs or not.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tenure::InstanceId;
+use tenure::fleet::InstanceRecord;
+use tenure_serve::catalogue::Catalogue;
+use tenure_serve::{POOL, holdings};
+
+use crate::arguments::{Status, StoreArguments};
+use crate::exit::{DONE, Failure};
+
+pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure> {
+    let tenure = store.connect().await?;
+    let catalogue = Catalogue::default();
+    catalogue.read_all(&tenure).await?;
+    let members = tenure.fleet().await?;
+    let ids: Vec<String> = catalogue.page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
+    let mut held: BTreeMap<InstanceId, Vec<String>> = BTreeMap::new();
+    let mut unheld = Vec::new();
+    for (id, report) in holdings::read(&tenure, &ids).await? {
+        match report.held {
+            Some(lease) => held.entry(lease.by).or_default().push(id),
+            None if catalogue.session(&id).is_some_and(|session| !session.is_paused) => unheld.push(id),
+            None => {}
+        }
+    }
+    let scout = store.role(&format!("{POOL}-scout"))?;
+    let leader = tenure.leader_of(&scout).await?.map(|leader| leader.instance.to_string());
+    let mut instances = Vec::new();
+    for member in &members {
+        let record = InstanceRecord::decode(&member.record);
+        let status = record.as_ref().map_or("foreign", |record| record.status.word());
+        instances.push((member.instance.clone(), status, held.remove(&member.instance).unwrap_or_default()));
+    }
+    // Whoever is gone may hold leases that have not run out yet.
+    instances.extend(held.into_iter().map(|(instance, sessions)| (instance, "gone", sessions)));
+    let unreadable = catalogue.unreadable();
+    if status.json {
+        let instance = |(instance, status, sessions): &(InstanceId, &str, Vec<String>)| json!({"instanceId": instance.as_str(), "status": status, "sessions": sessions});
+        let listed = |(id, error): &(String, String)| json!({"key": format!("session:{id}"), "error": error});
+        let whole = json!({
+            "instances": instances.iter().map(instance).collect::<Vec<Value>>(),
+            "unheld": unheld,
+            "unreadable": unreadable.iter().map(listed).collect::<Vec<Value>>(),
+            "leaders": {scout.label(): leader},
+        });
+        println!("{whole}");
+    } else {
+        for (instance, status, sessions) in &instances {
+            println!("{instance} {status} {} sessions", sessions.len());
+            sessions.iter().for_each(|id| println!("  {id}"));
+        }
+        unheld.iter().for_each(|id| println!("unheld {id}"));
+        unreadable.iter().for_each(|(id, error)| println!("unreadable session:{id}: {error}"));
+        println!("leader of {}: {}", scout.label(), leader.as_deref().unwrap_or("nobody"));
+    }
+    tenure.shutdown().await;
+    Ok(DONE)
+}

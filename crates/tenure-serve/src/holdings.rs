@@ -1,0 +1,40 @@
+//! Who holds which session, straight from the store.
+
+use tenure::store::{LeaseReport, StoreError};
+use tenure::{LeaseName, Tenure};
+use tokio::task::JoinSet;
+
+use crate::service::POOL;
+
+/// How many leases are looked at in one go.
+const AT_ONCE: usize = 200;
+
+/// The lease of a session.
+pub fn lease(id: &str) -> Option<LeaseName> {
+    LeaseName::target(POOL, id).ok()
+}
+
+/// What is known about the leases of these sessions, in the order of their ids. What cannot be a session has none.
+///
+/// # Errors
+/// When the store cannot be asked.
+///
+/// # Cancel safety
+/// Safe.
+pub async fn read(tenure: &Tenure, ids: &[String]) -> Result<Vec<(String, LeaseReport)>, StoreError> {
+    let mut found = Vec::with_capacity(ids.len());
+    for some in ids.chunks(AT_ONCE) {
+        let mut looks = JoinSet::new();
+        for (id, name) in some.iter().filter_map(|id| Some((id.clone(), lease(id)?))) {
+            let tenure = tenure.clone();
+            looks.spawn(async move { tenure.inspect(&name).await.map(|report| (id, report)) });
+        }
+        while let Some(look) = looks.join_next().await {
+            if let Ok(look) = look {
+                found.push(look?);
+            }
+        }
+    }
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(found)
+}
