@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub enum Known {
 
 /// All sessions.
 #[derive(Clone, Debug, Default)]
-pub struct Catalogue(Arc<RwLock<BTreeMap<String, Known>>>);
+pub struct Catalogue(Arc<RwLock<BTreeMap<String, Known>>>, Arc<AtomicBool>);
 
 impl Catalogue {
     /// One of them.
@@ -112,7 +113,13 @@ impl Catalogue {
         for some in ids.chunks(AT_ONCE) {
             self.read(tenure, some).await?;
         }
+        self.1.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether all were ever read: before that nobody knows which there are.
+    pub fn is_known(&self) -> bool {
+        self.1.load(Ordering::Acquire)
     }
 
     async fn read(&self, tenure: &Tenure, ids: &[String]) -> Result<(), StoreError> {

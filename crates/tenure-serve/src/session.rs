@@ -7,8 +7,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use thiserror::Error;
-use url::Url;
+use url::{Host, Url};
 use uuid::Uuid;
+
+use crate::poll::safety;
 
 /// What an interval may be, and what it is when nobody says.
 pub const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -180,6 +182,9 @@ impl Session {
         let text = |field: &str| match document.get(field) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_str())),
+            Some(_) if matches!(field, "interval" | "timeout") => {
+                Err(invalid(format!("`{field}` must be text, such as \"5s\"")))
+            }
             Some(_) => Err(invalid(format!("`{field}` must be text"))),
         };
         if let Some(other) = text("id")?.filter(|other| Uuid::parse_str(other).ok() != Some(id)) {
@@ -263,12 +268,20 @@ fn target(text: &str) -> Result<Url, Invalid> {
     if text.len() > LONGEST_URL {
         return Err(invalid(format!("`url` has {} bytes; {LONGEST_URL} are allowed", text.len())));
     }
-    let url = Url::parse(text).map_err(|error| invalid(format!("`url` is none: {error}")))?;
+    let url = Url::parse(text).map_err(|error| invalid(format!("`url` is no URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(invalid(format!("`url` must begin with http:// or https://, not {}:", url.scheme())));
     }
     if url.host_str().is_none_or(str::is_empty) {
         return Err(invalid("`url` names no host"));
+    }
+    let address = match url.host() {
+        Some(Host::Ipv4(address)) => Some(address.into()),
+        Some(Host::Ipv6(address)) => Some(address.into()),
+        _ => None,
+    };
+    if let Some(address) = address.filter(|address| safety::is_never(*address)) {
+        return Err(invalid(format!("`url`: {address} is an address that is never polled")));
     }
     Ok(url)
 }
@@ -379,7 +392,9 @@ mod tests {
             (json!({"url": 1}), "must be text"),
             (json!({"url": "ftp://a"}), "http:// or https://"),
             (json!({"url": "file:///etc/passwd"}), "http:// or https://"),
-            (json!({"url": "no url"}), "is none"),
+            (json!({"url": "no url"}), "is no URL"),
+            (json!({"url": "http://169.254.169.254/"}), "never polled"),
+            (json!({"url": "http://[::ffff:169.254.169.254]/"}), "never polled"),
             (json!({"url": format!("http://a/{}", "x".repeat(3_000))}), "bytes"),
             (json!({"url": "http://a", "id": "1"}), "UUID"),
             (json!({"url": "http://a", "interval": "1ms"}), "between 100ms and 1day"),

@@ -197,6 +197,21 @@ fn whoever_crashes_again_and_again_is_given_its_share_later_every_time() {
 }
 
 #[test]
+fn whoever_is_late_again_and_again_is_not_taken_for_one_that_crashes() {
+    let mut world = World::new(7, 12);
+    (0..3).for_each(|n| world.join(n));
+    settles(&mut world, secs(60));
+    for _ in 0..6 {
+        // Late, and back before its leases have run out.
+        world.cut(2, secs(18));
+        world.go_on(secs(30));
+    }
+    world.drain(0);
+    world.go_on(secs(2));
+    assert_eq!((world.counts()[&id(1)], world.counts()[&id(2)]), (6, 6), "it is given its share at once");
+}
+
+#[test]
 fn weights_count() {
     let mut world = World::new(4, 40);
     world.join_with(1, 3 * FULL_WEIGHT, false);

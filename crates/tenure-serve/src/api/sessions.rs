@@ -27,6 +27,10 @@ type Parameters = Query<HashMap<String, String>>;
 
 pub(super) async fn list(State(service): State<Service>, Query(asked): Parameters) -> Result<Json<Value>, Failure> {
     let limit = limit(&asked, PAGE, LARGEST_PAGE)?;
+    if !service.catalogue().is_known() {
+        let message = "the store has not been reached yet, so nobody knows which sessions there are";
+        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message));
+    }
     let cursor = asked.get("cursor").map(String::as_str);
     let sessions = service.catalogue().page(cursor, limit + 1);
     let more = sessions.len() > limit;
@@ -84,10 +88,10 @@ pub(super) async fn delete(State(service): State<Service>, Path(id): Path<String
 }
 
 pub(super) async fn state(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
-    let id = identity(&id)?;
+    let id = existing(&service, &id).await?;
     match results(&service, &id, 1).await?.pop() {
         Some(last) => Ok(Json(last)),
-        None => Err(Failure::not_found("this session has not been polled yet, or there is no such session")),
+        None => Err(Failure::not_found("this session has not been polled yet")),
     }
 }
 
@@ -96,11 +100,9 @@ pub(super) async fn history(
     Path(id): Path<String>,
     Query(asked): Parameters,
 ) -> Result<Json<Value>, Failure> {
-    let (id, limit) = (identity(&id)?, limit(&asked, KEPT, KEPT)?);
+    let limit = limit(&asked, KEPT, KEPT)?;
+    let id = existing(&service, &id).await?;
     let mut results = results(&service, &id, limit).await?;
-    if results.is_empty() && stored(&service, &id).await?.is_none() {
-        return Err(Failure::no_session());
-    }
     // The latest first.
     results.reverse();
     Ok(Json(json!({"results": results})))
@@ -120,6 +122,12 @@ pub(super) fn shown(entry: &LogEntry) -> Option<Value> {
 /// The id as it stands in the store. What is none names no session.
 pub(super) fn identity(id: &str) -> Result<String, Failure> {
     Uuid::parse_str(id).map(|id| id.to_string()).map_err(|_| Failure::no_session())
+}
+
+/// The id of a session that is there.
+async fn existing(service: &Service, id: &str) -> Result<String, Failure> {
+    let id = identity(id)?;
+    if stored(service, &id).await?.is_some() { Ok(id) } else { Err(Failure::no_session()) }
 }
 
 async fn stored(service: &Service, id: &str) -> Result<Option<Vec<u8>>, Failure> {

@@ -42,6 +42,11 @@ pub fn is_near(address: IpAddr) -> bool {
     matches!(reach(unwrapped(address)), Reach::Near)
 }
 
+/// Whether an address is never polled, whoever allows it.
+pub fn is_never(address: IpAddr) -> bool {
+    matches!(reach(unwrapped(address)), Reach::Nobody)
+}
+
 enum Reach {
     Everybody,
     Near,

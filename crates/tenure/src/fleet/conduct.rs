@@ -38,6 +38,16 @@ impl Conduct {
         (*count, *last) = (count.saturating_add(1), now);
     }
 
+    /// Whoever had vanished was only late: it is here again, and its heartbeat never ended.
+    pub fn was_late(&mut self, name: &str) {
+        if let Some((count, _)) = self.names.get_mut(name) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.names.remove(name);
+            }
+        }
+    }
+
     /// From when on somebody of this name who comes now is given targets: at once, unless it has vanished lately; then after two steps, and twice as
     /// many for every time that it has vanished again.
     pub fn trusted_from(&self, now: Moment, name: &str, step: Duration) -> Moment {
@@ -64,5 +74,7 @@ mod tests {
         assert_eq!(conduct.trusted_from(later, "api-1", step), later);
         conduct.vanished(later, "api-1");
         assert_eq!(conduct.trusted_from(later, "api-1", step), later + step * 2, "it begins anew");
+        conduct.was_late("api-1");
+        assert_eq!(conduct.trusted_from(later, "api-1", step), later, "it was not away");
     }
 }

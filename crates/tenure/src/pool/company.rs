@@ -48,6 +48,8 @@ pub(super) struct Company {
     lost_at: Option<Moment>,
     /// Who has vanished how often.
     conduct: Conduct,
+    /// Whose heartbeats are late and have not ended: they may be back.
+    late: BTreeSet<InstanceId>,
     /// Who did not take what it was offered, or has a habit of vanishing, and until when it is offered nothing.
     stuck: BTreeMap<InstanceId, Moment>,
     /// How much those hold to whom we gave something, whatever they last said, and until when that counts.
@@ -66,6 +68,7 @@ impl Company {
             ghosts: BTreeMap::new(),
             lost_at: None,
             conduct: Conduct::default(),
+            late: BTreeSet::new(),
             stuck: BTreeMap::new(),
             given: BTreeMap::new(),
         }
@@ -93,13 +96,19 @@ impl Company {
             } else if let Some(Some(name)) = names.get(id).filter(|_| listed.contains(id)) {
                 // Whoever leaves as it should leaves no heartbeat behind.
                 self.conduct.vanished(now, name);
+                self.late.insert(id.clone());
             }
         }
+        self.late.retain(|id| listed.contains(id));
         let known: BTreeSet<InstanceId> = self.stuck.keys().chain(self.ghosts.keys()).cloned().collect();
         for id in &call.came {
             self.ghosts.remove(id);
             self.stuck.remove(id);
             let name = self.roll.get(id).and_then(name);
+            if self.late.remove(id) {
+                name.iter().for_each(|name| self.conduct.was_late(name));
+                continue;
+            }
             let trusted = name.map(|name| self.conduct.trusted_from(now, &name, self.settle));
             if let Some(until) = trusted.filter(|from| *from > now && *id != self.me) {
                 self.stuck.insert(id.clone(), until);
