@@ -19,19 +19,12 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         );
         return Err(Failure::Usage(message));
     }
-    check(&serve)?;
     // Also when the store is down: it is waited for.
     let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl);
     let taken = |error: std::io::Error| Failure::Usage(format!("cannot listen on {}: {error}", serve.listen));
     let listener = TcpListener::bind(serve.listen).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
     let tenure = builder.start()?;
-    eprintln!(
-        "tenure: {} on {}, API at http://{address}; a session is polled again within {} of a crash, and at once after a goodbye",
-        tenure.instance(),
-        tenure.location(),
-        shown(serve.ttl),
-    );
     let settings = Settings {
         token,
         allowed: Allowed { near: is_near, nets: serve.allow_targets.clone() },
@@ -54,21 +47,19 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         }
         builder
     };
-    tenure_serve::serve(&tenure, pool, settings, listener, told_to_stop)
-        .await
-        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let running = tenure_serve::start(&tenure, pool, settings, listener);
+    let running = running.map_err(|error| Failure::Usage(error.to_string()))?;
+    eprintln!(
+        "tenure: {} on {}, API at http://{address}; a session is polled again within {} of a crash, and at once after a goodbye",
+        tenure.instance(),
+        tenure.location(),
+        shown(serve.ttl),
+    );
+    told_to_stop.await;
+    running.stop().await;
     // Whatever could not be let go of within the time runs out by itself.
     let _ = tokio::time::timeout(serve.drain_timeout, tenure.shutdown()).await;
     Ok(DONE)
-}
-
-/// Numbers that do not fit together are said before anything is begun.
-fn check(serve: &Serve) -> Result<(), Failure> {
-    let mut lease = tenure::lease::LeaseSettings::builder().ttl(serve.ttl);
-    if let Some(every) = serve.renew_every {
-        lease = lease.renew_every(every);
-    }
-    lease.build().map(drop).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 fn token(serve: &Serve) -> Result<Option<ApiToken>, Failure> {

@@ -1,17 +1,15 @@
 //! All sessions of the store, as this instance knows them: read when they change, and now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_core::Stream;
 use tenure::fleet::Announcements;
-use tenure::store::{Announcement, Heard, StoreError};
+use tenure::store::{Announcement, Heard, SESSIONS, StoreError};
 use tenure::{Happening, Tenure};
 use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 
 use crate::session::Session;
 
@@ -59,8 +57,8 @@ impl Catalogue {
         readable.take(limit).collect()
     }
 
-    /// Those that cannot be polled, and why.
-    pub fn unreadable(&self) -> Vec<(String, String)> {
+    /// The ids of those that cannot be polled, and why.
+    pub fn unreadable(&self) -> BTreeMap<String, String> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let why = |(id, known): (&String, &Known)| match known {
             Known::Readable(_) => None,
@@ -70,22 +68,14 @@ impl Catalogue {
     }
 
     /// Takes in how a session is now.
-    pub fn learn(&self, tenure: &Tenure, id: &str, stored: Option<&[u8]>) {
+    pub fn learn(&self, id: &str, stored: Option<&[u8]>) {
         let known = stored.map(|stored| match Session::read(id, stored) {
             Ok(session) => Known::Readable(Arc::new(session)),
             Err(error) => Known::Unreadable(error.to_string()),
         });
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match known {
-            Some(known) => {
-                let before = all.insert(id.to_owned(), known.clone());
-                if let Known::Unreadable(why) = known
-                    && !matches!(before, Some(Known::Unreadable(before)) if before == why)
-                {
-                    // Once, and not whenever it is read.
-                    tenure.tell(Happening::SessionUnreadable { id: id.to_owned(), error: why });
-                }
-            }
+            Some(known) => drop(all.insert(id.to_owned(), known)),
             None => drop(all.remove(id)),
         }
     }
@@ -125,17 +115,17 @@ impl Catalogue {
     async fn read(&self, tenure: &Tenure, ids: &[String]) -> Result<(), StoreError> {
         let sessions = tenure.read_sessions(ids.to_vec()).await?;
         for (id, stored) in ids.iter().zip(sessions) {
-            self.learn(tenure, id, stored.as_deref());
+            self.learn(id, stored.as_deref());
         }
         Ok(())
     }
 
     /// Keeps all sessions as they are in the store, for as long as the targets that it gives are wanted: the ids of those that are to be polled.
-    pub fn follow(&self, tenure: Tenure, every: Duration) -> Targets {
+    pub fn follow(&self, tenure: Tenure, every: Duration) -> ReceiverStream<BTreeSet<String>> {
         let (send, targets) = mpsc::channel(1);
         let (catalogue, announcements) = (self.clone(), tenure.announcements());
         tokio::spawn(async move { catalogue.keep(&tenure, announcements, every, send).await });
-        Targets(targets)
+        ReceiverStream::new(targets)
     }
 
     async fn keep(
@@ -145,12 +135,18 @@ impl Catalogue {
         every: Duration,
         targets: mpsc::Sender<BTreeSet<String>>,
     ) {
-        let mut news = News::Anything;
+        let (mut news, mut told) = (News::Anything, BTreeMap::new());
         loop {
             let read = match &news {
                 News::Anything => self.read_all(tenure).await,
                 News::Of(ids) => self.read(tenure, &ids.iter().cloned().collect::<Vec<_>>()).await,
             };
+            // Once, and not whenever they are read.
+            let unreadable = self.unreadable();
+            for (id, error) in unreadable.iter().filter(|(id, error)| told.get(*id) != Some(*error)) {
+                tenure.tell(Happening::SessionUnreadable { id: id.clone(), error: error.clone() });
+            }
+            told = unreadable;
             // What could not be read is not gone.
             if read.is_ok() && targets.send(self.active()).await.is_err() {
                 return;
@@ -189,22 +185,10 @@ async fn next(announcements: &mut Announcements) -> News {
                 until.get_or_insert(tokio::time::Instant::now() + GATHER);
                 ids.insert(id);
             }
-            Heard::Announced(Announcement::IndexChanged { index }) if index == "sessions" => return News::Anything,
+            Heard::Announced(Announcement::IndexChanged { index }) if index == SESSIONS => return News::Anything,
             Heard::Gap => return News::Anything,
             Heard::Closed => std::future::pending().await,
             Heard::Announced(_) => {}
         }
-    }
-}
-
-/// The ids of the sessions that are to be polled, one set after another.
-#[derive(Debug)]
-pub struct Targets(mpsc::Receiver<BTreeSet<String>>);
-
-impl Stream for Targets {
-    type Item = BTreeSet<String>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context)
     }
 }

@@ -1,7 +1,6 @@
 //! What this instance counts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Polls of this instance, since it was started.
 #[derive(Debug, Default)]
@@ -9,15 +8,13 @@ pub struct Counts {
     ok: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
-    micros: AtomicU64,
 }
 
 impl Counts {
     /// A poll is over.
-    pub fn polled(&self, ok: bool, took: Duration) {
+    pub fn polled(&self, ok: bool) {
         let count = if ok { &self.ok } else { &self.failed };
         count.fetch_add(1, Ordering::Relaxed);
-        self.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// A result was refused: the term was over.

@@ -3,10 +3,11 @@
 mod api;
 pub mod catalogue;
 pub mod counts;
+pub mod editing;
 pub mod holdings;
 pub mod poll;
 mod service;
 pub mod session;
 
 pub use api::ApiToken;
-pub use service::{POOL, ServeError, Settings, serve};
+pub use service::{POOL, Running, ServeError, Settings, start};

@@ -1,14 +1,15 @@
 //! One instance of the polling service: a pool whose targets are sessions, and the API beside it.
 
-use std::future::Future;
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::Tenure;
 use tenure::pool::{Pool, PoolBuilder, PoolError};
-use tenure::{SessionError, Tenure};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::api::{self, ApiToken};
 use crate::catalogue::Catalogue;
@@ -44,9 +45,6 @@ pub enum ServeError {
     /// There can be no client.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The API cannot be served.
-    #[error("the API cannot be served: {0}")]
-    Listen(#[from] std::io::Error),
 }
 
 /// One instance, as the API knows it. Clones are the same.
@@ -89,13 +87,6 @@ impl Service {
         self.tenure().how_it_stands().connected && !self.pool().live_instances().is_empty()
     }
 
-    /// Writes a session, and knows of it at once.
-    pub(crate) async fn write(&self, id: &str, seen: Option<&[u8]>, value: Option<&[u8]>) -> Result<(), SessionError> {
-        self.tenure().write_session(id, seen, value).await?;
-        self.catalogue().learn(self.tenure(), id, value);
-        Ok(())
-    }
-
     /// When everything ends.
     pub(crate) async fn ended(&self) {
         let mut ended = self.0.ended.clone();
@@ -103,23 +94,25 @@ impl Service {
     }
 }
 
-/// Serves until the future ends; then gives everything away and leaves the fleet.
+/// Starts: joins the fleet, polls what it gets, and answers.
 ///
 /// # Errors
 /// When it cannot be started like this.
-pub async fn serve(
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub fn start(
     tenure: &Tenure,
     pool: impl FnOnce(PoolBuilder) -> PoolBuilder,
     settings: Settings,
     listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
+) -> Result<Running, ServeError> {
     let (catalogue, counts) = (Catalogue::default(), Arc::new(Counts::default()));
     let client = PollClient::new(settings.allowed)?;
     let poller = Poller { catalogue: catalogue.clone(), client, counts: counts.clone() };
     let targets = catalogue.follow(tenure.clone(), settings.discover_every);
-    let builder = pool(tenure.pool(POOL)).discover_every(settings.discover_every);
-    let pool = builder
+    let pool = pool(tenure.pool(POOL))
+        .discover_every(settings.discover_every)
         .targets_from(targets)
         .discover_sessions()
         .run(move |target, lease| {
@@ -128,25 +121,30 @@ pub async fn serve(
         })
         .start()?;
     let (end, ended) = watch::channel(false);
-    let service = Service(Arc::new(Parts {
-        tenure: tenure.clone(),
-        pool: pool.clone(),
-        catalogue,
-        counts,
-        token: settings.token,
-        ended: ended.clone(),
-    }));
-    let stopping = async move {
-        let mut ended = ended;
-        let _ = ended.wait_for(|ended| *ended).await;
-    };
-    let serving = axum::serve(listener, api::router(service)).with_graceful_shutdown(stopping);
-    let serving = tokio::spawn(async move { serving.await });
-    shutdown.await;
-    // The API answers while targets are given away; streams end.
-    pool.stop().await;
-    end.send_replace(true);
-    // Whoever still reads then is left.
-    let _ = tokio::time::timeout(GOODBYE, serving).await;
-    Ok(())
+    let (tenure, token) = (tenure.clone(), settings.token);
+    let service = Service(Arc::new(Parts { tenure, pool: pool.clone(), catalogue, counts, token, ended }));
+    let ends = service.clone();
+    let serving = axum::serve(listener, api::router(service)).with_graceful_shutdown(async move { ends.ended().await });
+    Ok(Running { pool, end, serving: tokio::spawn(serving.into_future()) })
+}
+
+/// One instance that runs.
+#[derive(Debug)]
+pub struct Running {
+    pool: Pool,
+    end: watch::Sender<bool>,
+    serving: JoinHandle<std::io::Result<()>>,
+}
+
+impl Running {
+    /// Gives everything away and leaves the fleet. The API answers meanwhile; then streams end.
+    ///
+    /// # Cancel safety
+    /// Sessions are given away all the same.
+    pub async fn stop(self) {
+        self.pool.stop().await;
+        self.end.send_replace(true);
+        // Whoever still reads then is left.
+        let _ = tokio::time::timeout(GOODBYE, self.serving).await;
+    }
 }

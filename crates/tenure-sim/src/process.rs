@@ -550,7 +550,10 @@ impl Process {
 
     fn publish(&mut self, lease: LeaseId, token: Token, directory: &Directory, effects: &mut Vec<Effect>) {
         let holding = Holding { name: directory.name(lease).clone(), holder: self.instance.clone(), token };
-        self.send_other(Request::Publish { holding, record: "state".to_owned(), value: Vec::new() }, effects);
+        self.send_other(
+            Request::Publish { holding, record: "state".to_owned(), value: Vec::new(), announced: true },
+            effects,
+        );
     }
 
     fn send_other(&mut self, request: Request, effects: &mut Vec<Effect>) {

@@ -401,7 +401,12 @@ async fn sqlite_a_full_disk_is_said_and_nothing_is_lost() {
     while bytes > 0 && std::fs::write(&filler, vec![1_u8; bytes]).is_err() {
         bytes -= 4 << 10;
     }
-    let big = |size| Request::Publish { holding: holding(token), record: "r".to_owned(), value: vec![2_u8; size] };
+    let big = |size| Request::Publish {
+        holding: holding(token),
+        record: "r".to_owned(),
+        value: vec![2_u8; size],
+        announced: true,
+    };
     let outcome = ask(&connection, big(200 << 10)).await;
     match outcome {
         Outcome::Failed(error) => {

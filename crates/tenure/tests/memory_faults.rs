@@ -227,7 +227,8 @@ async fn a_late_publication_of_an_ended_term_is_not_written() {
     let rig = Rig::new().await;
     let alice = claim("alice");
     let first = holding(&alice, &rig.granted(&alice).await);
-    let publish = Request::Publish { holding: first.clone(), record: "result".into(), value: b"stale".to_vec() };
+    let publish =
+        Request::Publish { holding: first.clone(), record: "result".into(), value: b"stale".to_vec(), announced: true };
     rig.sends_late(&publish).await;
     rig.reply(&release(&first)).await;
     rig.granted(&claim("bob")).await;
@@ -316,7 +317,7 @@ async fn every_request_carried_out_twice_is_as_if_carried_out_once() {
             Request::HandOver { holding: holding.clone(), to: bob.clone(), window: TTL },
             Request::Revoke { name: name.clone(), token },
             Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
-            Request::Publish { holding, record: text("result"), value: b"1".to_vec() },
+            Request::Publish { holding, record: text("result"), value: b"1".to_vec(), announced: true },
             Request::Announce(Announcement::IndexChanged { index: text("targets") }),
             Request::Beat { group: Group::FLEET, instance: bob.clone(), ttl: TTL, record: b"1".to_vec() },
             Request::Leave { group: Group::FLEET, instance: bob },

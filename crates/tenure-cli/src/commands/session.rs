@@ -4,18 +4,14 @@ use std::io::{BufRead, Write};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
-use tenure::{SessionError, Tenure};
+use tenure::Tenure;
+use tenure_serve::catalogue::Catalogue;
+use tenure_serve::editing::{self, EditError};
 use tenure_serve::session::{Invalid, Session, written};
 use uuid::Uuid;
 
 use crate::arguments::{SessionAdd, SessionCommand, SessionId, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-
-/// How many sessions are read in one go.
-const AT_ONCE: usize = 500;
-
-/// How often a change is tried that somebody else comes before.
-const ATTEMPTS: usize = 5;
 
 pub async fn manage(store: &StoreArguments, command: SessionCommand) -> Result<u8, Failure> {
     let tenure = store.connect().await?;
@@ -41,75 +37,66 @@ async fn create(tenure: &Tenure, add: SessionAdd) -> Result<u8, Failure> {
         request.extend(value.map(|value| (field.to_owned(), Value::String(value))));
     }
     let session = Session::create(request, Timestamp::now()).map_err(wrong)?;
-    tenure.write_session(&session.id.to_string(), None, Some(&session.stored())).await.map_err(unwritten)?;
+    editing::create(tenure, &session).await.map_err(unwritten)?;
     if add.json { print(&session.shown()) } else { say(&session.id.to_string()) }
 }
 
 async fn show(tenure: &Tenure, json: bool) -> Result<u8, Failure> {
-    let all = read_all(tenure).await?;
+    let all = Catalogue::default();
+    all.read_all(tenure).await?;
+    let (sessions, unreadable) = (all.page(None, usize::MAX), all.unreadable());
     if json {
-        let shown = |(id, stored): &(String, Vec<u8>)| match Session::read(id, stored) {
-            Ok(session) => session.shown(),
-            Err(error) => serde_json::json!({"id": id, "error": error.to_string()}),
-        };
-        return print(&Value::Array(all.iter().map(shown).collect()));
+        let unreadable = unreadable.iter().map(|(id, error)| serde_json::json!({"id": id, "error": error}));
+        return print(&sessions.iter().map(|session| session.shown()).chain(unreadable).collect());
     }
-    for (id, stored) in &all {
-        match Session::read(id, stored) {
-            Ok(session) => {
-                let paused = if session.is_paused { " (paused)" } else { "" };
-                let name = session.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
-                let url = session.shown()["url"].as_str().unwrap_or_default().to_owned();
-                say(&format!("{id} every {}{paused} {url}{name}", written(session.interval)))?;
-            }
-            Err(error) => drop(say(&format!("{id} cannot be polled: {error}"))?),
-        }
+    for session in sessions {
+        let paused = if session.is_paused { " (paused)" } else { "" };
+        let name = session.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
+        let (shown, every) = (session.shown(), written(session.interval));
+        let url = shown["url"].as_str().unwrap_or_default();
+        say(&format!("{} every {every}{paused} {url}{name}", session.id))?;
+    }
+    for (id, error) in unreadable {
+        say(&format!("{id} cannot be polled: {error}"))?;
     }
     Ok(DONE)
 }
 
 async fn pause(tenure: &Tenure, session: &SessionId, paused: bool) -> Result<u8, Failure> {
-    let id = session.id.to_string();
-    for _ in 0..ATTEMPTS {
-        let Some(seen) = read(tenure, &id).await? else { return no_session(&id) };
-        let changed = Session::read(&id, &seen).and_then(|session| session.paused(paused)).map_err(wrong)?;
-        match tenure.write_session(&id, Some(&seen), Some(&changed.stored())).await {
-            Err(SessionError::Changed(_)) => {}
-            done => return done.map(|()| DONE).map_err(unwritten),
-        }
-    }
-    Err(Failure::Closed("others change this session all the time; try again".to_owned()))
+    done(session, editing::change(tenure, &session.id.to_string(), |session| session.paused(paused)).await.map(drop))
 }
 
 async fn remove(tenure: &Tenure, session: &SessionId) -> Result<u8, Failure> {
-    let id = session.id.to_string();
-    for _ in 0..ATTEMPTS {
-        let Some(seen) = read(tenure, &id).await? else { return no_session(&id) };
-        match tenure.write_session(&id, Some(&seen), None).await {
-            Err(SessionError::Changed(_)) => {}
-            done => return done.map(|()| DONE).map_err(unwritten),
+    done(session, editing::delete(tenure, &session.id.to_string()).await)
+}
+
+fn done(session: &SessionId, edited: Result<(), EditError>) -> Result<u8, Failure> {
+    match edited {
+        Ok(()) => Ok(DONE),
+        Err(EditError::Missing) => {
+            eprintln!("tenure: there is no session {}", session.id);
+            Ok(NO)
         }
+        Err(error) => Err(unwritten(error)),
     }
-    Err(Failure::Closed("others change this session all the time; try again".to_owned()))
 }
 
 /// Everything as it stands, the values of headers included: it is for another store.
 async fn export(tenure: &Tenure) -> Result<u8, Failure> {
-    let mut unreadable = 0;
-    for (id, stored) in read_all(tenure).await? {
-        match Session::read(&id, &stored) {
-            Ok(session) => drop(say(&session.exported().to_string())?),
-            Err(error) => {
-                unreadable += 1;
-                eprintln!("tenure: session {id:?} is left out: {error}");
-            }
-        }
+    let all = Catalogue::default();
+    all.read_all(tenure).await?;
+    for session in all.page(None, usize::MAX) {
+        say(&session.exported().to_string())?;
     }
-    Ok(if unreadable > 0 { NO } else { DONE })
+    let unreadable = all.unreadable();
+    for (id, error) in &unreadable {
+        eprintln!("tenure: session {id:?} is left out: {error}");
+    }
+    Ok(if unreadable.is_empty() { DONE } else { NO })
 }
 
 async fn import(tenure: &Tenure) -> Result<u8, Failure> {
-    let (mut made, mut refused) = (0_u64, 0_u64);
+    let (mut there, mut refused) = (0_u64, 0_u64);
     for (number, line) in (1_u64..).zip(std::io::stdin().lock().lines()) {
         let line = line.map_err(Failure::system("cannot read sessions"))?;
         if line.trim().is_empty() {
@@ -123,46 +110,31 @@ async fn import(tenure: &Tenure) -> Result<u8, Failure> {
                 continue;
             }
         };
-        match tenure.write_session(&session.id.to_string(), None, Some(&session.stored())).await {
-            Ok(()) => made += 1,
-            Err(SessionError::Changed(_)) => {
+        match editing::create(tenure, &session).await {
+            Ok(()) => there += 1,
+            Err(EditError::Taken) => {
                 refused += 1;
-                eprintln!("tenure: line {number}: there is another session with the id {}", session.id);
+                eprintln!(
+                    "tenure: line {number}: session {} is there and is not the same; it was left as it is",
+                    session.id
+                );
             }
             Err(error) => return Err(unwritten(error)),
         }
     }
-    eprintln!("tenure: {made} sessions are there now, {refused} were refused");
+    eprintln!("tenure: there now: {there}; refused: {refused}");
     Ok(if refused > 0 { NO } else { DONE })
-}
-
-async fn read(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, Failure> {
-    Ok(tenure.read_sessions(vec![id.to_owned()]).await?.into_iter().flatten().next())
-}
-
-async fn read_all(tenure: &Tenure) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    let ids = tenure.session_ids().await?;
-    let mut all = Vec::with_capacity(ids.len());
-    for some in ids.chunks(AT_ONCE) {
-        let stored = tenure.read_sessions(some.to_vec()).await?;
-        all.extend(some.iter().cloned().zip(stored).filter_map(|(id, stored)| Some((id, stored?))));
-    }
-    Ok(all)
-}
-
-fn no_session(id: &str) -> Result<u8, Failure> {
-    eprintln!("tenure: there is no session {id}");
-    Ok(NO)
 }
 
 fn wrong(error: Invalid) -> Failure {
     Failure::Usage(error.to_string())
 }
 
-fn unwritten(error: SessionError) -> Failure {
+fn unwritten(error: EditError) -> Failure {
     match error {
-        SessionError::Store(error) => Failure::Store(error),
-        changed => Failure::Closed(changed.to_string()),
+        EditError::Store(error) => Failure::Store(error),
+        EditError::Invalid(error) => wrong(error),
+        other => Failure::Closed(other.to_string()),
     }
 }
 

@@ -39,7 +39,7 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
     let unreadable = catalogue.unreadable();
     if status.json {
         let instance = |(instance, status, sessions): &(InstanceId, &str, Vec<String>)| json!({"instanceId": instance.as_str(), "status": status, "sessions": sessions});
-        let listed = |(id, error): &(String, String)| json!({"key": format!("session:{id}"), "error": error});
+        let listed = |(id, error): (&String, &String)| json!({"key": format!("session:{id}"), "error": error});
         let whole = json!({
             "instances": instances.iter().map(instance).collect::<Vec<Value>>(),
             "unheld": unheld,

@@ -1,7 +1,8 @@
 //! `tenure serve`: fleets of real processes that poll a web server which writes down who asks, judged by that.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -32,8 +33,8 @@ impl Instance {
 
     /// Without waiting until it is ready.
     fn spawn(place: &Place, flags: &[&str]) -> Self {
-        let arguments =
-            [&["serve", "--listen", "127.0.0.1:0", "--ttl", "2s", "--discover-every", "500ms"], flags].concat();
+        let listen: &[&str] = if flags.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        let arguments = [&["serve", "--ttl", "2s", "--discover-every", "500ms"], listen, flags].concat();
         let mut process = place.tenure(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let address =
@@ -50,6 +51,28 @@ impl Instance {
 
     fn get(&self, path: &str) -> (u16, Value) {
         self.ask("GET", path, "")
+    }
+
+    /// So many events of a stream: their ids and what they say.
+    fn events(&self, path: &str, headers: &[&str], count: usize) -> Vec<(String, Value)> {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: tests\r\n{headers}\r\n").unwrap();
+        let (mut events, mut id) = (Vec::new(), String::new());
+        for line in BufReader::new(stream).lines() {
+            let line = line.unwrap();
+            if let Some(named) = line.strip_prefix("id: ") {
+                named.clone_into(&mut id);
+            }
+            if let Some(data) = line.strip_prefix("data: ") {
+                events.push((std::mem::take(&mut id), serde_json::from_str(data).unwrap()));
+            }
+            if events.len() == count {
+                break;
+            }
+        }
+        events
     }
 
     fn add(&self, url: &str) -> String {
@@ -286,6 +309,54 @@ fn targets_that_misbehave_hold_up_nobody_and_lead_nowhere() {
     });
     let well = add("/well");
     until("others are polled", || one.get(&format!("/v1/sessions/{well}/state")).1["ok"] == json!(true));
+}
+
+#[test]
+fn results_are_streamed_and_a_reader_goes_on_where_it_left_off() {
+    let (server, place) = (WebServer::start(), Place::new());
+    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+    let id = one.add(&server.url("/"));
+    let path = format!("/v1/sessions/{id}/events");
+    until("everybody knows of it", || two.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    let first = two.events(&path, &[], 3);
+    assert!(first.windows(2).all(|pair| pair[0].1["dueAt"].as_str() < pair[1].1["dueAt"].as_str()), "{first:?}");
+    let seen = format!("last-event-id: {}", first[0].0);
+    assert_eq!(one.events(&path, &[&seen], 2), first[1..], "from another instance, what came after that one");
+    assert_eq!(web::ask(&one.address, "GET", &path, &["last-event-id: yesterday"], "").unwrap().0, 400);
+}
+
+#[test]
+fn the_headers_of_a_session_are_told_to_no_other_place() {
+    let other = WebServer::start();
+    let elsewhere = format!("HTTP/1.1 302 Found\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n", other.url("/there"));
+    let server = WebServer::answering(move |_| (Duration::ZERO, elsewhere.clone()));
+    let place = Place::new();
+    let one = Instance::start(&place, &[]);
+    one.add(&server.url("/"));
+    until("it is followed", || !other.visits().is_empty());
+    assert!(server.visits().iter().all(|visit| visit.headers["x-key"] == "secret"));
+    assert!(other.visits().iter().all(|visit| !visit.headers.contains_key("x-key")), "{:?}", other.visits());
+}
+
+#[test]
+fn a_name_is_polled_if_the_address_behind_it_may_be() {
+    let server = WebServer::start();
+    let named = server.url("/").replace("127.0.0.1", "localhost");
+    let state = |place: &Place, flags: &[&str]| {
+        let one = Instance::start(place, &[&["--listen", "0.0.0.0:0", "--insecure"], flags].concat());
+        let id = one.add(&named);
+        let mut state = Value::Null;
+        until("it is polled", || {
+            state = one.get(&format!("/v1/sessions/{id}/state")).1;
+            state["sessionId"] == json!(id)
+        });
+        state
+    };
+    let refused = state(&Place::new(), &[]);
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("--allow-targets")), "{refused}");
+    assert!(server.visits().is_empty());
+    let allowed = state(&Place::new(), &["--allow-targets", "127.0.0.0/8,::1/128"]);
+    assert_eq!(allowed["ok"], json!(true), "{allowed}");
 }
 
 #[test]

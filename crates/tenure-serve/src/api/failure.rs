@@ -4,9 +4,9 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use tenure::SessionError;
 use tenure::store::StoreError;
 
+use crate::editing::EditError;
 use crate::session::Invalid;
 
 /// An answer that is none.
@@ -34,10 +34,6 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
-    pub(super) fn conflict(message: &str) -> Self {
-        Self::new(StatusCode::CONFLICT, "conflict", message)
-    }
-
     pub(super) fn method() -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this cannot be done here")
     }
@@ -55,11 +51,13 @@ impl From<StoreError> for Failure {
     }
 }
 
-impl From<SessionError> for Failure {
-    fn from(error: SessionError) -> Self {
+impl From<EditError> for Failure {
+    fn from(error: EditError) -> Self {
         match error {
-            SessionError::Store(error) => error.into(),
-            changed => Self::conflict(&changed.to_string()),
+            EditError::Missing => Self::no_session(),
+            EditError::Invalid(error) => error.into(),
+            EditError::Store(error) => error.into(),
+            EditError::Taken | EditError::Contended => Self::new(StatusCode::CONFLICT, "conflict", error.to_string()),
         }
     }
 }

@@ -11,6 +11,7 @@ use tenure::store::LogEntry;
 use uuid::Uuid;
 
 use super::failure::Failure;
+use crate::editing;
 use crate::holdings;
 use crate::poll::poller::{KEPT, RESULTS};
 use crate::service::Service;
@@ -19,9 +20,6 @@ use crate::session::Session;
 /// How many sessions are listed at once, if nobody says, and at most.
 const PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1_000;
-
-/// How often a change is tried that somebody else comes before.
-const ATTEMPTS: usize = 5;
 
 type Parameters = Query<HashMap<String, String>>;
 
@@ -41,17 +39,15 @@ pub(super) async fn list(State(service): State<Service>, Query(asked): Parameter
 
 pub(super) async fn create(State(service): State<Service>, body: Bytes) -> Result<(StatusCode, Json<Value>), Failure> {
     let session = Session::create(object(&body)?, Timestamp::now())?;
-    let id = session.id.to_string();
-    if service.tenure().read_sessions(vec![id.clone()]).await?.into_iter().flatten().next().is_some() {
-        return Err(Failure::conflict("there is a session with this id"));
-    }
-    service.write(&id, None, Some(&session.stored())).await?;
+    editing::create(service.tenure(), &session).await?;
+    service.catalogue().learn(&session.id.to_string(), Some(&session.stored()));
     Ok((StatusCode::CREATED, Json(session.shown())))
 }
 
 pub(super) async fn show(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
-    let (session, _) = read(&service, &id).await?;
-    Ok(Json(session.shown()))
+    let id = identity(&id)?;
+    let stored = editing::stored(service.tenure(), &id).await?.ok_or_else(Failure::no_session)?;
+    Ok(Json(Session::read(&id, &stored)?.shown()))
 }
 
 pub(super) async fn change(
@@ -59,32 +55,17 @@ pub(super) async fn change(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Failure> {
-    let request = object(&body)?;
-    for _ in 0..ATTEMPTS {
-        let (session, seen) = read(&service, &id).await?;
-        let changed = session.change(request.clone())?;
-        match service.write(&session.id.to_string(), Some(&seen), Some(&changed.stored())).await {
-            Ok(()) => return Ok(Json(changed.shown())),
-            // Somebody else was first: what they wrote is changed then.
-            Err(tenure::SessionError::Changed(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Failure::conflict("others change this session all the time; try again"))
+    let (id, request) = (identity(&id)?, object(&body)?);
+    let changed = editing::change(service.tenure(), &id, |session| session.change(request.clone())).await?;
+    service.catalogue().learn(&id, Some(&changed.stored()));
+    Ok(Json(changed.shown()))
 }
 
 pub(super) async fn delete(State(service): State<Service>, Path(id): Path<String>) -> Result<StatusCode, Failure> {
     let id = identity(&id)?;
-    for _ in 0..ATTEMPTS {
-        // One that cannot be polled can be deleted all the same.
-        let Some(seen) = stored(&service, &id).await? else { return Err(Failure::no_session()) };
-        match service.write(&id, Some(&seen), None).await {
-            Ok(()) => return Ok(StatusCode::NO_CONTENT),
-            Err(tenure::SessionError::Changed(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Failure::conflict("others change this session all the time; try again"))
+    editing::delete(service.tenure(), &id).await?;
+    service.catalogue().learn(&id, None);
+    Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn state(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
@@ -127,17 +108,7 @@ pub(super) fn identity(id: &str) -> Result<String, Failure> {
 /// The id of a session that is there.
 async fn existing(service: &Service, id: &str) -> Result<String, Failure> {
     let id = identity(id)?;
-    if stored(service, &id).await?.is_some() { Ok(id) } else { Err(Failure::no_session()) }
-}
-
-async fn stored(service: &Service, id: &str) -> Result<Option<Vec<u8>>, Failure> {
-    Ok(service.tenure().read_sessions(vec![id.to_owned()]).await?.into_iter().flatten().next())
-}
-
-async fn read(service: &Service, id: &str) -> Result<(Session, Vec<u8>), Failure> {
-    let id = identity(id)?;
-    let Some(seen) = stored(service, &id).await? else { return Err(Failure::no_session()) };
-    Ok((Session::read(&id, &seen)?, seen))
+    if editing::stored(service.tenure(), &id).await?.is_some() { Ok(id) } else { Err(Failure::no_session()) }
 }
 
 fn object(body: &[u8]) -> Result<Map<String, Value>, Failure> {

@@ -1,17 +1,15 @@
 //! Results as server-sent events.
 
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
-use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
-use futures_core::Stream;
+use axum::response::{IntoResponse, Sse};
 use tenure::store::EntryId;
 use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::failure::Failure;
 use super::sessions::{identity, shown};
@@ -27,7 +25,7 @@ pub(super) async fn results(
     State(service): State<Service>,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Failure> {
+) -> Result<impl IntoResponse, Failure> {
     let id = identity(&id)?;
     let (Some(name), Some(_)) = (holdings::lease(&id), service.catalogue().get(&id)) else {
         return Err(Failure::no_session());
@@ -40,7 +38,7 @@ pub(super) async fn results(
         None => service.tenure().recent(&name, RESULTS, None, 1).await?.last().map(|entry| entry.id),
     };
     // Whoever reads slowly is waited for here, and holds up nobody; what is not kept any more by then it misses.
-    let (send, events) = mpsc::channel(1);
+    let (send, events) = mpsc::channel::<Result<Event, Infallible>>(1);
     tokio::spawn(async move {
         let mut last = last.unwrap_or(EntryId { millis: 0, number: 0 });
         loop {
@@ -60,15 +58,5 @@ pub(super) async fn results(
             }
         }
     });
-    Ok(Sse::new(Events(events)).keep_alive(KeepAlive::default()))
-}
-
-struct Events(mpsc::Receiver<Result<Event, Infallible>>);
-
-impl Stream for Events {
-    type Item = Result<Event, Infallible>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context)
-    }
+    Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()))
 }

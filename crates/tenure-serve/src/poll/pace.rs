@@ -62,11 +62,6 @@ impl Pace {
     pub fn went(&mut self, well: bool) {
         *self = if well { Self::default() } else { Self { failures: self.failures.saturating_add(1), ..*self } };
     }
-
-    /// How often it has failed since it last went well.
-    pub fn failures(&self) -> u32 {
-        self.failures
-    }
 }
 
 #[cfg(test)]

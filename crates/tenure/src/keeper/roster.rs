@@ -41,7 +41,9 @@ pub(super) struct Outgoing {
 impl Outgoing {
     fn question(give_up_at: Moment, question: Question) -> Self {
         let tag = match &question.request {
-            Request::Publish { holding, .. } => Tag::Publication(Box::new(holding.clone()), question.reply),
+            Request::Publish { holding, .. } | Request::Append { holding, .. } => {
+                Tag::Publication(Box::new(holding.clone()), question.reply)
+            }
             _ => Tag::User(question.reply),
         };
         Self { request: question.request, give_up_at, tag }

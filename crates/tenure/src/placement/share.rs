@@ -52,7 +52,7 @@ impl Peer {
     }
 
     /// Whether it may be given anything at all.
-    pub(super) fn takes_part(&self) -> bool {
+    pub(crate) fn takes_part(&self) -> bool {
         matches!(self.presence, Presence::Ready | Presence::Stuck) && self.weight > 0
     }
 }

@@ -332,8 +332,8 @@ impl Desk {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(term) = held.get(target) {
             let moved = Move { target: target.to_string(), from, to, reason };
-            let holding = term.holding();
-            self.tenure.say(Request::Publish { holding, record: MOVED.to_owned(), value: moved.encode().into_bytes() });
+            let (record, value) = (MOVED.to_owned(), moved.encode().into_bytes());
+            self.tenure.say(Request::Publish { holding: term.holding(), record, value, announced: false });
         }
     }
 

@@ -187,15 +187,17 @@ impl Engine {
     pub fn preferred(&self, now: Moment, target: &str) -> Option<InstanceId> {
         let entry = self.targets.get(target)?;
         let peers = self.peers(now);
+        let shares = placement::shares(&peers, self.unheld(&peers));
         match entry.fate() {
             Fate::Theirs { holder } if peers.iter().any(|peer| peer.instance == *holder) => Some(holder.clone()),
             Fate::Leaving { to: Some(to) } => Some(to.clone()),
+            // What is given away is worked out only if anything is: somebody may ask this of every target.
+            Fate::Mine if shares.last().is_some_and(|share| self.targets.mine() <= *share) => Some(self.me.clone()),
             Fate::Mine => {
                 let gift = self.gifts(now, usize::MAX).into_iter().find(|(given, _)| &**given == target);
                 Some(gift.map_or_else(|| self.me.clone(), |(_, to)| to))
             }
             _ => {
-                let shares = placement::shares(&peers, self.unheld(&peers));
                 let free = peers.iter().zip(&shares).filter(|(peer, share)| peer.held < **share).map(|(peer, _)| peer);
                 free.max_by_key(|peer| placement::InstanceScore::of(&peer.instance).with(entry.score))
                     .map(|peer| peer.instance.clone())
@@ -737,8 +739,7 @@ impl Engine {
             self.gives(&target, to, Reason::Draining);
         }
         // With nobody to take them, they are let go of.
-        let takes = |peer: &Peer| matches!(peer.presence, Presence::Ready | Presence::Stuck) && peer.weight > 0;
-        if !self.peers(now).iter().any(takes) {
+        if !self.peers(now).iter().any(Peer::takes_part) {
             for target in self.targets.names(|fate| *fate == Fate::Mine) {
                 self.lets_go(&target, ReleaseReason::Shutdown);
             }

@@ -103,7 +103,7 @@ impl Ticks {
     /// Writes the mark, under the token. While the store cannot be asked the tick waits, and nothing is begun.
     async fn claim(&self, due: ServerTime) -> Option<()> {
         loop {
-            match self.term.publish(RECORD, due.as_micros().to_string()).await {
+            match self.term.note(RECORD, due.as_micros().to_string()).await {
                 Ok(()) => return Some(()),
                 Err(PublishError::Refused(_)) => return None,
                 Err(PublishError::Store(_)) => tokio::select! {

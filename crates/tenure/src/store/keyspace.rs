@@ -3,7 +3,7 @@
 use crate::name::{NameError, check_prefix};
 
 /// The index of all sessions.
-pub(crate) const SESSIONS: &str = "sessions";
+pub const SESSIONS: &str = "sessions";
 
 /// The keys of one deployment.
 ///

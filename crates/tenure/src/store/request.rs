@@ -157,6 +157,8 @@ pub enum Request {
         record: String,
         /// What to write.
         value: Vec<u8>,
+        /// Whether others should be told.
+        announced: bool,
     },
     /// Read a record beside a lease.
     Read {

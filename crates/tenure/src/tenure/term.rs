@@ -263,8 +263,14 @@ impl TermHandle {
     /// # Cancel safety
     /// The record may or may not be written.
     pub async fn publish(&self, record: &str, value: impl Into<Vec<u8>>) -> Result<(), PublishError> {
-        let request = Request::Publish { holding: self.holding(), record: record.to_owned(), value: value.into() };
-        self.write(request).await
+        let (holding, record, value) = (self.holding(), record.to_owned(), value.into());
+        self.write(Request::Publish { holding, record, value, announced: true }).await
+    }
+
+    /// The same for what is of no use to anybody before it is needed: nobody is told.
+    pub(crate) async fn note(&self, record: &str, value: String) -> Result<(), PublishError> {
+        let (holding, record, value) = (self.holding(), record.to_owned(), value.into_bytes());
+        self.write(Request::Publish { holding, record, value, announced: false }).await
     }
 
     /// Adds an entry to a log beside the lease, of which so many of the latest are kept, unless the term is over. Anybody can

@@ -212,7 +212,7 @@ impl Term {
     }
 
     pub(super) fn publication(&self, record: &str, value: &[u8]) -> Request {
-        Request::Publish { holding: self.holding(), record: record.to_owned(), value: value.to_vec() }
+        Request::Publish { holding: self.holding(), record: record.to_owned(), value: value.to_vec(), announced: true }
     }
 
     pub(super) fn abandon(&self) -> Request {

@@ -86,6 +86,7 @@ impl Run<'_> {
                 holding,
                 record: RECORDS[record].to_owned(),
                 value: VALUES[value].to_vec(),
+                announced: value % 2 == 0,
             }),
             Wish::Read { lease: number, record } => {
                 same(Request::Read { name: lease(number), record: RECORDS[record].to_owned() })

@@ -134,8 +134,6 @@ async fn a_scout_that_is_asked_to_goes_and_somebody_else_scouts() {
     let scout = || server.command(&["GET", "leader:poll-scout"]);
     until("somebody scouts", || scout() != Reply::Nil).await;
     let before = scout();
-    // Both want to.
-    tokio::time::sleep(ttl() / 4).await;
     let role = tenure::LeaseName::role("poll-scout").unwrap();
     one.step_down(&role, None).await.unwrap();
     until("somebody else scouts", || scout() != Reply::Nil && scout() != before).await;
@@ -150,7 +148,8 @@ async fn what_the_scout_may_not_look_for_is_found_when_it_may() {
     let one = instance(&server, "one").await;
     let mut events = one.events();
     let pool = start(one.pool("poll").targets_from_sessions().discover_every(Duration::from_millis(50)));
-    while events.next().await.unwrap().what.name() != "store.refused" {}
+    let refused = async { while events.next().await.unwrap().what.name() != "store.refused" {} };
+    tokio::time::timeout(never(), refused).await.unwrap();
     server.command(&["ACL", "SETUSER", "default", "+scan"]);
     until("it is found", || pool.is_owned("a")).await;
     pool.stop().await;

@@ -234,18 +234,17 @@ impl Ledger {
         holding: &Holding,
         record: &str,
         value: &[u8],
-        announcements: &mut Vec<Announcement>,
+        announcements: Option<&mut Vec<Announcement>>,
     ) -> Reply {
         if let Err(refusal) = self.check_taken_up(now, holding) {
             return Reply::Refused(refusal);
         }
         let published = Published { token: holding.token, at: now, value: value.to_vec() };
         self.records.insert((holding.name.key().to_owned(), record.to_owned()), published);
-        announcements.push(Announcement::Published {
-            name: holding.name.clone(),
-            record: record.to_owned(),
-            token: holding.token,
-        });
+        if let Some(announcements) = announcements {
+            let (name, record, token) = (holding.name.clone(), record.to_owned(), holding.token);
+            announcements.push(Announcement::Published { name, record, token });
+        }
         Reply::Done
     }
 

@@ -149,7 +149,9 @@ impl Ledger {
             Request::Ask { name, token, ask } => self.ask(now, name, *token, ask, announcements),
             Request::Inspect { name } => self.inspect(now, name),
             Request::Holders { names } => Reply::Holders(names.iter().map(|name| self.holder(now, name)).collect()),
-            Request::Publish { holding, record, value } => self.publish(now, holding, record, value, announcements),
+            Request::Publish { holding, record, value, announced } => {
+                self.publish(now, holding, record, value, announced.then_some(announcements))
+            }
             Request::Read { name, record } => self.read(name, record),
             Request::Append { holding, log, value, kept } => self.append(now, holding, log, value, *kept),
             Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit),

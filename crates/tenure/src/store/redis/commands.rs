@@ -99,11 +99,11 @@ impl Wire {
             Request::Holders { names } => {
                 plain("MGET").arg(names.iter().map(|name| keys.lease(name)).collect::<Vec<_>>()).take().into()
             }
-            Request::Publish { holding, record, value } => {
+            Request::Publish { holding, record, value, announced } => {
                 let (lease, term) = (keys.lease(&holding.name), keys.term(&holding.name));
                 let mut command = self.call(Script::Publish, &[&lease, &term, &keys.records(&holding.name)]);
                 who(&mut command, holding).arg(record).arg(value.as_slice());
-                command.arg(holding.name.encode()).arg(&keys.channel);
+                command.arg(flag(*announced)).arg(holding.name.encode()).arg(&keys.channel);
                 command.into()
             }
             Request::Append { holding, log, value, kept } => {
@@ -379,7 +379,12 @@ mod tests {
             Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
             Request::Inspect { name: name.clone() },
             Request::Holders { names: vec![name.clone()] },
-            Request::Publish { holding: holding.clone(), record: "state".to_owned(), value: Vec::new() },
+            Request::Publish {
+                holding: holding.clone(),
+                record: "state".to_owned(),
+                value: Vec::new(),
+                announced: true,
+            },
             Request::Read { name: name.clone(), record: "state".to_owned() },
             Request::Append { holding, log: "results".to_owned(), value: Vec::new(), kept: 1 },
             Request::Recent { name: name.clone(), log: "results".to_owned(), after: None, limit: 1 },

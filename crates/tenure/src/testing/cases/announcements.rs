@@ -68,6 +68,12 @@ pub(super) async fn a_publication_is_announced(trial: &Trial<'_>) {
     let term = alice.wins(&job(), LONG).await;
     let expected = Announcement::Published { name: job(), record: "result".to_owned(), token: term.token() };
     announces(&alice, &mut listener, term.publication("result", b"42"), &expected).await;
+    // Unless that is nobody's business.
+    let (record, value) = ("result".to_owned(), b"43".to_vec());
+    let quiet = Request::Publish { holding: term.holding(), record, value, announced: false };
+    assert_eq!(alice.send(quiet).await, Reply::Done);
+    is_silent(&alice, &mut listener, "a quiet publication").await;
+    assert_eq!(alice.read_value(&job(), "result").await.as_deref(), Some(&b"43"[..]));
 }
 
 pub(super) async fn the_first_heartbeat_is_announced_and_the_next_ones_are_not(trial: &Trial<'_>) {

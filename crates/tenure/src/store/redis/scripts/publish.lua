@@ -1,11 +1,13 @@
 -- Writes a record beside the lease, unless the term is over.
 --
 -- KEYS  1 lease, 2 term record, 3 records
--- ARGV  1 holder, 2 token, 3 record, 4 value, 5 name for the announcement, 6 channel
+-- ARGV  1 holder, 2 token, 3 record, 4 value, 5 '1' when it is announced, 6 name for that, 7 channel
 local refused = refusal_unless_taken_up(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
 if refused then
   return refused
 end
 redis.call('HSET', KEYS[3], ARGV[3], ARGV[2] .. ' ' .. digits(clock()) .. ' ' .. ARGV[4])
-announce(ARGV[6], 'published ' .. ARGV[2] .. ' ' .. ARGV[5] .. ' ' .. ARGV[3])
+if ARGV[5] == '1' then
+  announce(ARGV[7], 'published ' .. ARGV[2] .. ' ' .. ARGV[6] .. ' ' .. ARGV[3])
+end
 return {'done'}

@@ -1,0 +1,102 @@
+//! Sessions made, changed and deleted so that nobody's change is lost: whoever comes second changes what the first has made of it.
+
+use tenure::store::StoreError;
+use tenure::{SessionError, Tenure};
+use thiserror::Error;
+
+use crate::session::{Invalid, Session};
+
+/// How often a change is tried that somebody else comes before.
+const ATTEMPTS: usize = 5;
+
+/// Why a session was not made, changed or deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EditError {
+    /// There is none.
+    #[error("there is no such session")]
+    Missing,
+    /// There is one already.
+    #[error("there is a session with this id, and it is another")]
+    Taken,
+    /// It cannot be like that.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// Others were always first.
+    #[error("others change this session all the time; try again")]
+    Contended,
+    /// The store could not be asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What stands in the store under an id.
+///
+/// # Errors
+/// When the store cannot be asked.
+///
+/// # Cancel safety
+/// Safe.
+pub async fn stored(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    Ok(tenure.read_sessions(vec![id.to_owned()]).await?.into_iter().flatten().next())
+}
+
+/// Makes a session. One that is there and is the same in every way is as good.
+///
+/// # Errors
+/// When there is another with its id, or the store cannot be asked.
+///
+/// # Cancel safety
+/// It may or may not be made.
+pub async fn create(tenure: &Tenure, session: &Session) -> Result<(), EditError> {
+    match tenure.write_session(&session.id.to_string(), None, Some(&session.stored())).await {
+        Ok(()) => Ok(()),
+        Err(SessionError::Store(error)) => Err(error.into()),
+        Err(_) => Err(EditError::Taken),
+    }
+}
+
+/// Changes a session, and returns it as it is then.
+///
+/// # Errors
+/// When there is none, it cannot be like that, others change it all the time, or the store cannot be asked.
+///
+/// # Cancel safety
+/// It may or may not be changed.
+pub async fn change(
+    tenure: &Tenure,
+    id: &str,
+    change: impl Fn(&Session) -> Result<Session, Invalid>,
+) -> Result<Session, EditError> {
+    let changed = |seen: &[u8]| change(&Session::read(id, seen)?).map(Some);
+    write(tenure, id, changed).await?.ok_or(EditError::Missing)
+}
+
+/// Deletes a session; also one that cannot be polled.
+///
+/// # Errors
+/// When there is none, others change it all the time, or the store cannot be asked.
+///
+/// # Cancel safety
+/// It may or may not be deleted.
+pub async fn delete(tenure: &Tenure, id: &str) -> Result<(), EditError> {
+    write(tenure, id, |_| Ok(None)).await.map(drop)
+}
+
+/// Makes what there is into what it should be, again for as long as somebody else was first.
+async fn write(
+    tenure: &Tenure,
+    id: &str,
+    change: impl Fn(&[u8]) -> Result<Option<Session>, Invalid>,
+) -> Result<Option<Session>, EditError> {
+    for _ in 0..ATTEMPTS {
+        let seen = stored(tenure, id).await?.ok_or(EditError::Missing)?;
+        let session = change(&seen)?;
+        match tenure.write_session(id, Some(&seen), session.as_ref().map(Session::stored).as_deref()).await {
+            Ok(()) => return Ok(session),
+            Err(SessionError::Store(error)) => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+    Err(EditError::Contended)
+}
