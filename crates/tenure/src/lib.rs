@@ -43,6 +43,7 @@ lease.release().await?;
 #![cfg_attr(feature = "keeper", doc = "| [`schedule`] | schedules that a leader keeps, and that outlive it |")]
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
+//! | [`meter`] | how long things take, counted in steps |
 //! | [`store`] | what a store must do, and the stores |
 #![cfg_attr(feature = "tracing", doc = "| [`log`] | events as `tracing` events |")]
 #![cfg_attr(feature = "testing", doc = "| [`testing`] | the conformance suite that every store runs |")]
@@ -66,6 +67,7 @@ mod keeper;
 pub mod lease;
 #[cfg(feature = "tracing")]
 pub mod log;
+pub mod meter;
 mod name;
 pub mod placement;
 pub mod pool;

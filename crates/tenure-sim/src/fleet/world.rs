@@ -90,6 +90,8 @@ enum Next {
     Deliver(InstanceId, u64),
     /// It can reach the store again.
     Return(InstanceId),
+    /// It knows that it was away, and asks what it could not ask.
+    CatchUp(InstanceId),
     /// A lease that could not be renewed is to be given up.
     Doom(InstanceId, Target),
     /// It tells the others how much it holds.
@@ -281,7 +283,7 @@ impl World {
     /// The store is away: nobody can reach it, and everybody comes back at another moment.
     pub fn outage(&mut self, span: Duration) {
         for one in self.members() {
-            let late = Duration::from_millis(self.rng.u64(0..2_000));
+            let late = Duration::from_millis(self.rng.u64(0..4_000));
             self.cut(one, span + late);
         }
     }
@@ -318,7 +320,6 @@ impl World {
             return;
         };
         instance.beaten = self.now;
-        let put_off = std::mem::take(&mut instance.put_off);
         let engine = &instance.engine;
         // What has not run out is renewed.
         for (target, lease) in &mut self.leases {
@@ -326,6 +327,16 @@ impl World {
                 lease.expires = None;
             }
         }
+        // Its heartbeat comes first: it has to listen again, and whatever could not be asked is asked again a moment later.
+        let later = Duration::from_millis(self.rng.u64(0..900));
+        self.push(self.now + later, Next::CatchUp(one.clone()));
+    }
+
+    fn catches_up(&mut self, one: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(one).filter(|instance| instance.away_until <= self.now) else {
+            return;
+        };
+        let put_off = std::mem::take(&mut instance.put_off);
         self.give(one, Input::Gap);
         put_off.into_iter().for_each(|action| self.act(one, action));
     }
@@ -479,6 +490,7 @@ impl World {
                             }
                         }
                         Next::Return(one) => self.returns(&one),
+                        Next::CatchUp(one) => self.catches_up(&one),
                         Next::Tell(one) => self.tells(&one),
                         Next::Doom(one, target) => self.gives_up(&one, target),
                         Next::Tick(one, target, tick) => self.tick(&one, &target, tick),

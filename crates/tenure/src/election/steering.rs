@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::name::{InstanceId, LeaseName};
-use crate::store::{Ask, Reply, Request, StoreError};
+use crate::store::{Ask, ROLES, Reply, Request, StoreError};
 use crate::tenure::Tenure;
 use crate::token::Token;
 
@@ -62,6 +62,20 @@ impl Tenure {
         match self.ask(Request::Revoke { name: lease.clone(), token }).await? {
             Reply::Done => Ok(Some(held.by)),
             Reply::Refused(_) => Ok(None),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// All roles that somebody has ever led in this namespace.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn roles(&self) -> Result<Vec<LeaseName>, StoreError> {
+        match self.ask(Request::IndexList { index: ROLES.to_owned() }).await? {
+            Reply::Index(roles) => Ok(roles.iter().filter_map(|role| LeaseName::decode(role)).collect()),
             other => Err(self.unexpected(&other)),
         }
     }

@@ -6,9 +6,12 @@ use tokio::sync::mpsc;
 
 use super::InstanceRecord;
 use crate::keeper::{Command, Heartbeat};
-use crate::name::Group;
+use crate::name::{Group, InstanceId};
 use crate::store::{Heard, Member, Reply, Request, StoreError};
 use crate::tenure::Tenure;
+
+/// The index of instances that are asked to give everything away.
+pub(crate) const DRAINING: &str = "draining";
 
 /// How many announcements wait for a slow listener before it hears of a gap instead.
 const BACKLOG: usize = 4_096;
@@ -52,6 +55,39 @@ impl Tenure {
     pub async fn fleet(&self) -> Result<Vec<Member>, StoreError> {
         match self.ask(Request::Members { group: Group::FLEET }).await? {
             Reply::Members(members) => Ok(members),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Asks an instance to give away all its targets and to take no more, until it is [asked back](Self::undrain) or has gone. What is asked
+    /// stands in the store.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// It may or may not have been asked.
+    pub async fn drain(&self, instance: &InstanceId) -> Result<(), StoreError> {
+        let (index, entry, announced) = (DRAINING.to_owned(), instance.to_string(), true);
+        self.ask(Request::IndexAdd { index, entry, announced }).await.map(drop)
+    }
+
+    /// Asks an instance to take part again.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// It may or may not have been asked.
+    pub async fn undrain(&self, instance: &InstanceId) -> Result<(), StoreError> {
+        let (index, entry, announced) = (DRAINING.to_owned(), instance.to_string(), true);
+        self.ask(Request::IndexRemove { index, entry, announced }).await.map(drop)
+    }
+
+    /// Whether this instance is asked to give everything away.
+    pub(crate) async fn is_asked_to_drain(&self) -> Result<bool, StoreError> {
+        match self.ask(Request::IndexList { index: DRAINING.to_owned() }).await? {
+            Reply::Index(entries) => Ok(entries.iter().any(|entry| entry == self.instance().as_str())),
             other => Err(self.unexpected(&other)),
         }
     }

@@ -9,9 +9,13 @@ mod conduct;
 mod joining;
 mod record;
 mod roll;
+mod told;
 
 pub use conduct::Conduct;
 #[cfg(feature = "keeper")]
 pub use joining::Announcements;
+#[cfg(feature = "keeper")]
+pub(crate) use joining::DRAINING;
 pub use record::{InstanceRecord, Status};
 pub use roll::{Roll, RollCall, Seen};
+pub use told::FleetEvent;

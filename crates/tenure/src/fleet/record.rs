@@ -56,6 +56,8 @@ pub struct InstanceRecord {
     pub held: BTreeMap<String, usize>,
     /// The pools that it is leaving, although it stays in others.
     pub leaving: BTreeSet<String>,
+    /// What else it says about itself: a word under each name.
+    pub about: BTreeMap<String, String>,
 }
 
 impl InstanceRecord {
@@ -72,6 +74,7 @@ impl InstanceRecord {
             heartbeat_ttl: Duration::from_secs(30),
             held: BTreeMap::new(),
             leaving: BTreeSet::new(),
+            about: BTreeMap::new(),
         }
     }
 
@@ -140,6 +143,9 @@ impl InstanceRecord {
         for pool in &self.leaving {
             text.push_str(&format!(" leaving:{pool}=1"));
         }
+        for (name, word) in &self.about {
+            text.push_str(&format!(" about:{name}={word}"));
+        }
         text.into_bytes()
     }
 
@@ -161,6 +167,10 @@ impl InstanceRecord {
             heartbeat_every: Duration::from_millis(number("every")?),
             heartbeat_ttl: Duration::from_millis(number("ttl")?),
             held: held.map(|(pool, count)| (pool.to_owned(), count)).collect(),
+            about: words
+                .iter()
+                .filter_map(|(name, word)| Some((name.strip_prefix("about:")?.to_owned(), (*word).to_owned())))
+                .collect(),
             leaving: words.keys().filter_map(|word| word.strip_prefix("leaving:")).map(str::to_owned).collect(),
         })
     }

@@ -45,6 +45,7 @@ pub(crate) use thread::{Plan, start};
 use crate::election::ElectionError;
 use crate::event::Event;
 use crate::lease::{LeaseSettings, Outlook, ReleaseReason, SettingsError, Wish};
+use crate::meter::Meter;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{ErrorKind, Heard, Outcome, Request, StoreError};
 use crate::tenure::TermHandle;
@@ -251,6 +252,8 @@ pub(crate) struct Gauges {
     pub(crate) server_offset: AtomicI64,
     /// How many streams of events there are.
     pub(crate) streams: AtomicU64,
+    /// From sending a renewal to its answer.
+    pub(crate) renewals: Meter,
 }
 
 /// Why a lease was not acquired.

@@ -1,9 +1,9 @@
-//! What is to be written down about terms: it can wait, must not be in the way of what cannot, and may be lost.
+//! What is to be written down about terms, and told to whoever looks on: it can wait, must not be in the way of what cannot, and may be lost.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::store::TermNote;
+use crate::store::Request;
 use crate::time::Moment;
 
 /// How many wait for a connection at most.
@@ -16,7 +16,7 @@ const TOGETHER: usize = 64;
 /// Notes that wait to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    waiting: VecDeque<TermNote>,
+    waiting: VecDeque<Request>,
     due: Option<Moment>,
     /// How many were dropped because too many waited.
     pub(super) dropped: u64,
@@ -32,7 +32,7 @@ impl Notes {
         self.due
     }
 
-    pub(super) fn add(&mut self, now: Moment, note: TermNote) {
+    pub(super) fn add(&mut self, now: Moment, note: Request) {
         if self.waiting.len() >= WAITING {
             self.waiting.pop_front();
             self.dropped += 1;
@@ -42,7 +42,7 @@ impl Notes {
     }
 
     /// Those that should be sent now. More when there are many, so that none are dropped.
-    pub(super) fn take_due(&mut self, now: Moment) -> Vec<TermNote> {
+    pub(super) fn take_due(&mut self, now: Moment) -> Vec<Request> {
         if self.due.is_none_or(|due| now < due) {
             return Vec::new();
         }
@@ -52,7 +52,7 @@ impl Notes {
     }
 
     /// All of them.
-    pub(super) fn take_all(&mut self) -> Vec<TermNote> {
+    pub(super) fn take_all(&mut self) -> Vec<Request> {
         self.due = None;
         self.waiting.drain(..).collect()
     }
@@ -62,11 +62,12 @@ impl Notes {
 mod tests {
     use super::*;
     use crate::name::{InstanceId, LeaseName};
+    use crate::store::TermNote;
     use crate::time::ServerTime;
     use crate::token::Token;
 
-    fn note(number: u64) -> TermNote {
-        TermNote {
+    fn note(number: u64) -> Request {
+        Request::Note(TermNote {
             name: LeaseName::lease("job").unwrap(),
             token: Token::new(number).unwrap(),
             holder: InstanceId::new("alice").unwrap(),
@@ -74,7 +75,7 @@ mod tests {
             demoted: None,
             released: None,
             ending: None,
-        }
+        })
     }
 
     fn at(millis: u64) -> Moment {

@@ -14,10 +14,11 @@ use super::spent::Spent;
 use super::timers::Timers;
 use super::{AcquireError, Claim, Granted, Heartbeat, LeaseId, Mode, Question, Ticket};
 use crate::event::{Event, Happening};
+use crate::fleet::FleetEvent;
 use crate::lease::{Action, Attempt, Ending, Input, Lease, LeaseSettings, Outlook, Permission, ReleaseReason, Wish};
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{InstanceId, LeaseKind, LeaseName};
 use crate::store::{
-    Announcement, Continuity, ErrorKind, Holding, NamespaceMemory, Outcome, Refusal, Reply, Request, StoreError,
+    Announcement, Continuity, ErrorKind, Holding, NamespaceMemory, Outcome, ROLES, Refusal, Reply, Request, StoreError,
     TermNote,
 };
 use crate::time::{Moment, Now, ServerTime};
@@ -91,6 +92,8 @@ pub(super) struct Roster {
     pub(super) wants_entry: bool,
     pub(super) outbox: Vec<Outgoing>,
     pub(super) events: Vec<Event>,
+    /// How long renewals took that were answered.
+    pub(super) renewals: Vec<Duration>,
     pub(super) lag: Duration,
 }
 
@@ -125,6 +128,7 @@ impl Roster {
             wants_entry: false,
             outbox: Vec::new(),
             events: Vec::new(),
+            renewals: Vec::new(),
             lag: Duration::ZERO,
         }
     }
@@ -362,7 +366,12 @@ impl Roster {
                     Outcome::Failed(error) => Input::Failed { attempt, error },
                     Outcome::Unknown(error) => Input::Unknown { attempt, error },
                 };
+                let renewed = matches!(&input, Input::Answered { reply: Reply::Renewed { .. }, .. });
                 self.step(now, id, input);
+                if let Some(entry) = self.leases.get(id).filter(|_| renewed) {
+                    let (_, sent) = entry.shared.times();
+                    self.renewals.push(now.moment.since(sent));
+                }
                 if let Some(refusal) = refusal {
                     self.refuse(now, id, refusal);
                 }
@@ -451,7 +460,7 @@ impl Roster {
         }
         if self.online {
             let due = self.notes.take_due(now.moment);
-            self.send(now.moment, due);
+            self.say(now.moment, due);
             let beat = self.membership.as_mut().and_then(|membership| membership.beat(now.moment, &self.instance));
             self.say(now.moment, beat);
         }
@@ -460,11 +469,14 @@ impl Roster {
     /// Sends all notes that there are.
     pub(super) fn send_notes(&mut self, now: Moment) {
         let all = self.notes.take_all();
-        self.send(now, all);
+        self.say(now, all);
     }
 
-    fn send(&mut self, now: Moment, notes: Vec<TermNote>) {
-        self.say(now, notes.into_iter().map(Request::Note));
+    /// Lets the whole fleet hear of what happened, a moment later.
+    pub(super) fn share(&mut self, now: Moment, events: impl IntoIterator<Item = FleetEvent>) {
+        for event in events {
+            self.notes.add(now, Request::Announce(Announcement::Happened { event: event.encode() }));
+        }
     }
 
     /// Sends what nobody waits for, if it can be sent now.
@@ -565,7 +577,13 @@ impl Roster {
         let holder = self.instance.clone();
         // Whoever is listed and does not live is forgotten with it.
         self.say(now.moment, group.map(|group| Request::Members { group }));
-        self.notes.add(now.moment, TermNote { name, token, holder, from, demoted: None, released: None, ending: None });
+        if name.kind() == LeaseKind::Role {
+            // For whoever wants to know which roles there are.
+            let (index, entry) = (ROLES.to_owned(), name.encode());
+            self.say(now.moment, [Request::IndexAdd { index, entry, announced: false }]);
+        }
+        let note = TermNote { name, token, holder, from, demoted: None, released: None, ending: None };
+        self.notes.add(now.moment, Request::Note(note));
     }
 
     /// Passes on what work may do. Returns what the lease must be told at once: that there is no work that would have to end, or
@@ -735,7 +753,7 @@ impl Roster {
             released,
             ending: Some(ending),
         };
-        self.notes.add(now, note);
+        self.notes.add(now, Request::Note(note));
     }
 
     fn server_time(&self, moment: Moment) -> ServerTime {

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
@@ -14,6 +14,7 @@ use super::outlet::Outlet;
 use super::roster::Roster;
 use super::{AcquireError, Command, Contact, Door, Gauges};
 use crate::event::{Event, Happening};
+use crate::fleet::FleetEvent;
 use crate::lease::LeaseSettings;
 use crate::name::InstanceId;
 use crate::store::{Connection, Continuity, Entry, Heard, NamespaceMemory, Outcome, Store, StoreError};
@@ -35,6 +36,8 @@ pub(crate) struct Plan {
     pub(crate) longest_ttl: Duration,
     pub(crate) bootstrap: bool,
     pub(crate) durable: bool,
+    /// Whether the whole fleet hears of what happens.
+    pub(crate) shares_events: bool,
     pub(crate) outlet: Outlet,
     pub(crate) gauges: Arc<Gauges>,
 }
@@ -316,7 +319,16 @@ impl Keeper {
 
     fn report(&mut self) {
         if !self.roster.events.is_empty() {
-            self.plan.outlet.pass(std::mem::take(&mut self.roster.events));
+            let events = std::mem::take(&mut self.roster.events);
+            if self.plan.shares_events {
+                let (now, at) = (SystemClock.now(), SystemTime::now());
+                let all = events.iter().filter(|event| FleetEvent::concerns_all(&event.what));
+                self.roster.share(now, all.map(|event| FleetEvent::of(event, at)));
+            }
+            self.plan.outlet.pass(events);
+        }
+        for span in self.roster.renewals.drain(..) {
+            self.plan.gauges.renewals.record(span);
         }
         let gauges = &self.plan.gauges;
         gauges.held.store(self.roster.held() as u64, Ordering::Relaxed);

@@ -10,12 +10,14 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
 use super::driver::{Command, Driver, Held};
+use super::meters::PoolMeters;
+use super::naming::Naming;
 use super::seat::Work;
 use super::signal::EngineSettings;
 use super::source::{Names, Source, follow};
 use super::{Pool, Target};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
-use crate::name::{LeaseName, NameError};
+use crate::name::NameError;
 use crate::placement::FULL_WEIGHT;
 use crate::tenure::{Tenure, TermHandle};
 
@@ -58,7 +60,7 @@ impl PoolSettings {
 #[must_use]
 pub struct PoolBuilder {
     tenure: Tenure,
-    pool: String,
+    naming: Naming,
     targets: BTreeSet<Target>,
     source: Option<Source>,
     discovers_sessions: bool,
@@ -99,7 +101,7 @@ impl Tenure {
     pub fn pool(&self, pool: &str) -> PoolBuilder {
         PoolBuilder {
             tenure: self.clone(),
-            pool: pool.to_owned(),
+            naming: Naming::of(pool),
             targets: BTreeSet::new(),
             source: None,
             discovers_sessions: false,
@@ -115,6 +117,12 @@ impl Tenure {
 }
 
 impl PoolBuilder {
+    /// The prefix of the leases of targets, `<pool>:lease:` by default. It may carry one hash tag.
+    pub fn lease_prefix(mut self, prefix: &str) -> Self {
+        self.naming = self.naming.with_prefix(prefix);
+        self
+    }
+
     /// The targets. They can be [others](Pool::retarget) later.
     pub fn targets<T: AsRef<str>>(mut self, targets: impl IntoIterator<Item = T>) -> Self {
         self.targets = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
@@ -250,10 +258,10 @@ impl PoolBuilder {
     }
 
     fn check(&self) -> Result<PoolSettings, PoolError> {
+        self.naming.check()?;
         for target in &self.targets {
-            LeaseName::target(&self.pool, target)?;
+            self.naming.lease(target)?;
         }
-        LeaseName::target(&self.pool, "any")?;
         let lease = self.lease.max_drain(self.drain_timeout).build()?;
         // Whoever is dead must be missed before its leases have run out.
         let heartbeat_every = self.heartbeat_every.unwrap_or(Duration::MAX).min(lease.renew_every());
@@ -290,24 +298,24 @@ impl ReadyPool {
         let Self { builder, work } = self;
         let settings = builder.check()?;
         let (tell, commands) = mpsc::unbounded_channel();
-        let held = Held::default();
+        let (held, meters) = (Held::default(), Arc::<PoolMeters>::default());
         let (live, seen) = watch::channel(Vec::new());
         // In the queue before anything else.
         let _ = tell.send(Command::Targets(builder.targets));
-        let (tenure, pool, discovers_sessions) = (builder.tenure, builder.pool, builder.discovers_sessions);
+        let (tenure, naming, discovers_sessions) = (builder.tenure, builder.naming, builder.discovers_sessions);
         let (unusable, rejected) = watch::channel(Vec::new());
         if let Some(source) = builder.source {
-            tokio::spawn(follow(source, pool.clone(), tell.downgrade(), unusable));
+            tokio::spawn(follow(source, naming.clone(), tell.downgrade(), unusable));
         }
-        let handle = Pool::new(tenure.clone(), pool.clone(), tell, held.clone(), seen, rejected);
-        tokio::spawn(Driver { tenure, pool, settings, discovers_sessions, work, held, commands, live }.run());
+        let handle = Pool::new(tenure.clone(), naming.clone(), tell, held.clone(), seen, rejected, meters.clone());
+        tokio::spawn(Driver { tenure, naming, settings, discovers_sessions, work, held, commands, live, meters }.run());
         Ok(handle)
     }
 }
 
 impl std::fmt::Debug for PoolBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PoolBuilder({} of {}, {} targets)", self.pool, self.tenure.instance(), self.targets.len())
+        write!(f, "PoolBuilder({} of {}, {} targets)", self.naming.pool(), self.tenure.instance(), self.targets.len())
     }
 }
 

@@ -14,6 +14,9 @@ use super::signal::EngineSettings;
 /// An instance that did not take what it was offered is offered nothing for this many settle windows.
 const SULKING: u32 = 20;
 
+/// A store that is back is reached again within this.
+const REUNION: Duration = Duration::from_secs(5);
+
 /// Within this time whoever is given something has told everybody else that it has it.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
@@ -44,8 +47,13 @@ pub(super) struct Company {
     called: bool,
     /// Who was there before an outage, with how many targets, and until when it counts.
     ghosts: BTreeMap<InstanceId, (usize, Moment)>,
-    /// When we last lost something: we may have been away.
+    /// When we last lost something: we may have been away. And when heartbeats were first read after that.
     lost_at: Option<Moment>,
+    back_at: Option<Moment>,
+    /// When heartbeats were last read.
+    called_at: Moment,
+    /// Who has just come, and when that was seen.
+    came: BTreeMap<InstanceId, Moment>,
     /// Who has vanished how often.
     conduct: Conduct,
     /// Whose heartbeats are late and have not ended: they may be back.
@@ -67,6 +75,9 @@ impl Company {
             called: false,
             ghosts: BTreeMap::new(),
             lost_at: None,
+            back_at: None,
+            called_at: Moment::ZERO,
+            came: BTreeMap::new(),
             conduct: Conduct::default(),
             late: BTreeSet::new(),
             stuck: BTreeMap::new(),
@@ -87,6 +98,10 @@ impl Company {
         let names: BTreeMap<InstanceId, Option<String>> =
             self.roll.alive().map(|(id, seen)| (id.clone(), name(seen))).collect();
         let listed: BTreeSet<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
+        if self.lost_at.is_some_and(|lost| lost >= self.called_at) {
+            self.back_at = Some(now);
+        }
+        self.called_at = now;
         let mut call = self.roll.call(now, members);
         let first = !std::mem::replace(&mut self.called, true);
         call.went.retain(|id| *id != self.me);
@@ -101,7 +116,9 @@ impl Company {
         }
         self.late.retain(|id| listed.contains(id));
         let known: BTreeSet<InstanceId> = self.stuck.keys().chain(self.ghosts.keys()).cloned().collect();
+        self.came.retain(|_, came| *came + REUNION > now);
         for id in &call.came {
+            self.came.insert(id.clone(), now);
             self.ghosts.remove(id);
             self.stuck.remove(id);
             let name = self.roll.get(id).and_then(name);
@@ -181,8 +198,14 @@ impl Company {
 
     /// Until when whoever is missing counts as there, when we ourselves have just been away.
     pub(super) fn forgives(&self, now: Moment) -> Option<Moment> {
-        let until = self.lost_at? + self.forgiveness;
+        let reunion = self.back_at.map_or(Moment::ZERO, |back| back + REUNION);
+        let until = (self.lost_at? + self.forgiveness).max(reunion);
         (until > now).then_some(until)
+    }
+
+    /// When it was seen to come, if that was just now.
+    pub(super) fn came(&self, instance: &InstanceId) -> Option<Moment> {
+        self.came.get(instance).copied()
     }
 
     /// Until when somebody is waited for who is not back from an outage.

@@ -7,14 +7,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::engine::Engine;
+use super::meters::{PoolMeters, Stopwatch};
+use super::naming::Naming;
 use super::scout::Scout;
 use super::seat::{Order, Work, keep};
 use super::signal::{Action, Input};
-use super::{PoolSettings, Target};
+use super::{Overview, PoolSettings, Target};
 use crate::event::Happening;
-use crate::fleet::InstanceRecord;
+use crate::fleet::{DRAINING, InstanceRecord};
 use crate::keeper::AcquireError;
-use crate::lease::ReleaseReason;
+use crate::lease::{Ending, ReleaseReason};
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::placement::{Move, Reason};
 use crate::store::{Announcement, Heard, Reply, Request, Wild};
@@ -49,6 +51,8 @@ pub(super) enum Command {
     Preferred(Target, oneshot::Sender<Option<InstanceId>>),
     /// For how long nobody has held a target.
     UnheldFor(Target, oneshot::Sender<Option<Duration>>),
+    /// How it stands with all of them.
+    Overview(oneshot::Sender<Overview>),
 }
 
 /// News from tasks.
@@ -56,28 +60,31 @@ enum News {
     Input(Input),
     /// A claim was granted.
     Seated(Target, crate::tenure::Term),
+    /// Whether an operator asks this instance to give everything away.
+    AskedToDrain(bool),
 }
 
 pub(super) struct Driver {
     pub(super) tenure: Tenure,
-    pub(super) pool: String,
+    pub(super) naming: Naming,
     pub(super) settings: PoolSettings,
     pub(super) discovers_sessions: bool,
     pub(super) work: Work,
     pub(super) held: Held,
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
     pub(super) live: watch::Sender<Vec<InstanceId>>,
+    pub(super) meters: Arc<PoolMeters>,
 }
 
 impl Driver {
     pub(super) async fn run(self) {
-        let Self { tenure, pool, settings, discovers_sessions, work, held, mut commands, live } = self;
-        let engine = Engine::new(tenure.instance().clone(), &pool, settings.weight, settings.engine());
+        let Self { tenure, naming, settings, discovers_sessions, work, held, mut commands, live, meters } = self;
+        let engine = Engine::new(tenure.instance().clone(), naming.pool(), settings.weight, settings.engine());
         let (news, mut incoming) = mpsc::unbounded_channel();
         let mut announcements = tenure.announcements();
         let mut desk = Desk {
             tenure,
-            pool,
+            naming,
             settings,
             work,
             held,
@@ -87,10 +94,14 @@ impl Driver {
             seats: HashMap::new(),
             waiting: HashMap::new(),
             tell_at: None,
+            stopwatch: Stopwatch::default(),
+            meters,
+            told_to_drain: false,
+            asked_to_drain: false,
         };
         desk.tell_fleet();
         let wild = if discovers_sessions { vec![Wild::Nodes, Wild::Sessions] } else { vec![Wild::Nodes] };
-        let (scout, mut scouts) = Scout::stands(desk.tenure.clone(), &desk.pool, &desk.settings, wild);
+        let (scout, mut scouts) = Scout::stands(desk.tenure.clone(), &desk.naming, &desk.settings, wild);
         let mut stopping: Option<(tokio::time::Instant, Vec<oneshot::Sender<()>>)> = None;
         loop {
             let wake = desk.engine.next_wake().map(|at| at.since(SystemClock.now()));
@@ -100,12 +111,16 @@ impl Driver {
             tokio::select! {
                 command = commands.recv() => match command {
                     Some(Command::Targets(targets)) => desk.input(Input::Targets(targets)),
-                    // Whoever leaves does not stay after all.
-                    Some(Command::Drain(drain)) => if stopping.is_none() { desk.drain(drain) },
+                    Some(Command::Drain(drain)) => {
+                        // Whoever leaves does not stay after all.
+                        desk.told_to_drain = drain || stopping.is_some();
+                        desk.drain_as_asked();
+                    }
                     Some(Command::Stop(done)) => match &mut stopping {
                         Some((_, waiting)) => waiting.push(done),
                         None => {
-                            desk.drain(true);
+                            desk.told_to_drain = true;
+                            desk.drain_as_asked();
                             stopping = Some((tokio::time::Instant::now() + desk.settings.drain_timeout, vec![done]));
                         }
                     },
@@ -115,6 +130,7 @@ impl Driver {
                     Some(Command::UnheldFor(target, reply)) => {
                         let _ = reply.send(desk.engine.unheld_for(SystemClock.now(), &target));
                     }
+                    Some(Command::Overview(reply)) => drop(reply.send(desk.engine.overview(SystemClock.now()))),
                     // Nobody is left who could want anything.
                     None => break,
                 },
@@ -141,7 +157,8 @@ impl Driver {
         // Whatever is still held is stopped, and waited for.
         desk.stop_all().await;
         scout.stop().await;
-        desk.tenure.leave_pool(&desk.pool).await;
+        desk.tenure.say(listed(desk.naming.pool(), desk.tenure.instance(), false));
+        desk.tenure.leave_pool(desk.naming.pool()).await;
         for done in stopping.into_iter().flat_map(|(_, waiting)| waiting) {
             let _ = done.send(());
         }
@@ -158,7 +175,7 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
 /// Everything that the loop works with.
 struct Desk {
     tenure: Tenure,
-    pool: String,
+    naming: Naming,
     settings: PoolSettings,
     work: Work,
     held: Held,
@@ -170,6 +187,11 @@ struct Desk {
     waiting: HashMap<Target, Vec<oneshot::Sender<bool>>>,
     /// When the others are told how many targets are held.
     tell_at: Option<tokio::time::Instant>,
+    stopwatch: Stopwatch,
+    meters: Arc<PoolMeters>,
+    /// Whether the program wants everything to be given away, and whether an operator does.
+    told_to_drain: bool,
+    asked_to_drain: bool,
 }
 
 struct Seat {
@@ -192,6 +214,7 @@ impl Desk {
                 self.tenure.tell(Happening::Joined { instance: instance.clone() });
             }
             for instance in before.into_iter().filter(|id| ids.binary_search(id).is_err()) {
+                self.stopwatch.misses(&instance);
                 self.tenure.tell(Happening::Left { instance });
             }
         }
@@ -222,12 +245,18 @@ impl Desk {
                 if let Input::Refused { target, .. } | Input::Failed { target, .. } = &input {
                     self.decided(target, false);
                 }
-                if let Input::Over { target, .. } = &input {
+                if let Input::Over { target, ending } = &input {
+                    let handed_over = *ending == Ending::Released(ReleaseReason::HandedOver);
+                    self.stopwatch.gave(target, handed_over, &self.meters);
                     self.seats.remove(target);
                     self.lock_held().remove(target);
                     self.index(target, false);
                 }
                 self.input(input);
+            }
+            News::AskedToDrain(asked) => {
+                self.asked_to_drain = asked;
+                self.drain_as_asked();
             }
             News::Seated(target, term) => {
                 let handle = (*term).clone();
@@ -248,17 +277,17 @@ impl Desk {
     fn hear(&mut self, announcement: Announcement) {
         match announcement {
             Announcement::Vacant { name } => {
-                if let Some(target) = self.target(&name) {
+                if let Some(target) = self.naming.target(&name) {
                     self.input(Input::Vacant(target));
                 }
             }
             Announcement::Released { name, .. } => {
-                if let Some(target) = self.target(&name) {
+                if let Some(target) = self.naming.target(&name) {
                     self.input(Input::Released(target));
                 }
             }
             Announcement::HandedOver { name, to, .. } => {
-                if let Some(target) = self.target(&name) {
+                if let Some(target) = self.naming.target(&name) {
                     self.input(Input::HandedOver { target, to });
                 }
             }
@@ -268,29 +297,22 @@ impl Desk {
             {
                 self.input(Input::FleetChanged);
             }
+            Announcement::IndexChanged { index } if index == DRAINING => self.see_whether_to_drain(),
             _ => {}
         }
-    }
-
-    /// The target that a lease is of, when it is one of this pool's.
-    fn target(&self, name: &LeaseName) -> Option<Target> {
-        self.name(name.label()).filter(|ours| ours == name).map(|_| Target::from(name.label()))
-    }
-
-    fn name(&self, target: &str) -> Option<LeaseName> {
-        LeaseName::target(&self.pool, target).ok()
     }
 
     fn act(&mut self, action: Action) {
         match action {
             Action::ReadMembers => {
+                self.see_whether_to_drain();
                 self.ask(|tenure, _| async move { Some(tenure.fleet().await.map_or(Input::Unread, Input::Members)) })
             }
             Action::LookAt(targets) => {
-                let (tenure, pool, news) = (self.tenure.clone(), self.pool.clone(), self.news.clone());
+                let (tenure, naming, news) = (self.tenure.clone(), self.naming.clone(), self.news.clone());
                 tokio::spawn(async move {
                     for chunk in targets.chunks(LOOKS) {
-                        let seen = look_at(&tenure, &pool, chunk.to_vec()).await;
+                        let seen = look_at(&tenure, &naming, chunk.to_vec()).await;
                         if news.send(News::Input(seen)).is_err() {
                             return;
                         }
@@ -298,28 +320,30 @@ impl Desk {
                 });
             }
             Action::Inspect(target) => {
-                self.ask(move |tenure, pool| async move { inspect(&tenure, &pool, target).await })
+                self.ask(move |tenure, naming| async move { inspect(&tenure, &naming, target).await })
             }
             Action::LookUp(instance) => {
-                self.ask(move |tenure, pool| async move { look_up(&tenure, &pool, instance).await })
+                self.ask(move |tenure, naming| async move { look_up(&tenure, naming.pool(), instance).await })
             }
             Action::Claim(target) => self.claim(target),
             Action::Release { target, reason } => self.order(&target, Order::Release(reason)),
             Action::HandOver { target, to, reason } => {
                 // Before it is anybody else's.
                 self.explain(&target, Some(self.tenure.instance().clone()), to.clone(), reason);
+                self.stopwatch.gives(&target);
                 self.order(&target, Order::HandOver(to));
             }
             Action::Explain { target, from } => {
+                self.stopwatch.took_from(&from, &self.meters);
                 self.explain(&target, Some(from), self.tenure.instance().clone(), Reason::HolderGone);
             }
             Action::Proclaim(target) => {
-                if let Some(name) = self.name(&target) {
+                if let Ok(name) = self.naming.lease(&target) {
                     self.tenure.say(Request::Announce(Announcement::Vacant { name }));
                 }
             }
             Action::Forget { instance, target } => {
-                self.tenure.say(index_of(&self.pool, &instance, &target, false));
+                self.tenure.say(index_of(self.naming.pool(), &instance, &target, false));
             }
             Action::Tell => {
                 self.tell_at.get_or_insert(tokio::time::Instant::now() + TELL_AFTER);
@@ -337,13 +361,22 @@ impl Desk {
         }
     }
 
+    fn see_whether_to_drain(&self) {
+        let (tenure, news) = (self.tenure.clone(), self.news.clone());
+        tokio::spawn(async move {
+            if let Ok(asked) = tenure.is_asked_to_drain().await {
+                let _ = news.send(News::AskedToDrain(asked));
+            }
+        });
+    }
+
     /// Asks something beside the loop, and takes in what comes of it.
     fn ask<F, Fut>(&self, question: F)
     where
-        F: FnOnce(Tenure, String) -> Fut,
+        F: FnOnce(Tenure, Naming) -> Fut,
         Fut: Future<Output = Option<Input>> + Send + 'static,
     {
-        let (news, asking) = (self.news.clone(), question(self.tenure.clone(), self.pool.clone()));
+        let (news, asking) = (self.news.clone(), question(self.tenure.clone(), self.naming.clone()));
         tokio::spawn(async move {
             if let Some(input) = asking.await {
                 let _ = news.send(News::Input(input));
@@ -352,9 +385,9 @@ impl Desk {
     }
 
     fn claim(&mut self, target: Target) {
-        let Some(name) = self.name(&target) else { return };
+        let Ok(name) = self.naming.lease(&target) else { return };
         let (tenure, news) = (self.tenure.clone(), self.news.clone());
-        let (lease, pool) = (self.settings.lease, self.pool.clone());
+        let (lease, pool) = (self.settings.lease, self.naming.pool().to_owned());
         tokio::spawn(async move {
             // Before the claim: whoever reads what we held misses nothing, and an entry too many does no harm.
             tenure.say(index_of(&pool, tenure.instance(), &target, true));
@@ -386,10 +419,14 @@ impl Desk {
     }
 
     fn index(&self, target: &Target, held: bool) {
-        self.tenure.say(index_of(&self.pool, self.tenure.instance(), target, held));
+        self.tenure.say(index_of(self.naming.pool(), self.tenure.instance(), target, held));
     }
 
-    fn drain(&mut self, drain: bool) {
+    fn drain_as_asked(&mut self) {
+        let drain = self.told_to_drain || self.asked_to_drain;
+        if drain == self.engine.is_draining() {
+            return;
+        }
         self.input(if drain { Input::Drain } else { Input::Stay });
         self.tell_fleet();
         // A heartbeat alone is not announced.
@@ -399,15 +436,18 @@ impl Desk {
 
     /// Says how it stands with this instance. It may be in other pools, too, which is all one to them.
     fn tell_fleet(&self) {
+        // For whoever tidies up after it.
+        self.tenure.say(listed(self.naming.pool(), self.tenure.instance(), true));
         let leaving = self.engine.is_draining();
         let settings = &self.settings;
         self.tenure.update_record(|record: &mut InstanceRecord| {
-            let alone = record.held.keys().all(|pool| *pool == self.pool);
+            let ours = self.naming.pool();
+            let alone = record.held.keys().all(|pool| pool == ours);
             let least = |theirs: Duration, ours: Duration| if alone { ours } else { theirs.min(ours) };
-            record.weighs(&self.pool, settings.weight);
+            record.weighs(ours, settings.weight);
             record.heartbeat_every = least(record.heartbeat_every, settings.heartbeat_every);
             record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
-            record.tells_of(&self.pool, self.engine.held(), leaving);
+            record.tells_of(ours, self.engine.held(), leaving);
         });
     }
 
@@ -431,8 +471,22 @@ impl Desk {
     }
 }
 
+/// The index of those who hold, or held, anything of a pool.
+pub(super) fn holders_of(pool: &str) -> String {
+    format!("holders:{pool}")
+}
+
+fn listed(pool: &str, instance: &InstanceId, listed: bool) -> Request {
+    let (index, entry, announced) = (holders_of(pool), instance.to_string(), false);
+    if listed {
+        Request::IndexAdd { index, entry, announced }
+    } else {
+        Request::IndexRemove { index, entry, announced }
+    }
+}
+
 /// The index of what an instance holds of a pool.
-fn held_by(pool: &str, instance: &InstanceId) -> String {
+pub(super) fn held_by(pool: &str, instance: &InstanceId) -> String {
     format!("held:{pool}:{instance}")
 }
 
@@ -441,8 +495,8 @@ fn index_of(pool: &str, instance: &InstanceId, target: &Target, held: bool) -> R
     if held { Request::IndexAdd { index, entry, announced } } else { Request::IndexRemove { index, entry, announced } }
 }
 
-async fn look_at(tenure: &Tenure, pool: &str, targets: Vec<Target>) -> Input {
-    let named = targets.into_iter().filter_map(|target| Some((LeaseName::target(pool, &target).ok()?, target)));
+async fn look_at(tenure: &Tenure, naming: &Naming, targets: Vec<Target>) -> Input {
+    let named = targets.into_iter().filter_map(|target| Some((naming.lease(&target).ok()?, target)));
     let (names, targets): (Vec<LeaseName>, Vec<Target>) = named.unzip();
     match until_answered(tenure, Request::Holders { names }).await {
         Some(Reply::Holders(holders)) => Input::Holders(targets.into_iter().zip(holders).collect()),
@@ -450,8 +504,8 @@ async fn look_at(tenure: &Tenure, pool: &str, targets: Vec<Target>) -> Input {
     }
 }
 
-async fn inspect(tenure: &Tenure, pool: &str, target: Target) -> Option<Input> {
-    let name = LeaseName::target(pool, &target).ok()?;
+async fn inspect(tenure: &Tenure, naming: &Naming, target: Target) -> Option<Input> {
+    let name = naming.lease(&target).ok()?;
     let Reply::Lease(report) = until_answered(tenure, Request::Inspect { name }).await? else { return None };
     Some(Input::Report { target, held: report.held.map(|held| (held.by, held.remaining)) })
 }

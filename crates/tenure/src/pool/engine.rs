@@ -11,8 +11,8 @@ use crate::store::Member;
 use crate::time::Moment;
 
 use super::company::Company;
-use super::signal::{Action, EngineSettings, Input, Target};
-use super::table::{Fate, Table};
+use super::signal::{Action, EngineSettings, Input, Overview, Target};
+use super::table::{Entry, Fate, Table};
 
 /// How many of its targets an instance gives away at once for balance, as a fraction.
 const BUDGET: usize = 10;
@@ -210,6 +210,21 @@ impl Engine {
         match self.targets.fate(target)? {
             Fate::Free { since, .. } => Some(now.since(*since)),
             _ => None,
+        }
+    }
+
+    /// How it stands with the pool, as far as is known.
+    pub fn overview(&self, now: Moment) -> Overview {
+        let since = |entry: &Entry| match entry.fate() {
+            Fate::Free { since, .. } if entry.wanted => Some(now.since(*since)),
+            _ => None,
+        };
+        let unheld: Vec<Duration> = self.targets.iter().filter_map(|(_, entry)| since(entry)).collect();
+        Overview {
+            peers: self.peers(now),
+            targets: self.targets.len(),
+            unheld: unheld.len(),
+            longest_unheld: unheld.into_iter().max().unwrap_or_default(),
         }
     }
 
@@ -538,7 +553,9 @@ impl Engine {
             // Whoever held it has not had the time to ask for it again.
             Some(last) if company.waits_for(now, last).is_some() => company.waits_for(now, last)?,
             // It is back, and has as much to ask for as we have.
-            Some(last) if company.is_alive(last) && company.forgives(now).is_some() => since + longest.max(CATCHING_UP),
+            Some(last) if company.is_alive(last) && company.forgives(now).is_some() => {
+                since.max(company.came(last).unwrap_or(since)) + longest.max(CATCHING_UP)
+            }
             Some(last) if company.is_alive(last) => since + longest,
             // We were away, and nobody knows who held it: whoever did asks for it when it is back.
             None if company.forgives(now).is_some() => {

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::Target;
 use super::driver::{Command, Held, MOVED};
+use super::meters::PoolMeters;
+use super::naming::Naming;
 use super::source::Rejected;
+use super::{Overview, Target};
 use crate::event::{Event, Happening};
+use crate::lease::LeaseState;
 use crate::name::{InstanceId, LeaseName, NameError};
 use crate::placement::Move;
 use crate::store::StoreError;
@@ -20,28 +23,38 @@ use crate::tenure::{EventStream, Tenure, TermHandle, TermInfo};
 #[derive(Clone)]
 pub struct Pool {
     tenure: Tenure,
-    pool: String,
+    naming: Naming,
     commands: mpsc::UnboundedSender<Command>,
     held: Held,
     live: watch::Receiver<Vec<InstanceId>>,
     rejected: watch::Receiver<Rejected>,
+    meters: Arc<PoolMeters>,
 }
 
 impl Pool {
     pub(super) fn new(
         tenure: Tenure,
-        pool: String,
+        naming: Naming,
         commands: mpsc::UnboundedSender<Command>,
         held: Held,
         live: watch::Receiver<Vec<InstanceId>>,
         rejected: watch::Receiver<Rejected>,
+        meters: Arc<PoolMeters>,
     ) -> Self {
-        Self { tenure, pool, commands, held, live, rejected }
+        Self { tenure, naming, commands, held, live, rejected, meters }
     }
 
     /// Whether this instance holds a target, computed from the deadline at every look: ask before every unit of work.
     pub fn is_owned(&self, target: &str) -> bool {
         self.lease(target).is_some_and(|term| term.is_valid())
+    }
+
+    /// The lease of a target.
+    ///
+    /// # Errors
+    /// When it cannot be a target.
+    pub fn lease_name(&self, target: &str) -> Result<LeaseName, NameError> {
+        self.naming.lease(target)
     }
 
     /// The term of a target, while this instance holds it.
@@ -81,7 +94,7 @@ impl Pool {
     /// # Cancel safety
     /// Safe.
     pub async fn last_move(&self, target: &str) -> Result<Option<Move>, StoreError> {
-        let Ok(name) = LeaseName::target(&self.pool, target) else { return Ok(None) };
+        let Ok(name) = self.lease_name(target) else { return Ok(None) };
         let record = self.tenure.read(&name, MOVED).await?;
         let text = record.and_then(|record| String::from_utf8(record.value).ok());
         Ok(text.and_then(|text| Move::decode(target, &text)))
@@ -89,7 +102,7 @@ impl Pool {
 
     /// Everything that happens to this pool's leases and fleet from now on, as this instance sees it.
     pub fn events(&self) -> PoolEvents {
-        PoolEvents { events: self.tenure.events(), pool: self.pool.clone() }
+        PoolEvents { events: self.tenure.events(), naming: self.naming.clone() }
     }
 
     /// Asks for a target at once, whosever turn it is: whether this instance holds it then, or held it already. `false` when somebody else
@@ -122,6 +135,28 @@ impl Pool {
         answer.await.ok()?
     }
 
+    /// How it stands with the pool. `None` when it runs no more.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn overview(&self) -> Option<Overview> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Overview(reply)).ok()?;
+        answer.await.ok()
+    }
+
+    /// How many targets this instance holds, and of how many of them it is not certain.
+    pub fn counts(&self) -> (usize, usize) {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        let uncertain = held.values().filter(|term| term.state() == LeaseState::Uncertain).count();
+        (held.len(), uncertain)
+    }
+
+    /// How long it took until targets were with somebody else.
+    pub fn meters(&self) -> &PoolMeters {
+        &self.meters
+    }
+
     /// Who this instance is.
     pub fn instance_id(&self) -> &InstanceId {
         self.tenure.instance()
@@ -134,7 +169,7 @@ impl Pool {
     pub fn retarget<T: AsRef<str>>(&self, targets: impl IntoIterator<Item = T>) -> Result<(), NameError> {
         let targets: BTreeSet<Target> = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
         for target in &targets {
-            LeaseName::target(&self.pool, target)?;
+            self.naming.lease(target)?;
         }
         let _ = self.commands.send(Command::Targets(targets));
         Ok(())
@@ -171,7 +206,7 @@ impl Pool {
 #[derive(Debug)]
 pub struct PoolEvents {
     events: EventStream,
-    pool: String,
+    naming: Naming,
 }
 
 impl PoolEvents {
@@ -183,7 +218,7 @@ impl PoolEvents {
         loop {
             let event = self.events.next().await?;
             let ours = match &event.lease {
-                Some(lease) => LeaseName::target(&self.pool, lease.label()).is_ok_and(|target| target == *lease),
+                Some(lease) => self.naming.target(lease).is_some(),
                 None => matches!(event.what, Happening::Joined { .. } | Happening::Left { .. }),
             };
             if ours {
@@ -195,6 +230,6 @@ impl PoolEvents {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pool({} of {})", self.pool, self.tenure.instance())
+        write!(f, "Pool({} of {})", self.naming.pool(), self.tenure.instance())
     }
 }

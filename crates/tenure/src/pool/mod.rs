@@ -13,6 +13,10 @@ mod engine;
 #[cfg(feature = "keeper")]
 mod handle;
 #[cfg(feature = "keeper")]
+mod meters;
+#[cfg(feature = "keeper")]
+mod naming;
+#[cfg(feature = "keeper")]
 mod scout;
 #[cfg(feature = "keeper")]
 mod seat;
@@ -25,13 +29,14 @@ mod ticks;
 
 pub use due::{next_due, phase};
 pub use engine::Engine;
-pub use signal::{Action, EngineSettings, Input, Target};
+pub use signal::{Action, EngineSettings, Input, Overview, Target};
 
 #[cfg(feature = "keeper")]
 pub use self::{
     builder::{PoolBuilder, PoolError, ReadyPool},
     handle::Pool,
     handle::PoolEvents,
+    meters::PoolMeters,
     source::Sessions,
     ticks::{Tick, Ticks},
 };

@@ -10,8 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::PoolSettings;
-use super::driver::until_answered;
+use super::driver::{held_by, holders_of, until_answered};
+use super::naming::Naming;
 use crate::event::Happening;
+use crate::fleet::DRAINING;
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{Announcement, Member, Reply, Request, SESSIONS, Wild};
 use crate::tenure::{Tenure, TermHandle};
@@ -21,6 +23,9 @@ const STALLED: u32 = 3;
 
 /// Programs that are not Tenure's are looked for in one round of so many, as long as none is found. A whole store is looked through for it.
 const SELDOM: u32 = 6;
+
+/// How many of the targets of one who is gone are looked at in one go.
+const AT_ONCE: usize = 500;
 
 /// How long is waited between two pieces of a scan: the server has others to serve.
 const BREATH: Duration = Duration::from_millis(2);
@@ -35,13 +40,13 @@ impl Scout {
     /// Wants to be the scout. Says whenever this instance begins to scout, and when it does not any more.
     pub(super) fn stands(
         tenure: Tenure,
-        pool: &str,
+        naming: &Naming,
         settings: &PoolSettings,
         wild: Vec<Wild>,
     ) -> (Self, mpsc::UnboundedReceiver<bool>) {
         let (stop, stopped) = oneshot::channel();
         let (tell, scouts) = mpsc::unbounded_channel();
-        let name = LeaseName::role(&format!("{pool}-scout"));
+        let (name, naming) = (LeaseName::role(&format!("{}-scout", naming.pool())), naming.clone());
         let (ttl, every) = (settings.lease.ttl(), settings.read_every);
         let task = tokio::spawn(async move {
             let mut stopped = pin!(stopped);
@@ -62,7 +67,7 @@ impl Scout {
                 };
                 let office = Office::taken(&tell);
                 let stops = tokio::select! {
-                    _ = term.run(scout(&tenure, &term, &wild, every)) => false,
+                    _ = term.run(scout(&tenure, &term, &naming, &wild, every)) => false,
                     () = term.leaving() => false,
                     _ = &mut stopped => true,
                 };
@@ -105,7 +110,7 @@ impl Drop for Office {
 }
 
 /// Round after round, for as long as this is the scout.
-async fn scout(tenure: &Tenure, term: &TermHandle, wild: &[Wild], every: Duration) -> Infallible {
+async fn scout(tenure: &Tenure, term: &TermHandle, naming: &Naming, wild: &[Wild], every: Duration) -> Infallible {
     let mut wild: Vec<(Wild, Outcome)> = wild.iter().map(|what| (*what, Outcome::Found)).collect();
     for round in 0_u32.. {
         for (what, last) in &mut wild {
@@ -125,10 +130,54 @@ async fn scout(tenure: &Tenure, term: &TermHandle, wild: &[Wild], every: Duratio
             }
             *last = outcome;
         }
+        if round.is_multiple_of(SELDOM) {
+            tidy_up(tenure, naming).await;
+        }
         term.progress();
         tokio::time::sleep(every).await;
     }
     std::future::pending().await
+}
+
+/// Clears away what those have left who are gone: lists of what they held, and what was asked of them.
+async fn tidy_up(tenure: &Tenure, naming: &Naming) -> Option<()> {
+    // Whoever comes after this was read is not in the list of those who are gone.
+    let index = |index: String| until_answered(tenure, Request::IndexList { index });
+    let Reply::Index(holders) = index(holders_of(naming.pool())).await? else { return None };
+    let Reply::Index(asked) = index(DRAINING.to_owned()).await? else { return None };
+    let Reply::Members(members) = until_answered(tenure, Request::Members { group: Group::FLEET }).await? else {
+        return None;
+    };
+    let is_gone = |id: &&String| members.iter().all(|member| member.instance.as_str() != id.as_str());
+    for entry in asked.iter().filter(is_gone).cloned() {
+        tenure.say(Request::IndexRemove { index: DRAINING.to_owned(), entry, announced: false });
+    }
+    for gone in holders.iter().filter(is_gone) {
+        let list = held_by(naming.pool(), &InstanceId::foreign(gone));
+        let Reply::Index(targets) = index(list.clone()).await? else { return None };
+        let mut holds = false;
+        for some in targets.chunks(AT_ONCE) {
+            let (names, some): (Vec<LeaseName>, Vec<&String>) =
+                some.iter().filter_map(|target| Some((naming.lease(target).ok()?, target))).unzip();
+            if names.is_empty() {
+                continue;
+            }
+            let Reply::Holders(now) = until_answered(tenure, Request::Holders { names }).await? else { return None };
+            for (target, holder) in some.into_iter().zip(now) {
+                // What it still holds is looked for in this list by those who take over from it.
+                if holder.is_some_and(|holder| holder.as_str() == gone) {
+                    holds = true;
+                } else {
+                    tenure.say(Request::IndexRemove { index: list.clone(), entry: target.clone(), announced: false });
+                }
+            }
+        }
+        if !holds {
+            let (index, entry) = (holders_of(naming.pool()), gone.clone());
+            tenure.say(Request::IndexRemove { index, entry, announced: false });
+        }
+    }
+    Some(())
 }
 
 /// What has come of looking for something.

@@ -12,7 +12,8 @@ use tokio::sync::watch;
 
 use super::Target;
 use super::driver::Command;
-use crate::name::{LeaseName, NameError};
+use super::naming::Naming;
+use crate::name::NameError;
 use crate::store::{Announcement, Heard, Reply, Request, SESSIONS};
 use crate::tenure::Tenure;
 
@@ -31,14 +32,14 @@ pub(super) type Rejected = Vec<(String, NameError)>;
 /// Passes on what a source says, until it or the pool ends. A set stays as it is when the source ends.
 pub(super) async fn follow(
     mut source: Source,
-    pool: String,
+    naming: Naming,
     tell: WeakUnboundedSender<Command>,
     rejected: watch::Sender<Rejected>,
 ) {
     while let Some(names) = poll_fn(|context| source.as_mut().poll_next(context)).await {
         let (mut targets, mut unusable) = (BTreeSet::new(), Vec::new());
         for name in names {
-            match LeaseName::target(&pool, &name) {
+            match naming.lease(&name) {
                 Ok(_) => drop(targets.insert(Target::from(name))),
                 Err(error) => unusable.push((name, error)),
             }

@@ -84,6 +84,11 @@ pub enum Announcement {
         /// Which index.
         index: String,
     },
+    /// Something happened to an instance, for whoever looks on.
+    Happened {
+        /// What: a [`FleetEvent`](crate::fleet::FleetEvent).
+        event: String,
+    },
 }
 
 impl Announcement {
@@ -100,7 +105,8 @@ impl Announcement {
             | Self::Joined { .. }
             | Self::Left { .. }
             | Self::SessionChanged { .. }
-            | Self::IndexChanged { .. } => None,
+            | Self::IndexChanged { .. }
+            | Self::Happened { .. } => None,
         }
     }
 
@@ -118,6 +124,7 @@ impl Announcement {
             Self::Left { group, instance } => moved("left", instance, group),
             Self::SessionChanged { id } => format!("session {id}"),
             Self::IndexChanged { index } => format!("index {index}"),
+            Self::Happened { event } => format!("event {event}"),
         }
     }
 
@@ -135,6 +142,7 @@ impl Announcement {
                 });
             }
             "session" => return Some(Self::SessionChanged { id: rest.to_owned() }),
+            "event" => return Some(Self::Happened { event: rest.to_owned() }),
             "index" => return Some(Self::IndexChanged { index: rest.to_owned() }),
             "vacant" => return Some(Self::Vacant { name: LeaseName::decode(rest)? }),
             _ => {}

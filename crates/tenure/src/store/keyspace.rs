@@ -5,6 +5,13 @@ use crate::name::{NameError, check_prefix};
 /// The index of all sessions.
 pub const SESSIONS: &str = "sessions";
 
+/// The index of all roles that were ever led.
+#[cfg(feature = "keeper")]
+pub(crate) const ROLES: &str = "roles";
+
+/// The index of sessions that were deleted, and of which something may be left.
+pub const GONE: &str = "gone";
+
 /// The keys of one deployment.
 ///
 /// Two deployments with different namespaces can share a store and never meet.

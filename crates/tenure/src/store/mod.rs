@@ -33,7 +33,9 @@ use std::time::Duration;
 pub use announcement::{Announcement, Heard};
 pub use entry::{Closing, Continuity, Entered, Entry, Generation, NamespaceMemory, ServerRun};
 pub use error::{ErrorKind, Outcome, StoreError};
-pub use keyspace::{Keyspace, SESSIONS};
+#[cfg(feature = "keeper")]
+pub(crate) use keyspace::ROLES;
+pub use keyspace::{GONE, Keyspace, SESSIONS};
 pub use ledger::{Ledger, Server};
 pub use note::TermNote;
 pub use open::open;

@@ -45,6 +45,8 @@ pub enum Reply {
     Refused(Refusal),
     /// Done.
     Done,
+    /// It is in use, or was until just now; nothing was done.
+    InUse,
     /// The lease is kept for its new holder under this token.
     HandedOver {
         /// The new term.

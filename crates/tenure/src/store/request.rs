@@ -189,7 +189,19 @@ pub enum Request {
         /// At most so many.
         limit: usize,
     },
+    /// Forget everything about a lease that nobody holds: its last term, its records and its logs. Tokens go on growing all the same.
+    Forget {
+        /// Which lease.
+        name: LeaseName,
+        /// Its logs.
+        logs: Vec<String>,
+        /// Not unless its last term began this long ago: what was sent in it must have arrived.
+        idle_for: Duration,
+        /// Not while there is this session.
+        session: String,
+    },
     /// Make a session what it should be, or nothing, if it still is what its writer has seen of it or is so already. A change is announced.
+    /// One that is deleted stands in the index of those that are gone.
     WriteSession {
         /// Which session.
         id: String,

@@ -20,6 +20,7 @@ use crate::event::{Event, Happening};
 use crate::fleet::InstanceRecord;
 use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question};
 use crate::lease::LeaseSettings;
+use crate::meter::Spans;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{
     self, EntryId, ErrorKind, Keyspace, LeaseReport, LogEntry, Outcome, Published, Reply, Request, Store, StoreError,
@@ -53,6 +54,7 @@ pub struct Tenure {
     elections: Elections,
     /// What this instance says about itself to the fleet, once it has joined.
     record: Arc<Mutex<Option<InstanceRecord>>>,
+    session_prefix: Arc<str>,
 }
 
 impl Tenure {
@@ -180,6 +182,7 @@ impl Tenure {
             worst_lag: Duration::from_micros(gauges.lag_micros.load(Ordering::Relaxed)),
             events_dropped: gauges.events_dropped.load(Ordering::Relaxed),
             notes_dropped: gauges.notes_dropped.load(Ordering::Relaxed),
+            renewals: gauges.renewals.read(),
         }
     }
 
@@ -233,6 +236,19 @@ impl Tenure {
     /// Tells logs, streams and listeners of this process that something happened that is no lease's.
     pub fn tell(&self, what: Happening) {
         self.door.tell(Command::Tell(Event { instance: self.instance().clone(), lease: None, token: None, what }));
+    }
+
+    /// Says something about this instance to the fleet, with its heartbeats: a word under a name. Neither may have a space or an equals sign.
+    pub fn describe(&self, name: &str, word: &str) {
+        let is_word =
+            |text: &str| !text.is_empty() && !text.contains(|letter: char| letter.is_whitespace() || letter == '=');
+        if is_word(name) && is_word(word) {
+            let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(record) = record.as_mut() {
+                record.about.insert(name.to_owned(), word.to_owned());
+                self.join_fleet(record);
+            }
+        }
     }
 
     /// Changes what this instance says about itself to the fleet, joining it if it has not.
@@ -305,6 +321,8 @@ pub struct HowItStands {
     pub events_dropped: u64,
     /// How many notes about terms were dropped: there were too many, or the store could not be reached for too long.
     pub notes_dropped: u64,
+    /// From sending a renewal to its answer.
+    pub renewals: Spans,
 }
 
 /// Everything that happens, in order.
@@ -361,6 +379,7 @@ pub struct TenureBuilder {
     longest_ttl: Duration,
     bootstrap: bool,
     durable: bool,
+    shares_events: bool,
     listeners: Vec<Listener>,
 }
 
@@ -378,6 +397,7 @@ impl TenureBuilder {
             longest_ttl: LeaseSettings::default().ttl(),
             bootstrap: false,
             durable: false,
+            shares_events: false,
             listeners: Vec::new(),
         }
     }
@@ -389,6 +409,31 @@ impl TenureBuilder {
     pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
         self.keyspace = self.keyspace.namespace(name)?;
         Ok(self)
+    }
+
+    /// The prefix of the keys that say who is alive, `poll:node:` by default.
+    ///
+    /// # Errors
+    /// When the prefix is not acceptable.
+    pub fn node_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
+        self.keyspace = self.keyspace.node_prefix(prefix)?;
+        Ok(self)
+    }
+
+    /// The prefix of the keys of sessions, `session:` by default.
+    ///
+    /// # Errors
+    /// When the prefix is not acceptable.
+    pub fn session_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
+        self.keyspace = self.keyspace.session_prefix(prefix)?;
+        Ok(self)
+    }
+
+    /// Lets everybody who hears [announcements](Tenure::announcements) hear of what happens to this instance's leases and in its elections, a
+    /// moment later.
+    pub fn share_events(mut self) -> Self {
+        self.shares_events = true;
+        self
     }
 
     /// What the instance's id begins with, the host's name by default.
@@ -472,6 +517,7 @@ impl TenureBuilder {
             longest_ttl: self.longest_ttl,
             bootstrap: self.bootstrap,
             durable: self.durable,
+            shares_events: self.shares_events,
             outlet: Outlet::open(self.listeners, stream, gauges.clone()).map_err(failed)?,
             gauges,
         };
@@ -482,6 +528,7 @@ impl TenureBuilder {
             settings: Arc::default(),
             elections: Elections::default(),
             record: Arc::default(),
+            session_prefix: self.keyspace.session().into(),
         })
     }
 }

@@ -1,9 +1,12 @@
 //! Sessions: small documents in the store that say what is to be worked on, one target each.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use super::Tenure;
-use crate::store::{Reply, Request, SESSIONS, StoreError};
+use crate::name::LeaseName;
+use crate::store::{GONE, Reply, Request, SESSIONS, StoreError};
 
 impl Tenure {
     /// The ids of all sessions.
@@ -18,6 +21,11 @@ impl Tenure {
             Reply::Index(ids) => Ok(ids),
             other => Err(self.unexpected(&other)),
         }
+    }
+
+    /// The key of a session in the store.
+    pub fn session_key(&self, id: &str) -> String {
+        format!("{}{id}", self.session_prefix)
     }
 
     /// What these sessions are, in the same order, if they are there.
@@ -65,6 +73,43 @@ impl Tenure {
             Reply::Changed(now) => Err(SessionError::Changed(now)),
             other => Err(SessionError::Store(self.unexpected(&other))),
         }
+    }
+
+    /// Clears away what is left of sessions that were deleted: the last terms, records and logs of their leases. Tokens go on growing all the
+    /// same. What is or was in use until just now is left for another time. Returns of how many nothing is left.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Some may have been cleared away.
+    pub async fn clear_away(
+        &self,
+        lease: impl Fn(&str) -> Option<LeaseName>,
+        logs: &[&str],
+        idle_for: Duration,
+    ) -> Result<usize, StoreError> {
+        let Reply::Index(gone) = self.ask(Request::IndexList { index: GONE.to_owned() }).await? else {
+            return Ok(0);
+        };
+        let mut cleared = 0;
+        for session in gone {
+            let forgotten = match lease(&session) {
+                Some(name) => {
+                    let logs = logs.iter().map(|log| (*log).to_owned()).collect();
+                    let forget = Request::Forget { name, logs, idle_for, session: session.clone() };
+                    self.ask(forget).await? == Reply::Done
+                }
+                // What cannot have a lease has left nothing.
+                None => true,
+            };
+            if forgotten {
+                cleared += 1;
+                let (index, announced) = (GONE.to_owned(), false);
+                self.ask(Request::IndexRemove { index, entry: session, announced }).await?;
+            }
+        }
+        Ok(cleared)
     }
 }
 

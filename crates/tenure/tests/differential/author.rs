@@ -146,7 +146,8 @@ impl Author {
                 Wish::StepDown { lease, token: self.token(), to }
             }
             68..74 => Wish::Inspect { lease },
-            74..76 => Wish::Holder { lease },
+            74 => Wish::Holder { lease },
+            75 => Wish::Forget { lease, idle_for: if self.0.bool() { Duration::ZERO } else { LONG[0] } },
             76..79 => Wish::Publish {
                 term: self.term(leases),
                 record: self.0.usize(..RECORDS.len()),

@@ -82,6 +82,10 @@ impl Run<'_> {
             }
             Wish::Inspect { lease: number } => same(Request::Inspect { name: lease(number) }),
             Wish::Holder { lease: number } => same(Request::Holders { names: vec![lease(number)] }),
+            Wish::Forget { lease: number, idle_for } => {
+                let (name, session) = (lease(number), String::new());
+                same(Request::Forget { name, logs: Vec::new(), idle_for, session })
+            }
             Wish::Publish { term, record, value } => self.about(term, |holding| Request::Publish {
                 holding,
                 record: RECORDS[record].to_owned(),

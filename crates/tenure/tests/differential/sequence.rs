@@ -76,6 +76,7 @@ pub(crate) enum Wish {
     StepDown { lease: usize, token: Which, to: Option<usize> },
     Inspect { lease: usize },
     Holder { lease: usize },
+    Forget { lease: usize, idle_for: Duration },
     Publish { term: Term, record: usize, value: usize },
     Read { lease: usize, record: usize },
     Announce { lease: usize, token: Which },

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tenure::fleet::FleetEvent;
 use tenure::placement::Reason;
 use tenure::pool::{Pool, PoolBuilder};
+use tenure::store::{Announcement, Heard};
 use tenure::{Event, Tenure};
 use tenure_testbed::{RedisServer, Reply};
 
@@ -215,4 +217,67 @@ async fn numbers_beyond_all_reason_are_counted_with() {
     until("it is seen", || pool.live_instances().len() == 2).await;
     until("it has everything", || pool.owned().len() == 1).await;
     pool.stop().await;
+}
+
+#[tokio::test]
+async fn an_operator_takes_an_instance_out_of_placement_and_back() {
+    let server = RedisServer::start();
+    let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
+    let targets = ["a", "b", "c", "d"];
+    let (first, second) = (start(one.pool("poll").targets(targets)), start(two.pool("poll").targets(targets)));
+    let shares = || (first.owned().len(), second.owned().len());
+    until("each has its share", || shares() == (2, 2)).await;
+    // Asked by somebody else than itself.
+    two.drain(one.instance()).await.unwrap();
+    until("it gives everything away", || shares() == (0, 4)).await;
+    // What the program says and what the operator says are two things.
+    first.drain();
+    two.undrain(one.instance()).await.unwrap();
+    tokio::time::sleep(ttl()).await;
+    assert_eq!(shares(), (0, 4));
+    first.undrain();
+    until("it takes part again", || shares() == (2, 2)).await;
+    // What was not heard stands in the store.
+    server.command(&["SADD", "tenure:index:draining", two.instance().as_str(), "gone-1"]);
+    until("it gives everything away", || shares() == (4, 0)).await;
+    let asked = || server.command(&["SISMEMBER", "tenure:index:draining", "gone-1"]);
+    until("what was asked of the dead is forgotten", || asked() == Reply::Int(0)).await;
+    tokio::join!(first.stop(), second.stop());
+}
+
+#[tokio::test]
+async fn leases_may_stand_under_another_prefix() {
+    let server = RedisServer::start();
+    let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
+    let pool = |tenure: &Tenure| start(tenure.pool("poll").lease_prefix("{mine}:lease:").targets(["a", "b"]));
+    let (first, second) = (pool(&one), pool(&two));
+    until("each has its share", || first.owned().len() == 1 && second.owned().len() == 1).await;
+    let holder = server.command(&["GET", &format!("{{mine}}:lease:{}", first.owned()[0])]);
+    assert_eq!(holder, Reply::text(one.instance().as_str()));
+    assert_eq!(server.command(&["EXISTS", "poll:lease:a"]), Reply::Int(0));
+    first.stop().await;
+    until("it is handed over", || second.owned().len() == 2).await;
+    second.stop().await;
+    assert!(one.pool("poll").lease_prefix("").run(async |_, _| {}).start().is_err());
+}
+
+#[tokio::test]
+async fn everybody_hears_of_what_happens_to_those_who_share_it() {
+    let server = RedisServer::start();
+    let (one, onlooker) = (Tenure::builder(&server.url()), instance(&server, "onlooker").await);
+    let mut heard = onlooker.announcements();
+    let one = one.name("one").unwrap().longest_ttl(ttl()).bootstrap().share_events().connect().await.unwrap();
+    let term = one.lease("job").ttl(ttl()).acquire().await.unwrap();
+    term.release().await.unwrap();
+    let mut names = Vec::new();
+    while names.len() < 2 {
+        let next = tokio::time::timeout(never(), heard.next()).await.unwrap();
+        if let Heard::Announced(Announcement::Happened { event }) = next {
+            let event = FleetEvent::decode(&event).unwrap();
+            assert_eq!(event.instance().as_ref(), Some(one.instance()));
+            assert!(event.fields.contains(&("lease".to_owned(), "job".to_owned())), "{event:?}");
+            names.push(event.name);
+        }
+    }
+    assert_eq!(names, ["lease.acquired", "lease.released"]);
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tenure_testbed::{Process, Proxy, RedisServer};
+use tenure_testbed::{Process, Proxy, RedisServer, Reply};
 
 use crate::fleet::Fleet;
 use crate::scenes;
@@ -84,6 +84,14 @@ async fn edge_all_instances_crash_and_start_again_at_once() {
     until("all is worked on again", || fleet.witness.since(killed + ttl() / 2).len() == 6).await;
     fleet.until_shares_are(&[3, 3]).await;
     fleet.witness.check();
+    // Nothing is left of those who are gone.
+    let lists = || match fleet.store.command(&["KEYS", "tenure:index:held:*"]) {
+        Reply::Array(keys) => keys.len(),
+        other => panic!("{other:?}"),
+    };
+    until("there are lists of the living only", || lists() == 2).await;
+    let holders = || fleet.store.command(&["SCARD", "tenure:index:holders:poll"]);
+    until("there are only the living", || holders() == Reply::Int(2)).await;
 }
 
 #[tokio::test]

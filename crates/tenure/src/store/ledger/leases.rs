@@ -228,6 +228,27 @@ impl Ledger {
         self.alive(now, name).map(|lease| lease.holder.clone())
     }
 
+    pub(super) fn forget(&mut self, now: ServerTime, name: &LeaseName, idle_for: Duration, session: &str) -> Reply {
+        if self.alive(now, name).is_some() || self.sessions.contains_key(session) {
+            return Reply::InUse;
+        }
+        let key = name.key();
+        if let Some(term) = self.terms.get(key) {
+            let waits = term.wait_out_until.is_some_and(|until| until > now);
+            // A time in the future is no time ago.
+            let idle = now.as_micros().checked_sub(term.since.as_micros()).map(Duration::from_micros);
+            let Some(namespace) = self.namespace.as_mut().filter(|_| !waits && idle >= Some(idle_for)) else {
+                return Reply::InUse;
+            };
+            namespace.token_floor = namespace.token_floor.max(term.token);
+        }
+        self.leases.remove(key);
+        self.terms.remove(key);
+        self.records.retain(|(of, _), _| of != key);
+        self.logs.retain(|(of, _), _| of != key);
+        Reply::Done
+    }
+
     pub(super) fn publish(
         &mut self,
         now: ServerTime,

@@ -155,6 +155,7 @@ impl Ledger {
             Request::Read { name, record } => self.read(name, record),
             Request::Append { holding, log, value, kept } => self.append(now, holding, log, value, *kept),
             Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit),
+            Request::Forget { name, idle_for, session, .. } => self.forget(now, name, *idle_for, session),
             Request::WriteSession { id, seen, value } => {
                 self.write_session(id, seen.as_deref(), value.as_deref(), announcements)
             }

@@ -1,7 +1,7 @@
 //! Sessions, which are written by whoever has seen what they were.
 
 use super::Ledger;
-use crate::store::{Announcement, Reply, SESSIONS};
+use crate::store::{Announcement, GONE, Reply, SESSIONS};
 
 impl Ledger {
     pub(super) fn write_session(
@@ -12,6 +12,7 @@ impl Ledger {
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
         let now = self.sessions.get(id).map(Vec::as_slice);
+        let was_there = now.is_some();
         if now != value {
             if now != seen {
                 return Reply::Changed(now.map(<[u8]>::to_vec));
@@ -25,8 +26,9 @@ impl Ledger {
         let listed = self.indexes.entry(SESSIONS.to_owned()).or_default();
         if value.is_some() {
             listed.insert(id.to_owned());
-        } else {
-            listed.remove(id);
+            self.indexes.entry(GONE.to_owned()).or_default().remove(id);
+        } else if listed.remove(id) || was_there {
+            self.indexes.entry(GONE.to_owned()).or_default().insert(id.to_owned());
         }
         Reply::Done
     }

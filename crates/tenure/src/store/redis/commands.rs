@@ -10,7 +10,7 @@ use super::scripts::Script;
 use crate::lease::Ending;
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::note::NOTES_KEPT;
-use crate::store::{Announcement, Claim, Entry, Generation, Holding, Request, SESSIONS};
+use crate::store::{Announcement, Claim, Entry, GONE, Generation, Holding, Request, SESSIONS};
 use crate::token::Token;
 
 /// How many keys are looked at in one piece of a scan: few enough that nobody else waits for long.
@@ -125,8 +125,16 @@ impl Wire {
                 }
                 .into()
             }
+            Request::Forget { name, logs, idle_for, session } => {
+                let mut all = vec![keys.lease(name), keys.term(name), keys.namespace(name), keys.session(session)];
+                all.push(keys.records(name));
+                all.extend(logs.iter().map(|log| keys.log(name, log)));
+                let all: Vec<&str> = all.iter().map(String::as_str).collect();
+                self.call(Script::Forget, &all).arg(micros(*idle_for)).take().into()
+            }
             Request::WriteSession { id, seen, value } => {
-                let mut command = self.call(Script::WriteSession, &[&keys.session(id), &keys.index(SESSIONS)]);
+                let (session, listed, gone) = (keys.session(id), keys.index(SESSIONS), keys.index(GONE));
+                let mut command = self.call(Script::WriteSession, &[&session, &listed, &gone]);
                 for text in [seen, value] {
                     command.arg(flag(text.is_some())).arg(text.as_deref().unwrap_or_default());
                 }

@@ -183,6 +183,7 @@ fn answered(value: Value) -> Option<Reply> {
             _ => return None,
         }),
         "done" => Reply::Done,
+        "in_use" => Reply::InUse,
         "changed" => Reply::Changed(fields.next().and_then(bytes)),
         "handed_over" => Reply::HandedOver { token: fields.token()? },
         "members" => {

@@ -55,6 +55,7 @@ scripts! {
     Inspect => "inspect",
     Publish => "publish",
     Append => "append",
+    Forget => "forget",
     WriteSession => "write_session",
     Beat => "beat",
     Leave => "leave",

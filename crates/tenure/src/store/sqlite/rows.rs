@@ -10,8 +10,8 @@ use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::ledger::{Heartbeat, LeaseKey, Namespace, TermRecord};
 use crate::store::note::NOTES_KEPT;
 use crate::store::{
-    Announcement, Ask, Ended, Entered, Entry, EntryId, Generation, Holding, Ledger, LogEntry, PreviousTerm, Published,
-    Reply, Request, SESSIONS, Server, ServerRun, TermNote,
+    Announcement, Ask, Ended, Entered, Entry, EntryId, GONE, Generation, Holding, Ledger, LogEntry, PreviousTerm,
+    Published, Reply, Request, SESSIONS, Server, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -75,6 +75,7 @@ impl<'a> Rows<'a> {
             Request::Read { name, record } => self.read(name, record),
             Request::Append { holding, log, kept, .. } => self.on_log(holding, log, *kept, now, generation, request),
             Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit).map(Reply::Recent),
+            Request::Forget { name, session, .. } => self.forget(name, session, now, generation, request),
             Request::WriteSession { id, .. } => self.on_session(id, now, generation, request),
             Request::ReadSessions { ids } => {
                 ids.iter().map(|id| self.session(id)).collect::<Result<_>>().map(Reply::Sessions)
@@ -325,6 +326,28 @@ impl<'a> Rows<'a> {
         found.collect()
     }
 
+    /// The ledger decides; what it forgets is deleted here, with what it was not shown.
+    fn forget(
+        &mut self,
+        name: &LeaseName,
+        session: &str,
+        now: ServerTime,
+        generation: Generation,
+        request: &Request,
+    ) -> Result<Reply> {
+        let found = self.session(session)?;
+        self.ledger.sessions.extend(found.map(|value| (session.to_owned(), value)));
+        let reply = self.on_lease(name, now, generation, request)?;
+        self.ledger.sessions.clear();
+        if reply == Reply::Done {
+            for all in ["leases", "records", "logs"] {
+                let delete = format!("DELETE FROM {all} WHERE namespace = ?1 AND key = ?2");
+                self.tx.prepare_cached(&delete)?.execute([self.namespace, name.key()])?;
+            }
+        }
+        Ok(reply)
+    }
+
     fn session(&self, id: &str) -> Result<Option<Vec<u8>>> {
         self.tx
             .prepare_cached("SELECT value FROM sessions WHERE namespace = ?1 AND id = ?2")?
@@ -335,7 +358,9 @@ impl<'a> Rows<'a> {
     fn on_session(&mut self, id: &str, now: ServerTime, generation: Generation, request: &Request) -> Result<Reply> {
         let before = self.session(id)?;
         self.ledger.sessions.extend(before.clone().map(|value| (id.to_owned(), value)));
+        let was_gone = self.load_entry(GONE, id)?;
         let reply = self.on_entry(SESSIONS, id, now, generation, request)?;
+        self.save_entry(GONE, id, was_gone)?;
         let value = self.ledger.sessions.remove(id);
         if value != before {
             match value {
@@ -412,13 +437,25 @@ impl<'a> Rows<'a> {
         generation: Generation,
         request: &Request,
     ) -> Result<Reply> {
+        let there = self.load_entry(index, entry)?;
+        let reply = self.decide(now, generation, request);
+        self.save_entry(index, entry, there)?;
+        Ok(reply)
+    }
+
+    /// Tells the ledger whether an entry is in an index, and whoever asks.
+    fn load_entry(&mut self, index: &str, entry: &str) -> Result<bool> {
         let there = self
             .tx
             .prepare_cached("SELECT 1 FROM entries WHERE namespace = ?1 AND list = ?2 AND entry = ?3")?
             .exists([self.namespace, index, entry])?;
         let loaded: BTreeSet<String> = there.then(|| entry.to_owned()).into_iter().collect();
         self.ledger.indexes.insert(index.to_owned(), loaded);
-        let reply = self.decide(now, generation, request);
+        Ok(there)
+    }
+
+    /// Writes down whether an entry is in an index after all, if that has changed.
+    fn save_entry(&mut self, index: &str, entry: &str, there: bool) -> Result<()> {
         let wanted = self.ledger.indexes.remove(index).is_some_and(|entries| entries.contains(entry));
         if wanted != there {
             let change = if wanted {
@@ -428,7 +465,7 @@ impl<'a> Rows<'a> {
             };
             self.tx.prepare_cached(change)?.execute([self.namespace, index, entry])?;
         }
-        Ok(reply)
+        Ok(())
     }
 
     fn list_entries(&self, index: &str) -> Result<Reply> {

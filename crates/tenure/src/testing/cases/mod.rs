@@ -8,6 +8,7 @@ mod closing;
 mod expiry;
 mod fleet;
 mod foreign;
+mod forgetting;
 mod handover;
 mod holding;
 mod late;
@@ -307,6 +308,11 @@ macro_rules! __conformance_cases {
                 whoever_has_not_seen_what_a_session_is_does_not_change_it
                 a_session_that_is_so_already_may_be_written_again
                 a_change_of_a_session_is_announced
+            }
+            forgetting {
+                what_is_forgotten_leaves_nothing_behind_but_its_token
+                what_is_in_use_is_not_forgotten
+                a_session_that_is_deleted_is_listed_as_gone
             }
             notes {
                 notes_are_listed_as_they_were_written_the_latest_last

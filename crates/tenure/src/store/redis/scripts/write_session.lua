@@ -1,6 +1,7 @@
--- Makes a session what it should be, or nothing, if it is what was seen of it or is so already. It stands in the index while it is there.
+-- Makes a session what it should be, or nothing, if it is what was seen of it or is so already. It stands in the index while it is there, and in that of
+-- those that are gone afterwards.
 --
--- KEYS  1 session, 2 index
+-- KEYS  1 session, 2 index, 3 index of those that are gone
 -- ARGV  1 '1' when something was seen, 2 what, 3 '1' when it should be something, 4 what, 5 its id, 6 announcement, 7 channel
 local now = redis.call('GET', KEYS[1])
 local seen, wanted = ARGV[1] == '1' and ARGV[2], ARGV[3] == '1' and ARGV[4]
@@ -15,5 +16,10 @@ if now ~= wanted then
   end
   announce(ARGV[7], ARGV[6])
 end
-redis.call(wanted and 'SADD' or 'SREM', KEYS[2], ARGV[5])
+if wanted then
+  redis.call('SADD', KEYS[2], ARGV[5])
+  redis.call('SREM', KEYS[3], ARGV[5])
+elseif redis.call('SREM', KEYS[2], ARGV[5]) == 1 or now then
+  redis.call('SADD', KEYS[3], ARGV[5])
+end
 return {'done'}

@@ -1,0 +1,19 @@
+-- Forgets everything about a lease that nobody holds. The floor of tokens rises to its last one, so that they go on growing.
+--
+-- KEYS  1 lease, 2 term record, 3 namespace, 4 session, 5 records, and then logs
+-- ARGV  1 how long ago its last term must have begun
+if redis.call('EXISTS', KEYS[1], KEYS[4]) > 0 then
+  return {'in_use'}
+end
+local term, namespace, now = read_term(KEYS[2]), read_namespace(KEYS[3]), clock()
+if term then
+  local waits = term.wait_out_until ~= '' and tonumber(term.wait_out_until) > now
+  if not namespace or waits or now - term.since < tonumber(ARGV[1]) then
+    return {'in_use'}
+  end
+  if tonumber(term.token) > namespace.token_floor then
+    redis.call('HSET', KEYS[3], 'token_floor', term.token)
+  end
+end
+redis.call('DEL', KEYS[2], unpack(KEYS, 5))
+return {'done'}

@@ -1,0 +1,66 @@
+//! What nobody will use again is forgotten, and does no harm by it.
+
+use std::time::Duration;
+
+use crate::name::LeaseName;
+use crate::store::{Reply, Request};
+use crate::testing::player::Player;
+use crate::testing::trial::{LONG, Trial, job};
+
+async fn forget(player: &Player, name: &LeaseName, idle_for: Duration) -> Reply {
+    let logs = vec!["results".to_owned()];
+    player.send(Request::Forget { name: name.clone(), logs, idle_for, session: "a".to_owned() }).await
+}
+
+async fn has_log(player: &Player, name: &LeaseName) -> bool {
+    let recent = Request::Recent { name: name.clone(), log: "results".to_owned(), after: None, limit: 1 };
+    player.send(recent).await != Reply::Recent(Vec::new())
+}
+
+pub(super) async fn what_is_forgotten_leaves_nothing_behind_but_its_token(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done, "there is nothing");
+    let term = alice.wins(&job(), LONG).await;
+    alice.send(term.publication("state", b"1")).await;
+    let (log, value) = ("results".to_owned(), b"1".to_vec());
+    alice.send(Request::Append { holding: term.holding(), log, value, kept: 9 }).await;
+    assert!(has_log(&alice, &job()).await);
+    alice.send(term.release()).await;
+    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done);
+    assert_eq!(alice.read(&job(), "state").await, None);
+    assert!(!has_log(&alice, &job()).await);
+    assert_eq!(alice.inspect(&job()).await.last, None);
+    let next = alice.wins(&job(), LONG).await;
+    assert!(next.token() > term.token(), "{} after {}", next.token(), term.token());
+}
+
+pub(super) async fn what_is_in_use_is_not_forgotten(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let term = alice.wins(&job(), LONG).await;
+    alice.send(term.publication("state", b"1")).await;
+    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::InUse, "somebody holds it");
+    alice.send(term.release()).await;
+    assert_eq!(forget(&alice, &job(), LONG).await, Reply::InUse, "it was in use until just now");
+    let (id, value) = ("a".to_owned(), Some(b"{}".to_vec()));
+    alice.send(Request::WriteSession { id: id.clone(), seen: None, value: value.clone() }).await;
+    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::InUse, "there is the session");
+    assert!(alice.read(&job(), "state").await.is_some());
+    alice.send(Request::WriteSession { id, seen: value, value: None }).await;
+    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done);
+}
+
+pub(super) async fn a_session_that_is_deleted_is_listed_as_gone(trial: &Trial<'_>) {
+    let alice = trial.player("alice").await;
+    let write = |id: &str, seen: Option<&str>, value: Option<&str>| {
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        Request::WriteSession { id: id.to_owned(), seen: seen.map(bytes), value: value.map(bytes) }
+    };
+    alice.send(write("a", None, Some("1"))).await;
+    alice.send(write("b", None, None)).await;
+    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "what never was is not gone");
+    alice.send(write("a", Some("1"), None)).await;
+    alice.send(write("a", Some("1"), None)).await;
+    assert_eq!(alice.index("gone").await, ["a"]);
+    alice.send(write("a", None, Some("2"))).await;
+    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "it is there again");
+}
