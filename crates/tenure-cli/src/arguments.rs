@@ -46,6 +46,15 @@ pub struct StoreArguments {
     /// A restart of the store loses nothing: wait for none of its leases
     #[arg(long, global = true, env = "TENURE_DURABLE")]
     pub durable: bool,
+    /// The prefix of the leases of sessions
+    #[arg(long, global = true, env = "TENURE_KEYS_LEASE", default_value = "poll:lease:", hide = true)]
+    pub keys_lease: String,
+    /// The prefix of the keys that say which instance lives
+    #[arg(long, global = true, env = "TENURE_KEYS_NODE", default_value = "poll:node:", hide = true)]
+    pub keys_node: String,
+    /// The prefix of the keys of sessions
+    #[arg(long, global = true, env = "TENURE_KEYS_SESSION", default_value = "session:", hide = true)]
+    pub keys_session: String,
     /// The prefix of leader keys
     #[arg(long, global = true, env = "TENURE_KEYS_LEADER", default_value = "leader:", hide = true)]
     pub keys_leader: String,
@@ -95,6 +104,10 @@ pub enum Command {
     Leader(Leader),
     /// Ask the leader of a role to hand over; exit 0 when it has
     StepDown(StepDown),
+    /// Take an instance out of placement; exit 0 when it has given everything away
+    Drain(Drain),
+    /// Let an instance take part again
+    Undrain(Drain),
     /// End the current term of a lease by force
     Revoke(Revoke),
     /// Print lease and election events of the whole fleet as they happen
@@ -262,6 +275,15 @@ pub struct StepDown {
     /// To this candidate: its id, or how that begins
     #[arg(long, value_name = "INSTANCE")]
     pub to: Option<String>,
+    /// How long to wait for it
+    #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "D")]
+    pub wait: Duration,
+}
+
+#[derive(Debug, Args)]
+pub struct Drain {
+    /// The instance: its id, or how that begins
+    pub instance: String,
     /// How long to wait for it
     #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "D")]
     pub wait: Duration,

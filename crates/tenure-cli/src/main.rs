@@ -5,6 +5,7 @@ mod commands;
 mod duration;
 mod exit;
 mod logging;
+mod meant;
 mod run;
 mod serve;
 mod settings;
@@ -50,6 +51,8 @@ async fn obey(arguments: Arguments) -> Result<u8, Failure> {
         Command::Status(status) => commands::status::print(&store, status).await,
         Command::Leader(leader) => commands::leader::print(&store, leader).await,
         Command::StepDown(step_down) => commands::step_down::ask(&store, step_down).await,
+        Command::Drain(drain) => commands::drain::ask(&store, drain, true).await,
+        Command::Undrain(drain) => commands::drain::ask(&store, drain, false).await,
         Command::Revoke(revoke) => commands::revoke::revoke(&store, revoke).await,
         Command::Watch(watch) => commands::watch::watch(&store, watch).await,
         Command::Guard(_) => Ok(exit::DONE),

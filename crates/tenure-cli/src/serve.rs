@@ -20,7 +20,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         return Err(Failure::Usage(message));
     }
     // Also when the store is down: it is waited for.
-    let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl);
+    let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).share_events();
     let taken = |error: std::io::Error| Failure::Usage(format!("cannot listen on {}: {error}", serve.listen));
     let listener = TcpListener::bind(serve.listen).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
@@ -29,6 +29,8 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         token,
         allowed: Allowed { near: is_near, nets: serve.allow_targets.clone() },
         discover_every: serve.discover_every,
+        ttl: serve.ttl,
+        keys: store.keys(),
     };
     let told_to_stop = signals()?;
     let pool = |builder: tenure::pool::PoolBuilder| {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use tenure::{LeaseKind, LeaseName, Tenure, TenureBuilder};
+use tenure_serve::keys::Keys;
 
 use crate::arguments::StoreArguments;
 use crate::exit::Failure;
@@ -19,7 +20,8 @@ impl StoreArguments {
         if url.starts_with("memory:") {
             eprintln!("tenure: memory: is this process alone; nobody else sees its leases");
         }
-        let mut builder = Tenure::builder(&url);
+        let builder = Tenure::builder(&url).node_prefix(&self.keys_node).map_err(usage)?;
+        let mut builder = builder.session_prefix(&self.keys_session).map_err(usage)?;
         if let Some(namespace) = &self.namespace {
             builder = builder.namespace(namespace).map_err(usage)?;
         }
@@ -53,9 +55,13 @@ impl StoreArguments {
         Ok(names)
     }
 
-    /// What the heartbeats of a role's candidates begin with.
-    pub fn heartbeat_prefix(&self, role: &str) -> String {
-        format!("{}{role}:", self.keys_heartbeat)
+    /// What leases are called.
+    pub fn keys(&self) -> Keys {
+        Keys {
+            lease: self.keys_lease.clone(),
+            leader: self.keys_leader.clone(),
+            heartbeat: self.keys_heartbeat.clone(),
+        }
     }
 }
 

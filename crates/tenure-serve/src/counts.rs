@@ -1,20 +1,32 @@
 //! What this instance counts.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-/// Polls of this instance, since it was started.
+use tenure::meter::Meter;
+use tenure::{Event, Happening, LeaseKind};
+
+use crate::tally::Tally;
+
+/// What has happened at this instance since it was started.
 #[derive(Debug, Default)]
 pub struct Counts {
     ok: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
+    failovers: AtomicU64,
+    latency: Meter,
+    events: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Counts {
     /// A poll is over.
-    pub fn polled(&self, ok: bool) {
+    pub fn polled(&self, ok: bool, took: Duration) {
         let count = if ok { &self.ok } else { &self.failed };
         count.fetch_add(1, Ordering::Relaxed);
+        self.latency.record(took);
     }
 
     /// A result was refused: the term was over.
@@ -22,9 +34,32 @@ impl Counts {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Polls that went well, polls that did not, and results that were refused.
-    pub fn read(&self) -> (u64, u64, u64) {
+    /// Something happened.
+    pub fn heard(&self, event: &Event) {
+        let is_target = event.lease.as_ref().is_some_and(|lease| lease.kind() == LeaseKind::Target);
+        if is_target && matches!(event.what, Happening::TakenOver { .. }) {
+            self.failovers.fetch_add(1, Ordering::Relaxed);
+        }
+        let name = event.what.name();
+        if name.starts_with("lease.") {
+            *self.events.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
+        }
+    }
+
+    /// How often each of the events of leases has happened.
+    pub fn events(&self) -> BTreeMap<&'static str, u64> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What came of polling.
+    pub fn read(&self) -> Tally {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (count(&self.ok), count(&self.failed), count(&self.refused))
+        Tally {
+            ok: count(&self.ok),
+            failed: count(&self.failed),
+            refused: count(&self.refused),
+            failovers: count(&self.failovers),
+            latency: self.latency.read(),
+        }
     }
 }

@@ -1,18 +1,13 @@
 //! Who holds which session, straight from the store.
 
 use tenure::store::{LeaseReport, StoreError};
-use tenure::{LeaseName, Tenure};
+use tenure::Tenure;
 use tokio::task::JoinSet;
 
-use crate::service::POOL;
+use crate::keys::Keys;
 
 /// How many leases are looked at in one go.
 const AT_ONCE: usize = 200;
-
-/// The lease of a session.
-pub fn lease(id: &str) -> Option<LeaseName> {
-    LeaseName::target(POOL, id).ok()
-}
 
 /// What is known about the leases of these sessions, in the order of their ids. What cannot be a session has none.
 ///
@@ -21,11 +16,11 @@ pub fn lease(id: &str) -> Option<LeaseName> {
 ///
 /// # Cancel safety
 /// Safe.
-pub async fn read(tenure: &Tenure, ids: &[String]) -> Result<Vec<(String, LeaseReport)>, StoreError> {
+pub async fn read(tenure: &Tenure, keys: &Keys, ids: &[String]) -> Result<Vec<(String, LeaseReport)>, StoreError> {
     let mut found = Vec::with_capacity(ids.len());
     for some in ids.chunks(AT_ONCE) {
         let mut looks = JoinSet::new();
-        for (id, name) in some.iter().filter_map(|id| Some((id.clone(), lease(id)?))) {
+        for (id, name) in some.iter().filter_map(|id| Some((id.clone(), keys.session(id)?))) {
             let tenure = tenure.clone();
             looks.spawn(async move { tenure.inspect(&name).await.map(|report| (id, report)) });
         }

@@ -4,10 +4,17 @@ mod api;
 pub mod catalogue;
 pub mod counts;
 pub mod editing;
+mod events;
 pub mod holdings;
+pub mod housekeeping;
+pub mod keys;
+mod listener;
+mod metrics;
 pub mod poll;
+mod results;
 mod service;
 pub mod session;
+pub mod tally;
 
 pub use api::ApiToken;
 pub use service::{POOL, Running, ServeError, Settings, start};

@@ -1,25 +1,33 @@
 //! One instance of the polling service: a pool whose targets are sessions, and the API beside it.
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::Tenure;
+use tenure::election::ElectionError;
 use tenure::pool::{Pool, PoolBuilder, PoolError};
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::api::{self, ApiToken};
 use crate::catalogue::Catalogue;
 use crate::counts::Counts;
+use crate::events::FleetEvents;
+use crate::housekeeping::{Housekeeping, TALLY};
+use crate::keys::Keys;
+use crate::listener;
 use crate::poll::client::{ClientError, PollClient};
 use crate::poll::poller::Poller;
 use crate::poll::safety::Allowed;
+use crate::results::Results;
 
 /// The pool of all sessions: their leases are `poll:lease:<id>`.
 pub const POOL: &str = "poll";
+
+/// How many streams may be read from one instance at a time.
+const STREAMS: usize = 2_000;
 
 /// How long answers that are on their way are waited for.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -31,8 +39,12 @@ pub struct Settings {
     pub token: Option<ApiToken>,
     /// What may be polled.
     pub allowed: Allowed,
-    /// How often sessions and instances are looked for although nothing was heard.
+    /// How often sessions and instances are looked for although nothing was heard, and what all have done is added up.
     pub discover_every: Duration,
+    /// The ttl of leaderships.
+    pub ttl: Duration,
+    /// What leases are called.
+    pub keys: Keys,
 }
 
 /// Why the service cannot be started.
@@ -42,6 +54,9 @@ pub enum ServeError {
     /// The pool's numbers do not fit together.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// The numbers of the elections do not fit together.
+    #[error(transparent)]
+    Election(#[from] ElectionError),
     /// There can be no client.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -57,6 +72,11 @@ struct Parts {
     pool: Pool,
     catalogue: Catalogue,
     counts: Arc<Counts>,
+    housekeeping: Housekeeping,
+    events: FleetEvents,
+    results: Results,
+    streams: Arc<Semaphore>,
+    keys: Keys,
     token: Option<ApiToken>,
     ended: watch::Receiver<bool>,
 }
@@ -76,6 +96,31 @@ impl Service {
 
     pub(crate) fn counts(&self) -> &Counts {
         &self.0.counts
+    }
+
+    pub(crate) fn housekeeping(&self) -> &Housekeeping {
+        &self.0.housekeeping
+    }
+
+    pub(crate) fn events(&self) -> &FleetEvents {
+        &self.0.events
+    }
+
+    pub(crate) fn results(&self) -> &Results {
+        &self.0.results
+    }
+
+    /// Places for those who read streams.
+    pub(crate) fn streams(&self) -> Arc<Semaphore> {
+        self.0.streams.clone()
+    }
+
+    pub(crate) fn open_streams(&self) -> usize {
+        STREAMS - self.0.streams.available_permits()
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.0.keys
     }
 
     pub(crate) fn token(&self) -> Option<&ApiToken> {
@@ -111,7 +156,9 @@ pub fn start(
     let client = PollClient::new(settings.allowed)?;
     let poller = Poller { catalogue: catalogue.clone(), client, counts: counts.clone() };
     let targets = catalogue.follow(tenure.clone(), settings.discover_every);
+    let events = FleetEvents::listen(tenure, counts.clone());
     let pool = pool(tenure.pool(POOL))
+        .lease_prefix(&settings.keys.lease)
         .discover_every(settings.discover_every)
         .targets_from(targets)
         .discover_sessions()
@@ -120,20 +167,48 @@ pub fn start(
             async move { poller.work(target, lease).await }
         })
         .start()?;
+    let period = settings.discover_every;
+    let housekeeping = Housekeeping::start(tenure, &settings.keys, settings.ttl, period)?;
+    let tells = tokio::spawn(tell_fleet(tenure.clone(), counts.clone(), period)).abort_handle();
     let (end, ended) = watch::channel(false);
-    let (tenure, token) = (tenure.clone(), settings.token);
-    let service = Service(Arc::new(Parts { tenure, pool: pool.clone(), catalogue, counts, token, ended }));
+    let service = Service(Arc::new(Parts {
+        tenure: tenure.clone(),
+        pool: pool.clone(),
+        catalogue,
+        counts,
+        housekeeping: housekeeping.clone(),
+        events,
+        results: Results::default(),
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        keys: settings.keys,
+        token: settings.token,
+        ended,
+    }));
     let ends = service.clone();
-    let serving = axum::serve(listener, api::router(service)).with_graceful_shutdown(async move { ends.ended().await });
-    Ok(Running { pool, end, serving: tokio::spawn(serving.into_future()) })
+    let serving = listener::serve(listener, api::router(service), async move { ends.ended().await });
+    Ok(Running { pool, housekeeping, tells, end, serving: tokio::spawn(serving) })
+}
+
+/// Says with this instance's heartbeats what it has counted, for whoever adds it up.
+async fn tell_fleet(tenure: Tenure, counts: Arc<Counts>, every: Duration) {
+    let mut told = None;
+    loop {
+        tokio::time::sleep(every).await;
+        let tally = counts.read();
+        if told.replace(tally) != Some(tally) {
+            tenure.describe(TALLY, &tally.to_string());
+        }
+    }
 }
 
 /// One instance that runs.
 #[derive(Debug)]
 pub struct Running {
     pool: Pool,
+    housekeeping: Housekeeping,
+    tells: AbortHandle,
     end: watch::Sender<bool>,
-    serving: JoinHandle<std::io::Result<()>>,
+    serving: JoinHandle<()>,
 }
 
 impl Running {
@@ -142,7 +217,8 @@ impl Running {
     /// # Cancel safety
     /// Sessions are given away all the same.
     pub async fn stop(self) {
-        self.pool.stop().await;
+        self.tells.abort();
+        tokio::join!(self.pool.stop(), self.housekeeping.stop());
         self.end.send_replace(true);
         // Whoever still reads then is left.
         let _ = tokio::time::timeout(GOODBYE, self.serving).await;

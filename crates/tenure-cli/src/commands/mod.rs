@@ -1,5 +1,6 @@
 //! One file for each command that asks and answers.
 
+pub mod drain;
 pub mod leader;
 pub mod revoke;
 pub mod session;

@@ -19,7 +19,7 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
     let ids: Vec<String> = catalogue.page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
     let mut held: BTreeMap<InstanceId, Vec<String>> = BTreeMap::new();
     let mut unheld = Vec::new();
-    for (id, report) in holdings::read(&tenure, &ids).await? {
+    for (id, report) in holdings::read(&tenure, &store.keys(), &ids).await? {
         match report.held {
             Some(lease) => held.entry(lease.by).or_default().push(id),
             None if catalogue.session(&id).is_some_and(|session| !session.is_paused) => unheld.push(id),
@@ -39,7 +39,7 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
     let unreadable = catalogue.unreadable();
     if status.json {
         let instance = |(instance, status, sessions): &(InstanceId, &str, Vec<String>)| json!({"instanceId": instance.as_str(), "status": status, "sessions": sessions});
-        let listed = |(id, error): (&String, &String)| json!({"key": format!("session:{id}"), "error": error});
+        let listed = |(id, error): (&String, &String)| json!({"key": tenure.session_key(id), "error": error});
         let whole = json!({
             "instances": instances.iter().map(instance).collect::<Vec<Value>>(),
             "unheld": unheld,
@@ -53,7 +53,7 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
             sessions.iter().for_each(|id| println!("  {id}"));
         }
         unheld.iter().for_each(|id| println!("unheld {id}"));
-        unreadable.iter().for_each(|(id, error)| println!("unreadable session:{id}: {error}"));
+        unreadable.iter().for_each(|(id, error)| println!("unreadable {}: {error}", tenure.session_key(id)));
         println!("leader of {}: {}", scout.label(), leader.as_deref().unwrap_or("nobody"));
     }
     tenure.shutdown().await;

@@ -6,6 +6,7 @@ use tenure::{Group, InstanceId, LeaseName, Tenure, Token};
 
 use crate::arguments::{StepDown, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
+use crate::meant::meant;
 
 /// How often is looked whether it has happened.
 const LOOK: Duration = Duration::from_millis(50);
@@ -33,23 +34,13 @@ async fn resolve(
 ) -> Result<Result<Option<InstanceId>, String>, Failure> {
     let Some(wanted) = &arguments.to else { return Ok(Ok(None)) };
     let usage = |error: tenure::NameError| Failure::Usage(error.to_string());
-    let group = Group::candidates(&store.heartbeat_prefix(&arguments.role)).map_err(usage)?;
+    let group = Group::candidates(&store.keys().heartbeats(&arguments.role)).map_err(usage)?;
     let candidates: Vec<InstanceId> = tenure.candidates(&group).await?.into_iter().map(|one| one.instance).collect();
     if candidates.is_empty() {
         // Heartbeats may have a prefix of their own.
         return Ok(Ok(Some(InstanceId::new(wanted).map_err(usage)?)));
     }
-    let meant: Vec<&InstanceId> = candidates.iter().filter(|id| id.as_str().starts_with(wanted.as_str())).collect();
-    let exact = candidates.iter().find(|id| id.as_str() == wanted);
-    Ok(match (exact, &meant[..]) {
-        (Some(id), _) => Ok(Some(id.clone())),
-        (None, [id]) => Ok(Some((*id).clone())),
-        (None, _) => {
-            let listed: Vec<&str> = candidates.iter().map(InstanceId::as_str).collect();
-            let how_many = if meant.is_empty() { "no candidate" } else { "more than one candidate" };
-            Err(format!("{how_many} is called {wanted}; those of {} are {}", arguments.role, listed.join(", ")))
-        }
-    })
+    Ok(meant(wanted, &candidates, "candidate").map(Some))
 }
 
 async fn ask_one_of(

@@ -36,7 +36,7 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
     let settings = settings(&arguments)?;
     let name = store.role(&arguments.role)?;
     family::adopt_orphans();
-    let tenure = store.builder(arguments.name.as_deref())?.start()?;
+    let tenure = store.builder(arguments.name.as_deref())?.share_events().start()?;
     let mut signals = Signals::new().map_err(Failure::system("cannot listen to signals"))?;
     let mut pause = FIRST_PAUSE;
     let code = loop {
@@ -44,7 +44,7 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
             .election_named(name.clone())
             .ttl(settings.ttl())
             .stop_budget(settings.stop_budget())
-            .heartbeat_prefix(&store.heartbeat_prefix(&arguments.role));
+            .heartbeat_prefix(&store.keys().heartbeats(&arguments.role));
         let acquired = tokio::select! {
             acquired = acquire(election, &arguments) => acquired,
             signal = signals.fatal() => break Ok(128 + signal),

@@ -1,6 +1,4 @@
-//! Whether this instance lives and is ready, and what it counts.
-
-use std::fmt::Write;
+//! Whether it lives, whether it is ready, what it counts, and what the fleet has done.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use crate::service::Service;
+use crate::{housekeeping, metrics};
 
 pub(super) async fn alive() -> Json<Value> {
     Json(json!({"status": "up"}))
@@ -24,45 +23,17 @@ pub(super) async fn ready(State(service): State<Service>) -> Result<Json<Value>,
 }
 
 pub(super) async fn metrics(State(service): State<Service>) -> impl IntoResponse {
-    let stands = service.tenure().how_it_stands();
-    let (ok, failed, refused) = service.counts().read();
-    let mut text = String::new();
-    let mut gauge = |name: &str, help: &str, kind: &str, rows: &[(&str, f64)]| {
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in rows {
-            let _ = writeln!(text, "{name}{labels} {value}");
-        }
-    };
-    gauge("tenure_leases_held", "Leases that this instance holds.", "gauge", &[("", stands.held as f64)]);
-    gauge(
-        "tenure_fleet_instances",
-        "Instances that count as alive.",
-        "gauge",
-        &[("", service.pool().live_instances().len() as f64)],
-    );
-    gauge(
-        "tenure_polls_total",
-        "Polls of this instance, by how they went.",
-        "counter",
-        &[("{outcome=\"ok\"}", ok as f64), ("{outcome=\"failed\"}", failed as f64)],
-    );
-    gauge(
-        "tenure_publish_refused_total",
-        "Results that were refused because their term was over.",
-        "counter",
-        &[("", refused as f64)],
-    );
-    gauge(
-        "tenure_keeper_lag_seconds",
-        "The longest that leases were looked after too late.",
-        "gauge",
-        &[("", stands.worst_lag.as_secs_f64())],
-    );
-    gauge(
-        "tenure_events_dropped_total",
-        "Events that nobody took in time.",
-        "counter",
-        &[("", stands.events_dropped as f64)],
-    );
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+    let text = metrics::Reading::take(&service).await.written();
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
+}
+
+pub(super) async fn stats(State(service): State<Service>) -> Result<Json<Value>, Failure> {
+    match housekeeping::totals(service.tenure(), service.keys()).await? {
+        Some(totals) => Ok(Json(totals.shown())),
+        None => Err(Failure::not_found("nothing was added up yet")),
+    }
+}
+
+pub(super) async fn description() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json"))
 }

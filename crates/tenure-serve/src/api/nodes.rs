@@ -23,7 +23,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
     let sessions = service.catalogue().page(None, usize::MAX);
     let ids: Vec<String> = sessions.iter().map(|session| session.id.to_string()).collect();
     let (mut owned, mut unowned): (BTreeMap<InstanceId, Vec<Value>>, Vec<Value>) = Default::default();
-    for (id, report) in holdings::read(service.tenure(), &ids).await? {
+    for (id, report) in holdings::read(service.tenure(), service.keys(), &ids).await? {
         match &report.held {
             Some(held) => owned.entry(held.by.clone()).or_default().push(held_by(&service, &id, held).await),
             // One that is paused is nobody's, and should be.
@@ -38,7 +38,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         members.iter().map(|member| node(member, &me, owned.remove(&member.instance).unwrap_or_default())).collect();
     let unreadable = service.catalogue().unreadable().into_iter();
     let unreadable: Vec<Value> =
-        unreadable.map(|(id, error)| json!({"key": format!("session:{id}"), "error": error})).collect();
+        unreadable.map(|(id, error)| json!({"key": service.tenure().session_key(&id), "error": error})).collect();
     Ok(Json(json!({
         "thisInstanceId": me.as_str(),
         "timestamp": instant(SystemTime::now()),

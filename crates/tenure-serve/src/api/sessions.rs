@@ -12,7 +12,6 @@ use uuid::Uuid;
 
 use super::failure::Failure;
 use crate::editing;
-use crate::holdings;
 use crate::poll::poller::{KEPT, RESULTS};
 use crate::service::Service;
 use crate::session::Session;
@@ -90,13 +89,13 @@ pub(super) async fn history(
 }
 
 async fn results(service: &Service, id: &str, limit: usize) -> Result<Vec<Value>, Failure> {
-    let Some(name) = holdings::lease(id) else { return Err(Failure::no_session()) };
+    let Some(name) = service.keys().session(id) else { return Err(Failure::no_session()) };
     let entries = service.tenure().recent(&name, RESULTS, None, limit).await?;
     Ok(entries.iter().filter_map(shown).collect())
 }
 
 /// A result as it was kept; nothing if it is not one.
-pub(super) fn shown(entry: &LogEntry) -> Option<Value> {
+fn shown(entry: &LogEntry) -> Option<Value> {
     serde_json::from_slice(&entry.value).ok().filter(Value::is_object)
 }
 

@@ -72,7 +72,7 @@ impl Poller {
         let document = result::document(&poll, polled_at, took, &answer);
         let ok = document.get("ok").and_then(serde_json::Value::as_bool).unwrap_or(false);
         pace.went(ok);
-        self.counts.polled(ok);
+        self.counts.polled(ok, took);
         lease.tell(Happening::PollFinished { error: answer.err() });
         // The keeper says so, too.
         if let Err(PublishError::Refused(_)) = lease.append(RESULTS, document.to_string(), KEPT).await {

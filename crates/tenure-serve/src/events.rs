@@ -1,0 +1,83 @@
+//! What happens in the whole fleet, for whoever reads it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde_json::{Map, Value};
+use tenure::fleet::FleetEvent;
+use tenure::store::{Announcement, Heard};
+use tenure::{Happening, Tenure};
+use tokio::sync::broadcast;
+
+use crate::counts::Counts;
+
+/// How many events a slow reader may fall behind before it misses some.
+const BACKLOG: usize = 1_024;
+
+/// What happens, as it is told to readers.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// Such as `lease.acquired`.
+    pub(crate) name: String,
+    /// All of it, as a line of JSON.
+    pub(crate) line: String,
+}
+
+/// Everything that happens in the fleet.
+#[derive(Clone, Debug)]
+pub(crate) struct FleetEvents(broadcast::Sender<Arc<Told>>);
+
+impl FleetEvents {
+    /// Hears what happens here, and what others tell of themselves; and counts the former.
+    pub(crate) fn listen(tenure: &Tenure, counts: Arc<Counts>) -> Self {
+        let (sender, _) = broadcast::channel(BACKLOG);
+        let (mut ours, mut theirs, me) = (tenure.events(), tenure.announcements(), tenure.instance().clone());
+        let tell = sender.clone();
+        tokio::spawn(async move {
+            loop {
+                let told = tokio::select! {
+                    event = ours.next() => {
+                        let Some(event) = event else { return };
+                        counts.heard(&event);
+                        is_told(&event.what).then(|| FleetEvent::of(&event, SystemTime::now()))
+                    }
+                    heard = theirs.next() => match heard {
+                        Heard::Announced(Announcement::Happened { event }) => {
+                            FleetEvent::decode(&event).filter(|event| event.instance().as_ref() != Some(&me))
+                        }
+                        Heard::Closed => return,
+                        _ => None,
+                    },
+                };
+                if let Some(told) = told.filter(|_| tell.receiver_count() > 0) {
+                    let _ = tell.send(Arc::new(Told { line: line(&told), name: told.name }));
+                }
+            }
+        });
+        Self(sender)
+    }
+
+    /// Everything from now on.
+    pub(crate) fn follow(&self) -> broadcast::Receiver<Arc<Told>> {
+        self.0.subscribe()
+    }
+}
+
+/// That all goes well is not told.
+fn is_told(what: &Happening) -> bool {
+    !matches!(what, Happening::Renewed { .. } | Happening::PollStarted | Happening::PollFinished { .. })
+}
+
+fn line(event: &FleetEvent) -> String {
+    let mut object = Map::new();
+    let at = humantime::format_rfc3339_micros(event.at).to_string();
+    for (name, value) in [("timestamp", at), ("level", event.level.clone()), ("event", event.name.clone())] {
+        object.insert(name.to_owned(), value.into());
+    }
+    for (name, value) in &event.fields {
+        let is_number = matches!(name.as_str(), "token" | "ttl_ms");
+        let number = value.parse::<u64>().ok().filter(|_| is_number).map(Value::from);
+        object.insert(name.clone(), number.unwrap_or_else(|| value.as_str().into()));
+    }
+    Value::Object(object).to_string()
+}

@@ -1,0 +1,147 @@
+//! What one instance does for all, elected for it: `janitor` clears away what is left of deleted sessions, `aggregator` adds up what all have done.
+
+pub mod totals;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tenure::election::ElectionError;
+use tenure::fleet::InstanceRecord;
+use tenure::store::StoreError;
+use tenure::{Election, Tenure, TermHandle};
+use tokio::task::AbortHandle;
+
+use crate::keys::Keys;
+use crate::poll::poller::RESULTS;
+use crate::tally::Tally;
+use totals::Totals;
+
+/// Clears away what is left of deleted sessions.
+pub const JANITOR: &str = "janitor";
+/// Adds up what all have done.
+pub const AGGREGATOR: &str = "aggregator";
+
+/// What an instance's own counts are called in what it says about itself.
+pub(crate) const TALLY: &str = "tally";
+
+/// The record of the aggregator.
+const TOTALS: &str = "totals";
+
+/// How many of the aggregator's periods are one of the janitor's.
+const SELDOM: u32 = 6;
+
+/// How long leadership is waited for at a time.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+
+/// How long after the end of a term the next is waited for.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The elections of the service, by role.
+#[derive(Clone, Debug)]
+pub(crate) struct Housekeeping {
+    elections: BTreeMap<&'static str, Election>,
+    duties: Arc<Vec<AbortHandle>>,
+}
+
+impl Housekeeping {
+    /// Stands for everything.
+    pub(crate) fn start(
+        tenure: &Tenure,
+        keys: &Keys,
+        ttl: Duration,
+        period: Duration,
+    ) -> Result<Self, ElectionError> {
+        let stand = |role: &'static str| {
+            let election = tenure.election(role).key(&format!("{}{role}", keys.leader));
+            let election = election.heartbeat_prefix(&keys.heartbeats(role)).ttl(ttl).build()?;
+            election.start();
+            Ok::<_, ElectionError>((role, election))
+        };
+        let (janitor, aggregator) = (stand(JANITOR)?, stand(AGGREGATOR)?);
+        let cleans = tokio::spawn({
+            let (tenure, keys, election) = (tenure.clone(), keys.clone(), janitor.1.clone());
+            serve_whenever_elected(election, period.saturating_mul(SELDOM), move |_| {
+                let (tenure, keys) = (tenure.clone(), keys.clone());
+                async move { tidy_up(&tenure, &keys, ttl).await }
+            })
+        });
+        let adds = tokio::spawn({
+            let (tenure, election) = (tenure.clone(), aggregator.1.clone());
+            serve_whenever_elected(election, period, move |term| {
+                let tenure = tenure.clone();
+                async move { add_up(&tenure, &term).await }
+            })
+        });
+        let duties = Arc::new(vec![cleans.abort_handle(), adds.abort_handle()]);
+        Ok(Self { elections: [janitor, aggregator].into_iter().collect(), duties })
+    }
+
+    /// Whether this instance leads a role, when it stands for it.
+    pub(crate) fn leads(&self, role: &str) -> Option<bool> {
+        self.elections.get(role).map(Election::is_leader)
+    }
+
+    /// The roles it stands for.
+    pub(crate) fn elections(&self) -> impl Iterator<Item = (&'static str, &Election)> {
+        self.elections.iter().map(|(role, election)| (*role, election))
+    }
+
+    /// Lets go of everything.
+    pub(crate) async fn stop(&self) {
+        self.duties.iter().for_each(AbortHandle::abort);
+        for election in self.elections.values() {
+            election.stop().await;
+        }
+    }
+}
+
+/// Does a duty every so often, whenever this instance leads and for as long as it does.
+async fn serve_whenever_elected<D, F>(election: Election, every: Duration, duty: D)
+where
+    D: Fn(TermHandle) -> F,
+    F: Future<Output = ()>,
+{
+    loop {
+        let Ok(term) = election.wait_for_leadership(PATIENCE).await else { continue };
+        let rounds = async {
+            loop {
+                duty(term.clone()).await;
+                if !term.wait(every).await {
+                    return;
+                }
+            }
+        };
+        // It is dropped before anybody else may lead.
+        let _ = term.run(rounds).await;
+        // Whoever is asked to go leads for a moment longer.
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// What is left of a session is not touched until all that was sent about it must have arrived.
+async fn tidy_up(tenure: &Tenure, keys: &Keys, ttl: Duration) {
+    // What cannot be done now is done the next time.
+    let _ = tenure.clear_away(|id| keys.session(id), &[RESULTS], ttl.saturating_mul(2)).await;
+}
+
+async fn add_up(tenure: &Tenure, term: &TermHandle) {
+    let Ok(members) = tenure.fleet().await else { return };
+    let Ok(before) = tenure.read(term.name(), TOTALS).await else { return };
+    let now = Timestamp::now();
+    let mut totals = before.and_then(|record| Totals::read(&record.value)).unwrap_or_else(|| Totals::begin(now));
+    let told = members.iter().filter_map(|member| {
+        let record = InstanceRecord::decode(&member.record)?;
+        Some((member.instance.to_string(), record.about.get(TALLY)?.parse::<Tally>().ok()?))
+    });
+    totals.add(now, &told.collect());
+    // If the term is over, somebody else has added it up.
+    let _ = term.publish(TOTALS, totals.kept()).await;
+}
+
+/// What all have done, as it was last added up.
+pub(crate) async fn totals(tenure: &Tenure, keys: &Keys) -> Result<Option<Totals>, StoreError> {
+    let Some(name) = keys.role(AGGREGATOR) else { return Ok(None) };
+    Ok(tenure.read(&name, TOTALS).await?.and_then(|record| Totals::read(&record.value)))
+}

@@ -1,0 +1,77 @@
+//! Results as they come, for whoever reads them on this instance: each session is looked at once for all of its readers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure::store::{EntryId, StoreError};
+use tenure::{LeaseName, Tenure};
+use tokio::sync::broadcast;
+
+use crate::poll::poller::{KEPT, RESULTS};
+
+/// A reader may be behind by this part of a session's interval, but not by less or more than this.
+const PART: u32 = 10;
+const LEAST: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_secs(1);
+
+/// A result that was kept.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) id: EntryId,
+    /// The document, as it was kept.
+    pub(crate) line: String,
+}
+
+/// All sessions whose results somebody reads here.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Results(Arc<Mutex<HashMap<LeaseName, broadcast::Sender<Arc<Kept>>>>>);
+
+impl Results {
+    /// The results of a session that come after this one, or from now on.
+    pub(crate) async fn after(
+        tenure: &Tenure,
+        lease: &LeaseName,
+        seen: Option<EntryId>,
+        limit: usize,
+    ) -> Result<Vec<Kept>, StoreError> {
+        let entries = tenure.recent(lease, RESULTS, seen, limit).await?;
+        // What is no document is not Tenure's.
+        let kept = |(id, value): (EntryId, Vec<u8>)| Some(Kept { id, line: String::from_utf8(value).ok()? });
+        let kept = entries.into_iter().filter_map(|entry| kept((entry.id, entry.value)));
+        Ok(kept.filter(|kept| kept.line.starts_with('{') && !kept.line.contains(['\n', '\r'])).collect())
+    }
+
+    /// Whatever is new, for as long as anybody reads it. Whoever falls behind misses some, and can read them from the store.
+    pub(crate) fn follow(&self, tenure: &Tenure, lease: &LeaseName, interval: Duration) -> broadcast::Receiver<Arc<Kept>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(followed) = all.get(lease) {
+            return followed.subscribe();
+        }
+        let (sender, receiver) = broadcast::channel(KEPT);
+        all.insert(lease.clone(), sender.clone());
+        let (results, tenure, lease) = (self.clone(), tenure.clone(), lease.clone());
+        tokio::spawn(async move {
+            let mut last = None;
+            while !results.is_unread(&lease, &sender) {
+                let seen = last.unwrap_or(EntryId { millis: 0, number: 0 });
+                for kept in Self::after(&tenure, &lease, Some(seen), KEPT).await.unwrap_or_default() {
+                    last = Some(kept.id);
+                    let _ = sender.send(Arc::new(kept));
+                }
+                tokio::time::sleep((interval / PART).clamp(LEAST, MOST)).await;
+            }
+        });
+        receiver
+    }
+
+    /// Whether nobody reads this any more. Then it is forgotten.
+    fn is_unread(&self, lease: &LeaseName, sender: &broadcast::Sender<Arc<Kept>>) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let unread = sender.receiver_count() == 0;
+        if unread {
+            all.remove(lease);
+        }
+        unread
+    }
+}
