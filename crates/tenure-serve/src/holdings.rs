@@ -1,7 +1,7 @@
 //! Who holds which session, straight from the store.
 
-use tenure::store::{LeaseReport, StoreError};
 use tenure::Tenure;
+use tenure::store::{LeaseReport, StoreError};
 use tokio::task::JoinSet;
 
 use crate::keys::Keys;

@@ -8,11 +8,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 /// How many connections there may be at a time. Whoever comes then waits.
 const CONNECTIONS: usize = 4_096;
+
+/// How much may wait for somebody who does not read.
+const UNREAD: usize = 64 * 1024;
 
 /// How long somebody may take to say what it wants.
 const ASKS_WITHIN: Duration = Duration::from_secs(10);
@@ -23,8 +27,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Answers until it is told to end, and then what was asked by then.
 pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Future<Output = ()>) {
     let (places, graceful) = (Arc::new(Semaphore::new(CONNECTIONS)), GracefulShutdown::new());
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(ASKS_WITHIN);
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(ASKS_WITHIN).max_buf_size(UNREAD);
     let mut ended = std::pin::pin!(ended);
     loop {
         let next = async {
@@ -40,7 +44,9 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
             tokio::time::sleep(PAUSE).await;
             continue;
         };
+        // Both are good for speed and memory, and nothing is lost without them.
         let _ = stream.set_nodelay(true);
+        let _ = set_socket_send_buffer_size(&stream, UNREAD);
         let answers = TowerToHyperService::new(router.clone());
         let connection = builder.serve_connection(TokioIo::new(stream), answers).into_owned();
         let connection = graceful.watch(connection);

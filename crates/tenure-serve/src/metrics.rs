@@ -92,7 +92,11 @@ impl Collector for Reading {
         page.counters("polls", "Its polls, by how they went", "outcome", &outcomes)?;
         page.spans("poll_duration_seconds", "How long its polls took", &self.tally.latency)?;
         page.counter("publish_refused", "Results that were refused because their term was over", self.tally.refused)?;
-        page.gauge("keeper_lag_seconds", "The longest that leases were looked after too late", stands.worst_lag.as_secs_f64())?;
+        page.gauge(
+            "keeper_lag_seconds",
+            "The longest that leases were looked after too late",
+            stands.worst_lag.as_secs_f64(),
+        )?;
         page.counter("events_dropped", "Events that nobody took in time", stands.events_dropped)?;
         page.gauge("streams_open", "Streams that are read from it", self.streams as f64)
     }
@@ -136,10 +140,8 @@ impl Page<'_> {
     }
 
     fn spans(&mut self, name: &str, help: &str, spans: &Spans) -> fmt::Result {
-        let steps: Vec<(f64, u64)> = spans
-            .steps()
-            .map(|(end, count)| (end.map_or(f64::INFINITY, |end| end.as_secs_f64()), count))
-            .collect();
+        let steps: Vec<(f64, u64)> =
+            spans.steps().map(|(end, count)| (end.map_or(f64::INFINITY, |end| end.as_secs_f64()), count)).collect();
         let mut metric = self.metric(name, help, MetricType::Histogram)?;
         metric.encode_histogram::<NoLabelSet>(spans.sum().as_secs_f64(), spans.count(), &steps, None)
     }

@@ -43,7 +43,12 @@ impl Results {
     }
 
     /// Whatever is new, for as long as anybody reads it. Whoever falls behind misses some, and can read them from the store.
-    pub(crate) fn follow(&self, tenure: &Tenure, lease: &LeaseName, interval: Duration) -> broadcast::Receiver<Arc<Kept>> {
+    pub(crate) fn follow(
+        &self,
+        tenure: &Tenure,
+        lease: &LeaseName,
+        interval: Duration,
+    ) -> broadcast::Receiver<Arc<Kept>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(followed) = all.get(lease) {
             return followed.subscribe();

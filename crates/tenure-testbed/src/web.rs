@@ -112,6 +112,50 @@ fn read_head(reader: &mut impl BufRead) -> Option<(String, BTreeMap<String, Stri
     }
 }
 
+/// A connection over which one question is asked after another.
+pub struct Line(BufReader<TcpStream>, String);
+
+impl Line {
+    /// Connects.
+    pub fn open(address: &str) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(BufReader::new(stream), address.to_owned())
+    }
+
+    /// Asks. Returns the status and the body; `None` when nobody answers.
+    pub fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        let (address, length) = (&self.1, body.len());
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}");
+        self.0.get_mut().write_all(request.as_bytes()).ok()?;
+        let mut line = String::new();
+        self.0.read_line(&mut line).ok()?;
+        let status = line.split_whitespace().nth(1)?.parse().ok()?;
+        let mut length = 0;
+        while line != "\r\n" {
+            line.clear();
+            self.0.read_line(&mut line).ok().filter(|read| *read > 0)?;
+            let (name, value) = line.split_once(':').unwrap_or_default();
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse().ok()?;
+            }
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).ok()?;
+        Some((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+}
+
+/// A connection over which next to nothing fits that is not read.
+pub fn connect_narrowly(address: &str) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let address: SocketAddr = address.parse().unwrap();
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 1).unwrap();
+    connect(&socket, &address).unwrap();
+    socket.into()
+}
+
 /// Asks a web server once. Returns the status and the body; `None` when nobody answers.
 pub fn ask(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;

@@ -17,7 +17,11 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool) -> Resul
     let instances: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
     let code = match meant(&arguments.instance, &instances, "instance") {
         Ok(instance) => {
-            if drain { tenure.drain(&instance).await? } else { tenure.undrain(&instance).await? }
+            if drain {
+                tenure.drain(&instance).await?
+            } else {
+                tenure.undrain(&instance).await?
+            }
             wait(&tenure, &instance, drain, arguments.wait).await?
         }
         Err(why) => {

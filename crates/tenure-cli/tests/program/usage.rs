@@ -25,9 +25,7 @@ fn mistakes_are_said_and_have_their_own_status() {
 fn every_command_has_help() {
     let place = Place::new();
     let help = String::from_utf8(place.output(&["--help"]).stdout).unwrap();
-    for command in
-        ["serve", "run", "session", "status", "leader", "step-down", "drain", "undrain", "revoke", "watch"]
-    {
+    for command in ["serve", "run", "session", "status", "leader", "step-down", "drain", "undrain", "revoke", "watch"] {
         assert!(help.contains(command), "{help}");
         let output = place.output(&[command, "--help"]);
         assert!(output.status.success() && output.stdout.len() > 200, "{output:?}");

@@ -47,12 +47,7 @@ pub(crate) struct Housekeeping {
 
 impl Housekeeping {
     /// Stands for everything.
-    pub(crate) fn start(
-        tenure: &Tenure,
-        keys: &Keys,
-        ttl: Duration,
-        period: Duration,
-    ) -> Result<Self, ElectionError> {
+    pub(crate) fn start(tenure: &Tenure, keys: &Keys, ttl: Duration, period: Duration) -> Result<Self, ElectionError> {
         let stand = |role: &'static str| {
             let election = tenure.election(role).key(&format!("{}{role}", keys.leader));
             let election = election.heartbeat_prefix(&keys.heartbeats(role)).ttl(ttl).build()?;

@@ -24,6 +24,9 @@ use crate::store::{
 use crate::time::{Moment, Now, ServerTime};
 use crate::token::Token;
 
+/// How many questions of users are on their way at once.
+const QUESTIONS_AT_ONCE: usize = 64;
+
 /// How many questions of users wait for a connection at most.
 const QUESTIONS_WAITING: usize = 1_024;
 
@@ -92,6 +95,9 @@ pub(super) struct Roster {
     pub(super) wants_entry: bool,
     pub(super) outbox: Vec<Outgoing>,
     pub(super) events: Vec<Event>,
+    /// Questions that wait until others are answered, and how many of those are on their way.
+    line: VecDeque<Question>,
+    asked: usize,
     /// How long renewals took that were answered.
     pub(super) renewals: Vec<Duration>,
     pub(super) lag: Duration,
@@ -128,6 +134,8 @@ impl Roster {
             wants_entry: false,
             outbox: Vec::new(),
             events: Vec::new(),
+            line: VecDeque::new(),
+            asked: 0,
             renewals: Vec::new(),
             lag: Duration::ZERO,
         }
@@ -165,7 +173,8 @@ impl Roster {
 
     /// Whether nothing is left to be done.
     pub(super) fn is_idle(&self) -> bool {
-        self.len() == 0 && self.lines.is_empty() && (self.notes.is_empty() || !self.online)
+        let said = self.notes.is_empty() && self.line.is_empty();
+        self.len() == 0 && self.lines.is_empty() && (said || !self.online)
     }
 
     /// When to come back at the latest.
@@ -246,13 +255,22 @@ impl Roster {
     }
 
     pub(super) fn ask(&mut self, now: Now, question: Question) {
-        let give_up_at = now.moment + question.limit;
         if self.online {
-            self.outbox.push(Outgoing::question(give_up_at, question));
+            self.line.push_back(question);
+            self.send_questions(now.moment);
         } else if self.questions.len() < QUESTIONS_WAITING {
-            self.questions.push_back((give_up_at, question));
+            self.questions.push_back((now.moment + question.limit, question));
         } else {
             question.fail(self.trouble.clone());
+        }
+    }
+
+    /// Sends what is asked, in order, but not all of it at once: renewals must not be behind it.
+    fn send_questions(&mut self, now: Moment) {
+        while self.asked < QUESTIONS_AT_ONCE {
+            let Some(question) = self.line.pop_front() else { return };
+            self.asked += 1;
+            self.outbox.push(Outgoing::question(now + question.limit, question));
         }
     }
 
@@ -287,6 +305,11 @@ impl Roster {
 
     pub(super) fn connection_lost(&mut self, now: Now, why: &str) {
         if std::mem::replace(&mut self.online, false) {
+            // Of what was sent nobody will hear any more.
+            self.asked = 0;
+            for question in std::mem::take(&mut self.line) {
+                self.ask(now, question);
+            }
             self.observers.tell_all();
             // What was not sent yet will not be.
             let unsent = std::mem::take(&mut self.outbox);
@@ -318,9 +341,8 @@ impl Roster {
         for id in self.leases.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
-        for (give_up_at, question) in std::mem::take(&mut self.questions) {
-            self.outbox.push(Outgoing::question(give_up_at, question));
-        }
+        self.line.extend(std::mem::take(&mut self.questions).into_iter().map(|(_, question)| question));
+        self.send_questions(now.moment);
     }
 
     /// The store cannot be entered as things are set up. Whoever holds a lease keeps it while it lasts; whoever waits is
@@ -349,6 +371,10 @@ impl Roster {
             if let Reply::Granted(crate::store::Grant { server, .. }) | Reply::Renewed { server, .. } = reply {
                 self.server_offset = signed(server.as_micros()) - signed(now.moment.as_nanos() / 1_000);
             }
+        }
+        if matches!(tag, Tag::User(_) | Tag::Publication(..)) {
+            self.asked = self.asked.saturating_sub(1);
+            self.send_questions(now.moment);
         }
         match tag {
             Tag::Nobody => self.complain(outcome),

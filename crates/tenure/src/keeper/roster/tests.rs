@@ -340,3 +340,40 @@ fn whatever_happens_nobody_is_forgotten() {
         assert!(desk.is_empty(), "seed {seed}");
     }
 }
+
+#[test]
+fn what_users_ask_is_sent_a_little_at_a_time_and_in_order() {
+    let mut desk = Desk::new();
+    desk.settle();
+    let mut answers = Vec::new();
+    for number in 0..1_000 {
+        let (reply, answer) = oneshot::channel();
+        let request = Request::IndexAdd { index: "all".to_owned(), entry: number.to_string(), announced: false };
+        desk.roster.ask(desk.read(), Question { request, limit: TTL, reply });
+        answers.push(answer);
+    }
+    assert_eq!(desk.roster.outbox.len(), QUESTIONS_AT_ONCE);
+    // A claim is not behind all of them.
+    let mut claim = desk.waits("job");
+    assert_eq!(desk.roster.outbox.len(), QUESTIONS_AT_ONCE + 1);
+    desk.settle();
+    granted(&mut claim);
+    assert!(answers.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Outcome::Answered(Reply::Done)))));
+
+    // What waits when the connection is lost waits for the next one.
+    let mut waiting: Vec<_> = (0..100)
+        .map(|_| {
+            let (reply, answer) = oneshot::channel();
+            let request = Request::IndexList { index: "all".to_owned() };
+            desk.roster.ask(desk.read(), Question { request, limit: TTL, reply });
+            answer
+        })
+        .collect();
+    desk.roster.connection_lost(desk.read(), "cut");
+    desk.enters();
+    desk.settle();
+    let answered = waiting.iter_mut().filter_map(|answer| answer.try_recv().ok());
+    let listed =
+        answered.filter(|outcome| matches!(outcome, Outcome::Answered(Reply::Index(all)) if all.len() == 1_000));
+    assert_eq!(listed.count(), 100 - QUESTIONS_AT_ONCE);
+}

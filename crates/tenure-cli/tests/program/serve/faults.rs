@@ -1,0 +1,92 @@
+//! What befalls the store, and instances that hang.
+
+use super::*;
+
+#[test]
+fn started_before_its_store_it_becomes_ready_when_that_is_there() {
+    let redis = RedisServer::start();
+    let place = Place::on(&redis.url());
+    redis.kill();
+    let one = Instance::spawn(&place, &[]);
+    until("it lives", || one.get("/healthz").0 == 200);
+    assert_eq!(one.get("/readyz").0, 503);
+    assert_eq!(one.ask("POST", "/v1/sessions", r#"{"url": "http://127.0.0.1:1"}"#).0, 503);
+    redis.start_again();
+    until("it is ready", || one.get("/readyz").0 == 200);
+}
+
+/// One that was stopped for longer than its leases lasted polls nothing that is another's by then.
+fn whoever_was_stopped_polls_nothing_that_is_anothers(place: &Place) {
+    let server = WebServer::start();
+    let one = Instance::start(place, &[]);
+    (0..6).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
+    let (two, _three) = (Instance::start(place, &[]), Instance::start(place, &[]));
+    until("all take part", || shared_by(&server, 6) == Some(3));
+    two.signal(Signal::STOP);
+    let stopped = Instant::now();
+    until("the others poll everything", || stopped.elapsed() > TTL && shared_by(&server, 6) == Some(2));
+    std::thread::sleep(TTL);
+    two.signal(Signal::CONT);
+    until("it takes part again", || shared_by(&server, 6) == Some(3));
+    is_right(server.visits());
+    until("its results are taken", || {
+        let (_, nodes) = two.get("/v1/nodes");
+        let ours =
+            nodes["liveNodes"].as_array().into_iter().flatten().find(|node| node["isThisInstance"] == json!(true));
+        ours.is_some_and(|node| {
+            node["ownedSessions"].as_array().is_some_and(|sessions| {
+                !sessions.is_empty() && sessions.iter().all(|session| session["state"] == json!("owned"))
+            })
+        })
+    });
+}
+
+#[test]
+fn whoever_was_stopped_polls_nothing_that_is_anothers_on_redis() {
+    let server = RedisServer::start();
+    whoever_was_stopped_polls_nothing_that_is_anothers(&Place::on(&server.url()));
+}
+
+#[test]
+fn whoever_was_stopped_polls_nothing_that_is_anothers_on_a_file() {
+    whoever_was_stopped_polls_nothing_that_is_anothers(&Place::new());
+}
+
+#[test]
+fn a_store_that_is_restarted_with_its_data_costs_no_session_its_holder() {
+    let (redis, server) = (RedisServer::builder().append_only("always").start(), WebServer::start());
+    let place = Place::on(&redis.url());
+    let one = Instance::start(&place, &[]);
+    let _two = Instance::start(&place, &[]);
+    (0..4).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
+    until("both take part", || shared_by(&server, 4) == Some(2));
+    std::thread::sleep(TTL / 2);
+    let before = pollers(&server, Duration::from_millis(INTERVAL_MS * 3));
+    redis.kill();
+    redis.start_again();
+    let again = Instant::now();
+    until("all are polled again", || again.elapsed() > TTL && shared_by(&server, 4) == Some(2));
+    assert_eq!(pollers(&server, Duration::from_millis(INTERVAL_MS * 3)), before);
+    is_right(server.visits());
+}
+
+#[test]
+fn a_store_that_is_flushed_stops_the_polling_and_what_is_made_then_is_polled() {
+    let (redis, server) = (RedisServer::start(), WebServer::start());
+    let place = Place::on(&redis.url());
+    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+    let path = format!("/v1/sessions/{}", one.add(&server.url("/before")));
+    until("it is polled", || shared_by(&server, 1) == Some(1));
+    redis.command(&["FLUSHALL"]);
+    // What is renewed next is lost, and what is due is refused: a renewal's interval and an answer.
+    until("it is polled no more", || pollers(&server, TTL).is_empty());
+    for instance in [&one, &two] {
+        until("everybody knows that it is gone", || instance.get(&path).0 == 404);
+        until("everybody is there again", || {
+            instance.get("/v1/nodes").1["liveNodes"].as_array().is_some_and(|nodes| nodes.len() == 2)
+        });
+    }
+    two.add(&server.url("/after"));
+    until("the new one is polled", || server.visits().iter().any(|visit| visit.path == "/after"));
+    is_right(server.visits());
+}

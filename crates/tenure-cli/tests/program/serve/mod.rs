@@ -1,0 +1,183 @@
+//! `tenure serve`: fleets of real processes that poll a web server which writes down who asks, judged by that.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tenure_testbed::web::{self, Visit, WebServer};
+use tenure_testbed::{Probe, RedisServer, Reply};
+
+use crate::stage::{Place, until, with_input};
+
+const INTERVAL_MS: u64 = 500;
+
+/// The ttl of leases.
+const TTL: Duration = Duration::from_secs(2);
+
+/// A machine that is later than this may leave out slots.
+const PUNCTUAL: Duration = Duration::from_millis(200);
+
+mod api;
+mod faults;
+mod fleet;
+mod streams;
+mod targets;
+
+/// One instance.
+struct Instance {
+    process: Child,
+    address: String,
+}
+
+impl Instance {
+    fn start(place: &Place, flags: &[&str]) -> Self {
+        let instance = Self::spawn(place, flags);
+        until("it is ready", || instance.get("/readyz").0 == 200);
+        instance
+    }
+
+    /// Without waiting until it is ready.
+    fn spawn(place: &Place, flags: &[&str]) -> Self {
+        let listen: &[&str] = if flags.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        let ttl: &[&str] = if flags.contains(&"--ttl") { &[] } else { &["--ttl", "2s"] };
+        let arguments = [&["serve", "--discover-every", "500ms"], ttl, listen, flags].concat();
+        let mut process = place.tenure(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let address =
+            lines.find_map(|line| Some(line.unwrap().split_once("API at http://")?.1.split_once(';')?.0.to_owned()));
+        // It must not wait for somebody to read.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { process, address: address.unwrap() }
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (status, body) = web::ask(&self.address, method, path, &[], body).unwrap_or((0, String::new()));
+        (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        self.ask("GET", path, "")
+    }
+
+    fn patch(&self, path: &str, change: &Value) -> u16 {
+        self.ask("PATCH", path, &change.to_string()).0
+    }
+
+    /// So many events of a stream: their ids and what they say.
+    fn events(&self, path: &str, headers: &[&str], count: usize) -> Vec<(String, Value)> {
+        read_events(self.stream(path, headers), |events| events.len() == count)
+    }
+
+    /// What the events of a stream say, up to this one.
+    fn events_until(&self, path: &str, last: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let events = read_events(self.stream(path, &[]), |events| events.last().is_some_and(|(_, event)| last(event)));
+        events.into_iter().map(|(_, event)| event).collect()
+    }
+
+    fn stream(&self, path: &str, headers: &[&str]) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: tests\r\n{headers}\r\n").unwrap();
+        stream
+    }
+
+    fn add(&self, url: &str) -> String {
+        let request = json!({"url": url, "interval": format!("{INTERVAL_MS}ms"), "headers": {"x-key": "secret"}});
+        let (status, session) = self.ask("POST", "/v1/sessions", &request.to_string());
+        assert_eq!(status, 201, "{session}");
+        session["id"].as_str().unwrap().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    /// Waits for its end, and returns its status.
+    fn ends(&mut self) -> Option<i32> {
+        until("it ends", || self.process.try_wait().unwrap().is_some());
+        self.process.wait().unwrap().code()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Reads events until there are enough.
+fn read_events(stream: TcpStream, enough: impl Fn(&[(String, Value)]) -> bool) -> Vec<(String, Value)> {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (mut events, mut id) = (Vec::new(), String::new());
+    for line in BufReader::new(stream).lines() {
+        let line = line.unwrap();
+        if let Some(named) = line.strip_prefix("id: ") {
+            named.clone_into(&mut id);
+        }
+        if let Some(data) = line.strip_prefix("data: ") {
+            events.push((std::mem::take(&mut id), serde_json::from_str(data).unwrap()));
+            if enough(&events) {
+                break;
+            }
+        }
+    }
+    events
+}
+
+/// The visits of each session, in order of the slots that they were due in.
+fn by_session(visits: Vec<Visit>) -> BTreeMap<String, Vec<Visit>> {
+    let mut sessions: BTreeMap<String, Vec<Visit>> = BTreeMap::new();
+    for visit in visits {
+        sessions.entry(visit.headers["tenure-target"].clone()).or_default().push(visit);
+    }
+    sessions
+}
+
+fn number(visit: &Visit, header: &str) -> u64 {
+    visit.headers[header].parse().unwrap()
+}
+
+/// No slot twice, no two at once, no token back.
+#[track_caller]
+fn is_right(visits: Vec<Visit>) {
+    for (session, visits) in by_session(visits) {
+        for pair in visits.windows(2) {
+            assert!(
+                number(&pair[0], "tenure-due") < number(&pair[1], "tenure-due"),
+                "{session} twice for a slot: {pair:?}"
+            );
+            assert!(
+                number(&pair[0], "tenure-token") <= number(&pair[1], "tenure-token"),
+                "a token went back: {pair:?}"
+            );
+            let met = pair[0].ended.is_none_or(|ended| ended > pair[1].began);
+            assert!(!met, "{session} is polled twice at once: {pair:?}");
+        }
+    }
+}
+
+/// How many slots of each session were left out since then.
+fn left_out(visits: Vec<Visit>, since: Instant) -> u64 {
+    let visits = visits.into_iter().filter(|visit| visit.began > since).collect();
+    let slots = |pair: &[Visit]| (number(&pair[1], "tenure-due") - number(&pair[0], "tenure-due")) / INTERVAL_MS - 1;
+    by_session(visits).values().flat_map(|visits| visits.windows(2)).map(slots).sum()
+}
+
+fn pollers(server: &WebServer, within: Duration) -> BTreeMap<String, String> {
+    let recent = server.visits().into_iter().filter(|visit| visit.began.elapsed() < within);
+    recent.map(|visit| (visit.headers["tenure-target"].clone(), visit.headers["tenure-instance"].clone())).collect()
+}
+
+/// How many different instances poll so many sessions now.
+fn shared_by(server: &WebServer, sessions: usize) -> Option<usize> {
+    let pollers = pollers(server, Duration::from_millis(INTERVAL_MS * 3));
+    let mut instances: Vec<&String> = pollers.values().collect();
+    instances.sort_unstable();
+    instances.dedup();
+    (pollers.len() == sessions).then_some(instances.len())
+}

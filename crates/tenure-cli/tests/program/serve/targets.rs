@@ -1,0 +1,134 @@
+//! Targets that misbehave, and addresses that are not polled.
+
+use super::*;
+
+#[test]
+fn targets_that_misbehave_hold_up_nobody_and_lead_nowhere() {
+    let server = WebServer::answering(|path| match path {
+        "/never" => (Duration::from_secs(3), web::ok("late")),
+        "/metadata" => (
+            Duration::ZERO,
+            "HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n".to_owned(),
+        ),
+        "/round" => (Duration::ZERO, "HTTP/1.1 302 Found\r\nlocation: /round\r\ncontent-length: 0\r\n\r\n".to_owned()),
+        "/flood" => (Duration::ZERO, format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(100_000))),
+        path => (Duration::ZERO, web::ok(path)),
+    });
+    let place = Place::new();
+    let one = Instance::start(&place, &[]);
+    let add = |path: &str| {
+        let request = json!({"url": server.url(path), "interval": "250ms", "timeout": "300ms"}).to_string();
+        one.ask("POST", "/v1/sessions", &request).1["id"].as_str().unwrap().to_owned()
+    };
+    let error = |id: &str, says: &str| {
+        until(says, || {
+            let state = one.get(&format!("/v1/sessions/{id}/state")).1;
+            state["error"].as_str().is_some_and(|error| error.contains(says))
+        });
+    };
+    let (never, metadata, round, flood) = (add("/never"), add("/metadata"), add("/round"), add("/flood"));
+    error(&never, "no whole answer within 300ms");
+    error(&metadata, "169.254.169.254 is not polled");
+    error(&round, "more than 5 times");
+    until("the flood is cut", || {
+        let state = one.get(&format!("/v1/sessions/{flood}/state")).1;
+        state["truncated"] == json!(true) && state["body"].as_str().is_some_and(|body| body.len() == 4_096)
+    });
+    let well = add("/well");
+    until("others are polled", || one.get(&format!("/v1/sessions/{well}/state")).1["ok"] == json!(true));
+}
+
+#[test]
+fn the_headers_of_a_session_are_told_to_no_other_place() {
+    let other = WebServer::start();
+    let elsewhere = format!("HTTP/1.1 302 Found\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n", other.url("/there"));
+    let server = WebServer::answering(move |_| (Duration::ZERO, elsewhere.clone()));
+    let place = Place::new();
+    let one = Instance::start(&place, &[]);
+    one.add(&server.url("/"));
+    until("it is followed", || !other.visits().is_empty());
+    assert!(server.visits().iter().all(|visit| visit.headers["x-key"] == "secret"));
+    assert!(other.visits().iter().all(|visit| !visit.headers.contains_key("x-key")), "{:?}", other.visits());
+}
+
+#[test]
+fn a_name_is_polled_if_the_address_behind_it_may_be() {
+    let server = WebServer::start();
+    let named = server.url("/").replace("127.0.0.1", "localhost");
+    let state = |place: &Place, flags: &[&str]| {
+        let one = Instance::start(place, &[&["--listen", "0.0.0.0:0", "--insecure"], flags].concat());
+        let id = one.add(&named);
+        let mut state = Value::Null;
+        until("it is polled", || {
+            state = one.get(&format!("/v1/sessions/{id}/state")).1;
+            state["sessionId"] == json!(id)
+        });
+        state
+    };
+    let refused = state(&Place::new(), &[]);
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("--allow-targets")), "{refused}");
+    assert!(server.visits().is_empty());
+    let allowed = state(&Place::new(), &["--allow-targets", "127.0.0.0/8,::1/128"]);
+    assert_eq!(allowed["ok"], json!(true), "{allowed}");
+}
+
+/// An answer without an end is read as far as it is kept, and no further.
+#[test]
+fn a_target_that_streams_for_ever_is_let_go_of() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let place = Place::new();
+    let one = Instance::start(&place, &[]);
+    let request = json!({"url": url, "interval": "250ms", "timeout": "5s"}).to_string();
+    let id = one.ask("POST", "/v1/sessions", &request).1["id"].as_str().unwrap().to_owned();
+    let (mut stream, _) = listener.accept().unwrap();
+    write!(stream, "HTTP/1.1 200 OK\r\n\r\n").unwrap();
+    // Until it is cut off.
+    let mut written = 0_usize;
+    while stream.write_all(&[b'x'; 1_000]).is_ok() {
+        written += 1_000;
+        assert!(written < 100_000_000, "nobody stops reading");
+    }
+    until("it is shown", || {
+        let (_, history) = one.get(&format!("/v1/sessions/{id}/history"));
+        history["results"]
+            .as_array()
+            .is_some_and(|results| results.iter().any(|result| result["truncated"] == json!(true)))
+    });
+}
+
+#[test]
+fn ten_thousand_sessions_made_at_once_are_all_there_and_polled() {
+    let (server, redis) = (WebServer::start(), RedisServer::start());
+    let place = Place::on(&redis.url());
+    let (one, two) = (Instance::start(&place, &["--ttl", "10s"]), Instance::start(&place, &["--ttl", "10s"]));
+    let request = json!({"url": server.url("/"), "interval": "1h"}).to_string();
+    std::thread::scope(|scope| {
+        for n in 0..16 {
+            let (instance, request) = (if n % 2 == 0 { &one } else { &two }, &request);
+            scope.spawn(move || {
+                let mut line = web::Line::open(&instance.address);
+                for _ in 0..625 {
+                    assert_eq!(line.ask("POST", "/v1/sessions", request).unwrap().0, 201);
+                }
+            });
+        }
+    });
+    let held = |instance: &Instance| {
+        let metrics = web::ask(&instance.address, "GET", "/metrics", &[], "").unwrap_or_default().1;
+        let line = metrics.lines().find_map(|line| line.strip_prefix("tenure_leases_held ").map(str::to_owned));
+        line.and_then(|number| number.parse::<f64>().ok()).unwrap_or(0.0)
+    };
+    // The leaderships aside.
+    until("all are held", || (10_000.0..10_010.0).contains(&(held(&one) + held(&two))));
+    let (mut count, mut cursor) = (0, String::new());
+    loop {
+        let (_, page) = two.get(&format!("/v1/sessions?limit=1000{cursor}"));
+        count += page["sessions"].as_array().unwrap().len();
+        match page["nextCursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(count, 10_000);
+}
