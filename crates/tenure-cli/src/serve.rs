@@ -61,6 +61,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     running.stop().await;
     // Whatever could not be let go of within the time runs out by itself.
     let _ = tokio::time::timeout(serve.drain_timeout, tenure.shutdown()).await;
+    eprintln!("tenure: {} has left", tenure.instance());
     Ok(DONE)
 }
 

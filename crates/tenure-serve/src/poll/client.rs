@@ -1,7 +1,9 @@
 //! Asks a target over HTTP: nowhere that it should not go, for no longer than it should take, and no more than it should read.
 
 use std::error::Error as _;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +23,12 @@ const BODY_KEPT: usize = 4 * 1024;
 
 /// How long a connection is kept that nobody uses.
 const IDLE: Duration = Duration::from_secs(90);
+
+/// The addresses behind a name, when they are found.
+pub type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+
+/// Finds the addresses behind a name.
+pub type LookUp = Arc<dyn Fn(String) -> Found + Send + Sync>;
 
 /// What a target answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,12 +59,23 @@ impl PollClient {
     /// # Errors
     /// When the system's certificates cannot be used.
     pub fn new(allowed: Allowed) -> Result<Self, ClientError> {
+        let by_system = |name: String| -> Found {
+            Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
+        };
+        Self::looking_up(allowed, Arc::new(by_system))
+    }
+
+    /// The same, with another way to look names up than the system's.
+    ///
+    /// # Errors
+    /// When the system's certificates cannot be used.
+    pub fn looking_up(allowed: Allowed, look_up: LookUp) -> Result<Self, ClientError> {
         let allowed = Arc::new(allowed);
         // Somebody else may have chosen first, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
             .redirect(redirect::Policy::none())
-            .dns_resolver(Arc::new(Guarded(allowed.clone())))
+            .dns_resolver(Arc::new(Guarded { allowed: allowed.clone(), look_up }))
             .no_proxy()
             .pool_idle_timeout(IDLE)
             .user_agent(concat!("tenure/", env!("CARGO_PKG_VERSION")))
@@ -158,14 +177,17 @@ fn in_words(error: &reqwest::Error) -> String {
     if words.is_empty() { "the request failed".to_owned() } else { words.join(": ") }
 }
 
-/// Looks names up, and leaves out what must not be connected to.
-struct Guarded(Arc<Allowed>);
+/// Looks names up whenever they are connected to, and leaves out what must not be.
+struct Guarded {
+    allowed: Arc<Allowed>,
+    look_up: LookUp,
+}
 
 impl Resolve for Guarded {
     fn resolve(&self, name: Name) -> Resolving {
-        let allowed = self.0.clone();
+        let (allowed, found) = (self.allowed.clone(), (self.look_up)(name.as_str().to_owned()));
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let found = found.await?;
             let permitted: Vec<SocketAddr> =
                 found.iter().copied().filter(|address| allowed.permits(address.ip())).collect();
             match (permitted.is_empty(), found.first()) {
@@ -173,5 +195,49 @@ impl Resolve for Guarded {
                 _ => Ok(Box::new(permitted.into_iter()) as Addrs),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tenure_testbed::web::WebServer;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A name that stands for an address that may be polled when it is first looked up, and for another after that.
+    #[tokio::test]
+    async fn a_name_that_moves_to_where_nobody_may_go_is_not_followed() {
+        let outside = TcpListener::bind("127.0.0.2:0").await.unwrap();
+        let port = outside.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = outside.accept().await.unwrap();
+                let _ = stream.read(&mut [0; 4_096]).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").await;
+            }
+        });
+        let inside = WebServer::start();
+        let looks = Arc::new(AtomicUsize::new(0));
+        let look_up: LookUp = Arc::new(move |_| {
+            let first = looks.fetch_add(1, Ordering::Relaxed) == 0;
+            let address = if first { [127, 0, 0, 2] } else { [127, 0, 0, 1] };
+            Box::pin(async move { Ok(vec![SocketAddr::from((address, 0))]) })
+        });
+        let allowed = Allowed { near: false, nets: vec!["127.0.0.2/32".parse().unwrap()] };
+        let client = PollClient::looking_up(allowed, look_up).unwrap();
+        let url = Url::parse(&format!("http://rebinds.example:{port}/")).unwrap();
+        let none = HeaderMap::new();
+        let limit = Duration::from_secs(60);
+        let first = client.ask(&url, &none, &none, limit, false).await;
+        assert_eq!(first.map(|answer| answer.body), Ok("ok".to_owned()));
+        for _ in 0..3 {
+            let later = client.ask(&url, &none, &none, limit, false).await.unwrap_err();
+            assert!(later.contains("127.0.0.1 is not polled"), "{later}");
+        }
+        assert!(inside.visits().is_empty());
     }
 }

@@ -82,6 +82,8 @@ fn a_target_that_streams_for_ever_is_let_go_of() {
     let request = json!({"url": url, "interval": "250ms", "timeout": "5s"}).to_string();
     let id = one.ask("POST", "/v1/sessions", &request).1["id"].as_str().unwrap().to_owned();
     let (mut stream, _) = listener.accept().unwrap();
+    let asked = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok).find(|line| line.is_empty());
+    assert!(asked.is_some());
     write!(stream, "HTTP/1.1 200 OK\r\n\r\n").unwrap();
     // Until it is cut off.
     let mut written = 0_usize;
