@@ -36,6 +36,11 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
     }
     let nodes: Vec<Value> =
         members.iter().map(|member| node(member, &me, owned.remove(&member.instance).unwrap_or_default())).collect();
+    // Whoever gives no sign of life may hold leases that have not run out yet.
+    let gone: Vec<Value> = owned
+        .into_iter()
+        .map(|(instance, owned)| json!({"instanceId": instance.as_str(), "ownedSessions": owned}))
+        .collect();
     let unreadable = service.catalogue().unreadable().into_iter();
     let unreadable: Vec<Value> =
         unreadable.map(|(id, error)| json!({"key": service.tenure().session_key(&id), "error": error})).collect();
@@ -43,6 +48,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         "thisInstanceId": me.as_str(),
         "timestamp": instant(SystemTime::now()),
         "liveNodes": nodes,
+        "goneNodes": gone,
         "unowned": unowned,
         "unreadable": unreadable,
     })))

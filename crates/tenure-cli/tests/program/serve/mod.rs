@@ -22,6 +22,7 @@ const TTL: Duration = Duration::from_secs(2);
 const PUNCTUAL: Duration = Duration::from_millis(200);
 
 mod api;
+mod defects;
 mod description;
 mod faults;
 mod fleet;
