@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::ports;
 
@@ -38,8 +42,29 @@ impl WebServer {
         Self::answering(|path| (Duration::ZERO, ok(path)))
     }
 
+    /// The same over TLS, and the file with its certificate, which nobody has signed but itself.
+    pub fn secure(folder: &Path) -> (Self, PathBuf) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let file = folder.join("certificate.pem");
+        std::fs::write(&file, made.cert.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let config = Arc::new(config);
+        let wrap = move |stream| StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream);
+        (Self::over(wrap, |path| (Duration::ZERO, ok(path))), file)
+    }
+
     /// One with answers of its own.
     pub fn answering(answer: impl Fn(&str) -> (Duration, String) + Send + Sync + 'static) -> Self {
+        Self::over(|stream| stream, answer)
+    }
+
+    fn over<S: Read + Write>(
+        wrap: impl Fn(TcpStream) -> S + Clone + Send + 'static,
+        answer: impl Fn(&str) -> (Duration, String) + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let (address, visits) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Visit>>>::default());
         let (answer, incoming, seen): (Arc<Answer>, _, _) =
@@ -47,8 +72,8 @@ impl WebServer {
         thread::spawn(move || {
             for stream in incoming.incoming() {
                 let Ok(stream) = stream else { return };
-                let (answer, seen) = (answer.clone(), seen.clone());
-                thread::spawn(move || serve(&stream, &*answer, &seen));
+                let (wrap, answer, seen) = (wrap.clone(), answer.clone(), seen.clone());
+                thread::spawn(move || serve(wrap(stream), &*answer, &seen));
             }
         });
         Self { address, listener, visits }
@@ -76,7 +101,7 @@ pub fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-fn serve(stream: &TcpStream, answer: &Answer, visits: &Mutex<Vec<Visit>>) {
+fn serve(stream: impl Read + Write, answer: &Answer, visits: &Mutex<Vec<Visit>>) {
     let mut reader = BufReader::new(stream);
     while let Some((path, headers)) = read_head(&mut reader) {
         let visit = Visit { began: Instant::now(), ended: None, path: path.clone(), headers };
@@ -90,8 +115,7 @@ fn serve(stream: &TcpStream, answer: &Answer, visits: &Mutex<Vec<Visit>>) {
         if let Some(visit) = visits.lock().unwrap().get_mut(number) {
             visit.ended = Some(Instant::now());
         }
-        let mut writer = stream;
-        if writer.write_all(text.as_bytes()).is_err() {
+        if reader.get_mut().write_all(text.as_bytes()).is_err() {
             return;
         }
     }

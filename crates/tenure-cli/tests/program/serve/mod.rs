@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -44,10 +44,18 @@ impl Instance {
 
     /// Without waiting until it is ready.
     fn spawn(place: &Place, flags: &[&str]) -> Self {
+        Self::of(&mut Self::command(place, flags))
+    }
+
+    fn command(place: &Place, flags: &[&str]) -> Command {
         let listen: &[&str] = if flags.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         let ttl: &[&str] = if flags.contains(&"--ttl") { &[] } else { &["--ttl", "2s"] };
         let arguments = [&["serve", "--discover-every", "500ms"], ttl, listen, flags].concat();
-        let mut process = place.tenure(&arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        place.tenure(&arguments)
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let address =
             lines.find_map(|line| Some(line.unwrap().split_once("API at http://")?.1.split_once(';')?.0.to_owned()));

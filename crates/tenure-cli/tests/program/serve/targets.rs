@@ -134,3 +134,20 @@ fn ten_thousand_sessions_made_at_once_are_all_there_and_polled() {
     }
     assert_eq!(count, 10_000);
 }
+
+#[test]
+fn a_target_is_polled_over_tls_if_its_certificate_is_trusted() {
+    let place = Place::new();
+    let (server, certificate) = WebServer::secure(&place.path(""));
+    let url = server.url("/secure").replace("http://127.0.0.1", "https://localhost");
+    let one = Instance::of(Instance::command(&place, &[]).env("SSL_CERT_FILE", &certificate));
+    until("it is ready", || one.get("/readyz").0 == 200);
+    let id = one.add(&url);
+    let state = |instance: &Instance| instance.get(&format!("/v1/sessions/{id}/state")).1;
+    until("it is polled", || state(&one)["ok"] == json!(true));
+    assert_eq!(state(&one)["body"], json!("/secure"));
+    drop(one);
+    // Nobody has said that it may be trusted.
+    let two = Instance::start(&place, &[]);
+    until("it is not", || state(&two)["error"].as_str().is_some_and(|error| error.contains("certificate")));
+}
