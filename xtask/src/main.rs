@@ -25,7 +25,7 @@ Usage: cargo xtask COMMAND
   lint                Format, clippy, documentation, dependency policy
   soak                The scenes of pools with a ttl of 30 s, renewed every 10 s: a quarter of an hour
   sim [ARG]…          The simulator, built for release: --fleets small|large, --seeds N, --seed S, --trace, --jobs N
-  bench NAME [ARG]…   A measurement (`lease`, `election`, `pool`) on a real store, built for release; ends with a line of JSON
+  bench NAME [ARG]…   A measurement (`lease`, `election`, `pool`, `serve`) on a real store, built for release; ends with a line of JSON
   ci                  What .ci/run runs: test, then lint
   help                This text";
 
@@ -107,11 +107,14 @@ fn go_to_the_root() -> Result<(), String> {
 /// Measures, with what that needs. The standard output is the measurement's alone: its last line is for machines.
 fn measure(arguments: Vec<String>) -> ExitCode {
     if arguments.is_empty() {
-        eprintln!("xtask: `bench` needs the name of one: lease, election, pool");
+        eprintln!("xtask: `bench` needs the name of one: lease, election, pool, serve");
         return ExitCode::from(64);
     }
-    match prerequisites::ensure(&[REDIS_SERVER]) {
-        Ok(_) => run_program("tenure-bench", arguments),
+    // What is measured there is the program itself, which lies beside the one that measures.
+    let program = arguments.first().is_some_and(|name| name == "serve");
+    let built = || if program { CommandLine::new("cargo build --release -p tenure-cli").run_aside() } else { Ok(()) };
+    match prerequisites::ensure(&[REDIS_SERVER]).and_then(|_| built()) {
+        Ok(()) => run_program("tenure-bench", arguments),
         Err(message) => {
             eprintln!("xtask: {message}");
             ExitCode::FAILURE

@@ -6,10 +6,15 @@
 mod election;
 mod lease;
 mod measure;
+mod part;
+mod plain_loop;
 mod pool;
 mod raw_redis;
 mod raw_sqlite;
+mod serve;
 mod table;
+mod target;
+mod visits;
 
 use std::process::ExitCode;
 
@@ -21,6 +26,7 @@ Usage: tenure-bench NAME [--quick] [--only WORD]
   lease      one lease and many, on Redis and on SQLite
   election   how long a role is without a leader, and what that costs the server
   pool       how long a fleet takes to share out its targets, and what that costs the server
+  serve      what `tenure serve` costs beyond a plain loop that polls as much; all of it at once, so without --only
 
   --only     the rows with this word in their names: Redis, SQLite, hand-over, …
   --quick    fewer repetitions: to see that it runs, not to be believed
@@ -38,6 +44,8 @@ fn main() -> ExitCode {
         [bench @ ("lease" | "election" | "pool"), "--quick"] => (*bench, true, ""),
         [bench @ ("lease" | "election" | "pool"), "--only", word] => (*bench, false, *word),
         [bench @ ("lease" | "election" | "pool"), "--quick", "--only", word] => (*bench, true, *word),
+        ["serve"] => ("serve", false, ""),
+        ["serve", "--quick"] => ("serve", true, ""),
         // What `lease` runs to see how much memory leases take.
         ["memory", url, count] => {
             return match count.parse().map_err(Into::into).and_then(|count| lease::hold(url, count)) {
@@ -54,10 +62,12 @@ fn main() -> ExitCode {
                 .parse()
                 .map_err(Into::into)
                 .and_then(|targets| pool::be_a_member(url, targets, std::time::Duration::from_millis(millis.parse()?)));
-            return match member {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => failed(&*error),
-            };
+            return ended(member);
+        }
+        // What `serve` polls, and what else polls it.
+        ["target"] => return ended(target::serve()),
+        ["plain-loop", target, store, sessions] => {
+            return ended(sessions.parse().map_err(Into::into).and_then(|count| plain_loop::run(target, store, count)));
         }
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
@@ -71,6 +81,7 @@ fn main() -> ExitCode {
     let measured = match bench {
         "lease" => lease::run(quick, only),
         "election" => election::run(quick, only),
+        "serve" => serve::run(quick),
         _ => pool::run(quick, only),
     };
     match measured {
@@ -78,6 +89,13 @@ fn main() -> ExitCode {
             table.print();
             ExitCode::SUCCESS
         }
+        Err(error) => failed(&*error),
+    }
+}
+
+fn ended(how: Result<(), Box<dyn std::error::Error>>) -> ExitCode {
+    match how {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&*error),
     }
 }

@@ -66,15 +66,38 @@ pub fn probe(moments: Receiver<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
 
 /// Commands that clients have sent. What scripts call as well is left out, since the server counts it with them.
 pub fn commands_sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
+    calls(server, &["evalsha", "xadd", "ping", "subscribe", "script|load", "sadd", "srem", "smembers", "mget"])
+}
+
+/// How often these commands were called, by clients and by scripts.
+pub fn calls(server: &RedisServer, names: &[&str]) -> Result<u64, Box<dyn Error>> {
     let stats = server.command(&["INFO", "commandstats"]);
     let mut total = 0;
     for line in stats.as_text().lines() {
-        for name in ["evalsha", "xadd", "ping", "subscribe", "script|load", "sadd", "srem", "smembers", "mget"] {
-            let calls = line.strip_prefix("cmdstat_").and_then(|rest| rest.strip_prefix(name)?.strip_prefix(":calls="));
+        for name in names {
+            let calls =
+                line.strip_prefix("cmdstat_").and_then(|rest| rest.strip_prefix(*name)?.strip_prefix(":calls="));
             if let Some(rest) = calls {
                 total += rest.split(',').next().ok_or("no count")?.parse::<u64>()?;
             }
         }
     }
     Ok(total)
+}
+
+/// Bytes that a server has in use.
+pub fn memory_of(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
+    info(server, "memory", "used_memory:")
+}
+
+/// Seconds of processor time that a server has used.
+pub fn server_cpu(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
+    Ok(info(server, "cpu", "used_cpu_user:")? + info(server, "cpu", "used_cpu_sys:")?)
+}
+
+/// A number that a server says of itself.
+pub fn info(server: &RedisServer, section: &str, field: &str) -> Result<f64, Box<dyn Error>> {
+    let info = server.command(&["INFO", section]);
+    let line = info.as_text().lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;
+    Ok(line.trim().parse()?)
 }

@@ -9,7 +9,7 @@ use tenure::pool::Pool;
 use tenure::{InstanceId, Tenure};
 use tenure_testbed::RedisServer;
 
-use crate::measure::{self, commands_sent, millis, quantile};
+use crate::measure::{self, commands_sent, memory_of, millis, quantile, server_cpu};
 use crate::raw_redis::RawRedis;
 use crate::table::{Bar, Row, Table};
 
@@ -261,20 +261,4 @@ pub fn be_a_member(url: &str, targets: usize, ttl: Duration) -> Result<(), Box<d
         let _member = member(url, usize::MAX, &size).await?;
         std::future::pending().await
     })
-}
-
-/// Bytes that a server has in use.
-fn memory_of(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
-    info(server, "memory", "used_memory:")
-}
-
-/// Seconds of processor time that a server has used.
-fn server_cpu(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
-    Ok(info(server, "cpu", "used_cpu_user:")? + info(server, "cpu", "used_cpu_sys:")?)
-}
-
-fn info(server: &RedisServer, section: &str, field: &str) -> Result<f64, Box<dyn Error>> {
-    let info = server.command(&["INFO", section]);
-    let line = info.as_text().lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;
-    Ok(line.trim().parse()?)
 }

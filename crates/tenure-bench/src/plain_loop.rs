@@ -1,0 +1,112 @@
+//! The limit: one process that polls as much with the same client and writes down what came of it. It has no leases, and nobody takes over.
+
+use std::error::Error;
+use std::io::BufRead;
+use std::time::{Duration, Instant, SystemTime};
+
+use redis::aio::MultiplexedConnection;
+use reqwest::{Client, redirect};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval_at};
+
+use crate::serve::INTERVAL;
+
+/// As the service does it.
+const TIMEOUT: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(90);
+const BODY_KEPT: usize = 4 * 1024;
+
+/// What every task has.
+#[derive(Clone)]
+struct Loop {
+    client: Client,
+    store: MultiplexedConnection,
+    target: String,
+}
+
+/// Says that it is ready, begins when it is told to, and ends when nobody can tell it anything any more.
+pub fn run(target: &str, store: &str, sessions: usize) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let polls = runtime.block_on(Loop::new(target, store))?;
+    println!("READY -");
+    let mut orders = std::io::stdin().lock();
+    orders.read_line(&mut String::new())?;
+    let (begun, clock) = (tokio::time::Instant::now(), SystemTime::now());
+    for session in 0..sessions {
+        // All of them within the next interval, and as little in step as those of the service.
+        let phase = INTERVAL.mul_f64(fastrand::f64());
+        runtime.spawn(polls.clone().poll_for_ever(session, begun + phase, clock + phase));
+    }
+    std::io::copy(&mut orders, &mut std::io::sink())?;
+    Ok(())
+}
+
+impl Loop {
+    async fn new(target: &str, store: &str) -> Result<Self, Box<dyn Error>> {
+        // Somebody else may have chosen first, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder()
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .pool_idle_timeout(IDLE)
+            .user_agent(concat!("tenure/", env!("CARGO_PKG_VERSION")))
+            .build()?;
+        let store = redis::Client::open(store)?.get_multiplexed_async_connection().await?;
+        Ok(Self { client, store, target: target.to_owned() })
+    }
+
+    async fn poll_for_ever(mut self, session: usize, first: tokio::time::Instant, mut due: SystemTime) {
+        let mut ticks = interval_at(first, INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        loop {
+            ticks.tick().await;
+            let (polled_at, began) = (SystemTime::now(), Instant::now());
+            let answer = tokio::time::timeout(TIMEOUT, self.ask(session, due)).await;
+            let answer = answer.unwrap_or_else(|_| Err("no whole answer in time".to_owned()));
+            let took = began.elapsed();
+            let (answer, error) = match answer {
+                Ok(answer) => (Some(answer), None),
+                Err(error) => (None, Some(error)),
+            };
+            let (status, body) = answer.unzip();
+            // The service's fields, each as long as there.
+            let document = json!({
+                "sessionId": format!("00000000-0000-7000-8000-{session:012x}"),
+                "instanceId": "api-1-1736598400000000000-a1b2c3d4",
+                "token": 1_736_598_400_000_000_u64,
+                "dueAt": format!("{:024}", millis(due)),
+                "polledAt": format!("{:024}", millis(polled_at)),
+                "ok": status.is_some_and(|status| (200..300).contains(&status)),
+                "status": status,
+                "latencyMs": took.as_micros() as f64 / 1_000.0,
+                "body": body,
+                "truncated": false,
+                "error": error,
+            });
+            let mut set = redis::cmd("SET");
+            set.arg(format!("result:{session}")).arg(document.to_string());
+            if let Err(error) = set.query_async::<()>(&mut self.store).await {
+                eprintln!("tenure-bench: a result was not written: {error}");
+            }
+            due += INTERVAL;
+        }
+    }
+
+    async fn ask(&self, session: usize, due: SystemTime) -> Result<(u16, String), String> {
+        let request = self.client.get(format!("{}{session}", self.target)).header("tenure-due", millis(due));
+        let mut response = request.send().await.map_err(|error| error.to_string())?;
+        let mut body = Vec::new();
+        while body.len() < BODY_KEPT {
+            let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? else { break };
+            let room = BODY_KEPT - body.len();
+            body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
+        }
+        Ok((response.status().as_u16(), String::from_utf8_lossy(&body).into_owned()))
+    }
+}
+
+/// A moment in milliseconds since 1970.
+fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
