@@ -6,6 +6,7 @@ mod duration;
 mod exit;
 mod logging;
 mod meant;
+mod output;
 mod run;
 mod serve;
 mod settings;

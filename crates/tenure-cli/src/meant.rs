@@ -4,7 +4,9 @@ use tenure::InstanceId;
 
 /// The one of these that is meant; or why none is.
 pub fn meant(wanted: &str, known: &[InstanceId], what: &str) -> Result<InstanceId, String> {
-    let begins: Vec<&InstanceId> = known.iter().filter(|id| id.as_str().starts_with(wanted)).collect();
+    // Nothing is how every id begins.
+    let begins: Vec<&InstanceId> =
+        known.iter().filter(|id| !wanted.is_empty() && id.as_str().starts_with(wanted)).collect();
     let exact = known.iter().find(|id| id.as_str() == wanted);
     match (exact, &begins[..]) {
         (Some(id), _) => Ok(id.clone()),
@@ -12,7 +14,7 @@ pub fn meant(wanted: &str, known: &[InstanceId], what: &str) -> Result<InstanceI
         (None, _) => {
             let listed: Vec<&str> = known.iter().map(InstanceId::as_str).collect();
             let how_many = if begins.is_empty() { "no" } else { "more than one" };
-            Err(format!("{how_many} {what} is called {wanted}; there are: {}", listed.join(", ")))
+            Err(format!("{how_many} {what} is called {wanted:?}; there are: {}", listed.join(", ")))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `tenure serve`: one instance of the polling service.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure_serve::poll::safety::Allowed;
 use tenure_serve::{ApiToken, Settings};
 use tokio::net::TcpListener;
@@ -19,6 +20,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         );
         return Err(Failure::Usage(message));
     }
+    take_all_files();
     // Also when the store is down: it is waited for.
     let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).share_events();
     let taken = |error: std::io::Error| Failure::Usage(format!("cannot listen on {}: {error}", serve.listen));
@@ -34,7 +36,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     };
     let told_to_stop = signals()?;
     let pool = |builder: tenure::pool::PoolBuilder| {
-        let mut builder = builder.ttl(serve.ttl).weight(serve.weight).drain_timeout(serve.drain_timeout);
+        let mut builder = builder.ttl(serve.ttl).weight(serve.weight).drain_timeout(serve.drain_timeout * 4 / 5);
         if let Some(every) = serve.renew_every {
             builder = builder.renew_every(every);
         }
@@ -58,11 +60,20 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         shown(serve.ttl),
     );
     told_to_stop.await;
-    running.stop().await;
+    let leave = async {
+        running.stop().await;
+        tenure.shutdown().await;
+    };
     // Whatever could not be let go of within the time runs out by itself.
-    let _ = tokio::time::timeout(serve.drain_timeout, tenure.shutdown()).await;
+    let _ = tokio::time::timeout(serve.drain_timeout, leave).await;
     eprintln!("tenure: {} has left", tenure.instance());
     Ok(DONE)
+}
+
+/// Every poll and every reader is an open file, and what is usual is little. More than is allowed there are not.
+fn take_all_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn token(serve: &Serve) -> Result<Option<ApiToken>, Failure> {

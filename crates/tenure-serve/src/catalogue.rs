@@ -1,14 +1,14 @@
 //! All sessions of the store, as this instance knows them: read when they change, and now and then.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tenure::fleet::Announcements;
 use tenure::store::{Announcement, Heard, SESSIONS, StoreError};
 use tenure::{Happening, Tenure};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::session::Session;
@@ -18,6 +18,9 @@ const AT_ONCE: usize = 500;
 
 /// How much later what has changed is read, so that many changes are read together.
 const GATHER: Duration = Duration::from_millis(20);
+
+/// How long after a change that could not be read everything is.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A session as it was last read.
 #[derive(Clone, Debug)]
@@ -30,7 +33,7 @@ pub enum Known {
 
 /// All sessions.
 #[derive(Clone, Debug, Default)]
-pub struct Catalogue(Arc<RwLock<BTreeMap<String, Known>>>, Arc<AtomicBool>);
+pub struct Catalogue(Arc<RwLock<BTreeMap<String, Known>>>, Arc<AtomicBool>, Arc<Mutex<HashMap<String, Arc<Notify>>>>);
 
 impl Catalogue {
     /// One of them.
@@ -69,6 +72,10 @@ impl Catalogue {
 
     /// Takes in how a session is now.
     pub fn learn(&self, id: &str, stored: Option<&[u8]>) {
+        // Most are what they were.
+        if stored.is_some_and(|stored| self.session(id).is_some_and(|session| session.is(stored))) {
+            return;
+        }
         let known = stored.map(|stored| match Session::read(id, stored) {
             Ok(session) => Known::Readable(Arc::new(session)),
             Err(error) => Known::Unreadable(error.to_string()),
@@ -78,6 +85,17 @@ impl Catalogue {
             Some(known) => drop(all.insert(id.to_owned(), known)),
             None => drop(all.remove(id)),
         }
+        drop(all);
+        if let Some(waits) = self.2.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
+            waits.notify_one();
+        }
+    }
+
+    /// Tells one who works on a session whenever that has changed. There is one at a time.
+    pub(crate) fn attend(&self, id: &str) -> Attendance {
+        let changed = Arc::new(Notify::new());
+        self.2.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), changed.clone());
+        Attendance { catalogue: self.clone(), id: id.to_owned(), changed }
     }
 
     fn active(&self) -> BTreeSet<String> {
@@ -135,10 +153,14 @@ impl Catalogue {
         every: Duration,
         targets: mpsc::Sender<BTreeSet<String>>,
     ) {
-        let (mut news, mut told) = (News::Anything, BTreeMap::new());
+        let (mut news, mut told, mut sent) = (News::Anything, BTreeMap::new(), None);
+        let mut next_all = tokio::time::Instant::now();
         loop {
             let read = match &news {
-                News::Anything => self.read_all(tenure).await,
+                News::Anything => {
+                    next_all = tokio::time::Instant::now() + every;
+                    self.read_all(tenure).await
+                }
                 News::Of(ids) => self.read(tenure, &ids.iter().cloned().collect::<Vec<_>>()).await,
             };
             // Once, and not whenever they are read.
@@ -147,15 +169,48 @@ impl Catalogue {
                 tenure.tell(Happening::SessionUnreadable { id: id.clone(), error: error.clone() });
             }
             told = unreadable;
-            // What could not be read is not gone.
-            if read.is_ok() && targets.send(self.active()).await.is_err() {
-                return;
+            if read.is_err() && matches!(news, News::Of(_)) {
+                next_all = next_all.min(tokio::time::Instant::now() + AGAIN);
+            }
+            // What could not be read is not gone. Sessions may have been learned of elsewhere, too.
+            let active = read.is_ok().then(|| self.active());
+            if let Some(active) = active.filter(|active| sent.as_ref() != Some(active)) {
+                sent = Some(active.clone());
+                if targets.send(active).await.is_err() {
+                    return;
+                }
             }
             news = tokio::select! {
                 news = next(&mut announcements) => news,
-                () = tokio::time::sleep(every) => News::Anything,
+                // However much is heard meanwhile.
+                () = tokio::time::sleep_until(next_all) => News::Anything,
                 () = targets.closed() => return,
             };
+        }
+    }
+}
+
+/// Somebody who works on a session, and hears when it changes.
+#[derive(Debug)]
+pub(crate) struct Attendance {
+    catalogue: Catalogue,
+    id: String,
+    changed: Arc<Notify>,
+}
+
+impl Attendance {
+    /// It has changed.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+impl Drop for Attendance {
+    fn drop(&mut self) {
+        let mut all = self.catalogue.2.lock().unwrap_or_else(PoisonError::into_inner);
+        // Unless somebody else has come since.
+        if all.get(&self.id).is_some_and(|other| Arc::ptr_eq(other, &self.changed)) {
+            all.remove(&self.id);
         }
     }
 }

@@ -29,16 +29,14 @@ impl Counts {
         self.latency.record(took);
     }
 
-    /// A result was refused: the term was over.
-    pub fn refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Something happened.
     pub fn heard(&self, event: &Event) {
         let is_target = event.lease.as_ref().is_some_and(|lease| lease.kind() == LeaseKind::Target);
         if is_target && matches!(event.what, Happening::TakenOver { .. }) {
             self.failovers.fetch_add(1, Ordering::Relaxed);
+        }
+        if matches!(event.what, Happening::PublishRefused { .. }) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
         }
         let name = event.what.name();
         if name.starts_with("lease.") {

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::session::{Invalid, Session};
 
 /// How often a change is tried that somebody else comes before.
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 30;
 
 /// Why a session was not made, changed or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde_json::{Map, Value};
+use tenure::Tenure;
 use tenure::fleet::FleetEvent;
 use tenure::store::{Announcement, Heard};
-use tenure::{Happening, Tenure};
 use tokio::sync::broadcast;
 
 use crate::counts::Counts;
@@ -31,7 +31,7 @@ impl FleetEvents {
     /// Hears what happens here, and what others tell of themselves; and counts the former.
     pub(crate) fn listen(tenure: &Tenure, counts: Arc<Counts>) -> Self {
         let (sender, _) = broadcast::channel(BACKLOG);
-        let (mut ours, mut theirs, me) = (tenure.events(), tenure.announcements(), tenure.instance().clone());
+        let (mut ours, mut theirs, me) = (tenure.news(), tenure.announcements(), tenure.instance().clone());
         let tell = sender.clone();
         tokio::spawn(async move {
             loop {
@@ -39,7 +39,7 @@ impl FleetEvents {
                     event = ours.next() => {
                         let Some(event) = event else { return };
                         counts.heard(&event);
-                        is_told(&event.what).then(|| FleetEvent::of(&event, SystemTime::now()))
+                        Some(FleetEvent::of(&event, SystemTime::now()))
                     }
                     heard = theirs.next() => match heard {
                         Heard::Announced(Announcement::Happened { event }) => {
@@ -61,11 +61,6 @@ impl FleetEvents {
     pub(crate) fn follow(&self) -> broadcast::Receiver<Arc<Told>> {
         self.0.subscribe()
     }
-}
-
-/// That all goes well is not told.
-fn is_told(what: &Happening) -> bool {
-    !matches!(what, Happening::Renewed { .. } | Happening::PollStarted | Happening::PollFinished { .. })
 }
 
 fn line(event: &FleetEvent) -> String {

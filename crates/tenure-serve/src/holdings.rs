@@ -9,6 +9,9 @@ use crate::keys::Keys;
 /// How many leases are looked at in one go.
 const AT_ONCE: usize = 200;
 
+/// A lease, or why it cannot be read.
+pub type Looked = Result<LeaseReport, StoreError>;
+
 /// What is known about the leases of these sessions, in the order of their ids. What cannot be a session has none.
 ///
 /// # Errors
@@ -16,13 +19,19 @@ const AT_ONCE: usize = 200;
 ///
 /// # Cancel safety
 /// Safe.
-pub async fn read(tenure: &Tenure, keys: &Keys, ids: &[String]) -> Result<Vec<(String, LeaseReport)>, StoreError> {
+pub async fn read(tenure: &Tenure, keys: &Keys, ids: &[String]) -> Result<Vec<(String, Looked)>, StoreError> {
     let mut found = Vec::with_capacity(ids.len());
     for some in ids.chunks(AT_ONCE) {
         let mut looks = JoinSet::new();
         for (id, name) in some.iter().filter_map(|id| Some((id.clone(), keys.session(id)?))) {
             let tenure = tenure.clone();
-            looks.spawn(async move { tenure.inspect(&name).await.map(|report| (id, report)) });
+            looks.spawn(async move {
+                match tenure.inspect(&name).await {
+                    // What an outsider has spoilt is that one's trouble alone.
+                    Err(error) if !error.is_retryable() => Ok((id, Err(error))),
+                    looked => looked.map(|report| (id, Ok(report))),
+                }
+            });
         }
         while let Some(look) = looks.join_next().await {
             if let Ok(look) = look {

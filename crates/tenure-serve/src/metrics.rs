@@ -36,14 +36,17 @@ pub(crate) struct Reading {
 impl Reading {
     pub(crate) async fn take(service: &Service) -> Self {
         let (pool, meters) = (service.pool(), service.pool().meters());
+        let (stands, mut events) = (service.tenure().how_it_stands(), service.counts().events());
+        // These are so many that they are told to nobody who need not hear of them.
+        events.insert("lease.renewed", stands.renewals.count());
         let leads = service.housekeeping().elections().map(|(role, election)| {
             let renewed = election.term().map(|term| seconds(term.info().last_renewed_at));
             (role, renewed)
         });
         Self {
-            stands: service.tenure().how_it_stands(),
+            stands,
             tally: service.counts().read(),
-            events: service.counts().events(),
+            events,
             overview: pool.overview().await,
             instances: pool.live_instances().len(),
             uncertain: pool.counts().1,

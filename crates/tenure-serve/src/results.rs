@@ -8,6 +8,7 @@ use tenure::store::{EntryId, StoreError};
 use tenure::{LeaseName, Tenure};
 use tokio::sync::broadcast;
 
+use crate::catalogue::Catalogue;
 use crate::poll::poller::{KEPT, RESULTS};
 
 /// A reader may be behind by this part of a session's interval, but not by less or more than this.
@@ -46,6 +47,7 @@ impl Results {
     pub(crate) fn follow(
         &self,
         tenure: &Tenure,
+        catalogue: &Catalogue,
         lease: &LeaseName,
         interval: Duration,
     ) -> broadcast::Receiver<Arc<Kept>> {
@@ -55,10 +57,12 @@ impl Results {
         }
         let (sender, receiver) = broadcast::channel(KEPT);
         all.insert(lease.clone(), sender.clone());
-        let (results, tenure, lease) = (self.clone(), tenure.clone(), lease.clone());
+        let (results, tenure, catalogue, lease) = (self.clone(), tenure.clone(), catalogue.clone(), lease.clone());
         tokio::spawn(async move {
             let mut last = None;
-            while !results.is_unread(&lease, &sender) {
+            // What is deleted has no more results, and its readers are told so.
+            let exists = || catalogue.get(lease.label()).is_some();
+            while !results.is_over(&lease, exists(), &sender) {
                 let seen = last.unwrap_or(EntryId { millis: 0, number: 0 });
                 for kept in Self::after(&tenure, &lease, Some(seen), KEPT).await.unwrap_or_default() {
                     last = Some(kept.id);
@@ -70,13 +74,13 @@ impl Results {
         receiver
     }
 
-    /// Whether nobody reads this any more. Then it is forgotten.
-    fn is_unread(&self, lease: &LeaseName, sender: &broadcast::Sender<Arc<Kept>>) -> bool {
+    /// Whether nobody reads this any more, or there is nothing to be read. Then it is forgotten.
+    fn is_over(&self, lease: &LeaseName, exists: bool, sender: &broadcast::Sender<Arc<Kept>>) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let unread = sender.receiver_count() == 0;
-        if unread {
+        let over = !exists || sender.receiver_count() == 0;
+        if over {
             all.remove(lease);
         }
-        unread
+        over
     }
 }

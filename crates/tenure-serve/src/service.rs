@@ -15,7 +15,7 @@ use crate::api::{self, ApiToken};
 use crate::catalogue::Catalogue;
 use crate::counts::Counts;
 use crate::events::FleetEvents;
-use crate::housekeeping::{Housekeeping, TALLY};
+use crate::housekeeping::{self, Housekeeping, TALLY};
 use crate::keys::Keys;
 use crate::listener;
 use crate::poll::client::{ClientError, PollClient};
@@ -25,6 +25,9 @@ use crate::results::Results;
 
 /// The pool of all sessions: their leases are `poll:lease:<id>`.
 pub const POOL: &str = "poll";
+
+/// How many may look at everything at a time.
+const SURVEYS: usize = 2;
 
 /// How many streams may be read from one instance at a time.
 const STREAMS: usize = 2_000;
@@ -76,8 +79,10 @@ struct Parts {
     events: FleetEvents,
     results: Results,
     streams: Arc<Semaphore>,
+    surveys: Semaphore,
     keys: Keys,
     token: Option<ApiToken>,
+    is_near: bool,
     ended: watch::Receiver<bool>,
 }
 
@@ -113,6 +118,16 @@ impl Service {
     /// Places for those who read streams.
     pub(crate) fn streams(&self) -> Arc<Semaphore> {
         self.0.streams.clone()
+    }
+
+    /// Turns for those who want to know everything.
+    pub(crate) fn surveys(&self) -> &Semaphore {
+        &self.0.surveys
+    }
+
+    /// Whether the API is for this host alone, and without a token.
+    pub(crate) fn is_open_to_this_host(&self) -> bool {
+        self.0.is_near && self.0.token.is_none()
     }
 
     pub(crate) fn open_streams(&self) -> usize {
@@ -153,6 +168,7 @@ pub fn start(
     listener: TcpListener,
 ) -> Result<Running, ServeError> {
     let (catalogue, counts) = (Catalogue::default(), Arc::new(Counts::default()));
+    let is_near = settings.allowed.near;
     let client = PollClient::new(settings.allowed)?;
     let poller = Poller { catalogue: catalogue.clone(), client, counts: counts.clone() };
     let targets = catalogue.follow(tenure.clone(), settings.discover_every);
@@ -171,6 +187,7 @@ pub fn start(
     let housekeeping = Housekeeping::start(tenure, &settings.keys, settings.ttl, period)?;
     let tells = tokio::spawn(tell_fleet(tenure.clone(), counts.clone(), period)).abort_handle();
     let (end, ended) = watch::channel(false);
+    let kept = counts.clone();
     let service = Service(Arc::new(Parts {
         tenure: tenure.clone(),
         pool: pool.clone(),
@@ -180,13 +197,15 @@ pub fn start(
         events,
         results: Results::default(),
         streams: Arc::new(Semaphore::new(STREAMS)),
+        surveys: Semaphore::new(SURVEYS),
+        is_near,
         keys: settings.keys,
         token: settings.token,
         ended,
     }));
     let ends = service.clone();
     let serving = listener::serve(listener, api::router(service), async move { ends.ended().await });
-    Ok(Running { pool, housekeeping, tells, end, serving: tokio::spawn(serving) })
+    Ok(Running { tenure: tenure.clone(), counts: kept, pool, housekeeping, tells, end, serving: tokio::spawn(serving) })
 }
 
 /// Says with this instance's heartbeats what it has counted, for whoever adds it up.
@@ -204,6 +223,8 @@ async fn tell_fleet(tenure: Tenure, counts: Arc<Counts>, every: Duration) {
 /// One instance that runs.
 #[derive(Debug)]
 pub struct Running {
+    tenure: Tenure,
+    counts: Arc<Counts>,
     pool: Pool,
     housekeeping: Housekeeping,
     tells: AbortHandle,
@@ -219,6 +240,8 @@ impl Running {
     pub async fn stop(self) {
         self.tells.abort();
         tokio::join!(self.pool.stop(), self.housekeeping.stop());
+        // Its heartbeats tell nobody any more.
+        housekeeping::leave_behind(&self.tenure, &self.counts.read()).await;
         self.end.send_replace(true);
         // Whoever still reads then is left.
         let _ = tokio::time::timeout(GOODBYE, self.serving).await;

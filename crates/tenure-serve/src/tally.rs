@@ -6,6 +6,9 @@ use std::str::FromStr;
 use serde_json::{Value, json};
 use tenure::meter::Spans;
 
+/// More than this is no count.
+const MOST: u64 = 1 << 53;
+
 /// What came of polling.
 ///
 /// ```
@@ -84,6 +87,10 @@ impl FromStr for Tally {
     fn from_str(text: &str) -> Result<Self, NoTally> {
         let (counts, latency) = text.split_once(';').ok_or(NoTally)?;
         let counts: Vec<u64> = counts.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| NoTally)?;
+        // Anybody can write a heartbeat; nobody polls as often as that.
+        if counts.iter().any(|count| *count > MOST) {
+            return Err(NoTally);
+        }
         let [ok, failed, refused, failovers] = counts.try_into().map_err(|_| NoTally)?;
         Ok(Self { ok, failed, refused, failovers, latency: latency.parse().map_err(|_| NoTally)? })
     }

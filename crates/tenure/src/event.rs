@@ -19,6 +19,9 @@ pub enum Level {
 }
 
 impl Level {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::Debug, Self::Info, Self::Warn];
+
     /// The word for logs.
     pub fn word(self) -> &'static str {
         match self {
@@ -229,6 +232,11 @@ impl Happening {
             Self::PollFinished { .. } => "poll.finished",
             Self::PublishRefused { .. } => "publish.refused",
         }
+    }
+
+    /// Whether it only says that all goes on as it should: renewals and polls, of which there are more than of anything else.
+    pub fn is_routine(&self) -> bool {
+        matches!(self, Self::Renewed { .. } | Self::PollStarted | Self::PollFinished { .. })
     }
 
     /// How loud it is.

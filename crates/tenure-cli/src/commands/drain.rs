@@ -17,6 +17,9 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool) -> Resul
     let instances: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
     let code = match meant(&arguments.instance, &instances, "instance") {
         Ok(instance) => {
+            if drain && instances.len() == 1 {
+                eprintln!("tenure: nobody else is there: what {instance} lets go of is polled by nobody");
+            }
             if drain {
                 tenure.drain(&instance).await?
             } else {
@@ -46,7 +49,7 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
             eprintln!("tenure: {instance} is not tenure's: it cannot be asked");
             return Ok(NO);
         };
-        let held: usize = record.held.values().sum();
+        let held = record.held.values().fold(0_usize, |sum, held| sum.saturating_add(*held));
         let is_draining = record.status == Status::Draining;
         if is_draining == drain && (!drain || held == 0) {
             println!("{instance}");

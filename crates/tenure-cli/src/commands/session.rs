@@ -1,6 +1,6 @@
 //! `tenure session`: sessions, straight on the store, whether an instance runs or not.
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::arguments::{SessionAdd, SessionCommand, SessionId, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
+use crate::output::say;
 
 pub async fn manage(store: &StoreArguments, command: SessionCommand) -> Result<u8, Failure> {
     let tenure = store.connect().await?;
@@ -140,16 +141,6 @@ fn unwritten(error: EditError) -> Failure {
 
 fn print(value: &Value) -> Result<u8, Failure> {
     say(&value.to_string())
-}
-
-/// A line of the answer. Whoever reads no more has had enough.
-fn say(line: &str) -> Result<u8, Failure> {
-    match writeln!(std::io::stdout(), "{line}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::System { what: "cannot write", error })
-        }
-        _ => Ok(DONE),
-    }
 }
 
 /// Reads an id.

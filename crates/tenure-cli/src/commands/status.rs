@@ -10,6 +10,7 @@ use tenure_serve::{POOL, holdings};
 
 use crate::arguments::{Status, StoreArguments};
 use crate::exit::{DONE, Failure};
+use crate::output::say;
 
 pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure> {
     let tenure = store.connect().await?;
@@ -19,8 +20,17 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
     let ids: Vec<String> = catalogue.page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
     let mut held: BTreeMap<InstanceId, Vec<String>> = BTreeMap::new();
     let mut unheld = Vec::new();
+    let sessions = catalogue.unreadable().into_iter().map(|(id, error)| (tenure.session_key(&id), error));
+    let mut unreadable: BTreeMap<String, String> = sessions.collect();
     for (id, report) in holdings::read(&tenure, &store.keys(), &ids).await? {
-        match report.held {
+        let held_by = match report {
+            Ok(report) => report.held,
+            Err(error) => {
+                unreadable.insert(format!("{}{id}", store.keys_lease), error.to_string());
+                continue;
+            }
+        };
+        match held_by {
             Some(lease) => held.entry(lease.by).or_default().push(id),
             None if catalogue.session(&id).is_some_and(|session| !session.is_paused) => unheld.push(id),
             None => {}
@@ -36,25 +46,30 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
     }
     // Whoever is gone may hold leases that have not run out yet.
     instances.extend(held.into_iter().map(|(instance, sessions)| (instance, "gone", sessions)));
-    let unreadable = catalogue.unreadable();
     if status.json {
         let instance = |(instance, status, sessions): &(InstanceId, &str, Vec<String>)| json!({"instanceId": instance.as_str(), "status": status, "sessions": sessions});
-        let listed = |(id, error): (&String, &String)| json!({"key": tenure.session_key(id), "error": error});
+        let listed = |(key, error): (&String, &String)| json!({"key": key, "error": error});
         let whole = json!({
             "instances": instances.iter().map(instance).collect::<Vec<Value>>(),
             "unheld": unheld,
             "unreadable": unreadable.iter().map(listed).collect::<Vec<Value>>(),
             "leaders": {scout.label(): leader},
         });
-        println!("{whole}");
+        say(&whole.to_string())?;
     } else {
         for (instance, status, sessions) in &instances {
-            println!("{instance} {status} {} sessions", sessions.len());
-            sessions.iter().for_each(|id| println!("  {id}"));
+            say(&format!("{instance} {status} {} sessions", sessions.len()))?;
+            for id in sessions {
+                say(&format!("  {id}"))?;
+            }
         }
-        unheld.iter().for_each(|id| println!("unheld {id}"));
-        unreadable.iter().for_each(|(id, error)| println!("unreadable {}: {error}", tenure.session_key(id)));
-        println!("leader of {}: {}", scout.label(), leader.as_deref().unwrap_or("nobody"));
+        for id in &unheld {
+            say(&format!("unheld {id}"))?;
+        }
+        for (key, error) in &unreadable {
+            say(&format!("unreadable {key}: {error}"))?;
+        }
+        say(&format!("leader of {}: {}", scout.label(), leader.as_deref().unwrap_or("nobody")))?;
     }
     tenure.shutdown().await;
     Ok(DONE)

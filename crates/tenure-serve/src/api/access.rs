@@ -1,7 +1,9 @@
 //! Who may use the API.
 
+use std::net::IpAddr;
+
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
@@ -36,19 +38,59 @@ impl std::fmt::Debug for ApiToken {
 }
 
 pub(super) async fn guard(State(service): State<Service>, request: Request, next: Next) -> Response {
-    let Some(token) = service.token() else { return next.run(request).await };
-    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let given = given.and_then(|value| value.strip_prefix("Bearer "));
+    match refusal(&service, request.headers()) {
+        Some(refusal) => refusal.into_response(),
+        None => next.run(request).await,
+    }
+}
+
+fn refusal(service: &Service, headers: &HeaderMap) -> Option<Failure> {
+    let said = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let Some(token) = service.token() else {
+        let is_strange = !is_of_this_host(said(header::HOST), said(header::ORIGIN));
+        let message = "without a token this is for programs of this host, and not for pages of other places: start it with --api-token-file";
+        return (service.is_open_to_this_host() && is_strange)
+            .then(|| Failure::new(StatusCode::FORBIDDEN, "forbidden", message));
+    };
+    let given = said(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
+    let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, given)| given);
     if given.is_some_and(|given| token.is(given.trim())) {
-        return next.run(request).await;
+        return None;
     }
     let message = "this needs the header `Authorization: Bearer …` with the token that the service was started with";
-    Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", message).into_response()
+    Some(Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
+}
+
+/// Whether a request comes from a program of this host: a browser says for which name it asks and for whose page, and a page of another
+/// place may have a name that stands for this host.
+fn is_of_this_host(host: Option<&str>, origin: Option<&str>) -> bool {
+    let Some(host) = host else { return origin.is_none() };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    let is_ours = is_address || name.eq_ignore_ascii_case("localhost");
+    is_ours && origin.is_none_or(|origin| origin.split_once("://").is_some_and(|(_, place)| place == host))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_of_other_places_are_refused() {
+        for host in ["127.0.0.1:8368", "localhost:8368", "LOCALHOST", "[::1]:8368", "127.0.0.1"] {
+            assert!(is_of_this_host(Some(host), None), "{host}");
+            assert!(is_of_this_host(Some(host), Some(&format!("http://{host}"))), "{host}");
+            for origin in ["http://evil.example", "null", "http://localhost:1", ""] {
+                assert!(!is_of_this_host(Some(host), Some(origin)), "{host} {origin}");
+            }
+        }
+        for host in ["evil.example", "evil.example:8368", "127.0.0.1.evil.example", ""] {
+            assert!(!is_of_this_host(Some(host), None), "{host}");
+        }
+    }
 
     #[test]
     fn only_the_whole_token_is_the_token() {

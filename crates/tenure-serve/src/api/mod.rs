@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::extract::DefaultBodyLimit;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -57,9 +57,23 @@ pub(crate) fn router(service: Service) -> Router {
         .with_state(service)
 }
 
+/// What the framework refuses by itself is said as we say everything.
+fn in_our_words(response: Response) -> Response {
+    let status = response.status();
+    let is_ours = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    if is_ours || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (code, message) = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => ("too_large", "a request has 64 KiB at most"),
+        _ => ("bad_request", "this cannot be understood"),
+    };
+    Failure::new(status, code, message).into_response()
+}
+
 async fn in_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(ANSWERED_WITHIN, next.run(request)).await {
-        Ok(response) => response,
+        Ok(response) => in_our_words(response),
         Err(_) => Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "this took too long").into_response(),
     }
 }

@@ -18,17 +18,32 @@ use crate::poll::result::instant;
 use crate::service::{POOL, Service};
 
 pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, Failure> {
+    // It looks at everything: a few at a time are enough.
+    let _turn = service.surveys().acquire().await;
     let me = service.tenure().instance().clone();
     let members = service.tenure().fleet().await?;
     let sessions = service.catalogue().page(None, usize::MAX);
     let ids: Vec<String> = sessions.iter().map(|session| session.id.to_string()).collect();
+    let survey = service.pool().survey().await;
     let (mut owned, mut unowned): (BTreeMap<InstanceId, Vec<Value>>, Vec<Value>) = Default::default();
+    let mut unreadable: Vec<Value> = Vec::new();
     for (id, report) in holdings::read(service.tenure(), service.keys(), &ids).await? {
-        match &report.held {
-            Some(held) => owned.entry(held.by.clone()).or_default().push(held_by(&service, &id, held).await),
+        let outlook = survey.get(id.as_str());
+        let held = match &report {
+            Ok(report) => report.held.as_ref(),
+            Err(error) => {
+                unreadable.push(json!({"key": format!("{}{id}", service.keys().lease), "error": error.to_string()}));
+                continue;
+            }
+        };
+        match held {
+            Some(held) => {
+                let preferred = outlook.and_then(|outlook| outlook.preferred.as_ref());
+                owned.entry(held.by.clone()).or_default().push(held_by(&service, &id, held, preferred));
+            }
             // One that is paused is nobody's, and should be.
             None if service.catalogue().session(&id).is_some_and(|session| !session.is_paused) => {
-                let since = service.pool().unheld_for(&id).await.unwrap_or_default();
+                let since = outlook.and_then(|outlook| outlook.unheld_for).unwrap_or_default();
                 unowned.push(json!({"sessionId": id, "sinceMs": since.as_millis() as u64}));
             }
             None => {}
@@ -41,9 +56,8 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         .into_iter()
         .map(|(instance, owned)| json!({"instanceId": instance.as_str(), "ownedSessions": owned}))
         .collect();
-    let unreadable = service.catalogue().unreadable().into_iter();
-    let unreadable: Vec<Value> =
-        unreadable.map(|(id, error)| json!({"key": service.tenure().session_key(&id), "error": error})).collect();
+    let sessions = service.catalogue().unreadable().into_iter();
+    unreadable.extend(sessions.map(|(id, error)| json!({"key": service.tenure().session_key(&id), "error": error})));
     Ok(Json(json!({
         "thisInstanceId": me.as_str(),
         "timestamp": instant(SystemTime::now()),
@@ -68,7 +82,7 @@ fn node(member: &Member, me: &InstanceId, owned: Vec<Value>) -> Value {
     })
 }
 
-async fn held_by(service: &Service, id: &str, held: &Held) -> Value {
+fn held_by(service: &Service, id: &str, held: &Held, preferred: Option<&InstanceId>) -> Value {
     let info = service.pool().lease_info(id);
     let state = match info.as_ref().map(|info| info.state) {
         Some(LeaseState::Owned) => "owned",
@@ -79,7 +93,7 @@ async fn held_by(service: &Service, id: &str, held: &Held) -> Value {
     json!({
         "sessionId": id,
         "ownerId": held.by.as_str(),
-        "preferredOwnerId": service.pool().preferred_owner(id).await.map(|preferred| preferred.to_string()),
+        "preferredOwnerId": preferred.map(InstanceId::as_str),
         "state": state,
         "token": held.token.map(|token| token.get()),
         "acquiredAt": info.as_ref().map(|info| instant(info.acquired_at)),

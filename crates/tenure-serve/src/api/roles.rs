@@ -58,7 +58,11 @@ pub(super) async fn am_i_leader(
 }
 
 async fn leader(service: &Service, role: &LeaseName) -> Result<Value, Failure> {
-    let leader = service.tenure().leader_of(role).await?;
+    let leader = match service.tenure().leader_of(role).await {
+        // What an outsider has spoilt is that one's trouble alone: nobody can tell who leads it.
+        Err(error) if !error.is_retryable() => None,
+        leader => leader?,
+    };
     Ok(json!({
         "role": role.label(),
         "leader": leader.as_ref().map(|leader| leader.instance.as_str()),

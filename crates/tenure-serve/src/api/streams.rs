@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -19,6 +20,9 @@ use crate::catalogue::Known;
 use crate::poll::poller::KEPT;
 use crate::results::{Kept, Results};
 use crate::service::Service;
+
+/// How long after results that could not be read they are asked for again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The results of a session from now on, or from the one that was last seen: what is kept of them.
 pub(super) async fn results(
@@ -40,7 +44,7 @@ pub(super) async fn results(
         None => Results::after(service.tenure(), &lease, None, 1).await?.last().map(|kept| kept.id),
     };
     let mut reader = Reader {
-        fresh: service.results().follow(service.tenure(), &lease, session.interval),
+        fresh: service.results().follow(service.tenure(), service.catalogue(), &lease, session.interval),
         last: last.unwrap_or(EntryId { millis: 0, number: 0 }),
         lease,
         service: service.clone(),
@@ -60,8 +64,11 @@ impl Reader {
     async fn read(&mut self, send: &mpsc::Sender<Event>) -> Option<()> {
         loop {
             // Whoever reads slowly is waited for here, and holds up nobody; what is not kept any more by then it misses.
-            let missed = Results::after(self.service.tenure(), &self.lease, Some(self.last), KEPT).await;
-            for kept in missed.unwrap_or_default() {
+            let Ok(missed) = Results::after(self.service.tenure(), &self.lease, Some(self.last), KEPT).await else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            for kept in missed {
                 self.pass_on(send, &kept).await?;
             }
             loop {

@@ -29,6 +29,9 @@ pub(crate) const TALLY: &str = "tally";
 /// The record of the aggregator.
 const TOTALS: &str = "totals";
 
+/// The list of what instances had counted that have ended.
+const LEFT_BEHIND: &str = "tallies";
+
 /// How many of the aggregator's periods are one of the janitor's.
 const SELDOM: u32 = 6;
 
@@ -130,9 +133,25 @@ async fn add_up(tenure: &Tenure, term: &TermHandle) {
         let record = InstanceRecord::decode(&member.record)?;
         Some((member.instance.to_string(), record.about.get(TALLY)?.parse::<Tally>().ok()?))
     });
-    totals.add(now, &told.collect());
+    let mut told: BTreeMap<String, Tally> = told.collect();
+    let words = tenure.words(LEFT_BEHIND).await.unwrap_or_default();
+    told.extend(words.iter().filter_map(|word| {
+        let (instance, tally) = word.split_once(' ')?;
+        Some((instance.to_owned(), tally.parse().ok()?))
+    }));
+    totals.add(now, &told);
     // If the term is over, somebody else has added it up.
-    let _ = term.publish(TOTALS, totals.kept()).await;
+    if term.publish(TOTALS, totals.kept()).await.is_ok() {
+        for word in words {
+            // What is counted again counts for nothing.
+            let _ = tenure.strike_word(LEFT_BEHIND, &word).await;
+        }
+    }
+}
+
+/// Leaves behind what an instance has counted that is about to end.
+pub(crate) async fn leave_behind(tenure: &Tenure, tally: &Tally) {
+    let _ = tenure.leave_word(LEFT_BEHIND, &format!("{} {tally}", tenure.instance())).await;
 }
 
 /// What all have done, as it was last added up.

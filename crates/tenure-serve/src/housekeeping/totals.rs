@@ -43,7 +43,7 @@ impl Totals {
     pub fn add(&mut self, now: Timestamp, told: &BTreeMap<String, Tally>) {
         self.last = Tally::default();
         for (_, silent) in self.counted.values_mut() {
-            *silent += 1;
+            *silent = silent.saturating_add(1);
         }
         for (instance, tally) in told {
             let before = self.counted.insert(instance.clone(), (*tally, 0)).map(|(before, _)| before);
@@ -65,7 +65,7 @@ impl Totals {
         let mut last = self.last.shown();
         let seconds = self.period.as_secs_f64();
         if seconds > 0.0 {
-            last["pollsPerSecond"] = json!((self.last.ok + self.last.failed) as f64 / seconds);
+            last["pollsPerSecond"] = json!(self.last.ok.saturating_add(self.last.failed) as f64 / seconds);
         }
         json!({
             "since": self.since.to_string(),

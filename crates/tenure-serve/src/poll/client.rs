@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::{HeaderMap, header};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, Response, redirect};
+use rustix::io::Errno;
 use thiserror::Error;
 use url::{Host, Url};
 
@@ -39,6 +40,21 @@ pub struct Answer {
     pub body: String,
     /// Whether there was more.
     pub truncated: bool,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// In words.
+    pub words: String,
+    /// Whether it is this host's, and says nothing about the target.
+    pub is_ours: bool,
+}
+
+impl From<String> for Trouble {
+    fn from(words: String) -> Self {
+        Self { words, is_ours: false }
+    }
 }
 
 /// A client for all targets.
@@ -97,14 +113,14 @@ impl PollClient {
         ours: &HeaderMap,
         limit: Duration,
         light: bool,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Trouble> {
         match tokio::time::timeout(limit, self.follow(url, own, ours, light)).await {
             Ok(answer) => answer,
-            Err(_) => Err(format!("no whole answer within {}", crate::session::written(limit))),
+            Err(_) => Err(format!("no whole answer within {}", crate::session::written(limit)).into()),
         }
     }
 
-    async fn follow(&self, first: &Url, own: &HeaderMap, ours: &HeaderMap, light: bool) -> Result<Answer, String> {
+    async fn follow(&self, first: &Url, own: &HeaderMap, ours: &HeaderMap, light: bool) -> Result<Answer, Trouble> {
         let mut url = first.clone();
         for _ in 0..=REDIRECTS {
             self.check(&url)?;
@@ -119,7 +135,7 @@ impl PollClient {
                 None => return read(response, light).await,
             }
         }
-        Err(format!("it sends us elsewhere more than {REDIRECTS} times"))
+        Err(format!("it sends us elsewhere more than {REDIRECTS} times").into())
     }
 
     /// A name is looked up when it is connected to, and checked then. An address is not looked up.
@@ -151,7 +167,7 @@ fn elsewhere(url: &Url, response: &Response) -> Option<Result<Url, String>> {
     Some(next.ok_or_else(|| "it sends us somewhere that is no URL".to_owned()))
 }
 
-async fn read(mut response: Response, light: bool) -> Result<Answer, String> {
+async fn read(mut response: Response, light: bool) -> Result<Answer, Trouble> {
     let status = response.status().as_u16();
     let (mut body, mut truncated) = (Vec::new(), light);
     while !light && !truncated {
@@ -164,17 +180,26 @@ async fn read(mut response: Response, light: bool) -> Result<Answer, String> {
 }
 
 /// The whole chain of causes, without the URL: it may have secrets in it.
-fn in_words(error: &reqwest::Error) -> String {
-    let mut words = Vec::new();
+fn in_words(error: &reqwest::Error) -> Trouble {
+    let (mut words, mut is_ours) = (Vec::new(), false);
     let mut cause = error.source();
     while let Some(error) = cause {
+        is_ours |= error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error).is_some_and(is_shortage);
         let text = error.to_string();
         if words.last() != Some(&text) {
             words.push(text);
         }
         cause = error.source();
     }
-    if words.is_empty() { "the request failed".to_owned() } else { words.join(": ") }
+    let words = if words.is_empty() { "the request failed".to_owned() } else { words.join(": ") };
+    Trouble { words, is_ours }
+}
+
+/// Too many open files here or in the whole system, no memory, no ports left: that says nothing about a target.
+fn is_shortage(code: i32) -> bool {
+    [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::ADDRNOTAVAIL]
+        .iter()
+        .any(|shortage| shortage.raw_os_error() == code)
 }
 
 /// Looks names up whenever they are connected to, and leaves out what must not be.
@@ -235,7 +260,7 @@ mod tests {
         let first = client.ask(&url, &none, &none, limit, false).await;
         assert_eq!(first.map(|answer| answer.body), Ok("ok".to_owned()));
         for _ in 0..3 {
-            let later = client.ask(&url, &none, &none, limit, false).await.unwrap_err();
+            let later = client.ask(&url, &none, &none, limit, false).await.unwrap_err().words;
             assert!(later.contains("127.0.0.1 is not polled"), "{later}");
         }
         assert!(inside.visits().is_empty());

@@ -1,12 +1,13 @@
 //! The work on one session, for as long as this instance holds it: polls when it is due, and publishes what comes of it under the lease's token.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderValue};
 use tenure::lease::LeaseState;
 use tenure::pool::{Target, Tick};
-use tenure::{Happening, PublishError, TermHandle};
+use tenure::{Happening, TermHandle};
 
 use super::client::PollClient;
 use super::pace::{Pace, Poll as Turn};
@@ -34,34 +35,61 @@ pub struct Poller {
 impl Poller {
     /// Polls a session until it is to be given away, paused, or deleted.
     pub async fn work(&self, target: Target, lease: TermHandle) {
-        let mut pace = Pace::default();
+        let (mut pace, attendance) = (Pace::default(), self.catalogue.attend(&target));
         // Another interval is another rhythm.
-        while let Some(session) = self.catalogue.session(&target) {
+        while let Some(session) = self.catalogue.session(&target).filter(|session| !session.is_paused) {
             let interval = session.interval;
             let mut ticks = lease.every(interval);
             loop {
-                let Some(tick) = ticks.next().await else { return };
+                let tick = {
+                    let mut next = pin!(ticks.next());
+                    loop {
+                        tokio::select! {
+                            tick = &mut next => break Some(tick),
+                            // A tick may be a day away.
+                            () = attendance.changed() => {
+                                let now = self.catalogue.session(&target);
+                                if now.is_none_or(|session| session.is_paused || session.interval != interval) {
+                                    break None;
+                                }
+                            }
+                        }
+                    }
+                };
+                let tick = match tick {
+                    Some(Some(tick)) => tick,
+                    Some(None) => return,
+                    None => {
+                        ticks.end().await;
+                        break;
+                    }
+                };
                 // As it is now: it may have another address.
                 let Some(session) = self.catalogue.session(&target).filter(|session| !session.is_paused) else {
+                    ticks.end().await;
                     return;
                 };
-                self.turn(&session, &lease, tick, &mut pace).await;
+                if let Some(result) = self.turn(&session, &lease, tick, &mut pace).await {
+                    ticks.append(RESULTS, result, KEPT);
+                }
                 if session.interval != interval {
+                    ticks.end().await;
                     break;
                 }
             }
         }
     }
 
-    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, pace: &mut Pace) {
+    /// What came of a poll, if it was time for one.
+    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, pace: &mut Pace) -> Option<String> {
         let light = match pace.next(session.interval) {
-            Turn::Skip => return,
+            Turn::Skip => return None,
             turn => turn == Turn::Light,
         };
         // While renewals fail nothing is begun that may not come to its end.
         let doubtful = lease.state() != LeaseState::Owned && lease.require(session.timeout).is_err();
         if doubtful || !lease.is_valid() {
-            return;
+            return None;
         }
         lease.tell(Happening::PollStarted);
         let poll = Poll { session: session.id, instance: lease.info().holder, token: lease.token(), due: tick.due() };
@@ -69,15 +97,21 @@ impl Poller {
         let ours = carried(&poll, tick);
         let answer = self.client.ask(&session.url, &session.headers, &ours, session.timeout, light).await;
         let took = began.elapsed();
+        let answer = match answer {
+            Ok(answer) => Ok(answer),
+            // Nothing is known of the target then.
+            Err(trouble) if trouble.is_ours => {
+                lease.tell(Happening::PollFinished { error: Some(trouble.words) });
+                return None;
+            }
+            Err(trouble) => Err(trouble.words),
+        };
         let document = result::document(&poll, polled_at, took, &answer);
         let ok = document.get("ok").and_then(serde_json::Value::as_bool).unwrap_or(false);
         pace.went(ok);
         self.counts.polled(ok, took);
         lease.tell(Happening::PollFinished { error: answer.err() });
-        // The keeper says so, too.
-        if let Err(PublishError::Refused(_)) = lease.append(RESULTS, document.to_string(), KEPT).await {
-            self.counts.refused();
-        }
+        Some(document.to_string())
     }
 }
 

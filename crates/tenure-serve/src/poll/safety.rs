@@ -73,7 +73,7 @@ const fn v6(first: u16, second: u16, length: u8) -> IpNet {
 }
 
 /// Link-local addresses, where clouds tell instances their secrets; other places where they do; and what is no address of anybody.
-const fn never() -> [IpNet; 11] {
+const fn never() -> [IpNet; 13] {
     [
         v4(0, 0, 0, 0, 8),
         v4(169, 254, 0, 0, 16),
@@ -85,7 +85,10 @@ const fn never() -> [IpNet; 11] {
         v6(0xfe80, 0, 10),
         v6(0xff00, 0, 8),
         IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 128)),
-        IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128)),
+        v6(0xfd00, 0xec2, 32),
+        IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128)),
+        // Whatever is behind it, nobody polls through Teredo.
+        v6(0x2001, 0, 32),
     ]
 }
 
@@ -112,7 +115,10 @@ fn unwrapped(address: IpAddr) -> IpAddr {
     let segments = six.segments();
     let four = |high: u16, low: u16| IpAddr::V4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     match segments {
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => four(high, low),
+        [0, 0, 0, 0, 0, 0xffff, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x64, 0xff9b, 1, _, _, _, high, low] => four(high, low),
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => four(high, low),
         [0x2002, high, low, ..] => four(high, low),
         _ => address,

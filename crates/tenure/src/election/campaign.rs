@@ -65,7 +65,7 @@ impl Office {
             let request = Request::Leave { group: group.clone(), instance: self.tenure.instance().clone() };
             let (reply, _) = oneshot::channel();
             let limit = self.bid.settings.attempt_timeout();
-            self.tenure.door().tell(Command::Ask(Question { request, limit, reply }));
+            self.tenure.door().tell(Command::Ask(Question { request, limit, is_work: true, reply }));
         }
     }
 }

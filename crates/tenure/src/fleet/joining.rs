@@ -86,7 +86,7 @@ impl Tenure {
 
     /// Whether this instance is asked to give everything away.
     pub(crate) async fn is_asked_to_drain(&self) -> Result<bool, StoreError> {
-        match self.ask(Request::IndexList { index: DRAINING.to_owned() }).await? {
+        match self.ask_for_work(Request::IndexList { index: DRAINING.to_owned() }).await? {
             Reply::Index(entries) => Ok(entries.iter().any(|entry| entry == self.instance().as_str())),
             other => Err(self.unexpected(&other)),
         }

@@ -32,13 +32,13 @@ mod timers;
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-pub(crate) use outlet::{Listener, Outlet};
+pub(crate) use outlet::{Listener, Outlet, Streams};
 pub(crate) use shared::{Shared, Start};
 pub(crate) use thread::{Plan, start};
 
@@ -162,10 +162,15 @@ impl Drop for Granted {
     }
 }
 
+/// How long what can wait does.
+const SOON: Duration = Duration::from_millis(10);
+
 /// Something asked of the store for a user.
 pub(crate) struct Question {
     pub(crate) request: Request,
     pub(crate) limit: Duration,
+    /// Whether work waits for it. Those who only look on are behind that.
+    pub(crate) is_work: bool,
     pub(crate) reply: oneshot::Sender<Outcome>,
 }
 
@@ -187,6 +192,8 @@ pub(crate) enum Command {
     WorkEnded(LeaseId),
     Progress(LeaseId),
     Ask(Question),
+    /// Several things at once, in order.
+    AskAll(Vec<Question>),
     /// Somebody who looks at a lease wants to know when to look again.
     Observe(LeaseName, Weak<Notify>),
     /// Somebody wants to hear every announcement.
@@ -222,10 +229,39 @@ pub(crate) struct Door {
     pub(crate) contact: watch::Receiver<Contact>,
     pub(crate) gauges: Arc<Gauges>,
     tickets: AtomicU64,
+    /// What can wait for a moment.
+    soon: Mutex<Vec<Question>>,
     process: rustix::process::Pid,
 }
 
 impl Door {
+    /// Asks something that can wait for a moment, together with whatever else can: waking the keeper costs more than the question.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub(crate) fn ask_soon(self: &Arc<Self>, question: Question) {
+        let is_first = {
+            let mut soon = self.soon.lock().unwrap_or_else(PoisonError::into_inner);
+            soon.push(question);
+            soon.len() == 1
+        };
+        if is_first {
+            let door = self.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(SOON).await;
+                door.ask_now();
+            });
+        }
+    }
+
+    /// Asks what was to be asked soon.
+    pub(crate) fn ask_now(&self) {
+        let questions = std::mem::take(&mut *self.soon.lock().unwrap_or_else(PoisonError::into_inner));
+        if !questions.is_empty() {
+            self.tell(Command::AskAll(questions));
+        }
+    }
+
     /// Tells the keeper something. When it has ended, so has everything that this could be about.
     pub(crate) fn tell(&self, command: Command) {
         let _ = self.commands.send(command);
@@ -250,8 +286,9 @@ pub(crate) struct Gauges {
     pub(crate) notes_dropped: AtomicU64,
     /// Server time less the lease clock, in microseconds, as last seen.
     pub(crate) server_offset: AtomicI64,
-    /// How many streams of events there are.
-    pub(crate) streams: AtomicU64,
+    /// How many hear of everything, and how many of all but the routine.
+    pub(crate) hears_all: AtomicU64,
+    pub(crate) hears_news: AtomicU64,
     /// From sending a renewal to its answer.
     pub(crate) renewals: Meter,
 }

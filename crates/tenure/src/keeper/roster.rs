@@ -24,8 +24,9 @@ use crate::store::{
 use crate::time::{Moment, Now, ServerTime};
 use crate::token::Token;
 
-/// How many questions of users are on their way at once.
+/// How many questions of onlookers are on their way at once, and how many wait for those.
 const QUESTIONS_AT_ONCE: usize = 64;
+const QUESTIONS_IN_LINE: usize = 10_000;
 
 /// How many questions of users wait for a connection at most.
 const QUESTIONS_WAITING: usize = 1_024;
@@ -48,7 +49,8 @@ impl Outgoing {
             Request::Publish { holding, .. } | Request::Append { holding, .. } => {
                 Tag::Publication(Box::new(holding.clone()), question.reply)
             }
-            _ => Tag::User(question.reply),
+            _ if question.is_work => Tag::User(question.reply),
+            _ => Tag::Onlooker(question.reply),
         };
         Self { request: question.request, give_up_at, tag }
     }
@@ -59,6 +61,8 @@ impl Outgoing {
 pub(super) enum Tag {
     Lease(LeaseId, Attempt),
     User(tokio::sync::oneshot::Sender<Outcome>),
+    /// The same, of somebody whom nothing depends on.
+    Onlooker(tokio::sync::oneshot::Sender<Outcome>),
     /// The same, of a result of this term's.
     Publication(Box<Holding>, tokio::sync::oneshot::Sender<Outcome>),
     /// Nobody waits for it.
@@ -255,9 +259,15 @@ impl Roster {
     }
 
     pub(super) fn ask(&mut self, now: Now, question: Question) {
-        if self.online {
+        if self.online && question.is_work {
+            // In the order in which it was said, before whatever is said next.
+            self.outbox.push(Outgoing::question(now.moment + question.limit, question));
+        } else if self.online && self.line.len() < QUESTIONS_IN_LINE {
             self.line.push_back(question);
             self.send_questions(now.moment);
+        } else if self.online {
+            let message = "too much is asked of this instance at once; ask again later, or another";
+            question.fail(Some(StoreError::new(ErrorKind::Unavailable, message)));
         } else if self.questions.len() < QUESTIONS_WAITING {
             self.questions.push_back((now.moment + question.limit, question));
         } else {
@@ -265,7 +275,7 @@ impl Roster {
         }
     }
 
-    /// Sends what is asked, in order, but not all of it at once: renewals must not be behind it.
+    /// Sends what onlookers ask, in order, but not all of it at once: neither renewals nor work must be behind it.
     fn send_questions(&mut self, now: Moment) {
         while self.asked < QUESTIONS_AT_ONCE {
             let Some(question) = self.line.pop_front() else { return };
@@ -323,7 +333,7 @@ impl Roster {
             }
             let error = StoreError::new(ErrorKind::Unreachable, "the connection was lost before the request was sent");
             for outgoing in unsent {
-                if let Tag::User(reply) | Tag::Publication(_, reply) = outgoing.tag {
+                if let Tag::User(reply) | Tag::Onlooker(reply) | Tag::Publication(_, reply) = outgoing.tag {
                     let _ = reply.send(Outcome::Failed(error.clone()));
                 }
             }
@@ -341,8 +351,9 @@ impl Roster {
         for id in self.leases.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
-        self.line.extend(std::mem::take(&mut self.questions).into_iter().map(|(_, question)| question));
-        self.send_questions(now.moment);
+        for (_, question) in std::mem::take(&mut self.questions) {
+            self.ask(now, question);
+        }
     }
 
     /// The store cannot be entered as things are set up. Whoever holds a lease keeps it while it lasts; whoever waits is
@@ -372,13 +383,13 @@ impl Roster {
                 self.server_offset = signed(server.as_micros()) - signed(now.moment.as_nanos() / 1_000);
             }
         }
-        if matches!(tag, Tag::User(_) | Tag::Publication(..)) {
+        if matches!(tag, Tag::Onlooker(_)) {
             self.asked = self.asked.saturating_sub(1);
             self.send_questions(now.moment);
         }
         match tag {
             Tag::Nobody => self.complain(outcome),
-            Tag::User(reply) => drop(reply.send(outcome)),
+            Tag::User(reply) | Tag::Onlooker(reply) => drop(reply.send(outcome)),
             Tag::Publication(holding, reply) => {
                 if let Outcome::Answered(Reply::Refused(refusal)) = &outcome {
                     self.publication_refused(&holding, refusal);

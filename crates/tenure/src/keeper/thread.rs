@@ -1,8 +1,8 @@
 //! The keeper's thread: a loop that takes in whatever has happened, lets the roster decide, and carries it out.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -53,6 +53,7 @@ pub(crate) fn start(plan: Plan) -> io::Result<Arc<Door>> {
         contact,
         gauges: plan.gauges.clone(),
         tickets: AtomicU64::new(1),
+        soon: Mutex::default(),
         process: rustix::process::getpid(),
     });
     let (report, reported) = std::sync::mpsc::sync_channel(1);
@@ -194,6 +195,7 @@ impl Keeper {
             Command::WorkEnded(id) => self.roster.work_ended(now, id),
             Command::Progress(id) => self.roster.progress(now, id),
             Command::Ask(question) => self.roster.ask(now, question),
+            Command::AskAll(questions) => questions.into_iter().for_each(|question| self.roster.ask(now, question)),
             Command::Hear(queue) => self.roster.hearers.add(queue),
             Command::Join { heartbeat, every } => self.roster.join(heartbeat, every),
             Command::Quit => self.roster.quit(now.moment),

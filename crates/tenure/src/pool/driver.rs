@@ -1,6 +1,6 @@
 //! Drives the engine of a pool: asks what it wants to know, claims what it wants to have, and runs the work.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::naming::Naming;
 use super::scout::Scout;
 use super::seat::{Order, Work, keep};
 use super::signal::{Action, Input};
-use super::{Overview, PoolSettings, Target};
+use super::{Outlook, Overview, PoolSettings, Target};
 use crate::event::Happening;
 use crate::fleet::{DRAINING, InstanceRecord};
 use crate::keeper::AcquireError;
@@ -53,6 +53,8 @@ pub(super) enum Command {
     UnheldFor(Target, oneshot::Sender<Option<Duration>>),
     /// How it stands with all of them.
     Overview(oneshot::Sender<Overview>),
+    /// How it stands with each of them.
+    Survey(oneshot::Sender<BTreeMap<Target, Outlook>>),
 }
 
 /// News from tasks.
@@ -131,6 +133,7 @@ impl Driver {
                         let _ = reply.send(desk.engine.unheld_for(SystemClock.now(), &target));
                     }
                     Some(Command::Overview(reply)) => drop(reply.send(desk.engine.overview(SystemClock.now()))),
+                    Some(Command::Survey(reply)) => drop(reply.send(desk.engine.survey(SystemClock.now()))),
                     // Nobody is left who could want anything.
                     None => break,
                 },
@@ -306,7 +309,12 @@ impl Desk {
         match action {
             Action::ReadMembers => {
                 self.see_whether_to_drain();
-                self.ask(|tenure, _| async move { Some(tenure.fleet().await.map_or(Input::Unread, Input::Members)) })
+                self.ask(|tenure, _| async move {
+                    match tenure.ask_for_work(Request::Members { group: Group::FLEET }).await {
+                        Ok(Reply::Members(members)) => Some(Input::Members(members)),
+                        _ => Some(Input::Unread),
+                    }
+                })
             }
             Action::LookAt(targets) => {
                 let (tenure, naming, news) = (self.tenure.clone(), self.naming.clone(), self.news.clone());
@@ -519,7 +527,7 @@ async fn look_up(tenure: &Tenure, pool: &str, instance: InstanceId) -> Option<In
 /// Asks until it is answered, or there is nobody to ask.
 pub(super) async fn until_answered(tenure: &Tenure, request: Request) -> Option<Reply> {
     loop {
-        match tenure.ask(request.clone()).await {
+        match tenure.ask_for_work(request.clone()).await {
             Ok(reply) => return Some(reply),
             Err(error) if error.is_retryable() => tokio::time::sleep(ASK_AGAIN).await,
             Err(_) => return None,

@@ -1,7 +1,7 @@
 //! What one instance does about all targets of a pool: a state machine without I/O, clock or async. It knows of every target who
 //! holds it, as far as it was told, and asks for those that it should have; placement says which.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::lease::{Ending, ReleaseReason};
@@ -11,7 +11,7 @@ use crate::store::Member;
 use crate::time::Moment;
 
 use super::company::Company;
-use super::signal::{Action, EngineSettings, Input, Overview, Target};
+use super::signal::{Action, EngineSettings, Input, Outlook, Overview, Target};
 use super::table::{Entry, Fate, Table};
 
 /// How many of its targets an instance gives away at once for balance, as a fraction.
@@ -203,6 +203,37 @@ impl Engine {
                     .map(|peer| peer.instance.clone())
             }
         }
+    }
+
+    /// The same of every target, and for how long nobody has held those that nobody holds.
+    pub fn survey(&self, now: Moment) -> BTreeMap<Target, Outlook> {
+        let peers = self.peers(now);
+        let shares = placement::shares(&peers, self.unheld(&peers));
+        let surplus = shares.last().is_some_and(|share| self.targets.mine() > *share);
+        let gifts: BTreeMap<Target, InstanceId> =
+            if surplus { self.gifts(now, usize::MAX).into_iter().collect() } else { BTreeMap::new() };
+        let free: Vec<(&Peer, placement::InstanceScore)> = peers
+            .iter()
+            .zip(&shares)
+            .filter(|(peer, share)| peer.held < **share)
+            .map(|(peer, _)| (peer, placement::InstanceScore::of(&peer.instance)))
+            .collect();
+        let outlook = |(target, entry): (&Target, &Entry)| {
+            let preferred = match entry.fate() {
+                Fate::Theirs { holder } if peers.iter().any(|peer| peer.instance == *holder) => Some(holder.clone()),
+                Fate::Leaving { to: Some(to) } => Some(to.clone()),
+                Fate::Mine => Some(gifts.get(target).unwrap_or(&self.me).clone()),
+                _ => {
+                    free.iter().max_by_key(|(_, score)| score.with(entry.score)).map(|(peer, _)| peer.instance.clone())
+                }
+            };
+            let unheld_for = match entry.fate() {
+                Fate::Free { since, .. } => Some(now.since(*since)),
+                _ => None,
+            };
+            (target.clone(), Outlook { preferred, unheld_for })
+        };
+        self.targets.iter().map(outlook).collect()
     }
 
     /// For how long a target has been held by nobody, if it is, as far as is known.

@@ -1,6 +1,6 @@
 //! A pool that runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::driver::{Command, Held, MOVED};
 use super::meters::PoolMeters;
 use super::naming::Naming;
 use super::source::Rejected;
-use super::{Overview, Target};
+use super::{Outlook, Overview, Target};
 use crate::event::{Event, Happening};
 use crate::lease::LeaseState;
 use crate::name::{InstanceId, LeaseName, NameError};
@@ -143,6 +143,18 @@ impl Pool {
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::Overview(reply)).ok()?;
         answer.await.ok()
+    }
+
+    /// How it stands with each target. Empty when the pool runs no more.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn survey(&self) -> BTreeMap<Target, Outlook> {
+        let (reply, answer) = oneshot::channel();
+        if self.commands.send(Command::Survey(reply)).is_err() {
+            return BTreeMap::new();
+        }
+        answer.await.unwrap_or_default()
     }
 
     /// How many targets this instance holds, and of how many of them it is not certain.

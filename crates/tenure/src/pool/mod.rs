@@ -29,7 +29,7 @@ mod ticks;
 
 pub use due::{next_due, phase};
 pub use engine::Engine;
-pub use signal::{Action, EngineSettings, Input, Overview, Target};
+pub use signal::{Action, EngineSettings, Input, Outlook, Overview, Target};
 
 #[cfg(feature = "keeper")]
 pub use self::{

@@ -154,21 +154,27 @@ async fn tidy_up(tenure: &Tenure, naming: &Naming) -> Option<()> {
     }
     for gone in holders.iter().filter(is_gone) {
         let list = held_by(naming.pool(), &InstanceId::foreign(gone));
-        let Reply::Index(targets) = index(list.clone()).await? else { return None };
+        // What an outsider has spoilt stays; the others do not wait for it.
+        let Some(Reply::Index(targets)) = index(list.clone()).await else { continue };
         let mut holds = false;
-        for some in targets.chunks(AT_ONCE) {
-            let (names, some): (Vec<LeaseName>, Vec<&String>) =
-                some.iter().filter_map(|target| Some((naming.lease(target).ok()?, target))).unzip();
-            if names.is_empty() {
+        let forget = |target: &String| {
+            tenure.say(Request::IndexRemove { index: list.clone(), entry: target.clone(), announced: false });
+        };
+        let (named, unnamed): (Vec<&String>, Vec<&String>) =
+            targets.iter().partition(|target| naming.lease(target).is_ok());
+        unnamed.into_iter().for_each(forget);
+        for some in named.chunks(AT_ONCE) {
+            let names = some.iter().filter_map(|target| naming.lease(target).ok()).collect();
+            let Some(Reply::Holders(now)) = until_answered(tenure, Request::Holders { names }).await else {
+                holds = true;
                 continue;
-            }
-            let Reply::Holders(now) = until_answered(tenure, Request::Holders { names }).await? else { return None };
-            for (target, holder) in some.into_iter().zip(now) {
+            };
+            for (target, holder) in some.iter().zip(now) {
                 // What it still holds is looked for in this list by those who take over from it.
                 if holder.is_some_and(|holder| holder.as_str() == gone) {
                     holds = true;
                 } else {
-                    tenure.say(Request::IndexRemove { index: list.clone(), entry: target.clone(), announced: false });
+                    forget(target);
                 }
             }
         }

@@ -179,3 +179,12 @@ impl Overview {
         ready().max().unwrap_or(0) - ready().min().unwrap_or(0)
     }
 }
+
+/// How it stands with one target, as far as one instance knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// Who should hold it.
+    pub preferred: Option<InstanceId>,
+    /// For how long nobody has held it, if nobody does.
+    pub unheld_for: Option<Duration>,
+}

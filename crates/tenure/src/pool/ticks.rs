@@ -6,8 +6,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+
 use super::due::{next_due, phase};
-use crate::store::{Outcome, Reply, Request};
+use crate::event::Happening;
+use crate::store::{ErrorKind, Outcome, Reply, Request, StoreError};
 use crate::tenure::{PublishError, TermHandle, ask};
 use crate::time::ServerTime;
 
@@ -21,7 +25,13 @@ impl TermHandle {
     /// Ticks at this interval, at least a millisecond. The phase is the target's own, so that targets do not fire together, and stays
     /// the same whoever holds it.
     pub fn every(&self, interval: Duration) -> Ticks {
-        Ticks { term: self.clone(), interval: interval.max(Duration::from_millis(1)), last: None }
+        Ticks {
+            term: self.clone(),
+            interval: interval.max(Duration::from_millis(1)),
+            last: None,
+            ahead: None,
+            complained: false,
+        }
     }
 }
 
@@ -30,8 +40,30 @@ impl TermHandle {
 pub struct Ticks {
     term: TermHandle,
     interval: Duration,
-    /// The last tick that was claimed, by us or by whoever held the target before. `None` before that was read.
+    /// The last tick that was given out, by us or by whoever held the target before. `None` before that was read.
     last: Option<ServerTime>,
+    /// What was sent and not looked at since.
+    ahead: Option<Ahead>,
+    /// Whether was said that nothing can be written.
+    complained: bool,
+}
+
+/// A request that is answered while nobody waits.
+#[derive(Debug)]
+struct Ahead {
+    /// The tick that it claims.
+    claims: Option<ServerTime>,
+    answer: oneshot::Receiver<Outcome>,
+}
+
+/// What has come of it.
+enum Came {
+    /// Nothing that could be relied on.
+    Nothing,
+    /// A tick is ours.
+    Claimed(ServerTime),
+    /// The term is over.
+    Refused,
 }
 
 /// One tick.
@@ -65,6 +97,7 @@ impl Ticks {
         let phase = phase(self.term.name().label(), self.interval);
         let due = loop {
             if self.term.is_leaving() {
+                self.give_back().await;
                 return None;
             }
             let now = self.term.server_time();
@@ -75,12 +108,92 @@ impl Ticks {
             }
             tokio::select! {
                 () = tokio::time::sleep(left.min(NAP)) => {}
-                () = self.term.leaving() => return None,
+                () = self.term.leaving() => {}
             }
         };
-        self.claim(due).await?;
+        match self.settle().await {
+            Came::Claimed(ahead) if ahead == due => {}
+            Came::Claimed(_) | Came::Nothing => self.claim(due).await?,
+            Came::Refused => return None,
+        }
         self.last = Some(due);
         Some(Tick(due))
+    }
+
+    /// Adds an entry to a log beside the lease, as [`TermHandle::append`] does, and does not wait for it: the next tick does. If that is due
+    /// before the lease could be anybody else's, it is claimed by the same request. An entry that is refused is told as `publish.refused`.
+    ///
+    /// End the work when [`next`](Self::next) says so, or [`end`](Self::end) the ticks first: what was claimed ahead is given back then.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tenure::Tenure;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let lease = tenure.lease("thermometer").acquire().await?;
+    /// let mut ticks = lease.every(Duration::from_millis(20));
+    /// for degrees in ["20", "21"] {
+    ///     ticks.next().await;
+    ///     ticks.append("degrees", degrees, 10);
+    /// }
+    /// ticks.end().await;
+    /// assert_eq!(tenure.recent(lease.name(), "degrees", None, 10).await?.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn append(&mut self, log: &str, value: impl Into<Vec<u8>>, kept: usize) {
+        let claims = self.last.and_then(|last| {
+            let now = self.term.server_time();
+            let due = next_due(now, last, self.interval, phase(self.term.name().label(), self.interval));
+            let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
+            // Should we die before it is due, nobody else could have had it either.
+            (left <= self.term.remaining() && !self.term.is_leaving()).then_some(due)
+        });
+        let (holding, log, value) = (self.term.holding(), log.to_owned(), value.into());
+        let mark = claims.map(|due| (RECORD.to_owned(), written(due)));
+        let answer = self.term.ask_ahead(Request::Append { holding, log, value, kept, mark });
+        self.ahead = Some(Ahead { claims, answer });
+    }
+
+    /// Waits for what was [appended](Self::append), and gives back what was claimed ahead, so that whoever ticks next begins there.
+    ///
+    /// # Cancel safety
+    /// A tick that was claimed ahead may be left out.
+    pub async fn end(mut self) {
+        self.give_back().await;
+    }
+
+    async fn give_back(&mut self) {
+        if let (Came::Claimed(_), Some(last)) = (self.settle().await, self.last) {
+            // If that cannot be done, the tick is left out.
+            let (holding, value) = (self.term.holding(), written(last));
+            let record = RECORD.to_owned();
+            let answer = self.term.ask_ahead(Request::Publish { holding, record, value, announced: false });
+            self.term.0.door.ask_now();
+            let _ = answer.await;
+        }
+    }
+
+    /// What has come of what was sent ahead.
+    async fn settle(&mut self) -> Came {
+        let Some(Ahead { claims, mut answer }) = self.ahead.take() else { return Came::Nothing };
+        let answer = match answer.try_recv() {
+            Err(TryRecvError::Empty) => {
+                self.term.0.door.ask_now();
+                answer.await.ok()
+            }
+            answer => answer.ok(),
+        };
+        match (answer, claims) {
+            (Some(Outcome::Answered(Reply::Done)), Some(due)) => Came::Claimed(due),
+            (Some(Outcome::Answered(Reply::Refused(_))), _) => Came::Refused,
+            (Some(Outcome::Failed(error) | Outcome::Unknown(error)), _) => {
+                self.complain(&error);
+                Came::Nothing
+            }
+            _ => Came::Nothing,
+        }
     }
 
     /// The mark that whoever held the target before has left. Asked until it is known, or nothing more should be begun.
@@ -100,17 +213,33 @@ impl Ticks {
         }
     }
 
+    /// Says, once, that what has to be written cannot be.
+    fn complain(&mut self, error: &StoreError) {
+        if error.kind() != ErrorKind::Unreachable && !std::mem::replace(&mut self.complained, true) {
+            self.term.tell(Happening::StoreRefused { error: error.to_string() });
+        }
+    }
+
     /// Writes the mark, under the token. While the store cannot be asked the tick waits, and nothing is begun.
-    async fn claim(&self, due: ServerTime) -> Option<()> {
+    async fn claim(&mut self, due: ServerTime) -> Option<()> {
         loop {
-            match self.term.note(RECORD, due.as_micros().to_string()).await {
+            match self.term.note(RECORD, written(due)).await {
                 Ok(()) => return Some(()),
                 Err(PublishError::Refused(_)) => return None,
-                Err(PublishError::Store(_)) => tokio::select! {
-                    () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
-                    () = self.term.leaving() => return None,
-                },
+                Err(PublishError::Store(error)) => {
+                    // Nothing is begun meanwhile, and somebody should know why.
+                    self.complain(&error);
+                    tokio::select! {
+                        () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
+                        () = self.term.leaving() => return None,
+                    }
+                }
             }
         }
     }
+}
+
+/// A mark.
+fn written(due: ServerTime) -> Vec<u8> {
+    due.as_micros().to_string().into_bytes()
 }

@@ -5,7 +5,7 @@ mod sessions;
 mod term;
 
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Wor
 use crate::election::Elections;
 use crate::event::{Event, Happening};
 use crate::fleet::InstanceRecord;
-use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question};
+use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question, Streams};
 use crate::lease::LeaseSettings;
 use crate::meter::Spans;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
@@ -48,13 +48,20 @@ use crate::store::{
 #[derive(Clone)]
 pub struct Tenure {
     door: Arc<Door>,
-    stream: broadcast::WeakSender<Event>,
+    streams: WeakStreams,
     /// Most leases have the same settings; they share them.
     settings: Arc<Mutex<Arc<LeaseSettings>>>,
     elections: Elections,
     /// What this instance says about itself to the fleet, once it has joined.
     record: Arc<Mutex<Option<InstanceRecord>>>,
     session_prefix: Arc<str>,
+}
+
+/// Streams of events, which end with the keeper.
+#[derive(Clone)]
+struct WeakStreams {
+    all: broadcast::WeakSender<Event>,
+    news: broadcast::WeakSender<Event>,
 }
 
 impl Tenure {
@@ -168,9 +175,14 @@ impl Tenure {
 
     /// Everything that happens from now on.
     pub fn events(&self) -> EventStream {
-        let gauges = self.door.gauges.clone();
-        gauges.streams.fetch_add(1, Ordering::Relaxed);
-        EventStream { events: self.stream.upgrade().map(|stream| stream.subscribe()), gauges }
+        let stream = self.streams.all.upgrade();
+        EventStream::new(stream, self.door.gauges.clone(), |gauges| &gauges.hears_all)
+    }
+
+    /// The same without [the routine](Happening::is_routine), which costs next to nothing then.
+    pub fn news(&self) -> EventStream {
+        let stream = self.streams.news.upgrade();
+        EventStream::new(stream, self.door.gauges.clone(), |gauges| &gauges.hears_news)
     }
 
     /// Numbers about the keeper.
@@ -221,7 +233,16 @@ impl Tenure {
     }
 
     pub(crate) async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
-        match ask(&self.door, request, LeaseSettings::default().attempt_timeout()).await {
+        self.question(request, false).await
+    }
+
+    /// The same for work that waits for it: it is not behind those who only look on.
+    pub(crate) async fn ask_for_work(&self, request: Request) -> Result<Reply, StoreError> {
+        self.question(request, true).await
+    }
+
+    async fn question(&self, request: Request, is_work: bool) -> Result<Reply, StoreError> {
+        match question(&self.door, request, LeaseSettings::default().attempt_timeout(), is_work).await {
             Outcome::Answered(reply) => Ok(reply),
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(error),
         }
@@ -230,7 +251,8 @@ impl Tenure {
     /// Tells the store something, without waiting for an answer.
     pub(crate) fn say(&self, request: Request) {
         let (reply, _) = oneshot::channel();
-        self.door.tell(Command::Ask(Question { request, limit: LeaseSettings::default().attempt_timeout(), reply }));
+        let limit = LeaseSettings::default().attempt_timeout();
+        self.door.tell(Command::Ask(Question { request, limit, is_work: true, reply }));
     }
 
     /// Tells logs, streams and listeners of this process that something happened that is no lease's.
@@ -289,14 +311,18 @@ impl fmt::Debug for Tenure {
     }
 }
 
-/// Asks the store something, over the keeper's connection.
+/// Asks the store something that work waits for, over the keeper's connection.
 pub(crate) async fn ask(door: &Door, request: Request, limit: Duration) -> Outcome {
+    question(door, request, limit, true).await
+}
+
+async fn question(door: &Door, request: Request, limit: Duration, is_work: bool) -> Outcome {
     let (reply, answer) = oneshot::channel();
     if door.is_forked() {
         let message = "this is a forked process; the connection is its parent's";
         return Outcome::Failed(StoreError::new(ErrorKind::Unreachable, message));
     }
-    door.tell(Command::Ask(Question { request, limit, reply }));
+    door.tell(Command::Ask(Question { request, limit, is_work, reply }));
     answer.await.unwrap_or_else(|_| {
         if *door.contact.borrow() == Contact::Over {
             let message = "tenure was shut down, and asks nothing any more";
@@ -330,15 +356,21 @@ pub struct HowItStands {
 pub struct EventStream {
     events: Option<broadcast::Receiver<Event>>,
     gauges: Arc<Gauges>,
+    counter: fn(&Gauges) -> &AtomicU64,
 }
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        self.gauges.streams.fetch_sub(1, Ordering::Relaxed);
+        (self.counter)(&self.gauges).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl EventStream {
+    fn new(stream: Option<broadcast::Sender<Event>>, gauges: Arc<Gauges>, counter: fn(&Gauges) -> &AtomicU64) -> Self {
+        counter(&gauges).fetch_add(1, Ordering::Relaxed);
+        Self { events: stream.map(|stream| stream.subscribe()), gauges, counter }
+    }
+
     /// The next event; `None` when there will be no more. Whoever is too slow misses some.
     ///
     /// # Cancel safety
@@ -509,8 +541,8 @@ impl TenureBuilder {
             StoreError::new(ErrorKind::Unavailable, format!("the keeper's thread cannot be started: {error}"))
         };
         let gauges = Arc::new(Gauges::default());
-        let stream = Outlet::stream();
-        let weak = stream.downgrade();
+        let streams = Streams::open();
+        let weak = WeakStreams { all: streams.all.downgrade(), news: streams.news.downgrade() };
         let plan = Plan {
             store,
             instance: self.instance.unwrap_or_else(InstanceId::for_this_process),
@@ -518,13 +550,13 @@ impl TenureBuilder {
             bootstrap: self.bootstrap,
             durable: self.durable,
             shares_events: self.shares_events,
-            outlet: Outlet::open(self.listeners, stream, gauges.clone()).map_err(failed)?,
+            outlet: Outlet::open(self.listeners, streams, gauges.clone()).map_err(failed)?,
             gauges,
         };
         let door = keeper::start(plan).map_err(failed)?;
         Ok(Tenure {
             door,
-            stream: weak,
+            streams: weak,
             settings: Arc::default(),
             elections: Elections::default(),
             record: Arc::default(),

@@ -9,10 +9,11 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
+use tokio::sync::oneshot;
 
 use super::ask;
 use crate::event::{Event, Happening};
-use crate::keeper::{Command, Granted, Shared, Start};
+use crate::keeper::{Command, Granted, Question, Shared, Start};
 use crate::lease::{Ending, LeaseState, Loss, ReleaseReason, Wish};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{ErrorKind, Holding, Outcome, Reply, Request, StoreError};
@@ -268,8 +269,8 @@ impl TermHandle {
     }
 
     /// The same for what is of no use to anybody before it is needed: nobody is told.
-    pub(crate) async fn note(&self, record: &str, value: String) -> Result<(), PublishError> {
-        let (holding, record, value) = (self.holding(), record.to_owned(), value.into_bytes());
+    pub(crate) async fn note(&self, record: &str, value: Vec<u8>) -> Result<(), PublishError> {
+        let (holding, record) = (self.holding(), record.to_owned());
         self.write(Request::Publish { holding, record, value, announced: false }).await
     }
 
@@ -296,7 +297,17 @@ impl TermHandle {
     /// The entry may or may not be added.
     pub async fn append(&self, log: &str, value: impl Into<Vec<u8>>, kept: usize) -> Result<(), PublishError> {
         let (holding, log, value) = (self.holding(), log.to_owned(), value.into());
-        self.write(Request::Append { holding, log, value, kept }).await
+        self.write(Request::Append { holding, log, value, kept, mark: None }).await
+    }
+
+    /// Asks something under this term, soon. The answer can be waited for later: nobody is woken by it until then.
+    pub(crate) fn ask_ahead(&self, request: Request) -> oneshot::Receiver<Outcome> {
+        let (reply, answer) = oneshot::channel();
+        let limit = self.0.settings.attempt_timeout();
+        if !self.0.door.is_forked() {
+            self.0.door.ask_soon(Question { request, limit, is_work: true, reply });
+        }
+        answer
     }
 
     async fn write(&self, request: Request) -> Result<(), PublishError> {
@@ -313,6 +324,9 @@ impl TermHandle {
 
     /// Tells logs, streams and listeners that something happened under this term.
     pub fn tell(&self, what: Happening) {
+        if !self.0.door.gauges.wants(&what) {
+            return;
+        }
         let (instance, lease) = (self.0.door.instance.clone(), Some(self.0.name.clone()));
         self.0.door.tell(Command::Tell(Event { instance, lease, token: Some(self.token()), what }));
     }

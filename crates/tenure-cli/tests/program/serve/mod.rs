@@ -22,6 +22,7 @@ const TTL: Duration = Duration::from_secs(2);
 const PUNCTUAL: Duration = Duration::from_millis(200);
 
 mod api;
+mod attacks;
 mod defects;
 mod description;
 mod faults;
@@ -91,7 +92,7 @@ impl Instance {
     fn stream(&self, path: &str, headers: &[&str]) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: tests\r\n{headers}\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: {}\r\n{headers}\r\n", self.address).unwrap();
         stream
     }
 

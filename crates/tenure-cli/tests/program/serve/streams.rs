@@ -79,7 +79,7 @@ fn a_reader_that_does_not_read_holds_up_nobody_and_gets_the_latest() {
     let path = format!("/v1/sessions/{id}/events");
     until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
     let slow = web::connect_narrowly(&one.address);
-    write!(&slow, "GET {path} HTTP/1.1\r\nhost: tests\r\n\r\n").unwrap();
+    write!(&slow, "GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", one.address).unwrap();
     let quick = one.events(&path, &[], 150);
     let gaps = quick.windows(2).filter(|pair| pair[0].1["dueAt"] == pair[1].1["dueAt"]).count();
     assert_eq!(gaps, 0, "nothing is told twice");

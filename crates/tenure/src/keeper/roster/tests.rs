@@ -36,6 +36,7 @@ impl Desk {
             contact: watch::channel(Contact::Entered).1,
             gauges: Arc::new(Gauges::default()),
             tickets: AtomicU64::new(1),
+            soon: std::sync::Mutex::default(),
             process: rustix::process::getpid(),
         });
         let roster = Roster::new(instance, TTL);
@@ -349,15 +350,19 @@ fn what_users_ask_is_sent_a_little_at_a_time_and_in_order() {
     for number in 0..1_000 {
         let (reply, answer) = oneshot::channel();
         let request = Request::IndexAdd { index: "all".to_owned(), entry: number.to_string(), announced: false };
-        desk.roster.ask(desk.read(), Question { request, limit: TTL, reply });
+        desk.roster.ask(desk.read(), Question { request, limit: TTL, is_work: false, reply });
         answers.push(answer);
     }
     assert_eq!(desk.roster.outbox.len(), QUESTIONS_AT_ONCE);
-    // A claim is not behind all of them.
+    // Neither work nor a claim is behind all of them.
+    let (reply, mut work) = oneshot::channel();
+    let request = Request::IndexAdd { index: "work".to_owned(), entry: "1".to_owned(), announced: false };
+    desk.roster.ask(desk.read(), Question { request, limit: TTL, is_work: true, reply });
     let mut claim = desk.waits("job");
-    assert_eq!(desk.roster.outbox.len(), QUESTIONS_AT_ONCE + 1);
+    assert_eq!(desk.roster.outbox.len(), QUESTIONS_AT_ONCE + 2);
     desk.settle();
     granted(&mut claim);
+    assert!(work.try_recv().is_ok());
     assert!(answers.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Outcome::Answered(Reply::Done)))));
 
     // What waits when the connection is lost waits for the next one.
@@ -365,7 +370,7 @@ fn what_users_ask_is_sent_a_little_at_a_time_and_in_order() {
         .map(|_| {
             let (reply, answer) = oneshot::channel();
             let request = Request::IndexList { index: "all".to_owned() };
-            desk.roster.ask(desk.read(), Question { request, limit: TTL, reply });
+            desk.roster.ask(desk.read(), Question { request, limit: TTL, is_work: false, reply });
             answer
         })
         .collect();

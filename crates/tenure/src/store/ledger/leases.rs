@@ -273,9 +273,21 @@ impl Ledger {
         Reply::Record(self.records.get(&(name.key().to_owned(), record.to_owned())).cloned())
     }
 
-    pub(super) fn append(&mut self, now: ServerTime, holding: &Holding, log: &str, value: &[u8], kept: usize) -> Reply {
+    pub(super) fn append(
+        &mut self,
+        now: ServerTime,
+        holding: &Holding,
+        log: &str,
+        value: &[u8],
+        kept: usize,
+        mark: Option<&(String, Vec<u8>)>,
+    ) -> Reply {
         if let Err(refusal) = self.check_taken_up(now, holding) {
             return Reply::Refused(refusal);
+        }
+        if let Some((record, value)) = mark {
+            let published = Published { token: holding.token, at: now, value: value.clone() };
+            self.records.insert((holding.name.key().to_owned(), record.clone()), published);
         }
         let entries = self.logs.entry((holding.name.key().to_owned(), log.to_owned())).or_default();
         if entries.last().is_some_and(|last| last.token == holding.token && last.value == value) {

@@ -153,7 +153,9 @@ impl Ledger {
                 self.publish(now, holding, record, value, announced.then_some(announcements))
             }
             Request::Read { name, record } => self.read(name, record),
-            Request::Append { holding, log, value, kept } => self.append(now, holding, log, value, *kept),
+            Request::Append { holding, log, value, kept, mark } => {
+                self.append(now, holding, log, value, *kept, mark.as_ref())
+            }
             Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit),
             Request::Forget { name, idle_for, session, .. } => self.forget(now, name, *idle_for, session),
             Request::WriteSession { id, seen, value } => {

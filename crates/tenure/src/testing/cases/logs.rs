@@ -9,7 +9,7 @@ const LOG: &str = "results";
 
 async fn add(player: &Player, term: &Term, value: &str, kept: usize) -> Reply {
     let (log, value) = (LOG.to_owned(), value.as_bytes().to_vec());
-    player.send(Request::Append { holding: term.holding(), log, value, kept }).await
+    player.send(Request::Append { holding: term.holding(), log, value, kept, mark: None }).await
 }
 
 async fn read(player: &Player, name: &LeaseName, after: Option<EntryId>, limit: usize) -> Vec<LogEntry> {
@@ -69,4 +69,23 @@ pub(super) async fn whose_term_is_over_adds_nothing(trial: &Trial<'_>) {
     let entries = read(&alice, &job(), None, 10).await;
     assert_eq!(values(&entries), ["mine", "theirs"]);
     assert_eq!([entries[0].token, entries[1].token], [over.token(), next.token()]);
+}
+
+pub(super) async fn a_record_is_written_with_an_entry_or_neither_is(trial: &Trial<'_>) {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    let term = alice.wins(&job(), LONG).await;
+    let add = |value: &str, mark: &str| {
+        let (log, value, mark) = (LOG.to_owned(), value.as_bytes().to_vec(), mark.as_bytes().to_vec());
+        Request::Append { holding: term.holding(), log, value, kept: 9, mark: Some(("due".to_owned(), mark)) }
+    };
+    assert_eq!(alice.send(add("a", "1")).await, Reply::Done);
+    assert_eq!(alice.read_value(&job(), "due").await, Some(b"1".to_vec()));
+    // An entry that is there already is not added again, and its record is what it should be.
+    assert_eq!(alice.send(add("a", "2")).await, Reply::Done);
+    assert_eq!(alice.read_value(&job(), "due").await, Some(b"2".to_vec()));
+    alice.send(term.release()).await;
+    bob.wins(&job(), LONG).await;
+    assert_eq!(alice.send(add("b", "3")).await, Reply::Refused(Refusal::Taken { by: bob.id.clone() }));
+    assert_eq!(bob.read_value(&job(), "due").await, Some(b"2".to_vec()));
+    assert_eq!(values(&read(&bob, &job(), None, 9).await), ["a"]);
 }

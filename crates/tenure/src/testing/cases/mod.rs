@@ -302,6 +302,7 @@ macro_rules! __conformance_cases {
                 entries_of_a_log_stand_in_order_and_only_so_many
                 an_entry_that_is_added_again_is_the_same_entry
                 whose_term_is_over_adds_nothing
+                a_record_is_written_with_an_entry_or_neither_is
             }
             sessions {
                 a_session_is_made_changed_listed_and_deleted

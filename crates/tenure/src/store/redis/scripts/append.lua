@@ -1,14 +1,28 @@
 -- Adds an entry to a log beside the lease, unless the term is over, or it is the last one already.
 --
--- KEYS  1 lease, 2 term record, 3 log
--- ARGV  1 holder, 2 token, 3 value, 4 how many are kept
+-- KEYS  1 lease, 2 term record, 3 log, 4 records
+-- ARGV  1 holder, 2 token, 3 value, 4 how many are kept, 5 '1' when a record is written with it, 6 which, 7 what
 local refused = refusal_unless_taken_up(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
 if refused then
   return refused
+end
+if ARGV[5] == '1' then
+  redis.call('HSET', KEYS[4], ARGV[6], ARGV[2] .. ' ' .. digits(clock()) .. ' ' .. ARGV[7])
 end
 local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
 if last and last[2][2] == ARGV[2] and last[2][4] == ARGV[3] then
   return {'done'}
 end
-redis.call('XADD', KEYS[3], 'MAXLEN', ARGV[4], '*', 'token', ARGV[2], 'value', ARGV[3])
+local function add()
+  return redis.pcall('XADD', KEYS[3], 'MAXLEN', ARGV[4], '*', 'token', ARGV[2], 'value', ARGV[3])
+end
+local added = add()
+if type(added) == 'table' and added.err and string.find(added.err, 'smaller', 1, true) then
+  -- An outsider has used up all numbers: nothing can be added to such a log ever again.
+  redis.call('DEL', KEYS[3])
+  added = add()
+end
+if type(added) == 'table' and added.err then
+  return redis.error_reply(added.err)
+end
 return {'done'}
