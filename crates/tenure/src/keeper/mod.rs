@@ -163,7 +163,7 @@ impl Drop for Granted {
 }
 
 /// How long what can wait does.
-const SOON: Duration = Duration::from_millis(10);
+const SOON: Duration = Duration::from_millis(20);
 
 /// Something asked of the store for a user.
 pub(crate) struct Question {

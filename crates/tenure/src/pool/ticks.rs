@@ -120,8 +120,8 @@ impl Ticks {
         Some(Tick(due))
     }
 
-    /// Adds an entry to a log beside the lease, as [`TermHandle::append`] does, and does not wait for it: the next tick does. If that is due
-    /// before the lease could be anybody else's, it is claimed by the same request. An entry that is refused is told as `publish.refused`.
+    /// Adds an entry to a log beside the lease, as [`TermHandle::append`] does, and does not wait for it: the next tick does. If that and
+    /// the one after it are due before the lease could be anybody else's, it is claimed by the same request. An entry that is refused is told as `publish.refused`.
     ///
     /// End the work when [`next`](Self::next) says so, or [`end`](Self::end) the ticks first: what was claimed ahead is given back then.
     ///
@@ -147,8 +147,8 @@ impl Ticks {
             let now = self.term.server_time();
             let due = next_due(now, last, self.interval, phase(self.term.name().label(), self.interval));
             let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
-            // Should we die before it is due, nobody else could have had it either.
-            (left <= self.term.remaining() && !self.term.is_leaving()).then_some(due)
+            // Should we die before it is due, nobody else could have had it either; and whoever comes then makes up for the one after it.
+            (left + self.interval <= self.term.remaining() && !self.term.is_leaving()).then_some(due)
         });
         let (holding, log, value) = (self.term.holding(), log.to_owned(), value.into());
         let mark = claims.map(|due| (RECORD.to_owned(), written(due)));
