@@ -14,7 +14,7 @@ pub fn meant(wanted: &str, known: &[InstanceId], what: &str) -> Result<InstanceI
         (None, _) => {
             let listed: Vec<&str> = known.iter().map(InstanceId::as_str).collect();
             let how_many = if begins.is_empty() { "no" } else { "more than one" };
-            Err(format!("{how_many} {what} is called {wanted:?}; there are: {}", listed.join(", ")))
+            Err(format!("{how_many} {what} is called {wanted}; there are: {}", listed.join(", ")))
         }
     }
 }
