@@ -10,6 +10,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval_at};
 
 use crate::serve::INTERVAL;
+use crate::visits::millis;
 
 /// As the service does it.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -103,10 +104,4 @@ impl Loop {
         }
         Ok((response.status().as_u16(), String::from_utf8_lossy(&body).into_owned()))
     }
-}
-
-/// A moment in milliseconds since 1970.
-fn millis(at: SystemTime) -> u64 {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -13,7 +13,7 @@ use crate::measure::{calls, info, quantile, server_cpu};
 use crate::part::{Part, bound};
 use crate::table::{Bar, Row, Table};
 use crate::target::Target;
-use crate::visits::{Slots, Visit, slots};
+use crate::visits::{Slots, Visit, millis, slots};
 
 /// How often each session is polled.
 pub const INTERVAL: Duration = Duration::from_secs(10);
@@ -200,11 +200,6 @@ fn watch(
         commands: (end.2 - begin.2) / polls,
         all_commands: (end.3 - begin.3) / polls,
     })
-}
-
-fn millis(at: SystemTime) -> u64 {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn table(size: &Size, beginning: &Beginning, fleet: Measured, before: Measured, after: Measured) -> Table {

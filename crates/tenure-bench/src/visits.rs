@@ -1,7 +1,7 @@
 //! What a target has seen, and whether that was right: every session once in each of its slots.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A poll, as the target saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,12 @@ impl Visit {
     pub fn late(&self) -> f64 {
         self.came as f64 / 1e3 - self.due as f64
     }
+}
+
+/// A moment in milliseconds since 1970.
+pub fn millis(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Slots that were polled more than once, and slots that were not polled.

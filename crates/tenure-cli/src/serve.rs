@@ -10,6 +10,9 @@ use crate::arguments::{Serve, StoreArguments};
 use crate::duration::shown;
 use crate::exit::{DONE, Failure, SOFTWARE};
 
+/// The part of the drain time-out in which sessions are given away. The rest is for letting go of what nobody took.
+const GIVING_AWAY: f64 = 0.8;
+
 pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> {
     let is_near = serve.listen.ip().is_loopback();
     let token = token(&serve)?;
@@ -36,7 +39,8 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     };
     let told_to_stop = signals()?;
     let pool = |builder: tenure::pool::PoolBuilder| {
-        let mut builder = builder.ttl(serve.ttl).weight(serve.weight).drain_timeout(serve.drain_timeout * 4 / 5);
+        let mut builder =
+            builder.ttl(serve.ttl).weight(serve.weight).drain_timeout(serve.drain_timeout.mul_f64(GIVING_AWAY));
         if let Some(every) = serve.renew_every {
             builder = builder.renew_every(every);
         }

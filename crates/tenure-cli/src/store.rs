@@ -44,8 +44,7 @@ impl StoreArguments {
 
     /// The lease that is the leadership of a role.
     pub fn role(&self, role: &str) -> Result<LeaseName, Failure> {
-        LeaseName::with_prefix(LeaseKind::Role, &self.keys_leader, role)
-            .map_err(|error| Failure::Usage(error.to_string()))
+        self.keys().role(role).map_err(|error| Failure::Usage(error.to_string()))
     }
 
     /// The leases that a word may mean: a role's, or one by its whole key.

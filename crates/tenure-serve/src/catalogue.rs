@@ -33,12 +33,18 @@ pub enum Known {
 
 /// All sessions.
 #[derive(Clone, Debug, Default)]
-pub struct Catalogue(Arc<RwLock<BTreeMap<String, Known>>>, Arc<AtomicBool>, Arc<Mutex<HashMap<String, Arc<Notify>>>>);
+pub struct Catalogue {
+    all: Arc<RwLock<BTreeMap<String, Known>>>,
+    /// Whether all were ever read.
+    is_known: Arc<AtomicBool>,
+    /// Who works on a session here, and hears when it changes.
+    attended: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
+}
 
 impl Catalogue {
     /// One of them.
     pub fn get(&self, id: &str) -> Option<Known> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.all.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
     /// One that can be polled.
@@ -51,7 +57,7 @@ impl Catalogue {
 
     /// Those that can be polled, in the order of their ids, after this one.
     pub fn page(&self, after: Option<&str>, limit: usize) -> Vec<Arc<Session>> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let sessions = all.iter().filter(|(id, _)| after.is_none_or(|after| id.as_str() > after));
         let readable = sessions.filter_map(|(_, known)| match known {
             Known::Readable(session) => Some(session.clone()),
@@ -62,7 +68,7 @@ impl Catalogue {
 
     /// The ids of those that cannot be polled, and why.
     pub fn unreadable(&self) -> BTreeMap<String, String> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let why = |(id, known): (&String, &Known)| match known {
             Known::Readable(_) => None,
             Known::Unreadable(why) => Some((id.clone(), why.clone())),
@@ -80,13 +86,13 @@ impl Catalogue {
             Ok(session) => Known::Readable(Arc::new(session)),
             Err(error) => Known::Unreadable(error.to_string()),
         });
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         match known {
             Some(known) => drop(all.insert(id.to_owned(), known)),
             None => drop(all.remove(id)),
         }
         drop(all);
-        if let Some(waits) = self.2.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
+        if let Some(waits) = self.attended.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
             waits.notify_one();
         }
     }
@@ -94,12 +100,12 @@ impl Catalogue {
     /// Tells one who works on a session whenever that has changed. There is one at a time.
     pub(crate) fn attend(&self, id: &str) -> Attendance {
         let changed = Arc::new(Notify::new());
-        self.2.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), changed.clone());
+        self.attended.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), changed.clone());
         Attendance { catalogue: self.clone(), id: id.to_owned(), changed }
     }
 
     fn active(&self) -> BTreeSet<String> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let active = |(id, known): (&String, &Known)| match known {
             Known::Readable(session) if !session.is_paused => Some(id.clone()),
             _ => None,
@@ -117,17 +123,17 @@ impl Catalogue {
     pub async fn read_all(&self, tenure: &Tenure) -> Result<(), StoreError> {
         let ids = tenure.session_ids().await?;
         let listed: BTreeSet<&String> = ids.iter().collect();
-        self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|id, _| listed.contains(id));
+        self.all.write().unwrap_or_else(PoisonError::into_inner).retain(|id, _| listed.contains(id));
         for some in ids.chunks(AT_ONCE) {
             self.read(tenure, some).await?;
         }
-        self.1.store(true, Ordering::Release);
+        self.is_known.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Whether all were ever read: before that nobody knows which there are.
     pub fn is_known(&self) -> bool {
-        self.1.load(Ordering::Acquire)
+        self.is_known.load(Ordering::Acquire)
     }
 
     async fn read(&self, tenure: &Tenure, ids: &[String]) -> Result<(), StoreError> {
@@ -207,7 +213,7 @@ impl Attendance {
 
 impl Drop for Attendance {
     fn drop(&mut self) {
-        let mut all = self.catalogue.2.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.catalogue.attended.lock().unwrap_or_else(PoisonError::into_inner);
         // Unless somebody else has come since.
         if all.get(&self.id).is_some_and(|other| Arc::ptr_eq(other, &self.changed)) {
             all.remove(&self.id);

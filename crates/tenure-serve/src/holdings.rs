@@ -9,8 +9,8 @@ use crate::keys::Keys;
 /// How many leases are looked at in one go.
 const AT_ONCE: usize = 200;
 
-/// A lease, or why it cannot be read.
-pub type Looked = Result<LeaseReport, StoreError>;
+/// A lease, or its key and why it cannot be read.
+pub type Looked = Result<LeaseReport, (String, StoreError)>;
 
 /// What is known about the leases of these sessions, in the order of their ids. What cannot be a session has none.
 ///
@@ -23,12 +23,12 @@ pub async fn read(tenure: &Tenure, keys: &Keys, ids: &[String]) -> Result<Vec<(S
     let mut found = Vec::with_capacity(ids.len());
     for some in ids.chunks(AT_ONCE) {
         let mut looks = JoinSet::new();
-        for (id, name) in some.iter().filter_map(|id| Some((id.clone(), keys.session(id)?))) {
+        for (id, name) in some.iter().filter_map(|id| Some((id.clone(), keys.session(id).ok()?))) {
             let tenure = tenure.clone();
             looks.spawn(async move {
                 match tenure.inspect(&name).await {
                     // What an outsider has spoilt is that one's trouble alone.
-                    Err(error) if !error.is_retryable() => Ok((id, Err(error))),
+                    Err(error) if !error.is_retryable() => Ok((id, Err((tenure.lease_key(&name), error)))),
                     looked => looked.map(|report| (id, Ok(report))),
                 }
             });

@@ -1,6 +1,6 @@
 //! What leases are called, as far as that can be chosen.
 
-use tenure::{LeaseKind, LeaseName};
+use tenure::{LeaseKind, LeaseName, NameError};
 
 /// The prefixes of keys. Those of sessions and of heartbeats of the fleet are the store's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,14 +20,20 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// The lease of a session. What cannot be a session has none.
-    pub fn session(&self, id: &str) -> Option<LeaseName> {
-        LeaseName::with_prefix(LeaseKind::Target, &self.lease, id).ok()
+    /// The lease of a session.
+    ///
+    /// # Errors
+    /// When it cannot be a session.
+    pub fn session(&self, id: &str) -> Result<LeaseName, NameError> {
+        LeaseName::with_prefix(LeaseKind::Target, &self.lease, id)
     }
 
     /// The lease that is the leadership of a role.
-    pub fn role(&self, role: &str) -> Option<LeaseName> {
-        LeaseName::with_prefix(LeaseKind::Role, &self.leader, role).ok()
+    ///
+    /// # Errors
+    /// When it cannot be a role.
+    pub fn role(&self, role: &str) -> Result<LeaseName, NameError> {
+        LeaseName::with_prefix(LeaseKind::Role, &self.leader, role)
     }
 
     /// What the heartbeats of a role's candidates begin with.

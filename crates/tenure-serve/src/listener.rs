@@ -1,9 +1,6 @@
 //! Connections to the API: no more than there is room for, and none that says nothing for too long.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,10 +10,9 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::process::{Resource, getrlimit};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::Sleep;
+use tokio_io_timeout::TimeoutStream;
 
 /// How many connections there may be at a time, if there are files for twice as many: polls need some. Whoever comes then waits.
 const CONNECTIONS: usize = 4_096;
@@ -58,8 +54,10 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
         // Both are good for speed and memory, and nothing is lost without them.
         let _ = stream.set_nodelay(true);
         let _ = set_socket_send_buffer_size(&stream, UNREAD);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(READS_WITHIN));
         let answers = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection(TokioIo::new(Patient::new(stream)), answers).into_owned();
+        let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), answers).into_owned();
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             // Whoever goes away has gone away.
@@ -70,60 +68,46 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
     graceful.shutdown().await;
 }
 
-/// A connection that is given up when whoever is at its other end reads nothing for too long.
-struct Patient {
-    stream: TcpStream,
-    /// Since it could not be written to.
-    stuck: Option<Pin<Box<Sleep>>>,
-}
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
 
-impl Patient {
-    fn new(stream: TcpStream) -> Self {
-        Self { stream, stuck: None }
+    use axum::routing::get;
+    use rustix::net::sockopt::set_socket_recv_buffer_size;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A server that answers with more than anybody lets wait.
+    async fn start() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(|| async { "x".repeat(50_000_000) }));
+        tokio::spawn(serve(listener, router, std::future::pending()));
+        address
     }
 
-    fn until<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stuck = None;
-            return written;
-        }
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep(READS_WITHIN)));
-        ready!(stuck.as_mut().poll(context));
-        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl AsyncRead for Patient {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
-    }
-}
-
-impl AsyncWrite for Patient {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.until(context, written)
+    /// Time goes by at once when nothing else does.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_does_not_say_what_it_wants_is_let_go_of() {
+        let mut stream = TcpStream::connect(start().await).await.unwrap();
+        let begun = Instant::now();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a").await.unwrap();
+        assert_eq!(stream.read(&mut [0; 1_000]).await.unwrap_or(0), 0);
+        assert!(begun.elapsed() >= ASKS_WITHIN && begun.elapsed() < READS_WITHIN, "{:?}", begun.elapsed());
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.until(context, flushed)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
-        self.until(context, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+    #[tokio::test(start_paused = true)]
+    async fn whoever_reads_nothing_is_let_go_of() {
+        let mut stream = TcpStream::connect(start().await).await.unwrap();
+        set_socket_recv_buffer_size(&stream, 4_096).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        tokio::time::sleep(READS_WITHIN * 3).await;
+        // What was under way arrives, and then nothing more.
+        let mut arrived = Vec::new();
+        let _ = stream.read_to_end(&mut arrived).await;
+        assert!(arrived.len() < 50_000_000, "{}", arrived.len());
     }
 }

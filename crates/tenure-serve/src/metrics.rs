@@ -49,7 +49,7 @@ impl Reading {
             events,
             overview: pool.overview().await,
             instances: pool.live_instances().len(),
-            uncertain: pool.counts().1,
+            uncertain: pool.uncertain(),
             handovers: meters.handovers.read(),
             takeovers: meters.takeovers.read(),
             leads: leads.collect(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure::store::{EntryId, StoreError};
+use tenure::store::{EntryId, LogEntry, StoreError};
 use tenure::{LeaseName, Tenure};
 use tokio::sync::broadcast;
 
@@ -37,10 +37,10 @@ impl Results {
         limit: usize,
     ) -> Result<Vec<Kept>, StoreError> {
         let entries = tenure.recent(lease, RESULTS, seen, limit).await?;
-        // What is no document is not Tenure's.
-        let kept = |(id, value): (EntryId, Vec<u8>)| Some(Kept { id, line: String::from_utf8(value).ok()? });
-        let kept = entries.into_iter().filter_map(|entry| kept((entry.id, entry.value)));
-        Ok(kept.filter(|kept| kept.line.starts_with('{') && !kept.line.contains(['\n', '\r'])).collect())
+        let kept = |entry: LogEntry| Some(Kept { id: entry.id, line: String::from_utf8(entry.value).ok()? });
+        // What is no document on one line is not Tenure's.
+        let is_document = |kept: &Kept| kept.line.starts_with('{') && !kept.line.contains(['\n', '\r']);
+        Ok(entries.into_iter().filter_map(kept).filter(is_document).collect())
     }
 
     /// Whatever is new, for as long as anybody reads it. Whoever falls behind misses some, and can read them from the store.

@@ -95,3 +95,18 @@ impl FromStr for Tally {
         Ok(Self { ok, failed, refused, failovers, latency: latency.parse().map_err(|_| NoTally)? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_can_have_counted_is_no_tally() {
+        let tally = Tally { ok: MOST, ..Tally::default() };
+        assert_eq!(tally.to_string().parse(), Ok(tally));
+        for bad in [Tally { ok: MOST + 1, ..tally }, Tally { failovers: u64::MAX, ..tally }] {
+            assert_eq!(bad.to_string().parse::<Tally>(), Err(NoTally));
+        }
+        assert_eq!(tally.plus(&Tally { failed: u64::MAX, ..tally }).shown()["polls"], u64::MAX);
+    }
+}

@@ -25,8 +25,8 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
     for (id, report) in holdings::read(&tenure, &store.keys(), &ids).await? {
         let held_by = match report {
             Ok(report) => report.held,
-            Err(error) => {
-                unreadable.insert(format!("{}{id}", store.keys_lease), error.to_string());
+            Err((key, error)) => {
+                unreadable.insert(key, error.to_string());
                 continue;
             }
         };

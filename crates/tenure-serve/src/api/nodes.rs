@@ -31,8 +31,8 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         let outlook = survey.get(id.as_str());
         let held = match &report {
             Ok(report) => report.held.as_ref(),
-            Err(error) => {
-                unreadable.push(json!({"key": format!("{}{id}", service.keys().lease), "error": error.to_string()}));
+            Err((key, error)) => {
+                unreadable.push(json!({"key": key, "error": error.to_string()}));
                 continue;
             }
         };

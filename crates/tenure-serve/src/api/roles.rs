@@ -28,7 +28,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
 
 pub(super) async fn show(State(service): State<Service>, Path(role): Path<String>) -> Result<Json<Value>, Failure> {
     let known = service.tenure().roles().await?;
-    let name = service.keys().role(&role).filter(|name| known.contains(name));
+    let name = service.keys().role(&role).ok().filter(|name| known.contains(name));
     let name = name.or_else(|| known.into_iter().find(|name| name.label() == role));
     match name {
         Some(name) => Ok(Json(leader(&service, &name).await?)),
@@ -44,11 +44,11 @@ pub(super) async fn am_i_leader(
         // What this instance knows by its own clock.
         Some(leads) => leads,
         None => match service.keys().role(&role) {
-            Some(name) => {
+            Ok(name) => {
                 let leader = service.tenure().leader_of(&name).await?;
                 leader.is_some_and(|leader| leader.instance == *service.tenure().instance())
             }
-            None => false,
+            Err(_) => false,
         },
     };
     if leads {

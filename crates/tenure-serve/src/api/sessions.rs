@@ -89,7 +89,7 @@ pub(super) async fn history(
 }
 
 async fn results(service: &Service, id: &str, limit: usize) -> Result<Vec<Value>, Failure> {
-    let Some(name) = service.keys().session(id) else { return Err(Failure::no_session()) };
+    let Ok(name) = service.keys().session(id) else { return Err(Failure::no_session()) };
     let entries = service.tenure().recent(&name, RESULTS, None, limit).await?;
     Ok(entries.iter().filter_map(shown).collect())
 }

@@ -31,7 +31,7 @@ pub(super) async fn results(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let id = identity(&id)?;
-    let (Some(lease), Some(known)) = (service.keys().session(&id), service.catalogue().get(&id)) else {
+    let (Ok(lease), Some(known)) = (service.keys().session(&id), service.catalogue().get(&id)) else {
         return Err(Failure::no_session());
     };
     let Known::Readable(session) = known else { return Err(Failure::no_session()) };

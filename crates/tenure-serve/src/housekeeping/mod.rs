@@ -121,7 +121,7 @@ where
 /// What is left of a session is not touched until all that was sent about it must have arrived.
 async fn tidy_up(tenure: &Tenure, keys: &Keys, ttl: Duration) {
     // What cannot be done now is done the next time.
-    let _ = tenure.clear_away(|id| keys.session(id), &[RESULTS], ttl.saturating_mul(2)).await;
+    let _ = tenure.clear_away(|id| keys.session(id).ok(), &[RESULTS], ttl.saturating_mul(2)).await;
 }
 
 async fn add_up(tenure: &Tenure, term: &TermHandle) {
@@ -156,6 +156,6 @@ pub(crate) async fn leave_behind(tenure: &Tenure, tally: &Tally) {
 
 /// What all have done, as it was last added up.
 pub(crate) async fn totals(tenure: &Tenure, keys: &Keys) -> Result<Option<Totals>, StoreError> {
-    let Some(name) = keys.role(AGGREGATOR) else { return Ok(None) };
+    let Ok(name) = keys.role(AGGREGATOR) else { return Ok(None) };
     Ok(tenure.read(&name, TOTALS).await?.and_then(|record| Totals::read(&record.value)))
 }

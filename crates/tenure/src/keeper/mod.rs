@@ -15,6 +15,7 @@
 //! | `observers.rs` | who looks at a lease without wanting it |
 //! | `shared.rs` | what a holder sees of its term without asking |
 //! | `outlet.rs` | where events go |
+//! | `questions.rs` | what is asked beside leases, and in which order |
 
 mod alarm;
 mod hearers;
@@ -23,6 +24,7 @@ mod membership;
 mod notes;
 mod observers;
 mod outlet;
+mod questions;
 mod roster;
 mod shared;
 mod slots;

@@ -8,6 +8,7 @@ use super::hearers::Hearers;
 use super::membership::Membership;
 use super::notes::Notes;
 use super::observers::Observers;
+use super::questions::Questions;
 use super::shared::Shared;
 use super::slots::{Entry, Slots};
 use super::spent::Spent;
@@ -23,13 +24,6 @@ use crate::store::{
 };
 use crate::time::{Moment, Now, ServerTime};
 use crate::token::Token;
-
-/// How many questions of onlookers are on their way at once, and how many wait for those.
-const QUESTIONS_AT_ONCE: usize = 64;
-const QUESTIONS_IN_LINE: usize = 10_000;
-
-/// How many questions of users wait for a connection at most.
-const QUESTIONS_WAITING: usize = 1_024;
 
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
 const ROUNDING: u32 = 2_000;
@@ -94,14 +88,11 @@ pub(super) struct Roster {
     /// The longest ttl that anybody here uses.
     pub(super) longest_ttl: Duration,
     /// Questions of users that wait for a connection.
-    questions: VecDeque<(Moment, Question)>,
+    questions: Questions,
     /// Whether a lease wants the store to be entered again.
     pub(super) wants_entry: bool,
     pub(super) outbox: Vec<Outgoing>,
     pub(super) events: Vec<Event>,
-    /// Questions that wait until others are answered, and how many of those are on their way.
-    line: VecDeque<Question>,
-    asked: usize,
     /// How long renewals took that were answered.
     pub(super) renewals: Vec<Duration>,
     pub(super) lag: Duration,
@@ -134,12 +125,10 @@ impl Roster {
             server_offset: 0,
             memory: None,
             longest_ttl,
-            questions: VecDeque::new(),
+            questions: Questions::default(),
             wants_entry: false,
             outbox: Vec::new(),
             events: Vec::new(),
-            line: VecDeque::new(),
-            asked: 0,
             renewals: Vec::new(),
             lag: Duration::ZERO,
         }
@@ -177,13 +166,13 @@ impl Roster {
 
     /// Whether nothing is left to be done.
     pub(super) fn is_idle(&self) -> bool {
-        let said = self.notes.is_empty() && self.line.is_empty();
+        let said = self.notes.is_empty() && self.questions.is_empty();
         self.len() == 0 && self.lines.is_empty() && (said || !self.online)
     }
 
     /// When to come back at the latest.
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        let question = self.questions.iter().map(|(give_up_at, _)| *give_up_at).min();
+        let question = self.questions.next_wake();
         let note = self.notes.due().filter(|_| self.online);
         let beat = self.membership.as_ref().map(Membership::due).filter(|_| self.online);
         [self.timers.next(), self.limits.next(), question, note, beat].into_iter().flatten().min()
@@ -259,27 +248,16 @@ impl Roster {
     }
 
     pub(super) fn ask(&mut self, now: Now, question: Question) {
-        if self.online && question.is_work {
-            // In the order in which it was said, before whatever is said next.
-            self.outbox.push(Outgoing::question(now.moment + question.limit, question));
-        } else if self.online && self.line.len() < QUESTIONS_IN_LINE {
-            self.line.push_back(question);
+        if self.online {
+            self.questions.ask(question);
             self.send_questions(now.moment);
-        } else if self.online {
-            let message = "too much is asked of this instance at once; ask again later, or another";
-            question.fail(Some(StoreError::new(ErrorKind::Unavailable, message)));
-        } else if self.questions.len() < QUESTIONS_WAITING {
-            self.questions.push_back((now.moment + question.limit, question));
         } else {
-            question.fail(self.trouble.clone());
+            self.questions.wait(now.moment, question, self.trouble.as_ref());
         }
     }
 
-    /// Sends what onlookers ask, in order, but not all of it at once: neither renewals nor work must be behind it.
     fn send_questions(&mut self, now: Moment) {
-        while self.asked < QUESTIONS_AT_ONCE {
-            let Some(question) = self.line.pop_front() else { return };
-            self.asked += 1;
+        while let Some(question) = self.questions.next() {
             self.outbox.push(Outgoing::question(now + question.limit, question));
         }
     }
@@ -315,11 +293,7 @@ impl Roster {
 
     pub(super) fn connection_lost(&mut self, now: Now, why: &str) {
         if std::mem::replace(&mut self.online, false) {
-            // Of what was sent nobody will hear any more.
-            self.asked = 0;
-            for question in std::mem::take(&mut self.line) {
-                self.ask(now, question);
-            }
+            self.questions.connection_lost(now.moment, self.trouble.as_ref());
             self.observers.tell_all();
             // What was not sent yet will not be.
             let unsent = std::mem::take(&mut self.outbox);
@@ -351,9 +325,8 @@ impl Roster {
         for id in self.leases.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
-        for (_, question) in std::mem::take(&mut self.questions) {
-            self.ask(now, question);
-        }
+        self.questions.connected();
+        self.send_questions(now.moment);
     }
 
     /// The store cannot be entered as things are set up. Whoever holds a lease keeps it while it lasts; whoever waits is
@@ -384,7 +357,7 @@ impl Roster {
             }
         }
         if matches!(tag, Tag::Onlooker(_)) {
-            self.asked = self.asked.saturating_sub(1);
+            self.questions.answered();
             self.send_questions(now.moment);
         }
         match tag {
@@ -475,10 +448,7 @@ impl Roster {
                 None => {}
             }
         }
-        let (late, waiting) = std::mem::take(&mut self.questions).into_iter().partition(|(at, _)| *at <= now.moment);
-        self.questions = waiting;
-        let late: VecDeque<(Moment, Question)> = late;
-        late.into_iter().for_each(|(_, question)| question.fail(self.trouble.clone()));
+        self.questions.give_up(now.moment, self.trouble.as_ref());
         while let Some((_, ticket)) = self.limits.pop_due(now.moment) {
             let outlook = match self.tickets.get(&ticket) {
                 Some(Place::Driven(id)) => self.leases.peek(*id).and_then(|entry| entry.lease.outlook()),

@@ -47,10 +47,8 @@ pub(super) enum Command {
     Release(Target),
     /// Asks for a target at once.
     TryAcquire(Target, oneshot::Sender<bool>),
-    /// Who should hold a target.
-    Preferred(Target, oneshot::Sender<Option<InstanceId>>),
-    /// For how long nobody has held a target.
-    UnheldFor(Target, oneshot::Sender<Option<Duration>>),
+    /// How it stands with a target.
+    Outlook(Target, oneshot::Sender<Option<Outlook>>),
     /// How it stands with all of them.
     Overview(oneshot::Sender<Overview>),
     /// How it stands with each of them.
@@ -128,9 +126,8 @@ impl Driver {
                     },
                     Some(Command::Release(target)) => desk.order(&target, Order::Release(ReleaseReason::Voluntary)),
                     Some(Command::TryAcquire(target, reply)) => desk.try_acquire(target, reply),
-                    Some(Command::Preferred(target, reply)) => drop(reply.send(desk.preferred(&target))),
-                    Some(Command::UnheldFor(target, reply)) => {
-                        let _ = reply.send(desk.engine.unheld_for(SystemClock.now(), &target));
+                    Some(Command::Outlook(target, reply)) => {
+                        let _ = reply.send(desk.engine.outlook(SystemClock.now(), &target));
                     }
                     Some(Command::Overview(reply)) => drop(reply.send(desk.engine.overview(SystemClock.now()))),
                     Some(Command::Survey(reply)) => drop(reply.send(desk.engine.survey(SystemClock.now()))),
@@ -457,10 +454,6 @@ impl Desk {
             record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
             record.tells_of(ours, self.engine.held(), leaving);
         });
-    }
-
-    fn preferred(&self, target: &Target) -> Option<InstanceId> {
-        self.engine.preferred(SystemClock.now(), target)
     }
 
     async fn stop_all(&mut self) {

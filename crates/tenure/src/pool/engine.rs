@@ -1,7 +1,7 @@
 //! What one instance does about all targets of a pool: a state machine without I/O, clock or async. It knows of every target who
 //! holds it, as far as it was told, and asks for those that it should have; placement says which.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::lease::{Ending, ReleaseReason};
@@ -11,8 +11,8 @@ use crate::store::Member;
 use crate::time::Moment;
 
 use super::company::Company;
-use super::signal::{Action, EngineSettings, Input, Outlook, Overview, Target};
-use super::table::{Entry, Fate, Table};
+use super::signal::{Action, EngineSettings, Input, Target};
+use super::table::{Fate, Table};
 
 /// How many of its targets an instance gives away at once for balance, as a fraction.
 const BUDGET: usize = 10;
@@ -49,10 +49,10 @@ struct Place {
 /// What one instance does about a pool.
 #[derive(Debug)]
 pub struct Engine {
-    me: InstanceId,
+    pub(super) me: InstanceId,
     settings: EngineSettings,
     weight: u32,
-    targets: Table,
+    pub(super) targets: Table,
     company: Company,
     /// What is to be asked for as soon as not too much is on its way: what suits nobody better first, and then by when its turn came.
     line: BTreeSet<(bool, Moment, Target)>,
@@ -181,82 +181,6 @@ impl Engine {
     /// Whether this instance gives everything away.
     pub fn is_draining(&self) -> bool {
         self.draining
-    }
-
-    /// Who should hold a target: who holds it, unless it should move; whom it suits best among those who have room, when nobody does.
-    pub fn preferred(&self, now: Moment, target: &str) -> Option<InstanceId> {
-        let entry = self.targets.get(target)?;
-        let peers = self.peers(now);
-        let shares = placement::shares(&peers, self.unheld(&peers));
-        match entry.fate() {
-            Fate::Theirs { holder } if peers.iter().any(|peer| peer.instance == *holder) => Some(holder.clone()),
-            Fate::Leaving { to: Some(to) } => Some(to.clone()),
-            // What is given away is worked out only if anything is: somebody may ask this of every target.
-            Fate::Mine if shares.last().is_some_and(|share| self.targets.mine() <= *share) => Some(self.me.clone()),
-            Fate::Mine => {
-                let gift = self.gifts(now, usize::MAX).into_iter().find(|(given, _)| &**given == target);
-                Some(gift.map_or_else(|| self.me.clone(), |(_, to)| to))
-            }
-            _ => {
-                let free = peers.iter().zip(&shares).filter(|(peer, share)| peer.held < **share).map(|(peer, _)| peer);
-                free.max_by_key(|peer| placement::InstanceScore::of(&peer.instance).with(entry.score))
-                    .map(|peer| peer.instance.clone())
-            }
-        }
-    }
-
-    /// The same of every target, and for how long nobody has held those that nobody holds.
-    pub fn survey(&self, now: Moment) -> BTreeMap<Target, Outlook> {
-        let peers = self.peers(now);
-        let shares = placement::shares(&peers, self.unheld(&peers));
-        let surplus = shares.last().is_some_and(|share| self.targets.mine() > *share);
-        let gifts: BTreeMap<Target, InstanceId> =
-            if surplus { self.gifts(now, usize::MAX).into_iter().collect() } else { BTreeMap::new() };
-        let free: Vec<(&Peer, placement::InstanceScore)> = peers
-            .iter()
-            .zip(&shares)
-            .filter(|(peer, share)| peer.held < **share)
-            .map(|(peer, _)| (peer, placement::InstanceScore::of(&peer.instance)))
-            .collect();
-        let outlook = |(target, entry): (&Target, &Entry)| {
-            let preferred = match entry.fate() {
-                Fate::Theirs { holder } if peers.iter().any(|peer| peer.instance == *holder) => Some(holder.clone()),
-                Fate::Leaving { to: Some(to) } => Some(to.clone()),
-                Fate::Mine => Some(gifts.get(target).unwrap_or(&self.me).clone()),
-                _ => {
-                    free.iter().max_by_key(|(_, score)| score.with(entry.score)).map(|(peer, _)| peer.instance.clone())
-                }
-            };
-            let unheld_for = match entry.fate() {
-                Fate::Free { since, .. } => Some(now.since(*since)),
-                _ => None,
-            };
-            (target.clone(), Outlook { preferred, unheld_for })
-        };
-        self.targets.iter().map(outlook).collect()
-    }
-
-    /// For how long a target has been held by nobody, if it is, as far as is known.
-    pub fn unheld_for(&self, now: Moment, target: &str) -> Option<Duration> {
-        match self.targets.fate(target)? {
-            Fate::Free { since, .. } => Some(now.since(*since)),
-            _ => None,
-        }
-    }
-
-    /// How it stands with the pool, as far as is known.
-    pub fn overview(&self, now: Moment) -> Overview {
-        let since = |entry: &Entry| match entry.fate() {
-            Fate::Free { since, .. } if entry.wanted => Some(now.since(*since)),
-            _ => None,
-        };
-        let unheld: Vec<Duration> = self.targets.iter().filter_map(|(_, entry)| since(entry)).collect();
-        Overview {
-            peers: self.peers(now),
-            targets: self.targets.len(),
-            unheld: unheld.len(),
-            longest_unheld: unheld.into_iter().max().unwrap_or_default(),
-        }
     }
 
     /// Whether a claim of a target is on its way.
@@ -795,7 +719,7 @@ impl Engine {
     }
 
     /// What is to be given away, and to whom.
-    fn gifts(&self, now: Moment, budget: usize) -> Vec<(Target, InstanceId)> {
+    pub(super) fn gifts(&self, now: Moment, budget: usize) -> Vec<(Target, InstanceId)> {
         let (names, scores): (Vec<&Target>, Vec<TargetScore>) = self
             .targets
             .iter()
@@ -810,7 +734,7 @@ impl Engine {
         gifts.into_iter().filter_map(gift).take(budget).collect()
     }
 
-    fn unheld(&self, peers: &[Peer]) -> usize {
+    pub(super) fn unheld(&self, peers: &[Peer]) -> usize {
         let held = peers.iter().fold(0, |held: usize, peer| held.saturating_add(peer.held));
         self.targets.len().saturating_sub(held)
     }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -121,18 +120,8 @@ impl Pool {
     /// Safe.
     pub async fn preferred_owner(&self, target: &str) -> Option<InstanceId> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Preferred(Target::from(target), reply)).ok()?;
-        answer.await.ok()?
-    }
-
-    /// For how long nobody has held a target, as far as this instance knows. `None` when somebody holds it, or there is no such target.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn unheld_for(&self, target: &str) -> Option<Duration> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::UnheldFor(Target::from(target), reply)).ok()?;
-        answer.await.ok()?
+        self.commands.send(Command::Outlook(Target::from(target), reply)).ok()?;
+        answer.await.ok()??.preferred
     }
 
     /// How it stands with the pool. `None` when it runs no more.
@@ -157,11 +146,10 @@ impl Pool {
         answer.await.unwrap_or_default()
     }
 
-    /// How many targets this instance holds, and of how many of them it is not certain.
-    pub fn counts(&self) -> (usize, usize) {
+    /// How many of the targets that this instance holds it is not certain of.
+    pub fn uncertain(&self) -> usize {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let uncertain = held.values().filter(|term| term.state() == LeaseState::Uncertain).count();
-        (held.len(), uncertain)
+        held.values().filter(|term| term.state() == LeaseState::Uncertain).count()
     }
 
     /// How long it took until targets were with somebody else.

@@ -23,13 +23,15 @@ mod seat;
 mod signal;
 #[cfg(feature = "keeper")]
 mod source;
+mod survey;
 mod table;
 #[cfg(feature = "keeper")]
 mod ticks;
 
 pub use due::{next_due, phase};
 pub use engine::Engine;
-pub use signal::{Action, EngineSettings, Input, Outlook, Overview, Target};
+pub use signal::{Action, EngineSettings, Input, Target};
+pub use survey::{Outlook, Overview};
 
 #[cfg(feature = "keeper")]
 pub use self::{

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::InstanceId;
-use crate::placement::{Peer, Presence, Reason};
+use crate::placement::Reason;
 use crate::store::Member;
 
 /// A target, by its label.
@@ -157,34 +157,4 @@ pub enum Action {
     },
     /// Tell the others how many are held now.
     Tell,
-}
-
-/// How it stands with a pool, as far as one instance knows.
-#[derive(Clone, Debug)]
-pub struct Overview {
-    /// Who counts as there, with how many targets; this instance last.
-    pub peers: Vec<Peer>,
-    /// How many targets there are.
-    pub targets: usize,
-    /// How many of them nobody holds.
-    pub unheld: usize,
-    /// For how long that has been so with the one that nobody has held for the longest.
-    pub longest_unheld: Duration,
-}
-
-impl Overview {
-    /// How many targets more whoever holds most has than whoever holds least, of those who take part.
-    pub fn spread(&self) -> usize {
-        let ready = || self.peers.iter().filter(|peer| peer.presence == Presence::Ready).map(|peer| peer.held);
-        ready().max().unwrap_or(0) - ready().min().unwrap_or(0)
-    }
-}
-
-/// How it stands with one target, as far as one instance knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlook {
-    /// Who should hold it.
-    pub preferred: Option<InstanceId>,
-    /// For how long nobody has held it, if nobody does.
-    pub unheld_for: Option<Duration>,
 }

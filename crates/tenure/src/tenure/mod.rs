@@ -3,6 +3,7 @@
 mod request;
 mod sessions;
 mod term;
+mod words;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +55,7 @@ pub struct Tenure {
     elections: Elections,
     /// What this instance says about itself to the fleet, once it has joined.
     record: Arc<Mutex<Option<InstanceRecord>>>,
-    session_prefix: Arc<str>,
+    keyspace: Arc<Keyspace>,
 }
 
 /// Streams of events, which end with the keeper.
@@ -105,6 +106,11 @@ impl Tenure {
     /// Where the store is, without secrets.
     pub fn location(&self) -> &str {
         &self.door.location
+    }
+
+    /// The key of a lease in the store, namespace included.
+    pub fn lease_key(&self, name: &LeaseName) -> String {
+        format!("{}{}", self.keyspace.prefix(), name.key())
     }
 
     /// What is known about a lease: who has it and until when, and its last term, which is the present one while somebody
@@ -560,7 +566,7 @@ impl TenureBuilder {
             settings: Arc::default(),
             elections: Elections::default(),
             record: Arc::default(),
-            session_prefix: self.keyspace.session().into(),
+            keyspace: Arc::new(self.keyspace),
         })
     }
 }

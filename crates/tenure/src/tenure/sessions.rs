@@ -25,7 +25,7 @@ impl Tenure {
 
     /// The key of a session in the store.
     pub fn session_key(&self, id: &str) -> String {
-        format!("{}{id}", self.session_prefix)
+        format!("{}{id}", self.keyspace.session())
     }
 
     /// What these sessions are, in the same order, if they are there.
@@ -75,44 +75,6 @@ impl Tenure {
         }
     }
 
-    /// Puts a word into a small list in the store, for whoever [reads](Self::words) it; of one word there is one.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    ///
-    /// # Cancel safety
-    /// It may or may not be written.
-    pub async fn leave_word(&self, list: &str, word: &str) -> Result<(), StoreError> {
-        let (index, entry) = (words_of(list), word.to_owned());
-        self.ask_for_work(Request::IndexAdd { index, entry, announced: false }).await.map(drop)
-    }
-
-    /// The words of a small list.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn words(&self, list: &str) -> Result<Vec<String>, StoreError> {
-        match self.ask(Request::IndexList { index: words_of(list) }).await? {
-            Reply::Index(words) => Ok(words),
-            other => Err(self.unexpected(&other)),
-        }
-    }
-
-    /// Takes a word out of a small list.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    ///
-    /// # Cancel safety
-    /// It may or may not be taken out.
-    pub async fn strike_word(&self, list: &str, word: &str) -> Result<(), StoreError> {
-        let (index, entry) = (words_of(list), word.to_owned());
-        self.ask(Request::IndexRemove { index, entry, announced: false }).await.map(drop)
-    }
-
     /// Clears away what is left of sessions that were deleted: the last terms, records and logs of their leases. Tokens go on growing all the
     /// same. What is or was in use until just now is left for another time. Returns of how many nothing is left.
     ///
@@ -154,10 +116,6 @@ impl Tenure {
         }
         Ok(cleared)
     }
-}
-
-fn words_of(list: &str) -> String {
-    format!("words:{list}")
 }
 
 /// Why a session was not written.

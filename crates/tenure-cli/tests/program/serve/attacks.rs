@@ -1,12 +1,8 @@
 //! What somebody has tried who wanted it to fail.
 
-use super::*;
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-fn on_redis() -> (RedisServer, WebServer, Place) {
-    let redis = RedisServer::start();
-    let place = Place::on(&redis.url());
-    (redis, WebServer::start(), place)
-}
+use super::*;
 
 fn metric(instance: &Instance, name: &str) -> Option<f64> {
     let metrics = web::ask(&instance.address, "GET", "/metrics", &[], "")?.1;
@@ -75,6 +71,9 @@ fn a_record_that_is_spoilt_is_that_ones_trouble_alone() {
     until("it is listed", || one.get("/v1/nodes").1 != Value::Null && listed(&one.get("/v1/nodes").1));
     let status = place.output(&["status", "--json"]);
     assert!(status.status.success(), "{status:?}");
+    // A role, too: nobody can tell who leads it.
+    redis.command(&["HSET", "tenure:term:{leader:aggregator}", "token", "junk"]);
+    assert_eq!(one.get("/v1/roles").0, 200);
     // What is left of the others is cleared away.
     for id in &ids {
         assert_eq!(one.ask("DELETE", &format!("/v1/sessions/{id}"), "").0, 204);
@@ -157,4 +156,61 @@ fn a_drain_makes_no_false_alarm_and_says_why_everything_moved() {
     let why = |id: &String| redis.command(&["HGET", &format!("tenure:records:{{poll:lease:{id}}}"), "moved"]);
     let moved = ids.iter().filter(|id| matches!(why(id), Reply::Text(why) if why.contains("drain")));
     assert_eq!(moved.count(), 30, "{:?}", ids.iter().map(why).collect::<Vec<_>>());
+}
+
+#[test]
+fn all_files_are_taken_that_may_be_and_a_shortage_is_no_targets_fault() {
+    let closes = || "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok".to_owned();
+    let server = WebServer::answering(move |_| (Duration::ZERO, closes()));
+    let place = Place::new();
+    let one = Instance::start(&place, &[]);
+    let limit = |limit: Rlimit| prlimit(Some(Pid::from_child(&one.process)), Resource::Nofile, limit).unwrap();
+    let few = Rlimit { current: Some(8), maximum: getrlimit(Resource::Nofile).maximum };
+    let id = one.add(&server.url("/"));
+    until("it is polled", || server.visits().len() > 1);
+    let before = limit(few);
+    assert_eq!(before.current, before.maximum, "at the start it takes all");
+    let short = Instant::now();
+    std::thread::sleep(Duration::from_millis(INTERVAL_MS * 4));
+    assert!(server.visits().iter().all(|visit| visit.began < short + Duration::from_millis(INTERVAL_MS)));
+    limit(before);
+    let again = Instant::now();
+    until("it is polled again", || server.visits().iter().any(|visit| visit.began > again));
+    let (_, history) = one.get(&format!("/v1/sessions/{id}/history"));
+    let results = history["results"].as_array().unwrap();
+    assert!(results.iter().all(|result| result["ok"] == json!(true)), "{history}");
+}
+
+#[test]
+fn a_store_that_is_full_stops_the_polling_and_that_is_said() {
+    let (redis, server, place) = on_redis();
+    let one = Instance::start(&place, &[]);
+    one.add(&server.url("/"));
+    until("it is polled", || !server.visits().is_empty());
+    let told = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| one.events_until("/v1/events", |event| event["event"] == "store.refused"));
+        until("somebody reads", || metric(&one, "tenure_streams_open") == Some(1.0));
+        redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        reading.join().unwrap()
+    });
+    let why = &told.last().unwrap()["error"];
+    assert!(why.as_str().is_some_and(|why| why.contains("maxmemory")), "{why}");
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    let again = Instant::now();
+    until("it is polled again", || server.visits().iter().any(|visit| visit.began > again));
+    is_right(server.visits());
+}
+
+#[test]
+fn what_is_printed_makes_no_terminal_do_anything_and_nobody_has_to_read_it() {
+    let (redis, _server, place) = on_redis();
+    let _one = Instance::start(&place, &[]);
+    redis.command(&["SET", "session:\u{1b}[31mred", "{}"]);
+    let status = || String::from_utf8(place.output(&["status"]).stdout).unwrap();
+    until("it is listed", || status().contains("[31mred"));
+    assert!(!status().contains('\u{1b}'));
+    let mut unread = place.tenure(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(unread.stdout.take());
+    let output = unread.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }

@@ -2,12 +2,6 @@
 
 use super::*;
 
-fn on_redis() -> (RedisServer, WebServer, Place) {
-    let redis = RedisServer::start();
-    let place = Place::on(&redis.url());
-    (redis, WebServer::start(), place)
-}
-
 /// How often something was asked for since then.
 fn visits_since(server: &WebServer, since: Instant) -> usize {
     server.visits().iter().filter(|visit| visit.began > since).count()

@@ -121,6 +121,13 @@ impl Drop for Instance {
     }
 }
 
+/// A store, something to poll, and a place to start instances in.
+fn on_redis() -> (RedisServer, WebServer, Place) {
+    let redis = RedisServer::start();
+    let place = Place::on(&redis.url());
+    (redis, WebServer::start(), place)
+}
+
 /// Reads events until there are enough.
 fn read_events(stream: TcpStream, enough: impl Fn(&[(String, Value)]) -> bool) -> Vec<(String, Value)> {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::*;
+use crate::keeper::questions::AT_ONCE;
 use crate::keeper::{Command, Contact, Door, Gauges};
 use crate::name::InstanceId;
 use crate::store::{Entry as EntryToStore, Generation, Ledger, Server, ServerRun};
@@ -353,13 +354,13 @@ fn what_users_ask_is_sent_a_little_at_a_time_and_in_order() {
         desk.roster.ask(desk.read(), Question { request, limit: TTL, is_work: false, reply });
         answers.push(answer);
     }
-    assert_eq!(desk.roster.outbox.len(), QUESTIONS_AT_ONCE);
+    assert_eq!(desk.roster.outbox.len(), AT_ONCE);
     // Neither work nor a claim is behind all of them.
     let (reply, mut work) = oneshot::channel();
     let request = Request::IndexAdd { index: "work".to_owned(), entry: "1".to_owned(), announced: false };
     desk.roster.ask(desk.read(), Question { request, limit: TTL, is_work: true, reply });
     let mut claim = desk.waits("job");
-    assert_eq!(desk.roster.outbox.len(), QUESTIONS_AT_ONCE + 2);
+    assert_eq!(desk.roster.outbox.len(), AT_ONCE + 2);
     desk.settle();
     granted(&mut claim);
     assert!(work.try_recv().is_ok());
@@ -380,5 +381,5 @@ fn what_users_ask_is_sent_a_little_at_a_time_and_in_order() {
     let answered = waiting.iter_mut().filter_map(|answer| answer.try_recv().ok());
     let listed =
         answered.filter(|outcome| matches!(outcome, Outcome::Answered(Reply::Index(all)) if all.len() == 1_000));
-    assert_eq!(listed.count(), 100 - QUESTIONS_AT_ONCE);
+    assert_eq!(listed.count(), 100 - AT_ONCE);
 }
