@@ -87,7 +87,7 @@ pub(super) struct Roster {
     pub(super) memory: Option<NamespaceMemory>,
     /// The longest ttl that anybody here uses.
     pub(super) longest_ttl: Duration,
-    /// Questions of users that wait for a connection.
+    /// What users ask.
     questions: Questions,
     /// Whether a lease wants the store to be entered again.
     pub(super) wants_entry: bool,
@@ -172,7 +172,7 @@ impl Roster {
 
     /// When to come back at the latest.
     pub(super) fn next_wake(&self) -> Option<Moment> {
-        let question = self.questions.next_wake();
+        let question = if self.online { None } else { self.questions.next_wake() };
         let note = self.notes.due().filter(|_| self.online);
         let beat = self.membership.as_ref().map(Membership::due).filter(|_| self.online);
         [self.timers.next(), self.limits.next(), question, note, beat].into_iter().flatten().min()
@@ -248,11 +248,9 @@ impl Roster {
     }
 
     pub(super) fn ask(&mut self, now: Now, question: Question) {
+        self.questions.ask(now.moment, question);
         if self.online {
-            self.questions.ask(question);
             self.send_questions(now.moment);
-        } else {
-            self.questions.wait(now.moment, question, self.trouble.as_ref());
         }
     }
 
@@ -293,7 +291,7 @@ impl Roster {
 
     pub(super) fn connection_lost(&mut self, now: Now, why: &str) {
         if std::mem::replace(&mut self.online, false) {
-            self.questions.connection_lost(now.moment, self.trouble.as_ref());
+            self.questions.connection_lost();
             self.observers.tell_all();
             // What was not sent yet will not be.
             let unsent = std::mem::take(&mut self.outbox);
@@ -325,7 +323,6 @@ impl Roster {
         for id in self.leases.ids() {
             self.step(now, id, Input::Entered(continuity));
         }
-        self.questions.connected();
         self.send_questions(now.moment);
     }
 
@@ -448,7 +445,9 @@ impl Roster {
                 None => {}
             }
         }
-        self.questions.give_up(now.moment, self.trouble.as_ref());
+        if !self.online {
+            self.questions.give_up(now.moment, self.trouble.as_ref());
+        }
         while let Some((_, ticket)) = self.limits.pop_due(now.moment) {
             let outlook = match self.tickets.get(&ticket) {
                 Some(Place::Driven(id)) => self.leases.peek(*id).and_then(|entry| entry.lease.outlook()),

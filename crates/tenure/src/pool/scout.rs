@@ -24,6 +24,10 @@ const STALLED: u32 = 3;
 /// Programs that are not Tenure's are looked for in one round of so many, as long as none is found. A whole store is looked through for it.
 const SELDOM: u32 = 6;
 
+/// What was asked of an instance is forgotten when it was gone whenever somebody tidied up, so many times in a row: whoever was only away is still
+/// asked when it is back.
+const LONG_GONE: u32 = 10;
+
 /// How many of the targets of one who is gone are looked at in one go.
 const AT_ONCE: usize = 500;
 
@@ -112,6 +116,7 @@ impl Drop for Office {
 /// Round after round, for as long as this is the scout.
 async fn scout(tenure: &Tenure, term: &TermHandle, naming: &Naming, wild: &[Wild], every: Duration) -> Infallible {
     let mut wild: Vec<(Wild, Outcome)> = wild.iter().map(|what| (*what, Outcome::Found)).collect();
+    let mut away = Away::default();
     for round in 0_u32.. {
         for (what, last) in &mut wild {
             let due = match last {
@@ -131,7 +136,7 @@ async fn scout(tenure: &Tenure, term: &TermHandle, naming: &Naming, wild: &[Wild
             *last = outcome;
         }
         if round.is_multiple_of(SELDOM) {
-            tidy_up(tenure, naming).await;
+            tidy_up(tenure, naming, &mut away).await;
         }
         term.progress();
         tokio::time::sleep(every).await;
@@ -139,8 +144,8 @@ async fn scout(tenure: &Tenure, term: &TermHandle, naming: &Naming, wild: &[Wild
     std::future::pending().await
 }
 
-/// Clears away what those have left who are gone: lists of what they held, and what was asked of them.
-async fn tidy_up(tenure: &Tenure, naming: &Naming) -> Option<()> {
+/// Clears away what those have left who are gone: lists of what they held, and, when they were `away` for long, what was asked of them.
+async fn tidy_up(tenure: &Tenure, naming: &Naming, away: &mut Away) -> Option<()> {
     // Whoever comes after this was read is not in the list of those who are gone.
     let index = |index: String| until_answered(tenure, Request::IndexList { index });
     let Reply::Index(holders) = index(holders_of(naming.pool())).await? else { return None };
@@ -149,7 +154,7 @@ async fn tidy_up(tenure: &Tenure, naming: &Naming) -> Option<()> {
         return None;
     };
     let is_gone = |id: &&String| members.iter().all(|member| member.instance.as_str() != id.as_str());
-    for entry in asked.iter().filter(is_gone).cloned() {
+    for entry in away.see(asked.iter().filter(is_gone)) {
         tenure.say(Request::IndexRemove { index: DRAINING.to_owned(), entry, announced: false });
     }
     for gone in holders.iter().filter(is_gone) {
@@ -184,6 +189,18 @@ async fn tidy_up(tenure: &Tenure, naming: &Naming) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// Those of whom something is asked and who are not there, and how many times in a row that was seen.
+#[derive(Default)]
+struct Away(BTreeMap<String, u32>);
+
+impl Away {
+    /// These are not there now. Returns those who have been gone for long.
+    fn see<'a>(&mut self, gone: impl Iterator<Item = &'a String>) -> Vec<String> {
+        self.0 = gone.map(|id| (id.clone(), self.0.get(id).map_or(1, |times| times.saturating_add(1)))).collect();
+        self.0.iter().filter(|(_, times)| **times >= LONG_GONE).map(|(id, _)| id.clone()).collect()
+    }
 }
 
 /// What has come of looking for something.
@@ -278,5 +295,20 @@ async fn scan(tenure: &Tenure, term: &TermHandle, what: Wild) -> Scan {
         }
         term.progress();
         tokio::time::sleep(BREATH).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_back_was_never_long_gone() {
+        let (mut away, one, two) = (Away::default(), "one".to_owned(), "two".to_owned());
+        for _ in 1..LONG_GONE {
+            assert!(away.see([&one, &two].into_iter()).is_empty());
+        }
+        assert_eq!(away.see([&two].into_iter()), ["two"]);
+        assert_eq!(away.see([&one, &two].into_iter()), ["two"], "until it is forgotten, and one was there");
     }
 }

@@ -191,7 +191,8 @@ pub enum Request {
         /// At most so many.
         limit: usize,
     },
-    /// Forget everything about a lease that nobody holds: its last term, its records and its logs. Tokens go on growing all the same.
+    /// Forget everything about the lease of a session that is gone: its last term, its records and its logs; and that it is gone. Tokens go
+    /// on growing all the same.
     Forget {
         /// Which lease.
         name: LeaseName,
@@ -199,7 +200,7 @@ pub enum Request {
         logs: Vec<String>,
         /// Not unless its last term began this long ago: what was sent in it must have arrived.
         idle_for: Duration,
-        /// Not while there is this session.
+        /// The session. Not while it is there, or the lease is held.
         session: String,
     },
     /// Make a session what it should be, or nothing, if it still is what its writer has seen of it or is so already. A change is announced.

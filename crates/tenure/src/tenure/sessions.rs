@@ -94,24 +94,19 @@ impl Tenure {
         };
         let mut cleared = 0;
         for session in gone {
-            let forgotten = match lease(&session) {
+            let forget = match lease(&session) {
                 Some(name) => {
                     let logs = logs.iter().map(|log| (*log).to_owned()).collect();
-                    let forget = Request::Forget { name, logs, idle_for, session: session.clone() };
-                    match self.ask(forget).await {
-                        Ok(reply) => reply == Reply::Done,
-                        Err(error) if error.is_retryable() => return Err(error),
-                        // What an outsider has spoilt stays; the others do not wait for it.
-                        Err(_) => false,
-                    }
+                    Request::Forget { name, logs, idle_for, session }
                 }
                 // What cannot have a lease has left nothing.
-                None => true,
+                None => Request::IndexRemove { index: GONE.to_owned(), entry: session, announced: false },
             };
-            if forgotten {
-                cleared += 1;
-                let (index, announced) = (GONE.to_owned(), false);
-                self.ask(Request::IndexRemove { index, entry: session, announced }).await?;
+            match self.ask(forget).await {
+                Ok(reply) => cleared += usize::from(reply == Reply::Done),
+                Err(error) if error.is_retryable() => return Err(error),
+                // What an outsider has spoilt stays; the others do not wait for it.
+                Err(_) => {}
             }
         }
         Ok(cleared)

@@ -224,7 +224,8 @@ async fn an_operator_takes_an_instance_out_of_placement_and_back() {
     let server = RedisServer::start();
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let targets = ["a", "b", "c", "d"];
-    let (first, second) = (start(one.pool("poll").targets(targets)), start(two.pool("poll").targets(targets)));
+    let pool = |tenure: &Tenure| start(tenure.pool("poll").targets(targets).discover_every(Duration::from_millis(50)));
+    let (first, second) = (pool(&one), pool(&two));
     let shares = || (first.owned().len(), second.owned().len());
     until("each has its share", || shares() == (2, 2)).await;
     // Asked by somebody else than itself.

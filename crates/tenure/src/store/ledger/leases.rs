@@ -7,8 +7,8 @@ use crate::flaw::Flaw;
 use crate::lease::{Ending, LONGEST_TTL};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
-    Announcement, Ask, Claim, Ended, EntryId, Generation, Grant, Held, Holding, LeaseReport, LogEntry, PreviousTerm,
-    Published, Refusal, Reply,
+    Announcement, Ask, Claim, Ended, EntryId, GONE, Generation, Grant, Held, Holding, LeaseReport, LogEntry,
+    PreviousTerm, Published, Refusal, Reply,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -241,6 +241,9 @@ impl Ledger {
                 return Reply::InUse;
             };
             namespace.token_floor = namespace.token_floor.max(term.token);
+        }
+        if let Some(gone) = self.indexes.get_mut(GONE) {
+            gone.remove(session);
         }
         self.leases.remove(key);
         self.terms.remove(key);

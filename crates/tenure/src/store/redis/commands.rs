@@ -131,10 +131,10 @@ impl Wire {
             }
             Request::Forget { name, logs, idle_for, session } => {
                 let mut all = vec![keys.lease(name), keys.term(name), keys.namespace(name), keys.session(session)];
-                all.push(keys.records(name));
+                all.extend([keys.index(GONE), keys.records(name)]);
                 all.extend(logs.iter().map(|log| keys.log(name, log)));
                 let all: Vec<&str> = all.iter().map(String::as_str).collect();
-                self.call(Script::Forget, &all).arg(micros(*idle_for)).take().into()
+                self.call(Script::Forget, &all).arg(micros(*idle_for)).arg(session).take().into()
             }
             Request::WriteSession { id, seen, value } => {
                 let (session, listed, gone) = (keys.session(id), keys.index(SESSIONS), keys.index(GONE));

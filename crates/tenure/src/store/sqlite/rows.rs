@@ -337,7 +337,9 @@ impl<'a> Rows<'a> {
     ) -> Result<Reply> {
         let found = self.session(session)?;
         self.ledger.sessions.extend(found.map(|value| (session.to_owned(), value)));
+        let was_gone = self.load_entry(GONE, session)?;
         let reply = self.on_lease(name, now, generation, request)?;
+        self.save_entry(GONE, session, was_gone)?;
         self.ledger.sessions.clear();
         if reply == Reply::Done {
             for all in ["leases", "records", "logs"] {

@@ -46,7 +46,9 @@ pub(super) async fn what_is_in_use_is_not_forgotten(trial: &Trial<'_>) {
     assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::InUse, "there is the session");
     assert!(alice.read(&job(), "state").await.is_some());
     alice.send(Request::WriteSession { id, seen: value, value: None }).await;
+    assert_eq!(alice.index("gone").await, ["a"]);
     assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done);
+    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "it is not done again");
 }
 
 pub(super) async fn a_session_that_is_deleted_is_listed_as_gone(trial: &Trial<'_>) {

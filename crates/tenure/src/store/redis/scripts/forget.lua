@@ -1,7 +1,7 @@
 -- Forgets everything about a lease that nobody holds. The floor of tokens rises to its last one, so that they go on growing.
 --
--- KEYS  1 lease, 2 term record, 3 namespace, 4 session, 5 records, and then logs
--- ARGV  1 how long ago its last term must have begun
+-- KEYS  1 lease, 2 term record, 3 namespace, 4 session, 5 index of sessions that are gone, 6 records, and then logs
+-- ARGV  1 how long ago its last term must have begun, 2 the session's id
 if redis.call('EXISTS', KEYS[1], KEYS[4]) > 0 then
   return {'in_use'}
 end
@@ -15,5 +15,6 @@ if term then
     redis.call('HSET', KEYS[3], 'token_floor', term.token)
   end
 end
-redis.call('DEL', KEYS[2], unpack(KEYS, 5))
+redis.call('SREM', KEYS[5], ARGV[2])
+redis.call('DEL', KEYS[2], unpack(KEYS, 6))
 return {'done'}
