@@ -9,6 +9,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::duration;
 
+/// The heading of flags that every command has.
+const SETTINGS: &str = "Settings of every command";
+
 /// One leader per role, on the Redis you already run, or on a file for the processes of one host.
 #[derive(Debug, Parser)]
 #[command(name = "tenure", version, max_term_width = 110)]
@@ -18,23 +21,24 @@ pub struct Arguments {
     #[command(flatten)]
     pub log: LogArguments,
     /// A TOML file with the same settings: `store = "redis://…"`; flags and the environment come before it
-    #[arg(long, global = true, env = "TENURE_CONFIG", value_name = "FILE")]
+    #[arg(long, global = true, env = "TENURE_CONFIG", value_name = "FILE", help_heading = SETTINGS)]
     pub config: Option<PathBuf>,
     #[command(subcommand)]
     pub command: Command,
 }
 
 impl Arguments {
-    /// Whether the command only asks: its answer is what counts, not what happened on the way.
+    /// Whether the command asks and answers: its answer is what counts, and says what went wrong on the way.
     pub fn only_asks(&self) -> bool {
-        !matches!(self.command, Command::Run(_) | Command::Serve(_))
+        !matches!(self.command, Command::Run(_) | Command::Serve(_) | Command::Watch(_))
     }
 }
 
 /// Where the leases are.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = SETTINGS)]
 pub struct StoreArguments {
-    /// sqlite:PATH, redis://[user:password@]host[:port][/db] or memory: [default: a file of this host's]
+    /// sqlite:PATH, redis://[user:password@]host[:port][/db] or memory: [default: a file of this host's, in /var/lib/tenure for root, in ~/.local/state/tenure for others]
     #[arg(long, global = true, env = "TENURE_STORE", value_name = "URL", hide_env_values = true)]
     pub store: Option<String>,
     /// Put before every key as `NAME:`, so that deployments can share a store
@@ -65,11 +69,12 @@ pub struct StoreArguments {
 
 /// What is said, and how.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = SETTINGS)]
 pub struct LogArguments {
     /// How log lines are written [default: text on a terminal, json otherwise]
     #[arg(long, global = true, env = "TENURE_LOG", value_name = "FORMAT")]
     pub log: Option<LogFormat>,
-    /// What is written: debug, info, warn, error or off [default: info, and warn for commands that only ask]
+    /// What is written: debug, info, warn, error or off [default: info, and error for commands that ask and answer]
     #[arg(long, global = true, env = "TENURE_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
 }
@@ -125,31 +130,31 @@ Polled URLs come from whoever may use the API. Link-local and metadata addresses
 when --allow-targets names them.")]
 pub struct Serve {
     /// Where the API listens; beyond loopback it needs a token
-    #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8368", value_name = "ADDRESS")]
+    #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8368", value_parser = address, value_name = "ADDRESS")]
     pub listen: SocketAddr,
     /// What the id of this instance begins with [default: the host's name]
     #[arg(long, env = "TENURE_NAME", value_name = "HOST")]
     pub name: Option<String>,
     /// The length of each lease: how long after a crash a session is polled again, at most
-    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub ttl: Duration,
     /// How often each is renewed [default: a third of the ttl]
-    #[arg(long, env = "TENURE_RENEW_EVERY", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_RENEW_EVERY", value_parser = duration::parse, value_name = "DURATION")]
     pub renew_every: Option<Duration>,
     /// For how long a heartbeat may be believed [default: the ttl]
-    #[arg(long, env = "TENURE_HEARTBEAT_TTL", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_HEARTBEAT_TTL", value_parser = duration::parse, value_name = "DURATION")]
     pub heartbeat_ttl: Option<Duration>,
     /// How often a heartbeat is sent, at least [default: a third of the ttl]
-    #[arg(long, env = "TENURE_HEARTBEAT_EVERY", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_HEARTBEAT_EVERY", value_parser = duration::parse, value_name = "DURATION")]
     pub heartbeat_every: Option<Duration>,
     /// How often sessions and instances are looked for although nothing was heard
-    #[arg(long, env = "TENURE_DISCOVER_EVERY", default_value = "10s", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_DISCOVER_EVERY", default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub discover_every: Duration,
     /// How long all must be quiet before sessions move for balance [default: 3s, or a tenth of the ttl]
-    #[arg(long, env = "TENURE_SETTLE", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_SETTLE", value_parser = duration::parse, value_name = "DURATION")]
     pub settle: Option<Duration>,
     /// How long sessions are given away for at the end
-    #[arg(long, env = "TENURE_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub drain_timeout: Duration,
     /// How many sessions this instance should have, compared with the others
     #[arg(long, env = "TENURE_WEIGHT", default_value_t = 1.0, value_name = "N")]
@@ -179,10 +184,10 @@ pub struct Run {
     #[arg(long, env = "TENURE_NAME", value_name = "HOST")]
     pub name: Option<String>,
     /// The length of the lease: how long after a crash another machine takes over
-    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub ttl: Duration,
     /// Wait for the leadership no longer than this [default: for ever]
-    #[arg(long, env = "TENURE_WAIT", value_parser = duration::parse, value_name = "D", conflicts_with = "no_wait")]
+    #[arg(long, env = "TENURE_WAIT", value_parser = duration::parse, value_name = "DURATION", conflicts_with = "no_wait")]
     pub wait: Option<Duration>,
     /// Do not wait for the leadership
     #[arg(long, env = "TENURE_NO_WAIT")]
@@ -191,10 +196,10 @@ pub struct Run {
     #[arg(long, env = "TENURE_RESTART")]
     pub restart: bool,
     /// Not again, by anyone, within this time of the last start that came to an end, with whatever status
-    #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration::parse, value_name = "D", conflicts_with = "restart")]
+    #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration::parse, value_name = "DURATION", conflicts_with = "restart")]
     pub once_per: Option<Duration>,
     /// The time that the command gets between SIGTERM and SIGKILL [default: 5s, or a sixth of the ttl]
-    #[arg(long, env = "TENURE_STOP_TIMEOUT", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, env = "TENURE_STOP_TIMEOUT", value_parser = duration::parse, value_name = "DURATION")]
     pub stop_timeout: Option<Duration>,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
@@ -228,10 +233,10 @@ pub struct SessionAdd {
     #[arg(long, value_name = "N")]
     pub name: Option<String>,
     /// How often it is polled [default: 5s]
-    #[arg(long, value_parser = duration::parse, value_name = "D")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub interval: Option<Duration>,
     /// How long an answer is waited for [default: 2s]
-    #[arg(long, value_parser = duration::parse, value_name = "D")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub timeout: Option<Duration>,
     /// Print the session as JSON
     #[arg(long)]
@@ -276,7 +281,7 @@ pub struct StepDown {
     #[arg(long, value_name = "INSTANCE")]
     pub to: Option<String>,
     /// How long to wait for it
-    #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "DURATION")]
     pub wait: Duration,
 }
 
@@ -285,7 +290,7 @@ pub struct Drain {
     /// The instance: its id, or how that begins
     pub instance: String,
     /// How long to wait for it
-    #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "D")]
+    #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "DURATION")]
     pub wait: Duration,
 }
 
@@ -313,4 +318,8 @@ pub struct Guard {
     /// The command and its arguments
     #[arg(required = true, last = true)]
     pub command: Vec<OsString>,
+}
+
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "an address and a port are needed, as in 127.0.0.1:8368 or [::]:8368")
 }

@@ -39,7 +39,7 @@ pub enum Failure {
     #[error("{what}: {error}")]
     System {
         /// What was tried.
-        what: &'static str,
+        what: String,
         /// What came of it.
         error: std::io::Error,
     },
@@ -57,8 +57,8 @@ impl Failure {
     }
 
     /// For `map_err`: what was tried.
-    pub fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
-        move |error| Self::System { what, error }
+    pub fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::System { what: what.into(), error }
     }
 }
 

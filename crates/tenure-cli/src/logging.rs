@@ -18,7 +18,7 @@ pub fn start(arguments: &LogArguments, only_asks: bool) {
         None if std::io::stderr().is_terminal() => Format::Text,
         None => Format::Json,
     };
-    let usual = if only_asks { LogLevel::Warn } else { LogLevel::Info };
+    let usual = if only_asks { LogLevel::Error } else { LogLevel::Info };
     let level = match arguments.log_level.unwrap_or(usual) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Info => LevelFilter::INFO,

@@ -9,9 +9,7 @@ pub fn say(line: &str) -> Result<u8, Failure> {
     let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
     let line: String = line.chars().map(visible).collect();
     match writeln!(std::io::stdout(), "{line}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::System { what: "cannot write", error })
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::system("cannot write")(error)),
         _ => Ok(DONE),
     }
 }

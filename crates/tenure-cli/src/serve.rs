@@ -1,6 +1,8 @@
 //! `tenure serve`: one instance of the polling service.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tenure::Tenure;
+use tenure::store::StoreError;
 use tenure_serve::poll::safety::Allowed;
 use tenure_serve::{ApiToken, Settings};
 use tokio::net::TcpListener;
@@ -57,13 +59,16 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     };
     let running = tenure_serve::start(&tenure, pool, settings, listener);
     let running = running.map_err(|error| Failure::Usage(error.to_string()))?;
-    eprintln!(
-        "tenure: {} on {}, API at http://{address}; a session is polled again within {} of a crash, and at once after a goodbye",
+    let about = format!(
+        "{} on {}, API at http://{address}; a session is polled again within {} of a crash, and at once after a goodbye",
         tenure.instance(),
         tenure.location(),
         shown(serve.ttl),
     );
-    told_to_stop.await;
+    tokio::select! {
+        () = told_to_stop => eprintln!("tenure: {} is leaving; a second signal ends it at once", tenure.instance()),
+        error = present(&tenure, &about) => return Err(error.into()),
+    }
     let leave = async {
         running.stop().await;
         tenure.shutdown().await;
@@ -72,6 +77,16 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     let _ = tokio::time::timeout(serve.drain_timeout, leave).await;
     eprintln!("tenure: {} has left", tenure.instance());
     Ok(DONE)
+}
+
+/// Says that this instance is there and how it stands with the store. Ends only when there is no use in waiting for that.
+async fn present(tenure: &Tenure, about: &str) -> StoreError {
+    match tenure.first_contact().await {
+        Ok(()) => eprintln!("tenure: {about}"),
+        Err(error) if error.is_retryable() => eprintln!("tenure: {about}; the store is waited for: {error}"),
+        Err(error) => return error,
+    }
+    std::future::pending().await
 }
 
 /// Every poll and every reader is an open file, and what is usual is little. More than is allowed there are not.

@@ -1,8 +1,11 @@
 //! The store that the flags name, and names in it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
+use tenure::store::Keyspace;
 use tenure::{LeaseKind, LeaseName, Tenure, TenureBuilder};
 use tenure_serve::keys::Keys;
 
@@ -12,15 +15,25 @@ use crate::exit::Failure;
 impl StoreArguments {
     /// An instance of this name, or of the host's, on that store.
     pub fn builder(&self, name: Option<&str>) -> Result<TenureBuilder, Failure> {
-        let usage = |error: tenure::NameError| Failure::Usage(error.to_string());
         let url = match &self.store {
             Some(url) => url.clone(),
-            None => default_store()?,
+            None => {
+                let folder = default_folder()?;
+                let failed = format!("cannot make {}, the folder of the embedded store", folder.display());
+                let mut make = DirBuilder::new();
+                make.recursive(true).mode(0o700).create(&folder).map_err(Failure::system(failed))?;
+                in_folder(&folder)
+            }
         };
         if url.starts_with("memory:") {
             eprintln!("tenure: memory: is this process alone; nobody else sees its leases");
         }
-        let builder = Tenure::builder(&url).node_prefix(&self.keys_node).map_err(usage)?;
+        self.builder_on(&url, name)
+    }
+
+    fn builder_on(&self, url: &str, name: Option<&str>) -> Result<TenureBuilder, Failure> {
+        let usage = |error: tenure::NameError| Failure::Usage(error.to_string());
+        let builder = Tenure::builder(url).node_prefix(&self.keys_node).map_err(usage)?;
         let mut builder = builder.session_prefix(&self.keys_session).map_err(usage)?;
         if let Some(namespace) = &self.namespace {
             builder = builder.namespace(namespace).map_err(usage)?;
@@ -40,6 +53,22 @@ impl StoreArguments {
     /// Connects, or says within a moment why that cannot be.
     pub async fn connect(&self) -> Result<Tenure, Failure> {
         Ok(self.builder(None)?.connect().await?)
+    }
+
+    /// The same, for those who only look: a file that is not there is not made, and nothing is found in it.
+    pub async fn look(&self) -> Result<Tenure, Failure> {
+        let url = match &self.store {
+            Some(url) => url.clone(),
+            None => in_folder(&default_folder()?),
+        };
+        let is_url = tenure::store::open(&url, &Keyspace::default()).is_ok();
+        match url.strip_prefix("sqlite:") {
+            Some(path) if is_url && !Path::new(path).exists() => {
+                eprintln!("tenure: there is no {path}: nothing has run on it yet");
+                Ok(self.builder_on("memory:", None)?.connect().await?)
+            }
+            _ => self.connect().await,
+        }
     }
 
     /// The lease that is the leadership of a role.
@@ -70,13 +99,15 @@ pub fn by_key(kind: LeaseKind, word: &str) -> Option<LeaseName> {
     LeaseName::with_prefix(kind, prefix, label).ok()
 }
 
-/// A file that the processes of this host share: of all users, when it is root's.
-fn default_store() -> Result<String, Failure> {
+/// Where the file is that the processes of a user on this host share.
+fn default_folder() -> Result<PathBuf, Failure> {
     let is_root = rustix::process::geteuid().is_root();
-    let folder = folder(is_root, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
-        .ok_or_else(|| Failure::Usage("there is no HOME to keep leases in; name a store with --store".to_owned()))?;
-    std::fs::create_dir_all(&folder).map_err(Failure::system("cannot make the folder of the embedded store"))?;
-    Ok(format!("sqlite:{}", folder.join("leases.db").display()))
+    folder(is_root, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
+        .ok_or_else(|| Failure::Usage("there is no HOME to keep leases in; name a store with --store".to_owned()))
+}
+
+fn in_folder(folder: &Path) -> String {
+    format!("sqlite:{}", folder.join("leases.db").display())
 }
 
 fn folder(is_root: bool, state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {

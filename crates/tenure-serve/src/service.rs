@@ -82,7 +82,7 @@ struct Parts {
     surveys: Semaphore,
     keys: Keys,
     token: Option<ApiToken>,
-    is_near: bool,
+    allowed: Allowed,
     ended: watch::Receiver<bool>,
 }
 
@@ -127,7 +127,12 @@ impl Service {
 
     /// Whether the API is for this host alone, and without a token.
     pub(crate) fn is_open_to_this_host(&self) -> bool {
-        self.0.is_near && self.0.token.is_none()
+        self.0.allowed.near && self.0.token.is_none()
+    }
+
+    /// What may be polled from here.
+    pub(crate) fn allowed(&self) -> &Allowed {
+        &self.0.allowed
     }
 
     pub(crate) fn open_streams(&self) -> usize {
@@ -168,8 +173,7 @@ pub fn start(
     listener: TcpListener,
 ) -> Result<Running, ServeError> {
     let (catalogue, counts) = (Catalogue::default(), Arc::new(Counts::default()));
-    let is_near = settings.allowed.near;
-    let client = PollClient::new(settings.allowed)?;
+    let client = PollClient::new(settings.allowed.clone())?;
     let poller = Poller { catalogue: catalogue.clone(), client, counts: counts.clone() };
     let targets = catalogue.follow(tenure.clone(), settings.discover_every);
     let events = FleetEvents::listen(tenure, counts.clone());
@@ -198,7 +202,7 @@ pub fn start(
         results: Results::default(),
         streams: Arc::new(Semaphore::new(STREAMS)),
         surveys: Semaphore::new(SURVEYS),
-        is_near,
+        allowed: settings.allowed,
         keys: settings.keys,
         token: settings.token,
         ended,

@@ -7,10 +7,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 use thiserror::Error;
-use url::{Host, Url};
+use url::{ParseError, Url};
 use uuid::Uuid;
 
-use crate::poll::safety;
+use crate::poll::safety::{self, Forbidden};
 
 /// What an interval may be, and what it is when nobody says.
 pub const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -56,6 +56,12 @@ pub struct Invalid(String);
 
 fn invalid(why: impl Into<String>) -> Invalid {
     Invalid(why.into())
+}
+
+impl From<Forbidden> for Invalid {
+    fn from(forbidden: Forbidden) -> Self {
+        invalid(format!("`url`: {forbidden}"))
+    }
 }
 
 /// A session that can be polled.
@@ -310,20 +316,21 @@ fn target(text: &str) -> Result<Url, Invalid> {
     if text.len() > LONGEST_URL {
         return Err(invalid(format!("`url` has {} bytes; {LONGEST_URL} are allowed", text.len())));
     }
-    let url = Url::parse(text).map_err(|error| invalid(format!("`url` is no URL: {error}")))?;
+    let url = Url::parse(text).map_err(|error| match error {
+        ParseError::RelativeUrlWithoutBase => invalid("`url` must begin with http:// or https://"),
+        error => invalid(format!("`url` is no URL: {error}")),
+    })?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(invalid(format!("`url` must begin with http:// or https://, not {}:", url.scheme())));
     }
     if url.host_str().is_none_or(str::is_empty) {
         return Err(invalid("`url` names no host"));
     }
-    let address = match url.host() {
-        Some(Host::Ipv4(address)) => Some(address.into()),
-        Some(Host::Ipv6(address)) => Some(address.into()),
-        _ => None,
-    };
-    if let Some(address) = address.filter(|address| safety::is_never(*address)) {
-        return Err(invalid(format!("`url`: {address} is an address that is never polled")));
+    if safety::is_never(&url) {
+        return Err(invalid(format!(
+            "`url`: {} is an address that is never polled",
+            url.host_str().unwrap_or_default()
+        )));
     }
     Ok(url)
 }
@@ -440,7 +447,8 @@ mod tests {
             (json!({"url": 1}), "must be text"),
             (json!({"url": "ftp://a"}), "http:// or https://"),
             (json!({"url": "file:///etc/passwd"}), "http:// or https://"),
-            (json!({"url": "no url"}), "is no URL"),
+            (json!({"url": "no url"}), "http:// or https://"),
+            (json!({"url": "http://[::"}), "is no URL"),
             (json!({"url": "http://169.254.169.254/"}), "never polled"),
             (json!({"url": "http://[::ffff:169.254.169.254]/"}), "never polled"),
             (json!({"url": format!("http://a/{}", "x".repeat(3_000))}), "bytes"),

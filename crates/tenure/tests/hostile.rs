@@ -202,6 +202,25 @@ async fn sqlite_a_path_that_begins_with_file() {
     assert!(entered.as_ref().err().is_none_or(|error| !error.is_retryable()), "{entered:?}");
 }
 
+#[test]
+fn sqlite_a_path_that_is_written_like_a_hosts_name() {
+    let refused = SqliteStore::open("//jobs.db", &Keyspace::default()).unwrap_err();
+    assert!(refused.to_string().contains("`sqlite:jobs.db`"), "{refused}");
+    assert!(SqliteStore::open("///var/lib/jobs.db", &Keyspace::default()).is_ok());
+}
+
+#[tokio::test]
+async fn sqlite_what_is_made_is_its_owners_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases.db");
+    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    ask(&connection, acquire(1)).await;
+    for end in ["", "-wal", "-shm"] {
+        let mode = std::fs::metadata(format!("{}{end}", path.display())).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{end}");
+    }
+}
+
 #[tokio::test]
 async fn sqlite_a_namespace_that_cannot_be_read() {
     let folder = tempfile::tempdir().unwrap();

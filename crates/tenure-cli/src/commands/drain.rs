@@ -13,7 +13,7 @@ use crate::meant::meant;
 const LOOK: Duration = Duration::from_millis(100);
 
 pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool) -> Result<u8, Failure> {
-    let tenure = store.connect().await?;
+    let tenure = store.look().await?;
     let instances: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
     let code = match meant(&arguments.instance, &instances, "instance") {
         Ok(instance) => {

@@ -9,7 +9,7 @@ use crate::exit::{DONE, Failure, NO};
 
 pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Failure> {
     let names = store.roles(&arguments.role)?;
-    let tenure = store.connect().await?;
+    let tenure = store.look().await?;
     let group = Group::candidates(&store.keys().heartbeats(&arguments.role));
     let group = group.map_err(|error| Failure::Usage(error.to_string()))?;
     let (mut leader, mut name) = (None, arguments.role.clone());

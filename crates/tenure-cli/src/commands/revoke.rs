@@ -8,7 +8,7 @@ use crate::store::by_key;
 
 pub async fn revoke(store: &StoreArguments, arguments: Revoke) -> Result<u8, Failure> {
     let names = names(store, &arguments.lease)?;
-    let tenure = store.connect().await?;
+    let tenure = store.look().await?;
     let mut code = NO;
     let mut foreign = None;
     for name in names {

@@ -15,7 +15,10 @@ use crate::exit::{DONE, Failure, NO};
 use crate::output::say;
 
 pub async fn manage(store: &StoreArguments, command: SessionCommand) -> Result<u8, Failure> {
-    let tenure = store.connect().await?;
+    let tenure = match command {
+        SessionCommand::Add(_) | SessionCommand::Import => store.connect().await?,
+        _ => store.look().await?,
+    };
     let done = match command {
         SessionCommand::Add(add) => create(&tenure, add).await,
         SessionCommand::Ls(list) => show(&tenure, list.json).await,

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use tenure::InstanceId;
 use tenure::fleet::InstanceRecord;
 use tenure_serve::catalogue::Catalogue;
-use tenure_serve::{POOL, holdings};
+use tenure_serve::holdings;
 
 use crate::arguments::{Status, StoreArguments};
 use crate::exit::{DONE, Failure};
 use crate::output::say;
 
 pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure> {
-    let tenure = store.connect().await?;
+    let tenure = store.look().await?;
     let catalogue = Catalogue::default();
     catalogue.read_all(&tenure).await?;
     let members = tenure.fleet().await?;
@@ -36,8 +36,19 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
             None => {}
         }
     }
-    let scout = store.role(&format!("{POOL}-scout"))?;
-    let leader = tenure.leader_of(&scout).await?.map(|leader| leader.instance.to_string());
+    let mut leaders = BTreeMap::new();
+    for role in tenure.roles().await? {
+        let leader = match tenure.leader_of(&role).await {
+            Ok(leader) => leader.map(|leader| leader.instance.to_string()),
+            Err(error) if error.is_retryable() => return Err(error.into()),
+            // What an outsider has spoilt is that one's trouble alone.
+            Err(error) => {
+                unreadable.insert(tenure.lease_key(&role), error.to_string());
+                None
+            }
+        };
+        leaders.insert(role.label().to_owned(), leader);
+    }
     let mut instances = Vec::new();
     for member in &members {
         let record = InstanceRecord::decode(&member.record);
@@ -53,10 +64,13 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
             "instances": instances.iter().map(instance).collect::<Vec<Value>>(),
             "unheld": unheld,
             "unreadable": unreadable.iter().map(listed).collect::<Vec<Value>>(),
-            "leaders": {scout.label(): leader},
+            "leaders": leaders,
         });
         say(&whole.to_string())?;
     } else {
+        if instances.is_empty() {
+            say("no instance is there")?;
+        }
         for (instance, status, sessions) in &instances {
             say(&format!("{instance} {status} {} sessions", sessions.len()))?;
             for id in sessions {
@@ -69,7 +83,9 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
         for (key, error) in &unreadable {
             say(&format!("unreadable {key}: {error}"))?;
         }
-        say(&format!("leader of {}: {}", scout.label(), leader.as_deref().unwrap_or("nobody")))?;
+        for (role, leader) in &leaders {
+            say(&format!("leader of {role}: {}", leader.as_deref().unwrap_or("nobody")))?;
+        }
     }
     tenure.shutdown().await;
     Ok(DONE)

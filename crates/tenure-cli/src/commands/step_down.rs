@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 pub async fn ask(store: &StoreArguments, arguments: StepDown) -> Result<u8, Failure> {
     let names = store.roles(&arguments.role)?;
-    let tenure = store.connect().await?;
+    let tenure = store.look().await?;
     let code = match resolve(&tenure, store, &arguments).await? {
         Ok(to) => ask_one_of(&tenure, &names, to.as_ref(), &arguments).await?,
         Err(why) => {

@@ -51,14 +51,12 @@ fn flags_come_before_the_environment_before_the_file() {
     let file = format!("store = \"{}\"\nlog-level = \"off\"\n[keys]\nleader = \"boss:\"\n", named("file.db"));
     std::fs::write(place.path("tenure.toml"), file).unwrap();
     let config = place.path("tenure.toml").display().to_string();
-    let mut command = place.tenure(&["--config", &config, "leader", "x"]);
-    assert_eq!(command.env_remove("TENURE_STORE").output().unwrap().status.code(), Some(1));
+    let add = ["--config", &config, "session", "add", "--url", "http://a"];
+    assert!(place.tenure(&add).env_remove("TENURE_STORE").status().unwrap().success());
     assert!(place.path("file.db").exists());
-    let mut command = place.tenure(&["--config", &config, "leader", "x"]);
-    command.env("TENURE_STORE", named("environment.db")).output().unwrap();
+    assert!(place.tenure(&add).env("TENURE_STORE", named("environment.db")).status().unwrap().success());
     assert!(place.path("environment.db").exists());
-    let mut command = place.tenure(&["--config", &config, "leader", "x", "--store", &named("flag.db")]);
-    command.output().unwrap();
+    assert!(place.tenure(&[&add[..], &["--store", &named("flag.db")]].concat()).status().unwrap().success());
     assert!(place.path("flag.db").exists());
     std::fs::write(place.path("tenure.toml"), "stoer = \"x\"\n").unwrap();
     let output = place.output(&["--config", &config, "leader", "x"]);

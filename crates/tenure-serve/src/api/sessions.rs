@@ -14,7 +14,7 @@ use super::failure::Failure;
 use crate::editing;
 use crate::poll::poller::{KEPT, RESULTS};
 use crate::service::Service;
-use crate::session::Session;
+use crate::session::{Invalid, Session};
 
 /// How many sessions are listed at once, if nobody says, and at most.
 const PAGE: usize = 100;
@@ -38,6 +38,7 @@ pub(super) async fn list(State(service): State<Service>, Query(asked): Parameter
 
 pub(super) async fn create(State(service): State<Service>, body: Bytes) -> Result<(StatusCode, Json<Value>), Failure> {
     let session = Session::create(object(&body)?, Timestamp::now())?;
+    service.allowed().check(&session.url).map_err(Invalid::from)?;
     editing::create(service.tenure(), &session).await?;
     service.catalogue().learn(&session.id.to_string(), Some(&session.stored()));
     Ok((StatusCode::CREATED, Json(session.shown())))
@@ -55,7 +56,16 @@ pub(super) async fn change(
     body: Bytes,
 ) -> Result<Json<Value>, Failure> {
     let (id, request) = (identity(&id)?, object(&body)?);
-    let changed = editing::change(service.tenure(), &id, |session| session.change(request.clone())).await?;
+    let moves = request.contains_key("url");
+    let change = |session: &Session| {
+        let changed = session.change(request.clone())?;
+        // One that may not be polled from here can still be paused.
+        if moves {
+            service.allowed().check(&changed.url)?;
+        }
+        Ok(changed)
+    };
+    let changed = editing::change(service.tenure(), &id, change).await?;
     service.catalogue().learn(&id, Some(&changed.stored()));
     Ok(Json(changed.shown()))
 }

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, Response, redirect};
 use rustix::io::Errno;
 use thiserror::Error;
-use url::{Host, Url};
+use url::Url;
 
-use super::safety::Allowed;
+use super::safety::{Allowed, Forbidden};
 
 /// How often a target may send us elsewhere.
 const REDIRECTS: usize = 5;
@@ -138,24 +138,13 @@ impl PollClient {
         Err(format!("it sends us elsewhere more than {REDIRECTS} times").into())
     }
 
-    /// A name is looked up when it is connected to, and checked then. An address is not looked up.
     fn check(&self, url: &Url) -> Result<(), String> {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(format!("it sends us to {}:, which is not polled", url.scheme()));
         }
-        let address: IpAddr = match url.host() {
-            Some(Host::Ipv4(address)) => address.into(),
-            Some(Host::Ipv6(address)) => address.into(),
-            _ => return Ok(()),
-        };
-        if self.allowed.permits(address) { Ok(()) } else { Err(Forbidden(address).to_string()) }
+        self.allowed.check(url).map_err(|forbidden| forbidden.to_string())
     }
 }
-
-/// An address that must not be polled.
-#[derive(Debug, Error)]
-#[error("{0} is not polled: {why}", why = if super::safety::is_near(*.0) { "private networks have to be allowed with --allow-targets" } else { "such addresses never are" })]
-struct Forbidden(IpAddr);
 
 /// Where the target sends us, if it does.
 fn elsewhere(url: &Url, response: &Response) -> Option<Result<Url, String>> {
@@ -179,13 +168,16 @@ async fn read(mut response: Response, light: bool) -> Result<Answer, Trouble> {
     Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned(), truncated })
 }
 
-/// The whole chain of causes, without the URL: it may have secrets in it.
+/// The whole chain of causes, without the URL: it may have secrets in it. An address that must not be polled says enough by itself.
 fn in_words(error: &reqwest::Error) -> Trouble {
     let (mut words, mut is_ours) = (Vec::new(), false);
     let mut cause = error.source();
     while let Some(error) = cause {
         is_ours |= error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error).is_some_and(is_shortage);
         let text = error.to_string();
+        if error.is::<Forbidden>() {
+            words.clear();
+        }
         if words.last() != Some(&text) {
             words.push(text);
         }

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use thiserror::Error;
+use url::{Host, Url};
 
 /// What may be polled besides addresses that are everybody's.
 ///
@@ -35,16 +37,43 @@ impl Allowed {
             Reach::Nobody => false,
         }
     }
+
+    /// Looks at the address in a URL. A name is looked up when it is connected to, and checked then.
+    ///
+    /// # Errors
+    /// When it must not be polled.
+    pub fn check(&self, url: &Url) -> Result<(), Forbidden> {
+        match address_of(url).filter(|address| !self.permits(*address)) {
+            Some(address) => Err(Forbidden(address)),
+            None => Ok(()),
+        }
+    }
 }
 
-/// Whether an address is one that may be allowed.
-pub fn is_near(address: IpAddr) -> bool {
-    matches!(reach(unwrapped(address)), Reach::Near)
+/// An address that must not be polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0} is not polled: {why}", why = why_not(*.0))]
+pub struct Forbidden(pub IpAddr);
+
+fn why_not(address: IpAddr) -> &'static str {
+    match reach(unwrapped(address)) {
+        Reach::Nobody => "such addresses never are",
+        _ => "loopback and private addresses have to be allowed with --allow-targets",
+    }
 }
 
-/// Whether an address is never polled, whoever allows it.
-pub fn is_never(address: IpAddr) -> bool {
-    matches!(reach(unwrapped(address)), Reach::Nobody)
+/// Whether a URL is never polled, whoever allows it.
+pub fn is_never(url: &Url) -> bool {
+    address_of(url).is_some_and(|address| matches!(reach(unwrapped(address)), Reach::Nobody))
+}
+
+/// The address in a URL, if there is no name.
+fn address_of(url: &Url) -> Option<IpAddr> {
+    match url.host()? {
+        Host::Ipv4(address) => Some(address.into()),
+        Host::Ipv6(address) => Some(address.into()),
+        Host::Domain(_) => None,
+    }
 }
 
 enum Reach {

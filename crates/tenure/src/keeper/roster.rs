@@ -375,9 +375,8 @@ impl Roster {
                 };
                 let renewed = matches!(&input, Input::Answered { reply: Reply::Renewed { .. }, .. });
                 self.step(now, id, input);
-                if let Some(entry) = self.leases.get(id).filter(|_| renewed) {
-                    let (_, sent) = entry.shared.times();
-                    self.renewals.push(now.moment.since(sent));
+                if renewed {
+                    self.renewals.extend(self.leases.get(id).and_then(|entry| entry.lease.last_round_trip()));
                 }
                 if let Some(refusal) = refusal {
                     self.refuse(now, id, refusal);

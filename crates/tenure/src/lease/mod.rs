@@ -209,6 +209,14 @@ impl Lease {
         }
     }
 
+    /// How long the last renewal took, or the grant when there was none yet, from when it was sent until it was answered, while it is held.
+    pub fn last_round_trip(&self) -> Option<Duration> {
+        match &self.phase {
+            Phase::Holding(term) => Some(term.reading.received.since(term.reading.sent)),
+            _ => None,
+        }
+    }
+
     /// The wake-up that was asked for last, and when.
     pub fn next_wake(&self) -> Option<(Moment, Epoch)> {
         (self.armed != Moment::END).then_some((self.armed, self.epoch))

@@ -17,7 +17,7 @@ pub(super) struct Term {
     pub(super) deadline: Moment,
     pub(super) acquired_at: Moment,
     pub(super) renewed_at: Moment,
-    reading: ServerReading,
+    pub(super) reading: ServerReading,
     renewing: Option<InFlight>,
     next_renewal: Moment,
     failures: u32,

@@ -53,12 +53,12 @@ impl Engine {
     /// How it stands with the pool, as far as is known.
     pub fn overview(&self, now: Moment) -> Overview {
         let wanted = self.targets.iter().filter(|(_, entry)| entry.wanted);
-        let unheld: Vec<Duration> = wanted.filter_map(|(_, entry)| unheld_for(now, entry)).collect();
+        let unheld: Vec<Moment> = wanted.filter_map(|(_, entry)| entry.unheld_since()).collect();
         Overview {
             peers: self.peers(now),
             targets: self.targets.len(),
             unheld: unheld.len(),
-            longest_unheld: unheld.into_iter().max().unwrap_or_default(),
+            longest_unheld: unheld.into_iter().min().map(|since| now.since(since)).unwrap_or_default(),
         }
     }
 
@@ -96,13 +96,6 @@ impl Engine {
                 view.free.iter().max_by_key(|(_, score)| score.with(entry.score)).map(|(instance, _)| instance.clone())
             }
         };
-        Outlook { preferred, unheld_for: unheld_for(now, entry) }
-    }
-}
-
-fn unheld_for(now: Moment, entry: &Entry) -> Option<Duration> {
-    match entry.fate() {
-        Fate::Free { since, .. } => Some(now.since(*since)),
-        _ => None,
+        Outlook { preferred, unheld_for: entry.unheld_since().map(|since| now.since(since)) }
     }
 }

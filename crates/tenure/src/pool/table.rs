@@ -29,6 +29,8 @@ pub(super) enum Fate {
 pub(super) struct Entry {
     pub(super) score: TargetScore,
     fate: Fate,
+    /// Since when nobody has held it, if nobody does: also while it is asked for.
+    unheld_since: Option<Moment>,
     /// Who held it last, as far as we know.
     pub(super) last: Option<InstanceId>,
     /// When to do something about it.
@@ -42,6 +44,10 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn fate(&self) -> &Fate {
         &self.fate
+    }
+
+    pub(super) fn unheld_since(&self) -> Option<Moment> {
+        self.unheld_since
     }
 }
 
@@ -61,7 +67,7 @@ impl Table {
     /// A target of which nothing is known.
     pub(super) fn add(&mut self, target: &Target) {
         let (score, fate) = (TargetScore::of(target), Fate::Unseen);
-        let entry = Entry { score, fate, last: None, due: None, wanted: true, heard: false };
+        let entry = Entry { score, fate, unheld_since: None, last: None, due: None, wanted: true, heard: false };
         self.entries.insert(target.clone(), entry);
     }
 
@@ -76,6 +82,12 @@ impl Table {
     /// How it stands with a target from now on.
     pub(super) fn turns(&mut self, target: &Target, fate: Fate) {
         if let Some(entry) = self.entries.get_mut(target) {
+            match fate {
+                // Since may be in the future: then it is tried again.
+                Fate::Free { since, seen } => drop(entry.unheld_since.get_or_insert(since.min(seen))),
+                Fate::Asked => {}
+                _ => entry.unheld_since = None,
+            }
             let before = std::mem::replace(&mut entry.fate, fate.clone());
             self.count(&before, false);
             self.count(&fate, true);

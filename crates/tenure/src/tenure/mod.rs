@@ -108,6 +108,23 @@ impl Tenure {
         &self.door.location
     }
 
+    /// Waits until it is known whether the store can be entered, after [`TenureBuilder::start`]. Whatever comes of it, it goes on being tried.
+    ///
+    /// # Errors
+    /// Why it cannot be entered now. If [waiting](StoreError::is_retryable) does not mend that, somebody has to.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn first_contact(&self) -> Result<(), StoreError> {
+        let mut contact = self.door.contact.clone();
+        let over = || StoreError::new(ErrorKind::Unreachable, "the keeper has ended");
+        match &*contact.wait_for(|contact| *contact != Contact::None).await.map_err(|_| over())? {
+            Contact::Lost(error) => Err(error.clone()),
+            Contact::Over => Err(over()),
+            Contact::None | Contact::Entered => Ok(()),
+        }
+    }
+
     /// The key of a lease in the store, namespace included.
     pub fn lease_key(&self, name: &LeaseName) -> String {
         format!("{}{}", self.keyspace.prefix(), name.key())
@@ -525,13 +542,8 @@ impl TenureBuilder {
     /// Safe: nothing is kept.
     pub async fn connect(self) -> Result<Tenure, StoreError> {
         let tenure = self.start()?;
-        let mut contact = tenure.door.contact.clone();
-        let over = || StoreError::new(ErrorKind::Unreachable, "the keeper has ended");
-        match &*contact.wait_for(|contact| *contact != Contact::None).await.map_err(|_| over())? {
-            Contact::Lost(error) => Err(error.clone()),
-            Contact::Over => Err(over()),
-            Contact::None | Contact::Entered => Ok(tenure.clone()),
-        }
+        tenure.first_contact().await?;
+        Ok(tenure)
     }
 
     /// Starts without waiting for the store, and keeps trying to reach it.

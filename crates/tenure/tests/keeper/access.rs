@@ -100,11 +100,7 @@ async fn a_user_with_the_rights_that_the_guide_lists_can_do_everything() {
     let line = guide.lines().find(|line| line.trim_start().starts_with("ACL SETUSER app")).unwrap();
     let server = RedisServer::start();
     let words: Vec<&str> = line.split_whitespace().collect();
-    // Older servers know no `CLIENT SETINFO`.
-    if server.command(&words) != Reply::text("OK") {
-        let words: Vec<&str> = words.into_iter().filter(|word| *word != "+client|setinfo").collect();
-        assert_eq!(server.command(&words), Reply::text("OK"));
-    }
+    assert_eq!(server.command(&words), Reply::text("OK"));
     let alice = Instance::with(builder(&server.url_as("app", "secret"), "alice", TTL)).await;
     let election = alice.tenure.election("cleanup").ttl(TTL).metadata("here").build().unwrap();
     election.start();

@@ -236,13 +236,54 @@ fn keys_may_be_called_otherwise() {
 }
 
 #[test]
+fn how_long_nobody_has_polled_a_session_is_said_while_nothing_is_granted() {
+    let (redis, server, place) = on_redis();
+    // A new server, of which nobody knows whether leases from before are relied on: nothing is granted for a ttl.
+    let mut command = place.plain(&["serve", "--listen", "127.0.0.1:0", "--ttl", "5m"]);
+    let one = Instance::of(&mut command);
+    until("it is ready", || one.get("/readyz").0 == 200);
+    let id = one.add(&server.url("/"));
+    let since = || one.get("/v1/nodes").1["unowned"][0].clone();
+    until("that is said", || since()["sessionId"] == json!(id) && since()["sinceMs"].as_u64() > Some(0));
+    let metrics = || web::ask(&one.address, "GET", "/metrics", &[], "").unwrap().1;
+    until("that is counted", || metrics().contains("tenure_targets_unheld 1"));
+    assert!(!metrics().contains("tenure_targets_unheld_oldest_seconds 0.0\n"), "{}", metrics());
+    assert_eq!(server.visits().len(), 0);
+    drop(redis);
+}
+
+#[test]
+fn a_store_is_looked_at_without_making_one() {
+    let place = Place::new();
+    let status = place.output(&["status"]);
+    assert_eq!(String::from_utf8_lossy(&status.stdout), "no instance is there\n");
+    assert!(String::from_utf8_lossy(&status.stderr).contains("nothing has run on it yet"), "{status:?}");
+    assert_eq!(place.code(&["leader", "cleanup"]), 1);
+    assert_eq!(place.code(&["session", "ls"]), 0);
+    assert_eq!(std::fs::read_dir(place.path(".")).unwrap().count(), 0);
+    let one = Instance::start(&place, &[]);
+    let leaders = || {
+        let status = place.output(&["status", "--json"]);
+        serde_json::from_slice::<Value>(&status.stdout).unwrap()["leaders"].clone()
+    };
+    let all = ["aggregator", "janitor", "poll-scout"];
+    until("all leaders are listed", || all.iter().all(|role| leaders()[role].is_string()));
+    drop(one);
+}
+
+#[test]
 fn metrics_are_what_prometheus_reads() {
     let (server, place) = (WebServer::start(), Place::new());
     let one = Instance::start(&place, &[]);
     one.add(&server.url("/"));
     until("it is polled", || !server.visits().is_empty());
     let metrics = || web::ask(&one.address, "GET", "/metrics", &[], "").unwrap().1;
-    until("a renewal is counted", || metrics().contains("tenure_lease_events_total{event=\"lease.renewed\"}"));
+    let is_counted = |name: &str| {
+        let line = metrics().lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        line.is_some_and(|number| number > 0.0)
+    };
+    until("a renewal is counted", || is_counted("tenure_lease_events_total{event=\"lease.renewed\"}"));
+    until("how long it took, too", || is_counted("tenure_renew_duration_seconds_sum"));
     let text = metrics();
     for name in [
         // The session, two leaderships, and the scout.

@@ -15,6 +15,23 @@ fn started_before_its_store_it_becomes_ready_when_that_is_there() {
     until("it is ready", || one.get("/readyz").0 == 200);
 }
 
+#[test]
+fn a_store_that_can_never_be_used_is_not_waited_for() {
+    let place = Place::new();
+    std::fs::write(place.path("leases.db"), "a page of text, and no database at all").unwrap();
+    let mut served = place.tenure(&["serve", "--listen", "127.0.0.1:0"]);
+    let served = served.output().unwrap();
+    assert_eq!(served.status.code(), Some(69), "{served:?}");
+    let said = String::from_utf8_lossy(&served.stderr);
+    assert!(said.contains("leases.db") && !said.contains("API at"), "{said}");
+
+    let redis = RedisServer::builder().password("right").start();
+    let place = Place::on(&redis.url_as("default", "wrong-one"));
+    let served = place.output(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(served.status.code(), Some(69), "{served:?}");
+    assert!(!String::from_utf8_lossy(&served.stderr).contains("wrong-one"), "{served:?}");
+}
+
 /// One that was stopped for longer than its leases lasted polls nothing that is another's by then.
 fn whoever_was_stopped_polls_nothing_that_is_anothers(place: &Place) {
     let server = WebServer::start();

@@ -1,7 +1,8 @@
 //! Opening the file, and refusing the ones that leases cannot be kept in.
 
 use std::cell::Cell;
-use std::os::unix::fs::MetadataExt;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -92,6 +93,9 @@ impl File {
         let beside = |end: &str| Path::new(&format!("{}{end}", path.display())).exists();
         let orphaned = !path.exists() && (beside("-wal") || beside("-shm"));
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
+        // There are secrets in sessions, so the file is its owner's, as are those that SQLite makes beside it. If it is there, it is left as
+        // it is, and if it cannot be made, SQLite says why.
+        let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         // An absolute path: SQLite would take one that begins with `file:` for a URI.
         let mut connection =
             Connection::open_with_flags(path, FLAGS | OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;

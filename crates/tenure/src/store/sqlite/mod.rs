@@ -76,6 +76,12 @@ impl SqliteStore {
             let message = "an SQLite store needs a path, as in `sqlite:jobs.db`; for one process alone use `memory:`";
             return Err(StoreError::new(ErrorKind::Address, message));
         }
+        if let Some(rest) = path.strip_prefix("//").filter(|rest| !rest.starts_with('/')) {
+            let message = format!(
+                "sqlite:{path}: after `sqlite:` comes a path: `sqlite:{rest}` is in this folder, `sqlite:/{rest}` at the root"
+            );
+            return Err(StoreError::new(ErrorKind::Address, message));
+        }
         // Whatever directory the program goes to later, it is this file.
         let absolute = std::path::absolute(path)
             .map_err(|error| StoreError::new(ErrorKind::Address, format!("sqlite:{path}: {error}")))?;
