@@ -34,7 +34,10 @@ fn main() -> ExitCode {
             return ExitCode::from(exit::SOFTWARE);
         }
     };
-    match runtime.block_on(obey(arguments)) {
+    let done = runtime.block_on(obey(arguments));
+    // Whatever the system is still looking up is waited for by nobody.
+    runtime.shutdown_background();
+    match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("tenure: {failure}");

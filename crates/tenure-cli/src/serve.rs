@@ -2,6 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure::Tenure;
+use tenure::lease::LeaseSettings;
 use tenure::store::StoreError;
 use tenure_serve::poll::safety::Allowed;
 use tenure_serve::{ApiToken, Settings};
@@ -10,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::arguments::{Serve, StoreArguments};
 use crate::duration::shown;
-use crate::exit::{DONE, Failure, SOFTWARE};
+use crate::exit::{DONE, Failure};
 
 /// The part of the drain time-out in which sessions are given away. The rest is for letting go of what nobody took.
 const GIVING_AWAY: f64 = 0.8;
@@ -25,6 +26,8 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         );
         return Err(Failure::Usage(message));
     }
+    // Before the store is entered: it remembers the longest ttl of all.
+    LeaseSettings::builder().ttl(serve.ttl).build().map_err(|error| Failure::Usage(error.to_string()))?;
     take_all_files();
     // Also when the store is down: it is waited for.
     let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).share_events();
@@ -114,14 +117,14 @@ fn signals() -> Result<impl Future<Output = ()>, Failure> {
         let next = async move |terminate: &mut tokio::signal::unix::Signal,
                                interrupt: &mut tokio::signal::unix::Signal| {
             tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                _ = terminate.recv() => SignalKind::terminate(),
+                _ = interrupt.recv() => SignalKind::interrupt(),
             }
         };
         next(&mut terminate, &mut interrupt).await;
         tokio::spawn(async move {
-            next(&mut terminate, &mut interrupt).await;
-            std::process::exit(i32::from(SOFTWARE));
+            let signal = next(&mut terminate, &mut interrupt).await;
+            std::process::exit(128 + signal.as_raw_value());
         });
     })
 }

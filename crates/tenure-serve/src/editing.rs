@@ -1,13 +1,21 @@
 //! Sessions made, changed and deleted so that nobody's change is lost: whoever comes second changes what the first has made of it.
 
+use std::time::Duration;
+
 use tenure::store::StoreError;
 use tenure::{SessionError, Tenure};
 use thiserror::Error;
 
+use crate::keys::Keys;
+use crate::poll::poller::RESULTS;
 use crate::session::{Invalid, Session};
 
 /// How often a change is tried that somebody else comes before.
 const ATTEMPTS: usize = 30;
+
+/// How often, and how long apart, it is looked whether a session is let go of that was deleted.
+const LOOKS: usize = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// Why a session was not made, changed or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -19,6 +27,9 @@ pub enum EditError {
     /// There is one already.
     #[error("there is a session with this id, and it is another")]
     Taken,
+    /// There was one, which is still being let go of.
+    #[error("a session with this id was deleted just now, and its last poll is not over; try again in a moment")]
+    Leaving,
     /// It cannot be like that.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -39,6 +50,27 @@ pub enum EditError {
 /// Safe.
 pub async fn stored(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
     Ok(tenure.read_sessions(vec![id.to_owned()]).await?.into_iter().flatten().next())
+}
+
+/// Clears away what is left of a session with this id that was deleted, so that none of its results are taken for those of a new one. One that is still
+/// held is let go of in a moment, and waited for.
+///
+/// # Errors
+/// When it goes on being held, or the store cannot be asked.
+///
+/// # Cancel safety
+/// It may or may not be cleared away.
+pub async fn make_room(tenure: &Tenure, keys: &Keys, id: &str) -> Result<(), EditError> {
+    let Ok(lease) = keys.session(id) else { return Ok(()) };
+    for _ in 0..LOOKS {
+        if tenure.forget_session(id, lease.clone(), &[RESULTS], Duration::ZERO).await?
+            || stored(tenure, id).await?.is_some()
+        {
+            return Ok(());
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    Err(EditError::Leaving)
 }
 
 /// Makes a session. One that is there and is the same in every way is as good.

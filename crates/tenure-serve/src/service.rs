@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tenure::Tenure;
 use tenure::election::ElectionError;
+use tenure::lease::ReleaseReason;
 use tenure::pool::{Pool, PoolBuilder, PoolError};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -35,6 +36,9 @@ const STREAMS: usize = 2_000;
 /// How long answers that are on their way are waited for.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// The shortest time after which everything is looked at again.
+const SOONEST: Duration = Duration::from_millis(100);
+
 /// How the service is set up.
 #[derive(Debug)]
 pub struct Settings {
@@ -60,6 +64,9 @@ pub enum ServeError {
     /// The numbers of the elections do not fit together.
     #[error(transparent)]
     Election(#[from] ElectionError),
+    /// Everything would be looked at all the time.
+    #[error("sessions and instances cannot be looked for every {0:?}; the shortest is {SOONEST:?}")]
+    DiscoverEvery(Duration),
     /// There can be no client.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -172,15 +179,22 @@ pub fn start(
     settings: Settings,
     listener: TcpListener,
 ) -> Result<Running, ServeError> {
+    if settings.discover_every < SOONEST {
+        return Err(ServeError::DiscoverEvery(settings.discover_every));
+    }
     let (catalogue, counts) = (Catalogue::default(), Arc::new(Counts::default()));
     let client = PollClient::new(settings.allowed.clone())?;
     let poller = Poller { catalogue: catalogue.clone(), client, counts: counts.clone() };
-    let targets = catalogue.follow(tenure.clone(), settings.discover_every);
+    let (targets, known) = (catalogue.follow(tenure.clone(), settings.discover_every), catalogue.clone());
     let events = FleetEvents::listen(tenure, counts.clone());
     let pool = pool(tenure.pool(POOL))
         .lease_prefix(&settings.keys.lease)
         .discover_every(settings.discover_every)
         .targets_from(targets)
+        .removed_because(move |id| match known.session(id) {
+            Some(session) if session.is_paused => ReleaseReason::Paused,
+            _ => ReleaseReason::Removed,
+        })
         .discover_sessions()
         .run(move |target, lease| {
             let poller = poller.clone();

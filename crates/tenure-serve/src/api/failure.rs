@@ -57,7 +57,9 @@ impl From<EditError> for Failure {
             EditError::Missing => Self::no_session(),
             EditError::Invalid(error) => error.into(),
             EditError::Store(error) => error.into(),
-            EditError::Taken | EditError::Contended => Self::new(StatusCode::CONFLICT, "conflict", error.to_string()),
+            EditError::Taken | EditError::Leaving | EditError::Contended => {
+                Self::new(StatusCode::CONFLICT, "conflict", error.to_string())
+            }
         }
     }
 }

@@ -126,7 +126,12 @@ async fn tidy_up(tenure: &Tenure, keys: &Keys, ttl: Duration) {
 
 async fn add_up(tenure: &Tenure, term: &TermHandle) {
     let Ok(members) = tenure.fleet().await else { return };
-    let Ok(before) = tenure.read(term.name(), TOTALS).await else { return };
+    let before = match tenure.read(term.name(), TOTALS).await {
+        Ok(before) => before,
+        Err(error) if error.is_retryable() => return,
+        // Somebody has spoilt it, and it begins anew.
+        Err(_) => None,
+    };
     let now = Timestamp::now();
     let mut totals = before.and_then(|record| Totals::read(&record.value)).unwrap_or_else(|| Totals::begin(now));
     let told = members.iter().filter_map(|member| {

@@ -3,7 +3,6 @@
 use std::error::Error as _;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 use url::Url;
 
+use super::lookup::{LookUp, LookUps, by_system};
 use super::safety::{Allowed, Forbidden};
 
 /// How often a target may send us elsewhere.
@@ -24,12 +24,6 @@ const BODY_KEPT: usize = 4 * 1024;
 
 /// How long a connection is kept that nobody uses.
 const IDLE: Duration = Duration::from_secs(90);
-
-/// The addresses behind a name, when they are found.
-pub type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
-
-/// Finds the addresses behind a name.
-pub type LookUp = Arc<dyn Fn(String) -> Found + Send + Sync>;
 
 /// What a target answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,10 +69,7 @@ impl PollClient {
     /// # Errors
     /// When the system's certificates cannot be used.
     pub fn new(allowed: Allowed) -> Result<Self, ClientError> {
-        let by_system = |name: String| -> Found {
-            Box::pin(async move { Ok(tokio::net::lookup_host((name, 0)).await?.collect()) })
-        };
-        Self::looking_up(allowed, Arc::new(by_system))
+        Self::looking_up(allowed, by_system())
     }
 
     /// The same, with another way to look names up than the system's.
@@ -91,7 +82,7 @@ impl PollClient {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
             .redirect(redirect::Policy::none())
-            .dns_resolver(Arc::new(Guarded { allowed: allowed.clone(), look_up }))
+            .dns_resolver(Arc::new(Guarded { allowed: allowed.clone(), lookups: LookUps::new(look_up) }))
             .no_proxy()
             .pool_idle_timeout(IDLE)
             .user_agent(concat!("tenure/", env!("CARGO_PKG_VERSION")))
@@ -197,14 +188,14 @@ fn is_shortage(code: i32) -> bool {
 /// Looks names up whenever they are connected to, and leaves out what must not be.
 struct Guarded {
     allowed: Arc<Allowed>,
-    look_up: LookUp,
+    lookups: LookUps,
 }
 
 impl Resolve for Guarded {
     fn resolve(&self, name: Name) -> Resolving {
-        let (allowed, found) = (self.allowed.clone(), (self.look_up)(name.as_str().to_owned()));
+        let (allowed, lookups) = (self.allowed.clone(), self.lookups.clone());
         Box::pin(async move {
-            let found = found.await?;
+            let found = lookups.find(name.as_str()).await?;
             let permitted: Vec<SocketAddr> =
                 found.iter().copied().filter(|address| allowed.permits(address.ip())).collect();
             match (permitted.is_empty(), found.first()) {

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue};
 use tenure::lease::LeaseState;
@@ -37,7 +37,14 @@ impl Poller {
     pub async fn work(&self, target: Target, lease: TermHandle) {
         let (mut pace, attendance) = (Pace::default(), self.catalogue.attend(&target));
         // Another interval is another rhythm.
-        while let Some(session) = self.catalogue.session(&target).filter(|session| !session.is_paused) {
+        loop {
+            let Some(session) = self.active(&target) else {
+                // It is let go of in a moment, unless it goes on before that.
+                tokio::select! {
+                    () = attendance.changed() => continue,
+                    _ = lease.wait(Duration::MAX) => return,
+                }
+            };
             let interval = session.interval;
             let mut ticks = lease.every(interval);
             loop {
@@ -48,8 +55,7 @@ impl Poller {
                             tick = &mut next => break Some(tick),
                             // A tick may be a day away.
                             () = attendance.changed() => {
-                                let now = self.catalogue.session(&target);
-                                if now.is_none_or(|session| session.is_paused || session.interval != interval) {
+                                if self.active(&target).is_none_or(|session| session.interval != interval) {
                                     break None;
                                 }
                             }
@@ -65,9 +71,9 @@ impl Poller {
                     }
                 };
                 // As it is now: it may have another address.
-                let Some(session) = self.catalogue.session(&target).filter(|session| !session.is_paused) else {
+                let Some(session) = self.active(&target) else {
                     ticks.end().await;
-                    return;
+                    break;
                 };
                 if let Some(result) = self.turn(&session, &lease, tick, &mut pace).await {
                     ticks.append(RESULTS, result, KEPT);
@@ -78,6 +84,11 @@ impl Poller {
                 }
             }
         }
+    }
+
+    /// The session, if it is to be polled.
+    fn active(&self, target: &str) -> Option<Arc<Session>> {
+        self.catalogue.session(target).filter(|session| !session.is_paused)
     }
 
     /// What came of a poll, if it was time for one.

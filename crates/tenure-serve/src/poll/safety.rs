@@ -102,7 +102,7 @@ const fn v6(first: u16, second: u16, length: u8) -> IpNet {
 }
 
 /// Link-local addresses, where clouds tell instances their secrets; other places where they do; and what is no address of anybody.
-const fn never() -> [IpNet; 13] {
+const fn never() -> [IpNet; 14] {
     [
         v4(0, 0, 0, 0, 8),
         v4(169, 254, 0, 0, 16),
@@ -118,6 +118,8 @@ const fn never() -> [IpNet; 13] {
         IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128)),
         // Whatever is behind it, nobody polls through Teredo.
         v6(0x2001, 0, 32),
+        // Nor through a translator of this network's own: nobody can tell where in it the other address is.
+        IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48)),
     ]
 }
 
@@ -146,8 +148,7 @@ fn unwrapped(address: IpAddr) -> IpAddr {
     match segments {
         [0, 0, 0, 0, 0, 0xffff, high, low]
         | [0, 0, 0, 0, 0xffff, 0, high, low]
-        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
-        | [0x64, 0xff9b, 1, _, _, _, high, low] => four(high, low),
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => four(high, low),
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => four(high, low),
         [0x2002, high, low, ..] => four(high, low),
         _ => address,
@@ -178,6 +179,7 @@ mod tests {
             "fd00:ec2::23",
             "fd20:ce::254",
             "64:ff9b:1::a9fe:a9fe",
+            "64:ff9b:1:a9fe:a9:fe00:808:808",
             "::ffff:0:169.254.169.254",
             "2001::a9fe:a9fe",
             "100.100.100.200",

@@ -12,11 +12,11 @@ use tokio::sync::{mpsc, watch};
 use super::driver::{Command, Driver, Held};
 use super::meters::PoolMeters;
 use super::naming::Naming;
-use super::seat::Work;
+use super::seat::{RemovedBecause, Work};
 use super::signal::EngineSettings;
 use super::source::{Names, Source, follow};
 use super::{Pool, Target};
-use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
+use crate::lease::{LeaseSettings, LeaseSettingsBuilder, ReleaseReason, SettingsError};
 use crate::name::NameError;
 use crate::placement::FULL_WEIGHT;
 use crate::tenure::{Tenure, TermHandle};
@@ -26,6 +26,9 @@ const SHORTEST_READ: Duration = Duration::from_millis(50);
 
 /// Longer than anybody waits, and short enough to be counted with.
 const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3_600);
+
+/// The largest weight.
+const HEAVIEST: f64 = 1_000.0;
 
 /// The numbers of a pool, all of which fit together.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +68,8 @@ pub struct PoolBuilder {
     source: Option<Source>,
     discovers_sessions: bool,
     lease: LeaseSettingsBuilder,
-    weight: u32,
+    weight: f64,
+    removed_because: RemovedBecause,
     heartbeat_every: Option<Duration>,
     heartbeat_ttl: Option<Duration>,
     discover_every: Option<Duration>,
@@ -106,7 +110,8 @@ impl Tenure {
             source: None,
             discovers_sessions: false,
             lease: LeaseSettings::builder(),
-            weight: FULL_WEIGHT,
+            weight: 1.0,
+            removed_because: Arc::new(|_| ReleaseReason::Removed),
             heartbeat_every: None,
             heartbeat_ttl: None,
             discover_every: None,
@@ -210,9 +215,15 @@ impl PoolBuilder {
         self
     }
 
-    /// How many targets this instance should have, compared with the others: 1 by default, 2 for twice as many.
+    /// Why a target is let go of that is none any more: [`Removed`](ReleaseReason::Removed), unless this says otherwise.
+    pub fn removed_because(mut self, why: impl Fn(&str) -> ReleaseReason + Send + Sync + 'static) -> Self {
+        self.removed_because = Arc::new(why);
+        self
+    }
+
+    /// How many targets this instance should have, compared with the others: 1 by default, 2 for twice as many, 1 000 at most.
     pub fn weight(mut self, weight: f64) -> Self {
-        self.weight = (weight.clamp(0.0, 1_000.0) * f64::from(FULL_WEIGHT)).round() as u32;
+        self.weight = weight;
         self
     }
 
@@ -274,7 +285,11 @@ impl PoolBuilder {
             .settle
             .map(|settle| settle.min(LONGEST_WAIT))
             .unwrap_or((lease.ttl() / 10).min(Duration::from_secs(3)));
-        let (weight, drain_timeout) = (self.weight, self.drain_timeout.min(LONGEST_WAIT));
+        if !(0.0..=HEAVIEST).contains(&self.weight) {
+            return Err(PoolError::Weight);
+        }
+        let weight = (self.weight * f64::from(FULL_WEIGHT)).round() as u32;
+        let drain_timeout = self.drain_timeout.min(LONGEST_WAIT);
         Ok(PoolSettings { lease, weight, heartbeat_every, heartbeat_ttl, read_every, settle, drain_timeout })
     }
 }
@@ -303,12 +318,25 @@ impl ReadyPool {
         // In the queue before anything else.
         let _ = tell.send(Command::Targets(builder.targets));
         let (tenure, naming, discovers_sessions) = (builder.tenure, builder.naming, builder.discovers_sessions);
+        let removed_because = builder.removed_because;
         let (unusable, rejected) = watch::channel(Vec::new());
         if let Some(source) = builder.source {
             tokio::spawn(follow(source, naming.clone(), tell.downgrade(), unusable));
         }
         let handle = Pool::new(tenure.clone(), naming.clone(), tell, held.clone(), seen, rejected, meters.clone());
-        tokio::spawn(Driver { tenure, naming, settings, discovers_sessions, work, held, commands, live, meters }.run());
+        let driver = Driver {
+            tenure,
+            naming,
+            settings,
+            discovers_sessions,
+            work,
+            removed_because,
+            held,
+            commands,
+            live,
+            meters,
+        };
+        tokio::spawn(driver.run());
         Ok(handle)
     }
 }
@@ -335,6 +363,9 @@ pub enum PoolError {
     /// The leases' numbers do not fit together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// It must be a number between 0 and 1 000.
+    #[error("a weight is a number between 0 and {HEAVIEST}")]
+    Weight,
     /// One heartbeat may be lost.
     #[error("a heartbeat every {every:?} does not fit a heartbeat ttl of {ttl:?}: two must fit into it")]
     Heartbeat {

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::meters::{PoolMeters, Stopwatch};
 use super::naming::Naming;
 use super::scout::Scout;
-use super::seat::{Order, Work, keep};
+use super::seat::{Order, RemovedBecause, Work, keep};
 use super::signal::{Action, Input};
 use super::{Outlook, Overview, PoolSettings, Target};
 use crate::event::Happening;
@@ -70,6 +70,7 @@ pub(super) struct Driver {
     pub(super) settings: PoolSettings,
     pub(super) discovers_sessions: bool,
     pub(super) work: Work,
+    pub(super) removed_because: RemovedBecause,
     pub(super) held: Held,
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
     pub(super) live: watch::Sender<Vec<InstanceId>>,
@@ -78,7 +79,18 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) async fn run(self) {
-        let Self { tenure, naming, settings, discovers_sessions, work, held, mut commands, live, meters } = self;
+        let Self {
+            tenure,
+            naming,
+            settings,
+            discovers_sessions,
+            work,
+            removed_because,
+            held,
+            mut commands,
+            live,
+            meters,
+        } = self;
         let engine = Engine::new(tenure.instance().clone(), naming.pool(), settings.weight, settings.engine());
         let (news, mut incoming) = mpsc::unbounded_channel();
         let mut announcements = tenure.announcements();
@@ -87,6 +99,7 @@ impl Driver {
             naming,
             settings,
             work,
+            removed_because,
             held,
             live,
             engine,
@@ -178,6 +191,7 @@ struct Desk {
     naming: Naming,
     settings: PoolSettings,
     work: Work,
+    removed_because: RemovedBecause,
     held: Held,
     live: watch::Sender<Vec<InstanceId>>,
     engine: Engine,
@@ -331,7 +345,11 @@ impl Desk {
                 self.ask(move |tenure, naming| async move { look_up(&tenure, naming.pool(), instance).await })
             }
             Action::Claim(target) => self.claim(target),
-            Action::Release { target, reason } => self.order(&target, Order::Release(reason)),
+            Action::Release { target, reason } => {
+                let removed = reason == ReleaseReason::Removed;
+                let reason = if removed { (self.removed_because)(&target) } else { reason };
+                self.order(&target, Order::Release(reason));
+            }
             Action::HandOver { target, to, reason } => {
                 // Before it is anybody else's.
                 self.explain(&target, Some(self.tenure.instance().clone()), to.clone(), reason);

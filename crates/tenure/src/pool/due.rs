@@ -23,14 +23,39 @@ pub fn phase(target: &str, interval: Duration) -> u64 {
 /// assert_eq!(due(33, 10), second(30)); // four were missed: one makes up for them
 /// ```
 pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
-    let step = micros(interval);
-    let slot = |time: u64| time.saturating_sub(phase) / step;
-    let start = |slot: u64| slot.saturating_mul(step).saturating_add(phase);
-    let now = now.as_micros();
-    let latest = slot(now);
+    let rhythm = Rhythm { step: micros(interval), phase };
+    let latest = rhythm.slot(now);
     // A mark from the future, by a clock that was ahead, is not waited for longer than an interval.
-    let last = slot(last.as_micros()).min(latest + 1);
-    ServerTime::from_micros(start(if last >= latest { last + 1 } else { latest }))
+    let last = rhythm.slot(last).min(latest + 1);
+    rhythm.start(if last >= latest { last + 1 } else { latest })
+}
+
+/// The tick that counts as the last one when somebody begins to tick. One of another rhythm has missed nothing of this one, which goes on with what is
+/// still to come, at least a millisecond later: due times are told in milliseconds.
+pub(super) fn begin(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
+    let rhythm = Rhythm { step: micros(interval), phase };
+    if rhythm.start(rhythm.slot(last)) == last {
+        return last;
+    }
+    // A mark from the future is not waited for.
+    let later = Some(last + Duration::from_millis(1)).filter(|_| last <= now);
+    rhythm.start(rhythm.slot(now.max(later.unwrap_or(now))))
+}
+
+/// Slots of one length, one after the other.
+struct Rhythm {
+    step: u64,
+    phase: u64,
+}
+
+impl Rhythm {
+    fn slot(&self, time: ServerTime) -> u64 {
+        time.as_micros().saturating_sub(self.phase) / self.step
+    }
+
+    fn start(&self, slot: u64) -> ServerTime {
+        ServerTime::from_micros(slot.saturating_mul(self.step).saturating_add(self.phase))
+    }
 }
 
 fn micros(interval: Duration) -> u64 {
@@ -74,8 +99,17 @@ mod tests {
 
     #[test]
     fn another_interval_goes_on_from_there() {
-        let due = next_due(at(10_000), at(9_300), SECOND * 5, 2_000_000);
-        assert_eq!(due, at(12_000));
+        let due = |now: u64, last: u64| {
+            let begun = begin(at(now), at(last), SECOND * 5, 2_000_000);
+            (next_due(at(now), begun, SECOND * 5, 2_000_000), next_due(at(17_000), begun, SECOND * 5, 2_000_000))
+        };
+        assert_eq!(due(10_000, 9_300), (at(12_000), at(17_000)));
+        assert_eq!(due(14_000, 9_300), (at(17_000), at(17_000)), "that of 12 s is nobody's");
+        assert_eq!(due(14_000, 7_000), (at(12_000), at(17_000)), "that of 12 s was missed");
+        assert_eq!(due(14_000, 99_900), (at(17_000), at(17_000)), "nobody waits for a mark from the future");
+        let (now, last) = (ServerTime::from_micros(10_299_500), ServerTime::from_micros(10_299_400));
+        let begun = begin(now, last, SECOND, 300_000);
+        assert_eq!(next_due(now, begun, SECOND, 300_000), at(11_300), "not twice in a millisecond");
     }
 
     #[test]

@@ -20,6 +20,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// What is done with each target.
 pub(super) type Work = Arc<dyn Fn(Target, TermHandle) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
+/// Why a target is let go of that is none any more.
+pub(super) type RemovedBecause = Arc<dyn Fn(&str) -> ReleaseReason + Send + Sync>;
+
 /// What becomes of a target that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Order {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::due::{next_due, phase};
+use super::due::{begin, next_due, phase};
 use crate::event::Happening;
 use crate::store::{ErrorKind, Outcome, Reply, Request, StoreError};
 use crate::tenure::{PublishError, TermHandle, ask};
@@ -89,12 +89,16 @@ impl Ticks {
     /// # Cancel safety
     /// A tick that was claimed just then is not given out again.
     pub async fn next(&mut self) -> Option<Tick> {
+        let phase = phase(self.term.name().label(), self.interval);
         let last = match self.last {
             Some(last) => last,
             // Where nobody has ever ticked, the first is the next.
-            None => *self.last.insert(self.read().await?.unwrap_or_else(|| self.term.server_time())),
+            None => {
+                let mark = self.read().await?;
+                let now = self.term.server_time();
+                *self.last.insert(begin(now, mark.unwrap_or(now), self.interval, phase))
+            }
         };
-        let phase = phase(self.term.name().label(), self.interval);
         let due = loop {
             if self.term.is_leaving() {
                 self.give_back().await;
@@ -197,14 +201,21 @@ impl Ticks {
     }
 
     /// The mark that whoever held the target before has left. Asked until it is known, or nothing more should be begun.
-    async fn read(&self) -> Option<Option<ServerTime>> {
-        let shared = &self.term.0;
-        let limit = shared.settings.attempt_timeout();
+    async fn read(&mut self) -> Option<Option<ServerTime>> {
+        let limit = self.term.0.settings.attempt_timeout();
         loop {
-            let read = Request::Read { name: shared.name.clone(), record: RECORD.to_owned() };
-            if let Outcome::Answered(Reply::Record(found)) = ask(&shared.door, read, limit).await {
-                let mark = found.and_then(|record| String::from_utf8(record.value).ok()?.parse().ok());
-                return Some(mark.map(ServerTime::from_micros));
+            let read = Request::Read { name: self.term.name().clone(), record: RECORD.to_owned() };
+            match ask(&self.term.0.door, read, limit).await {
+                Outcome::Answered(Reply::Record(found)) => {
+                    let mark = found.and_then(|record| String::from_utf8(record.value).ok()?.parse().ok());
+                    return Some(mark.map(ServerTime::from_micros));
+                }
+                // One that somebody has spoilt is none. The next is written over it.
+                Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt => {
+                    self.complain(&error);
+                    return Some(None);
+                }
+                _ => {}
             }
             tokio::select! {
                 () = tokio::time::sleep(limit) => {}

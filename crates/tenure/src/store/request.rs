@@ -289,6 +289,25 @@ pub enum Request {
     },
 }
 
+#[cfg(feature = "redis")]
+impl Request {
+    /// Whether nothing is changed by it.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Self::Inspect { .. }
+                | Self::Holders { .. }
+                | Self::Read { .. }
+                | Self::Recent { .. }
+                | Self::ReadSessions { .. }
+                | Self::Members { .. }
+                | Self::Scan { .. }
+                | Self::IndexList { .. }
+                | Self::Notes { .. }
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -94,22 +94,42 @@ impl Tenure {
         };
         let mut cleared = 0;
         for session in gone {
-            let forget = match lease(&session) {
-                Some(name) => {
-                    let logs = logs.iter().map(|log| (*log).to_owned()).collect();
-                    Request::Forget { name, logs, idle_for, session }
-                }
+            let is_cleared = match lease(&session) {
+                Some(name) => self.forget_session(&session, name, logs, idle_for).await,
                 // What cannot have a lease has left nothing.
-                None => Request::IndexRemove { index: GONE.to_owned(), entry: session, announced: false },
+                None => {
+                    let (index, announced) = (GONE.to_owned(), false);
+                    self.ask(Request::IndexRemove { index, entry: session, announced }).await.map(|_| true)
+                }
             };
-            match self.ask(forget).await {
-                Ok(reply) => cleared += usize::from(reply == Reply::Done),
+            match is_cleared {
+                Ok(is_cleared) => cleared += usize::from(is_cleared),
                 Err(error) if error.is_retryable() => return Err(error),
                 // What an outsider has spoilt stays; the others do not wait for it.
                 Err(_) => {}
             }
         }
         Ok(cleared)
+    }
+
+    /// Clears away what is left of one session that was deleted, under this lease. Returns whether nothing is left: not while the session is there, its
+    /// lease is held, or its last term began less than `idle_for` ago.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// It may or may not have been cleared away.
+    pub async fn forget_session(
+        &self,
+        session: &str,
+        lease: LeaseName,
+        logs: &[&str],
+        idle_for: Duration,
+    ) -> Result<bool, StoreError> {
+        let (session, logs) = (session.to_owned(), logs.iter().map(|log| (*log).to_owned()).collect());
+        let reply = self.ask(Request::Forget { name: lease, logs, idle_for, session }).await?;
+        Ok(reply == Reply::Done)
     }
 }
 

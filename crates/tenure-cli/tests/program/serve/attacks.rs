@@ -82,6 +82,27 @@ fn a_record_that_is_spoilt_is_that_ones_trouble_alone() {
     until("nothing is left of the others", || ids[1..].iter().all(|id| left(id) == Reply::Int(0)));
 }
 
+/// Records beside leases that cannot be read harm whoever asks for them, and neither the connection nor the polling.
+#[test]
+fn what_is_spoilt_beside_a_lease_is_no_reason_to_stop() {
+    let (redis, server, place) = on_redis();
+    let one = Instance::start(&place, &[]);
+    let ids: Vec<String> = (0..3).map(|n| one.add(&server.url(&format!("/{n}")))).collect();
+    until("all are polled", || shared_by(&server, 3) == Some(1));
+    for _ in 0..50 {
+        redis.command(&["HSET", "tenure:records:{leader:aggregator}", "totals", "junk"]);
+        assert_ne!(one.get("/v1/stats").0, 0);
+    }
+    until("totals are added up anew", || one.get("/v1/stats").0 == 200);
+    redis.command(&["HSET", &format!("tenure:records:{{poll:lease:{}}}", ids[0]), "due", "junk"]);
+    drop(one);
+    let two = Instance::start(&place, &[]);
+    let begun = Instant::now();
+    until("all are polled again", || begun.elapsed() > TTL * 2 && shared_by(&server, 3) == Some(1));
+    assert_eq!(metric(&two, "tenure_lease_events_total{event=\"lease.uncertain\"}").unwrap_or(0.0), 0.0);
+    is_right(server.visits());
+}
+
 #[test]
 fn what_other_programs_change_is_seen_although_sessions_are_changed_all_the_time() {
     let (redis, server, place) = on_redis();

@@ -32,6 +32,36 @@ fn a_store_that_can_never_be_used_is_not_waited_for() {
     assert!(!String::from_utf8_lossy(&served.stderr).contains("wrong-one"), "{served:?}");
 }
 
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let (redis, place) = {
+        let (redis, _, place) = on_redis();
+        (redis, place)
+    };
+    let mut one = Instance::start(&place, &["--drain-timeout", "10m"]);
+    redis.stop();
+    one.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(200));
+    one.signal(Signal::TERM);
+    assert_eq!(one.ends(), Some(128 + 15));
+    redis.cont();
+}
+
+/// The store remembers the longest ttl of all, and is closed for that long when it was restarted.
+#[test]
+fn numbers_that_are_refused_leave_nothing_in_the_store() {
+    let (redis, _, place) = on_redis();
+    for _ in 0..10 {
+        for wrong in
+            [["--ttl", "30h"], ["--ttl", "1ms"], ["--weight", "NaN"], ["--weight", "-1"], ["--discover-every", "0s"]]
+        {
+            assert_eq!(place.code(&[&["serve", "--listen", "127.0.0.1:0"], &wrong[..]].concat()), 64, "{wrong:?}");
+        }
+    }
+    let longest = redis.command(&["HGET", "tenure:ns", "max_ttl"]);
+    assert!(matches!(&longest, Reply::Nil) || longest == Reply::text("30000000"), "{longest:?}");
+}
+
 /// One that was stopped for longer than its leases lasted polls nothing that is another's by then.
 fn whoever_was_stopped_polls_nothing_that_is_anothers(place: &Place) {
     let server = WebServer::start();

@@ -25,6 +25,7 @@ mod api;
 mod attacks;
 mod defects;
 mod description;
+mod edits;
 mod faults;
 mod fleet;
 mod streams;

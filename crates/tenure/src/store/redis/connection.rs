@@ -166,6 +166,10 @@ impl RedisConnection {
                 (_, Value::ServerError(error)) => Attempt::Is(self.link.refused(&error)),
                 (request, value) => Attempt::Is(match replies::reply(request, value, &self.wire.keys) {
                     Some(reply) => Outcome::Answered(reply),
+                    // Somebody has spoilt what was read, and nothing else is the worse for it.
+                    None if request.only_reads() => {
+                        Outcome::Failed(failure::unreadable(&self.link.location, &format!("{request:?}")))
+                    }
                     // It was carried out, whatever that answer means.
                     None => Outcome::Unknown(failure::unreadable(&self.link.location, &format!("{request:?}"))),
                 }),

@@ -1,0 +1,90 @@
+//! Sessions that are paused, deleted and made again faster than everybody hears of it.
+
+use super::*;
+
+fn one_that_is_made_again_has_nothing_of_the_one_before(place: &Place) {
+    let server = WebServer::start();
+    let (one, two) = (Instance::start(place, &[]), Instance::start(place, &[]));
+    let id = one.add(&server.url("/before"));
+    let path = format!("/v1/sessions/{id}");
+    until("it has results", || {
+        two.get(&format!("{path}/history")).1["results"].as_array().is_some_and(|all| all.len() > 1)
+    });
+    let token = one.get(&format!("{path}/state")).1["token"].as_u64();
+    assert_eq!(one.ask("DELETE", &path, "").0, 204);
+    let again = json!({"id": id, "url": server.url("/after"), "interval": "500ms", "isPaused": true});
+    assert_eq!(two.ask("POST", "/v1/sessions", &again.to_string()).0, 201);
+    for instance in [&one, &two] {
+        assert_eq!(instance.get(&format!("{path}/state")).0, 404);
+        assert_eq!(instance.get(&format!("{path}/history")).1["results"], json!([]));
+    }
+    assert_eq!(two.ask("POST", "/v1/sessions", &again.to_string()).0, 409, "there is one now");
+    assert_eq!(one.patch(&path, &json!({"isPaused": false})), 200);
+    until("it is polled", || two.get(&format!("{path}/state")).0 == 200);
+    let state = two.get(&format!("{path}/state")).1;
+    assert_eq!(state["body"], json!("/after"), "{state}");
+    assert!(state["token"].as_u64() > token, "{state}");
+    is_right(server.visits());
+}
+
+#[test]
+fn one_that_is_made_again_has_nothing_of_the_one_before_on_redis() {
+    let redis = RedisServer::start();
+    one_that_is_made_again_has_nothing_of_the_one_before(&Place::on(&redis.url()));
+}
+
+#[test]
+fn one_that_is_made_again_has_nothing_of_the_one_before_on_a_file() {
+    one_that_is_made_again_has_nothing_of_the_one_before(&Place::new());
+}
+
+#[test]
+fn one_that_is_paused_for_a_moment_goes_on_at_once() {
+    let (server, place, probe) = (WebServer::start(), Place::new(), Probe::start());
+    let one = Instance::start(&place, &[]);
+    let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
+    until("it is polled", || shared_by(&server, 1) == Some(1));
+    let begun = Instant::now();
+    for _ in 0..5 {
+        for paused in [true, false] {
+            assert_eq!(one.patch(&path, &json!({"isPaused": paused})), 200);
+        }
+        let (visits, again) = (server.visits().len(), Instant::now());
+        until("it goes on", || server.visits().len() > visits);
+        assert!(again.elapsed() < Duration::from_millis(INTERVAL_MS * 2) || probe.lag() > PUNCTUAL, "{again:?}");
+    }
+    // Each may cost the slot in which it is paused.
+    assert!(left_out(server.visits(), begun) <= 5 || probe.lag() > PUNCTUAL);
+    is_right(server.visits());
+}
+
+#[test]
+fn why_a_session_is_let_go_of_is_told() {
+    let (server, place) = (WebServer::start(), Place::new());
+    let one = Instance::start(&place, &[]);
+    for (reason, method, body) in [("paused", "PATCH", r#"{"isPaused": true}"#), ("removed", "DELETE", "")] {
+        let id = one.add(&server.url("/"));
+        until("it is held", || one.get("/v1/nodes").1.to_string().contains("\"state\":\"owned\""));
+        let stream = one.stream("/v1/events", &[]);
+        assert!(one.ask(method, &format!("/v1/sessions/{id}"), body).0 < 300);
+        let events =
+            read_events(stream, |events| events.last().is_some_and(|(_, event)| event["event"] == "lease.released"));
+        assert_eq!(events.last().unwrap().1["reason"], json!(reason), "{events:?}");
+        one.ask("DELETE", &format!("/v1/sessions/{id}"), "");
+    }
+}
+
+/// Another interval is another rhythm, which begins with what is still to come.
+#[test]
+fn an_interval_that_is_changed_all_the_time_gives_no_slot_twice() {
+    let (server, place) = (WebServer::start(), Place::new());
+    let one = Instance::start(&place, &[]);
+    let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
+    until("it is polled", || shared_by(&server, 1) == Some(1));
+    for n in 0..60 {
+        let interval = ["100ms", "130ms", "170ms", "1s"][n % 4];
+        assert_eq!(one.patch(&path, &json!({"interval": interval})), 200);
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    is_right(server.visits());
+}
