@@ -32,7 +32,18 @@ pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u6
 
 /// The tick that counts as the last one when somebody begins to tick. One of another rhythm has missed nothing of this one, which goes on with what is
 /// still to come, at least a millisecond later: due times are told in milliseconds.
-pub(super) fn begin(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::pool::last_tick;
+/// use tenure::time::ServerTime;
+///
+/// let second = |n: u64| ServerTime::from_micros(n * 1_000_000);
+/// let last = |mark| last_tick(second(33), second(mark), Duration::from_secs(5), 0);
+/// assert_eq!(last(20), second(20)); // two were missed since then
+/// assert_eq!(last(19), second(30)); // there was another interval, and none of this one was missed
+/// ```
+pub fn last_tick(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
     let rhythm = Rhythm { step: micros(interval), phase };
     if rhythm.start(rhythm.slot(last)) == last {
         return last;
@@ -100,7 +111,7 @@ mod tests {
     #[test]
     fn another_interval_goes_on_from_there() {
         let due = |now: u64, last: u64| {
-            let begun = begin(at(now), at(last), SECOND * 5, 2_000_000);
+            let begun = last_tick(at(now), at(last), SECOND * 5, 2_000_000);
             (next_due(at(now), begun, SECOND * 5, 2_000_000), next_due(at(17_000), begun, SECOND * 5, 2_000_000))
         };
         assert_eq!(due(10_000, 9_300), (at(12_000), at(17_000)));
@@ -108,7 +119,7 @@ mod tests {
         assert_eq!(due(14_000, 7_000), (at(12_000), at(17_000)), "that of 12 s was missed");
         assert_eq!(due(14_000, 99_900), (at(17_000), at(17_000)), "nobody waits for a mark from the future");
         let (now, last) = (ServerTime::from_micros(10_299_500), ServerTime::from_micros(10_299_400));
-        let begun = begin(now, last, SECOND, 300_000);
+        let begun = last_tick(now, last, SECOND, 300_000);
         assert_eq!(next_due(now, begun, SECOND, 300_000), at(11_300), "not twice in a millisecond");
     }
 

@@ -28,7 +28,7 @@ mod table;
 #[cfg(feature = "keeper")]
 mod ticks;
 
-pub use due::{next_due, phase};
+pub use due::{last_tick, next_due, phase};
 pub use engine::Engine;
 pub use signal::{Action, EngineSettings, Input, Target};
 pub use survey::{Outlook, Overview};

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::due::{begin, next_due, phase};
+use super::due::{last_tick, next_due, phase};
 use crate::event::Happening;
 use crate::store::{ErrorKind, Outcome, Reply, Request, StoreError};
 use crate::tenure::{PublishError, TermHandle, ask};
@@ -96,7 +96,7 @@ impl Ticks {
             None => {
                 let mark = self.read().await?;
                 let now = self.term.server_time();
-                *self.last.insert(begin(now, mark.unwrap_or(now), self.interval, phase))
+                *self.last.insert(last_tick(now, mark.unwrap_or(now), self.interval, phase))
             }
         };
         let due = loop {

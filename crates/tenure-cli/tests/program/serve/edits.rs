@@ -62,16 +62,24 @@ fn one_that_is_paused_for_a_moment_goes_on_at_once() {
 fn why_a_session_is_let_go_of_is_told() {
     let (server, place) = (WebServer::start(), Place::new());
     let one = Instance::start(&place, &[]);
-    for (reason, method, body) in [("paused", "PATCH", r#"{"isPaused": true}"#), ("removed", "DELETE", "")] {
-        let id = one.add(&server.url("/"));
-        until("it is held", || one.get("/v1/nodes").1.to_string().contains("\"state\":\"owned\""));
-        let stream = one.stream("/v1/events", &[]);
-        assert!(one.ask(method, &format!("/v1/sessions/{id}"), body).0 < 300);
-        let events =
-            read_events(stream, |events| events.last().is_some_and(|(_, event)| event["event"] == "lease.released"));
-        assert_eq!(events.last().unwrap().1["reason"], json!(reason), "{events:?}");
-        one.ask("DELETE", &format!("/v1/sessions/{id}"), "");
-    }
+    let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
+    let is_held = || one.get("/v1/nodes").1.to_string().contains("\"state\":\"owned\"");
+    until("it is held", is_held);
+    let told = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| one.events_until("/v1/events", |event| event["reason"] == "removed"));
+        until("somebody reads", || {
+            web::ask(&one.address, "GET", "/metrics", &[], "").unwrap().1.contains("tenure_streams_open 1")
+        });
+        assert_eq!(one.patch(&path, &json!({"isPaused": true})), 200);
+        until("it is let go of", || !is_held());
+        assert_eq!(one.patch(&path, &json!({"isPaused": false})), 200);
+        until("it is held again", is_held);
+        assert_eq!(one.ask("DELETE", &path, "").0, 204);
+        reading.join().unwrap()
+    });
+    let released = told.iter().filter(|event| event["event"] == "lease.released");
+    let reasons: Vec<&str> = released.filter_map(|event| event["reason"].as_str()).collect();
+    assert_eq!(reasons, ["paused", "removed"], "{told:?}");
 }
 
 /// Another interval is another rhythm, which begins with what is still to come.
