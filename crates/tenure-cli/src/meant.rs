@@ -14,7 +14,8 @@ pub fn meant(wanted: &str, known: &[InstanceId], what: &str) -> Result<InstanceI
         (None, _) => {
             let listed: Vec<&str> = known.iter().map(InstanceId::as_str).collect();
             let how_many = if begins.is_empty() { "no" } else { "more than one" };
-            Err(format!("{how_many} {what} is called {wanted}; there are: {}", listed.join(", ")))
+            let listed = if listed.is_empty() { "none".to_owned() } else { listed.join(", ") };
+            Err(format!("{how_many} {what} is called {wanted}; there are: {listed}"))
         }
     }
 }

@@ -26,11 +26,11 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         );
         return Err(Failure::Usage(message));
     }
-    // Before the store is entered: it remembers the longest ttl of all.
-    LeaseSettings::builder().ttl(serve.ttl).build().map_err(|error| Failure::Usage(error.to_string()))?;
     take_all_files();
     // Also when the store is down: it is waited for.
-    let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).share_events();
+    let builder = store.builder(serve.name.as_deref())?.share_events();
+    // The store remembers the longest ttl of all. One that is longer than usual it hears of with the first lease, when everything else was found to be right.
+    let builder = builder.longest_ttl(serve.ttl.min(LeaseSettings::default().ttl()));
     let taken = |error: std::io::Error| Failure::Usage(format!("cannot listen on {}: {error}", serve.listen));
     let listener = TcpListener::bind(serve.listen).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;

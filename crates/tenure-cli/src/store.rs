@@ -63,7 +63,8 @@ impl StoreArguments {
         };
         let is_url = tenure::store::open(&url, &Keyspace::default()).is_ok();
         match url.strip_prefix("sqlite:") {
-            Some(path) if is_url && !Path::new(path).exists() => {
+            // Whoever may not look finds that out when it is opened.
+            Some(path) if is_url && Path::new(path).try_exists().is_ok_and(|exists| !exists) => {
                 eprintln!("tenure: there is no {path}: nothing has run on it yet");
                 Ok(self.builder_on("memory:", None)?.connect().await?)
             }

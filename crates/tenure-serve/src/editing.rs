@@ -52,40 +52,32 @@ pub async fn stored(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, StoreE
     Ok(tenure.read_sessions(vec![id.to_owned()]).await?.into_iter().flatten().next())
 }
 
-/// Clears away what is left of a session with this id that was deleted, so that none of its results are taken for those of a new one. One that is still
-/// held is let go of in a moment, and waited for.
+/// Makes a session. One that is there and is the same in every way is as good. What is left of one with its id that was deleted is cleared away first, so that
+/// none of its results are taken for those of the new one; if it is still held, it is let go of in a moment, and waited for.
 ///
 /// # Errors
-/// When it goes on being held, or the store cannot be asked.
-///
-/// # Cancel safety
-/// It may or may not be cleared away.
-pub async fn make_room(tenure: &Tenure, keys: &Keys, id: &str) -> Result<(), EditError> {
-    let Ok(lease) = keys.session(id) else { return Ok(()) };
-    for _ in 0..LOOKS {
-        if tenure.forget_session(id, lease.clone(), &[RESULTS], Duration::ZERO).await?
-            || stored(tenure, id).await?.is_some()
-        {
-            return Ok(());
-        }
-        tokio::time::sleep(BETWEEN_LOOKS).await;
-    }
-    Err(EditError::Leaving)
-}
-
-/// Makes a session. One that is there and is the same in every way is as good.
-///
-/// # Errors
-/// When there is another with its id, or the store cannot be asked.
+/// When there is another with its id, one that was deleted goes on being held, or the store cannot be asked.
 ///
 /// # Cancel safety
 /// It may or may not be made.
-pub async fn create(tenure: &Tenure, session: &Session) -> Result<(), EditError> {
-    match tenure.write_session(&session.id.to_string(), None, Some(&session.stored())).await {
-        Ok(()) => Ok(()),
-        Err(SessionError::Store(error)) => Err(error.into()),
-        Err(_) => Err(EditError::Taken),
+pub async fn create(tenure: &Tenure, keys: &Keys, session: &Session) -> Result<(), EditError> {
+    let id = session.id.to_string();
+    for _ in 0..LOOKS {
+        match tenure.create_session(&id, &session.stored()).await {
+            Ok(()) => return Ok(()),
+            Err(SessionError::Store(error)) => return Err(error.into()),
+            Err(SessionError::Leftovers) => {}
+            Err(_) => return Err(EditError::Taken),
+        }
+        let cleared = match keys.session(&id) {
+            Ok(lease) => tenure.forget_session(&id, lease, &[RESULTS], Duration::ZERO).await?,
+            Err(_) => false,
+        };
+        if !cleared {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
     }
+    Err(EditError::Leaving)
 }
 
 /// Changes a session, and returns it as it is then.

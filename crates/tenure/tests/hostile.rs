@@ -216,6 +216,13 @@ async fn sqlite_what_is_made_is_its_owners_alone() {
     let path = folder.path().join("leases.db");
     let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
     ask(&connection, acquire(1)).await;
+    // Also behind a link to what is not there yet.
+    let link = folder.path().join("link.db");
+    std::os::unix::fs::symlink("behind.db", &link).unwrap();
+    let behind = sqlite(&link).enter(Entry::default()).await.unwrap();
+    let mode = std::fs::metadata(folder.path().join("behind.db")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    drop(behind);
     for end in ["", "-wal", "-shm"] {
         let mode = std::fs::metadata(format!("{}{end}", path.display())).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{end}");

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tenure::fleet::{InstanceRecord, Status};
+use tenure::store::Member;
 use tenure::{InstanceId, Tenure};
 
 use crate::arguments::{Drain, StoreArguments};
@@ -53,6 +54,12 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
         let is_draining = record.status == Status::Draining;
         if is_draining == drain && (!drain || held == 0) {
             println!("{instance}");
+            let takes_part = |member: &Member| {
+                InstanceRecord::decode(&member.record).is_none_or(|record| record.status != Status::Draining)
+            };
+            if drain && !members.iter().any(takes_part) {
+                eprintln!("tenure: no instance takes part any more: nothing is held until one is undrained or comes");
+            }
             return Ok(DONE);
         }
         if start.elapsed() >= limit {

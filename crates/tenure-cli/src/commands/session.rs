@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use tenure::Tenure;
 use tenure_serve::catalogue::Catalogue;
 use tenure_serve::editing::{self, EditError};
+use tenure_serve::keys::Keys;
 use tenure_serve::session::{Invalid, Session, written};
 use uuid::Uuid;
 
@@ -20,19 +21,19 @@ pub async fn manage(store: &StoreArguments, command: SessionCommand) -> Result<u
         _ => store.look().await?,
     };
     let done = match command {
-        SessionCommand::Add(add) => create(&tenure, add).await,
+        SessionCommand::Add(add) => create(&tenure, &store.keys(), add).await,
         SessionCommand::Ls(list) => show(&tenure, list.json).await,
         SessionCommand::Pause(session) => pause(&tenure, &session, true).await,
         SessionCommand::Resume(session) => pause(&tenure, &session, false).await,
         SessionCommand::Rm(session) => remove(&tenure, &session).await,
         SessionCommand::Export => export(&tenure).await,
-        SessionCommand::Import => import(&tenure).await,
+        SessionCommand::Import => import(&tenure, &store.keys()).await,
     };
     tenure.shutdown().await;
     done
 }
 
-async fn create(tenure: &Tenure, add: SessionAdd) -> Result<u8, Failure> {
+async fn create(tenure: &Tenure, keys: &Keys, add: SessionAdd) -> Result<u8, Failure> {
     let mut request = Map::new();
     request.insert("url".to_owned(), Value::String(add.url));
     for (field, value) in
@@ -41,7 +42,7 @@ async fn create(tenure: &Tenure, add: SessionAdd) -> Result<u8, Failure> {
         request.extend(value.map(|value| (field.to_owned(), Value::String(value))));
     }
     let session = Session::create(request, Timestamp::now()).map_err(wrong)?;
-    editing::create(tenure, &session).await.map_err(unwritten)?;
+    editing::create(tenure, keys, &session).await.map_err(unwritten)?;
     if add.json { print(&session.shown()) } else { say(&session.id.to_string()) }
 }
 
@@ -99,7 +100,7 @@ async fn export(tenure: &Tenure) -> Result<u8, Failure> {
     Ok(if unreadable.is_empty() { DONE } else { NO })
 }
 
-async fn import(tenure: &Tenure) -> Result<u8, Failure> {
+async fn import(tenure: &Tenure, keys: &Keys) -> Result<u8, Failure> {
     let (mut there, mut refused) = (0_u64, 0_u64);
     for (number, line) in (1_u64..).zip(std::io::stdin().lock().lines()) {
         let line = line.map_err(Failure::system("cannot read sessions"))?;
@@ -114,7 +115,7 @@ async fn import(tenure: &Tenure) -> Result<u8, Failure> {
                 continue;
             }
         };
-        match editing::create(tenure, &session).await {
+        match editing::create(tenure, keys, &session).await {
             Ok(()) => there += 1,
             Err(EditError::Taken) => {
                 refused += 1;
@@ -122,6 +123,10 @@ async fn import(tenure: &Tenure) -> Result<u8, Failure> {
                     "tenure: line {number}: session {} is there and is not the same; it was left as it is",
                     session.id
                 );
+            }
+            Err(error @ EditError::Leaving) => {
+                refused += 1;
+                eprintln!("tenure: line {number}: {error}");
             }
             Err(error) => return Err(unwritten(error)),
         }

@@ -72,7 +72,8 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
             say("no instance is there")?;
         }
         for (instance, status, sessions) in &instances {
-            say(&format!("{instance} {status} {} sessions", sessions.len()))?;
+            let sessions_are = if sessions.len() == 1 { "session" } else { "sessions" };
+            say(&format!("{instance} {status} {} {sessions_are}", sessions.len()))?;
             for id in sessions {
                 say(&format!("  {id}"))?;
             }

@@ -37,15 +37,9 @@ pub(super) async fn list(State(service): State<Service>, Query(asked): Parameter
 }
 
 pub(super) async fn create(State(service): State<Service>, body: Bytes) -> Result<(StatusCode, Json<Value>), Failure> {
-    let request = object(&body)?;
-    // What was made up here nobody had before.
-    let may_have_been = request.contains_key("id");
-    let session = Session::create(request, Timestamp::now())?;
+    let session = Session::create(object(&body)?, Timestamp::now())?;
     service.allowed().check(&session.url).map_err(Invalid::from)?;
-    if may_have_been {
-        editing::make_room(service.tenure(), service.keys(), &session.id.to_string()).await?;
-    }
-    editing::create(service.tenure(), &session).await?;
+    editing::create(service.tenure(), service.keys(), &session).await?;
     service.catalogue().learn(&session.id.to_string(), Some(&session.stored()));
     Ok((StatusCode::CREATED, Json(session.shown())))
 }

@@ -310,7 +310,8 @@ pub enum AcquireError {
     /// The store was restarted or has lost data, and grants nothing for now. Trying again later is safe.
     #[error(
         "the store is new, was restarted or has lost data: no lease is granted for {remaining:.1?}, because leases from \
-         before may still be relied on (`bootstrap` says that there are none, `durable` that a restart loses nothing)"
+         before may still be relied on (whoever enters first may say that there are none, with `bootstrap`, or that a \
+         restart loses nothing, with `durable`)"
     )]
     Closed {
         /// How long that lasts.

@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::placement::TargetScore;
 use crate::time::ServerTime;
 
+/// What two instances take the store's time for differs by less than this.
+const CLOSE: Duration = Duration::from_secs(10);
+
 /// Where in every interval a target's ticks are, in microseconds.
 pub fn phase(target: &str, interval: Duration) -> u64 {
     TargetScore::of(target).spread(micros(interval))
@@ -31,7 +34,8 @@ pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u6
 }
 
 /// The tick that counts as the last one when somebody begins to tick. One of another rhythm has missed nothing of this one, which goes on with what is
-/// still to come, at least a millisecond later: due times are told in milliseconds.
+/// still to come, at least a millisecond later: due times are told in milliseconds. And one that is far in the future, by a clock that was set back since, counts
+/// for nothing.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,12 +49,13 @@ pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u6
 /// ```
 pub fn last_tick(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
     let rhythm = Rhythm { step: micros(interval), phase };
+    if last > now + interval + CLOSE {
+        return rhythm.start(rhythm.slot(now));
+    }
     if rhythm.start(rhythm.slot(last)) == last {
         return last;
     }
-    // A mark from the future is not waited for.
-    let later = Some(last + Duration::from_millis(1)).filter(|_| last <= now);
-    rhythm.start(rhythm.slot(now.max(later.unwrap_or(now))))
+    rhythm.start(rhythm.slot(now.max(last + Duration::from_millis(1))))
 }
 
 /// Slots of one length, one after the other.
@@ -118,9 +123,26 @@ mod tests {
         assert_eq!(due(14_000, 9_300), (at(17_000), at(17_000)), "that of 12 s is nobody's");
         assert_eq!(due(14_000, 7_000), (at(12_000), at(17_000)), "that of 12 s was missed");
         assert_eq!(due(14_000, 99_900), (at(17_000), at(17_000)), "nobody waits for a mark from the future");
+        assert_eq!(due(14_000, 16_900), (at(17_000), at(17_000)), "nor is one polled that is not later");
         let (now, last) = (ServerTime::from_micros(10_299_500), ServerTime::from_micros(10_299_400));
         let begun = last_tick(now, last, SECOND, 300_000);
         assert_eq!(next_due(now, begun, SECOND, 300_000), at(11_300), "not twice in a millisecond");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_stops_nobody() {
+        // As ticks are waited for: again and again, by whatever the time is then.
+        let (mut last, mut dues) = (at(99_300), Vec::new());
+        for now in (10_000..14_000).step_by(50) {
+            last = last_tick(at(now), last, SECOND, 300_000);
+            let due = next_due(at(now), last, SECOND, 300_000);
+            if due <= at(now) {
+                dues.push(now);
+                last = due;
+            }
+        }
+        assert_eq!(dues, [10_300, 11_300, 12_300, 13_300]);
+        assert_eq!(last_tick(at(10_000), at(15_300), SECOND, 300_000), at(15_300), "it is we who are behind");
     }
 
     #[test]

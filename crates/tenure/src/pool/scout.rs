@@ -256,7 +256,8 @@ fn correct_sessions(tenure: &Tenure, found: &BTreeSet<String>, listed: &BTreeSet
     let (index, announced) = (|| SESSIONS.to_owned(), false);
     let added = found.difference(listed).cloned().map(|entry| Request::IndexAdd { index: index(), entry, announced });
     // Only if it is not there again by now.
-    let gone = listed.difference(found).cloned().map(|id| Request::WriteSession { id, seen: None, value: None });
+    let gone =
+        listed.difference(found).cloned().map(|id| Request::WriteSession { id, seen: None, value: None, fresh: false });
     let mut changes: Vec<Request> = added.chain(gone).collect();
     if !changes.is_empty() {
         // All of them once, and not each of them.

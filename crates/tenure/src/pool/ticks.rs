@@ -90,14 +90,10 @@ impl Ticks {
     /// A tick that was claimed just then is not given out again.
     pub async fn next(&mut self) -> Option<Tick> {
         let phase = phase(self.term.name().label(), self.interval);
-        let last = match self.last {
+        let mut last = match self.last {
             Some(last) => last,
             // Where nobody has ever ticked, the first is the next.
-            None => {
-                let mark = self.read().await?;
-                let now = self.term.server_time();
-                *self.last.insert(last_tick(now, mark.unwrap_or(now), self.interval, phase))
-            }
+            None => self.read().await?.unwrap_or_else(|| self.term.server_time()),
         };
         let due = loop {
             if self.term.is_leaving() {
@@ -105,6 +101,7 @@ impl Ticks {
                 return None;
             }
             let now = self.term.server_time();
+            last = *self.last.insert(last_tick(now, last, self.interval, phase));
             let due = next_due(now, last, self.interval, phase);
             let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
             if left.is_zero() {

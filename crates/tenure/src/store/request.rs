@@ -212,6 +212,8 @@ pub enum Request {
         seen: Option<Vec<u8>>,
         /// What it should be; nothing to delete it.
         value: Option<Vec<u8>>,
+        /// Not while anything is left of one with this id that was deleted.
+        fresh: bool,
     },
     /// Read sessions.
     ReadSessions {

@@ -67,10 +67,32 @@ impl Tenure {
     /// # Cancel safety
     /// It may or may not be written.
     pub async fn write_session(&self, id: &str, seen: Option<&[u8]>, value: Option<&[u8]>) -> Result<(), SessionError> {
+        self.change_session(id, seen, value, false).await
+    }
+
+    /// Makes a session, if there is none with this id and nothing is left of one that was deleted. Everybody is told.
+    ///
+    /// # Errors
+    /// When there is one; when something is [left](SessionError::Leftovers) of one; or when the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// It may or may not be made.
+    pub async fn create_session(&self, id: &str, value: &[u8]) -> Result<(), SessionError> {
+        self.change_session(id, None, Some(value), true).await
+    }
+
+    async fn change_session(
+        &self,
+        id: &str,
+        seen: Option<&[u8]>,
+        value: Option<&[u8]>,
+        fresh: bool,
+    ) -> Result<(), SessionError> {
         let (seen, value) = (seen.map(<[u8]>::to_vec), value.map(<[u8]>::to_vec));
-        match self.ask(Request::WriteSession { id: id.to_owned(), seen, value }).await? {
+        match self.ask(Request::WriteSession { id: id.to_owned(), seen, value, fresh }).await? {
             Reply::Done => Ok(()),
             Reply::Changed(now) => Err(SessionError::Changed(now)),
+            Reply::InUse => Err(SessionError::Leftovers),
             other => Err(SessionError::Store(self.unexpected(&other))),
         }
     }
@@ -140,6 +162,10 @@ pub enum SessionError {
     /// It is something else than its writer has seen: this, or nothing.
     #[error("the session was changed meanwhile; read it again")]
     Changed(Option<Vec<u8>>),
+    /// Something is left of one with this id that was deleted: its results, or a holder that has not let go. See
+    /// [`forget_session`](Tenure::forget_session).
+    #[error("something is left of a session with this id that was deleted")]
+    Leftovers,
     /// The store could not be asked.
     #[error(transparent)]
     Store(#[from] StoreError),

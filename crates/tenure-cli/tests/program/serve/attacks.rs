@@ -94,6 +94,12 @@ fn what_is_spoilt_beside_a_lease_is_no_reason_to_stop() {
         assert_ne!(one.get("/v1/stats").0, 0);
     }
     until("totals are added up anew", || one.get("/v1/stats").0 == 200);
+    // What cannot be written whole is not written at all.
+    redis.command(&["SET", "tenure:index:gone", "junk"]);
+    assert_eq!(one.ask("POST", "/v1/sessions", &json!({"url": server.url("/more")}).to_string()).0, 503);
+    assert_eq!(one.ask("DELETE", &format!("/v1/sessions/{}", ids[0]), "").0, 503);
+    redis.command(&["DEL", "tenure:index:gone"]);
+    assert_eq!(redis.command(&["SCARD", "tenure:index:sessions"]), Reply::Int(3));
     redis.command(&["HSET", &format!("tenure:records:{{poll:lease:{}}}", ids[0]), "due", "junk"]);
     drop(one);
     let two = Instance::start(&place, &[]);

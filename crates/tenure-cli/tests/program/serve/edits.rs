@@ -38,6 +38,57 @@ fn one_that_is_made_again_has_nothing_of_the_one_before_on_a_file() {
     one_that_is_made_again_has_nothing_of_the_one_before(&Place::new());
 }
 
+/// Whoever makes one while another is deleted gets a new one, or none.
+#[test]
+fn one_that_is_made_while_another_is_deleted_has_nothing_of_that() {
+    let (_redis, server, place) = on_redis();
+    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+    let id = one.add(&server.url("/"));
+    let (path, mut made) = (format!("/v1/sessions/{id}"), 0);
+    let request = json!({"id": id, "url": server.url("/"), "interval": "100ms"}).to_string();
+    for _ in 0..20 {
+        until("it has a result", || one.get(&format!("{path}/state")).0 == 200);
+        let answers = std::thread::scope(|scope| {
+            let creating = [&one, &two, &one].map(|instance| {
+                let request = &request;
+                scope.spawn(move || instance.ask("POST", "/v1/sessions", request))
+            });
+            assert_eq!(two.ask("DELETE", &path, "").0, 204);
+            creating.map(|thread| thread.join().unwrap())
+        });
+        let created: Vec<&Value> = answers.iter().filter(|answer| answer.0 == 201).map(|answer| &answer.1).collect();
+        assert!(created.len() < 2, "{answers:?}");
+        made += created.len();
+        match created.first() {
+            Some(session) => {
+                let (_, history) = two.get(&format!("{path}/history"));
+                // To the millisecond.
+                let when = |result: &Value| result["polledAt"].as_str().unwrap()[..23].to_owned();
+                let all: Vec<String> = history["results"].as_array().unwrap().iter().map(when).collect();
+                let created = &session["createdAt"].as_str().unwrap()[..23];
+                assert!(all.iter().all(|polled| polled.as_str() >= created), "{created}: {all:?}");
+            }
+            None => until("it is made again", || one.ask("POST", "/v1/sessions", &request).0 == 201),
+        }
+    }
+    assert!(made > 0);
+    is_right(server.visits());
+}
+
+#[test]
+fn one_that_is_imported_again_has_nothing_of_the_one_before() {
+    let (server, place) = (WebServer::start(), Place::new());
+    let one = Instance::start(&place, &[]);
+    let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
+    until("it has a result", || one.get(&format!("{path}/state")).0 == 200);
+    assert_eq!(one.patch(&path, &json!({"isPaused": true})), 200);
+    let exported = String::from_utf8(place.output(&["session", "export"]).stdout).unwrap();
+    assert_eq!(one.ask("DELETE", &path, "").0, 204);
+    let imported = with_input(place.tenure(&["session", "import"]), &exported);
+    assert!(imported.status.success(), "{imported:?}");
+    assert_eq!(one.get(&format!("{path}/history")).1["results"], json!([]));
+}
+
 #[test]
 fn one_that_is_paused_for_a_moment_goes_on_at_once() {
     let (server, place, probe) = (WebServer::start(), Place::new(), Probe::start());

@@ -34,10 +34,7 @@ fn a_store_that_can_never_be_used_is_not_waited_for() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let (redis, place) = {
-        let (redis, _, place) = on_redis();
-        (redis, place)
-    };
+    let (redis, _, place) = on_redis();
     let mut one = Instance::start(&place, &["--drain-timeout", "10m"]);
     redis.stop();
     one.signal(Signal::TERM);
@@ -51,12 +48,16 @@ fn a_second_signal_ends_it_at_once() {
 #[test]
 fn numbers_that_are_refused_leave_nothing_in_the_store() {
     let (redis, _, place) = on_redis();
-    for _ in 0..10 {
-        for wrong in
-            [["--ttl", "30h"], ["--ttl", "1ms"], ["--weight", "NaN"], ["--weight", "-1"], ["--discover-every", "0s"]]
-        {
-            assert_eq!(place.code(&[&["serve", "--listen", "127.0.0.1:0"], &wrong[..]].concat()), 64, "{wrong:?}");
-        }
+    let wrong: [&[&str]; 6] = [
+        &["--ttl", "30h"],
+        &["--ttl", "24h", "--weight", "NaN"],
+        &["--ttl", "24h", "--weight", "1001"],
+        &["--ttl", "24h", "--heartbeat-ttl", "1ms"],
+        &["--ttl", "24h", "--discover-every", "0s"],
+        &["--ttl", "1ms"],
+    ];
+    for wrong in wrong.into_iter().cycle().take(24) {
+        assert_eq!(place.code(&[&["serve", "--listen", "127.0.0.1:0"], wrong].concat()), 64, "{wrong:?}");
     }
     let longest = redis.command(&["HGET", "tenure:ns", "max_ttl"]);
     assert!(matches!(&longest, Reply::Nil) || longest == Reply::text("30000000"), "{longest:?}");

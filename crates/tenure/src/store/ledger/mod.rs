@@ -158,8 +158,8 @@ impl Ledger {
             }
             Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit),
             Request::Forget { name, idle_for, session, .. } => self.forget(now, name, *idle_for, session),
-            Request::WriteSession { id, seen, value } => {
-                self.write_session(id, seen.as_deref(), value.as_deref(), announcements)
+            Request::WriteSession { id, seen, value, fresh } => {
+                self.write_session(id, seen.as_deref(), value.as_deref(), *fresh, announcements)
             }
             Request::ReadSessions { ids } => {
                 Reply::Sessions(ids.iter().map(|id| self.sessions.get(id).cloned()).collect())

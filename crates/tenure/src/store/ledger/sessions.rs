@@ -9,6 +9,7 @@ impl Ledger {
         id: &str,
         seen: Option<&[u8]>,
         value: Option<&[u8]>,
+        fresh: bool,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
         let now = self.sessions.get(id).map(Vec::as_slice);
@@ -16,6 +17,9 @@ impl Ledger {
         if now != value {
             if now != seen {
                 return Reply::Changed(now.map(<[u8]>::to_vec));
+            }
+            if fresh && self.indexes.get(GONE).is_some_and(|gone| gone.contains(id)) {
+                return Reply::InUse;
             }
             match value {
                 Some(value) => drop(self.sessions.insert(id.to_owned(), value.to_vec())),

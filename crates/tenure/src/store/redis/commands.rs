@@ -136,14 +136,14 @@ impl Wire {
                 let all: Vec<&str> = all.iter().map(String::as_str).collect();
                 self.call(Script::Forget, &all).arg(micros(*idle_for)).arg(session).take().into()
             }
-            Request::WriteSession { id, seen, value } => {
+            Request::WriteSession { id, seen, value, fresh } => {
                 let (session, listed, gone) = (keys.session(id), keys.index(SESSIONS), keys.index(GONE));
                 let mut command = self.call(Script::WriteSession, &[&session, &listed, &gone]);
                 for text in [seen, value] {
                     command.arg(flag(text.is_some())).arg(text.as_deref().unwrap_or_default());
                 }
                 let changed = Announcement::SessionChanged { id: id.clone() };
-                command.arg(id).arg(changed.encode()).arg(&keys.channel);
+                command.arg(id).arg(changed.encode()).arg(&keys.channel).arg(flag(*fresh));
                 command.into()
             }
             Request::ReadSessions { ids } => {

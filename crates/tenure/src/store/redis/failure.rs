@@ -24,7 +24,7 @@ const PASSING: &[(&str, &str)] = &[
 const LASTING: &[(&str, &str)] = &[
     ("NOPERM", "the user may not do that; it needs `~*` for its keys, `&*`, and `+@all -@dangerous +info` or the like"),
     ("The user executing the script can't", "the user may not do that; it needs the commands that scripts use, too"),
-    ("NOAUTH", "the server wants a password; give it as redis://user:password@host"),
+    ("NOAUTH", "the server wants a password; give it as redis://:password@host, or redis://user:password@host"),
     ("WRONGPASS", "wrong user name or password"),
     ("invalid password", "wrong password"),
     ("AUTH <password> called without", "the server has no password, and one was given; leave it out of the URL"),
@@ -120,7 +120,7 @@ pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
         return unreachable(location, &error.to_string());
     }
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
-        let why = "wrong user name or password; give them as redis://user:password@host";
+        let why = "wrong user name or password; give them as redis://user:password@host, or redis://:password@host when there are no users";
         return StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"));
     }
     if error.kind() == redis::ErrorKind::Parse {

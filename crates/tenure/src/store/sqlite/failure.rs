@@ -20,9 +20,10 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return busy(path),
         Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full; nothing was changed".to_owned()),
         Some(ErrorCode::ReadOnly) => return read_only(path),
-        Some(ErrorCode::CannotOpen) => {
-            (ErrorKind::Configuration, "the file cannot be opened; its directory must exist and be writable".to_owned())
-        }
+        Some(ErrorCode::CannotOpen) => (
+            ErrorKind::Configuration,
+            "the file cannot be opened; it must be yours to read and write, and so must its directory".to_owned(),
+        ),
         Some(ErrorCode::PermissionDenied) => (ErrorKind::Configuration, "the file may not be opened".to_owned()),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => (
             ErrorKind::Corrupt,

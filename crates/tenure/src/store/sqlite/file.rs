@@ -95,7 +95,9 @@ impl File {
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
         // There are secrets in sessions, so the file is its owner's, as are those that SQLite makes beside it. If it is there, it is left as
         // it is, and if it cannot be made, SQLite says why.
-        let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let behind = std::fs::read_link(path).map(|link| path.parent().unwrap_or(path).join(link));
+        let file = behind.as_deref().unwrap_or(path);
+        let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
         // An absolute path: SQLite would take one that begins with `file:` for a URI.
         let mut connection =
             Connection::open_with_flags(path, FLAGS | OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;

@@ -42,20 +42,24 @@ pub(super) async fn what_is_in_use_is_not_forgotten(trial: &Trial<'_>) {
     alice.send(term.release()).await;
     assert_eq!(forget(&alice, &job(), LONG).await, Reply::InUse, "it was in use until just now");
     let (id, value) = ("a".to_owned(), Some(b"{}".to_vec()));
-    alice.send(Request::WriteSession { id: id.clone(), seen: None, value: value.clone() }).await;
+    alice.send(Request::WriteSession { id: id.clone(), seen: None, value: value.clone(), fresh: true }).await;
     assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::InUse, "there is the session");
     assert!(alice.read(&job(), "state").await.is_some());
-    alice.send(Request::WriteSession { id, seen: value, value: None }).await;
+    alice.send(Request::WriteSession { id: id.clone(), seen: value.clone(), value: None, fresh: false }).await;
     assert_eq!(alice.index("gone").await, ["a"]);
+    let again = || Request::WriteSession { id: id.clone(), seen: None, value: value.clone(), fresh: true };
+    assert_eq!(alice.send(again()).await, Reply::InUse, "something is left of it");
     assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done);
     assert_eq!(alice.index("gone").await, Vec::<String>::new(), "it is not done again");
+    assert_eq!(alice.send(again()).await, Reply::Done);
+    assert_eq!(alice.send(again()).await, Reply::Done, "it is so already");
 }
 
 pub(super) async fn a_session_that_is_deleted_is_listed_as_gone(trial: &Trial<'_>) {
     let alice = trial.player("alice").await;
     let write = |id: &str, seen: Option<&str>, value: Option<&str>| {
         let bytes = |text: &str| text.as_bytes().to_vec();
-        Request::WriteSession { id: id.to_owned(), seen: seen.map(bytes), value: value.map(bytes) }
+        Request::WriteSession { id: id.to_owned(), seen: seen.map(bytes), value: value.map(bytes), fresh: false }
     };
     alice.send(write("a", None, Some("1"))).await;
     alice.send(write("b", None, None)).await;

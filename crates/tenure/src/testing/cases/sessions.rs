@@ -6,7 +6,7 @@ use crate::testing::trial::Trial;
 
 fn write(id: &str, seen: Option<&str>, value: Option<&str>) -> Request {
     let bytes = |text: &str| text.as_bytes().to_vec();
-    Request::WriteSession { id: id.to_owned(), seen: seen.map(bytes), value: value.map(bytes) }
+    Request::WriteSession { id: id.to_owned(), seen: seen.map(bytes), value: value.map(bytes), fresh: false }
 }
 
 fn is(text: &str) -> Reply {
