@@ -63,6 +63,34 @@ fn numbers_that_are_refused_leave_nothing_in_the_store() {
     assert!(matches!(&longest, Reply::Nil) || longest == Reply::text("30000000"), "{longest:?}");
 }
 
+/// Slots are counted by the store's clock; those that were polled before it was set are in the future then.
+#[test]
+fn a_clock_that_is_set_back_or_ahead_stops_no_polls_for_long() {
+    if !RedisServer::can_fake_time() {
+        // Past the capture of the test harness.
+        let _ = std::io::stderr().write_all(b"NOT TESTED: libfaketime is not here; `cargo xtask test` gets it\n");
+        return;
+    }
+    let (redis, server) = (RedisServer::builder().own_clock().start(), WebServer::start());
+    let place = Place::on(&redis.url());
+    let one = Instance::start(&place, &[]);
+    let _two = Instance::start(&place, &[]);
+    (0..4).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
+    until("both take part", || shared_by(&server, 4) == Some(2));
+    for forward in [false, true] {
+        redis.step_clock(Duration::from_secs(600), forward);
+        let stepped = Instant::now();
+        until("all are polled again", || stepped.elapsed() > TTL * 2 && shared_by(&server, 4) == Some(2));
+    }
+    // Nobody polls what another does, whatever the time is.
+    for (session, visits) in by_session(server.visits()) {
+        let mut visits = visits;
+        visits.sort_by_key(|visit| visit.began);
+        let met = |pair: &[Visit]| pair[0].ended.is_none_or(|ended| ended > pair[1].began);
+        assert!(!visits.windows(2).any(met), "{session} is polled twice at once");
+    }
+}
+
 /// One that was stopped for longer than its leases lasted polls nothing that is another's by then.
 fn whoever_was_stopped_polls_nothing_that_is_anothers(place: &Place) {
     let server = WebServer::start();
