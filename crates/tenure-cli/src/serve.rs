@@ -2,10 +2,10 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure::Tenure;
-use tenure::lease::LeaseSettings;
+use tenure::pool::PoolBuilder;
 use tenure::store::StoreError;
 use tenure_serve::poll::safety::Allowed;
-use tenure_serve::{ApiToken, Settings};
+use tenure_serve::{ApiToken, ServeError, Settings};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -26,15 +26,6 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         );
         return Err(Failure::Usage(message));
     }
-    take_all_files();
-    // Also when the store is down: it is waited for.
-    let builder = store.builder(serve.name.as_deref())?.share_events();
-    // The store remembers the longest ttl of all. One that is longer than usual it hears of with the first lease, when everything else was found to be right.
-    let builder = builder.longest_ttl(serve.ttl.min(LeaseSettings::default().ttl()));
-    let taken = |error: std::io::Error| Failure::Usage(format!("cannot listen on {}: {error}", serve.listen));
-    let listener = TcpListener::bind(serve.listen).await.map_err(taken)?;
-    let address = listener.local_addr().map_err(taken)?;
-    let tenure = builder.start()?;
     let settings = Settings {
         token,
         allowed: Allowed { near: is_near, nets: serve.allow_targets.clone() },
@@ -42,26 +33,17 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         ttl: serve.ttl,
         keys: store.keys(),
     };
+    let wrong = |error: ServeError| Failure::Usage(error.to_string());
+    tenure_serve::check(|pool| sized(pool, &serve), &settings).map_err(wrong)?;
+    take_all_files();
+    // Also when the store is down: it is waited for.
+    let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).share_events();
+    let taken = |error: std::io::Error| Failure::Usage(format!("cannot listen on {}: {error}", serve.listen));
+    let listener = TcpListener::bind(serve.listen).await.map_err(taken)?;
+    let address = listener.local_addr().map_err(taken)?;
+    let tenure = builder.start()?;
     let told_to_stop = signals()?;
-    let pool = |builder: tenure::pool::PoolBuilder| {
-        let mut builder =
-            builder.ttl(serve.ttl).weight(serve.weight).drain_timeout(serve.drain_timeout.mul_f64(GIVING_AWAY));
-        if let Some(every) = serve.renew_every {
-            builder = builder.renew_every(every);
-        }
-        if let Some(ttl) = serve.heartbeat_ttl {
-            builder = builder.heartbeat_ttl(ttl);
-        }
-        if let Some(every) = serve.heartbeat_every {
-            builder = builder.heartbeat_every(every);
-        }
-        if let Some(window) = serve.settle {
-            builder = builder.settle(window);
-        }
-        builder
-    };
-    let running = tenure_serve::start(&tenure, pool, settings, listener);
-    let running = running.map_err(|error| Failure::Usage(error.to_string()))?;
+    let running = tenure_serve::start(&tenure, |pool| sized(pool, &serve), settings, listener).map_err(wrong)?;
     let about = format!(
         "{} on {}, API at http://{address}; a session is polled again within {} of a crash, and at once after a goodbye",
         tenure.instance(),
@@ -80,6 +62,24 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     let _ = tokio::time::timeout(serve.drain_timeout, leave).await;
     eprintln!("tenure: {} has left", tenure.instance());
     Ok(DONE)
+}
+
+/// The pool, with the numbers that were given.
+fn sized(mut pool: PoolBuilder, serve: &Serve) -> PoolBuilder {
+    pool = pool.ttl(serve.ttl).weight(serve.weight).drain_timeout(serve.drain_timeout.mul_f64(GIVING_AWAY));
+    if let Some(every) = serve.renew_every {
+        pool = pool.renew_every(every);
+    }
+    if let Some(ttl) = serve.heartbeat_ttl {
+        pool = pool.heartbeat_ttl(ttl);
+    }
+    if let Some(every) = serve.heartbeat_every {
+        pool = pool.heartbeat_every(every);
+    }
+    if let Some(window) = serve.settle {
+        pool = pool.settle(window);
+    }
+    pool
 }
 
 /// Says that this instance is there and how it stands with the store. Ends only when there is no use in waiting for that.

@@ -69,11 +69,8 @@ pub async fn create(tenure: &Tenure, keys: &Keys, session: &Session) -> Result<(
             Err(SessionError::Leftovers) => {}
             Err(_) => return Err(EditError::Taken),
         }
-        let cleared = match keys.session(&id) {
-            Ok(lease) => tenure.forget_session(&id, lease, &[RESULTS], Duration::ZERO).await?,
-            Err(_) => false,
-        };
-        if !cleared {
+        let Ok(lease) = keys.session(&id) else { break };
+        if !tenure.forget_session(&id, lease, &[RESULTS], Duration::ZERO).await? {
             tokio::time::sleep(BETWEEN_LOOKS).await;
         }
     }

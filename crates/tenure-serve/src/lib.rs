@@ -17,4 +17,4 @@ pub mod session;
 pub mod tally;
 
 pub use api::ApiToken;
-pub use service::{POOL, Running, ServeError, Settings, start};
+pub use service::{POOL, Running, ServeError, Settings, check, start};

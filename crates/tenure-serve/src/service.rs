@@ -7,6 +7,7 @@ use tenure::Tenure;
 use tenure::election::ElectionError;
 use tenure::lease::ReleaseReason;
 use tenure::pool::{Pool, PoolBuilder, PoolError};
+use tenure::store::StoreError;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -67,6 +68,9 @@ pub enum ServeError {
     /// Everything would be looked at all the time.
     #[error("sessions and instances cannot be looked for every {0:?}; the shortest is {SOONEST:?}")]
     DiscoverEvery(Duration),
+    /// Nothing can be kept in memory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// There can be no client.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -179,17 +183,12 @@ pub fn start(
     settings: Settings,
     listener: TcpListener,
 ) -> Result<Running, ServeError> {
-    if settings.discover_every < SOONEST {
-        return Err(ServeError::DiscoverEvery(settings.discover_every));
-    }
     let (catalogue, counts) = (Catalogue::default(), Arc::new(Counts::default()));
     let client = PollClient::new(settings.allowed.clone())?;
     let poller = Poller { catalogue: catalogue.clone(), client, counts: counts.clone() };
     let (targets, known) = (catalogue.follow(tenure.clone(), settings.discover_every), catalogue.clone());
     let events = FleetEvents::listen(tenure, counts.clone());
-    let pool = pool(tenure.pool(POOL))
-        .lease_prefix(&settings.keys.lease)
-        .discover_every(settings.discover_every)
+    let pool = sized(tenure, pool, &settings)?
         .targets_from(targets)
         .removed_because(move |id| match known.session(id) {
             Some(session) if session.is_paused => ReleaseReason::Paused,
@@ -224,6 +223,29 @@ pub fn start(
     let ends = service.clone();
     let serving = listener::serve(listener, api::router(service), async move { ends.ended().await });
     Ok(Running { tenure: tenure.clone(), counts: kept, pool, housekeeping, tells, end, serving: tokio::spawn(serving) })
+}
+
+/// Whether it can be started like this, without a store: one that is entered remembers the longest ttl of all, also of those that were refused.
+///
+/// # Errors
+/// When it cannot.
+pub fn check(pool: impl FnOnce(PoolBuilder) -> PoolBuilder, settings: &Settings) -> Result<(), ServeError> {
+    let nowhere = Tenure::builder("memory:").start()?;
+    sized(&nowhere, pool, settings)?.check()?;
+    housekeeping::check(&nowhere, &settings.keys, settings.ttl)?;
+    Ok(())
+}
+
+/// The pool of all sessions, with its numbers.
+fn sized(
+    tenure: &Tenure,
+    pool: impl FnOnce(PoolBuilder) -> PoolBuilder,
+    settings: &Settings,
+) -> Result<PoolBuilder, ServeError> {
+    if settings.discover_every < SOONEST {
+        return Err(ServeError::DiscoverEvery(settings.discover_every));
+    }
+    Ok(pool(tenure.pool(POOL)).lease_prefix(&settings.keys.lease).discover_every(settings.discover_every))
 }
 
 /// Says with this instance's heartbeats what it has counted, for whoever adds it up.

@@ -15,11 +15,12 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool) -> Result<u8, Failure> {
     let tenure = store.look().await?;
-    let instances: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
+    let members = tenure.fleet().await?;
+    let instances: Vec<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
     let code = match meant(&arguments.instance, &instances, "instance") {
         Ok(instance) => {
-            if drain && instances.len() == 1 {
-                eprintln!("tenure: nobody else is there: what {instance} lets go of is polled by nobody");
+            if drain && !members.iter().any(|member| member.instance != instance && takes_part(member)) {
+                eprintln!("tenure: nobody else takes part: what {instance} lets go of is polled by nobody");
             }
             if drain {
                 tenure.drain(&instance).await?
@@ -35,6 +36,11 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool) -> Resul
     };
     tenure.shutdown().await;
     Ok(code)
+}
+
+/// Whether an instance takes what others give away. Those of other programs always do.
+fn takes_part(member: &Member) -> bool {
+    InstanceRecord::decode(&member.record).is_none_or(|record| record.status != Status::Draining)
 }
 
 /// Waits until it has given everything away, or takes part again.
@@ -54,12 +60,6 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
         let is_draining = record.status == Status::Draining;
         if is_draining == drain && (!drain || held == 0) {
             println!("{instance}");
-            let takes_part = |member: &Member| {
-                InstanceRecord::decode(&member.record).is_none_or(|record| record.status != Status::Draining)
-            };
-            if drain && !members.iter().any(takes_part) {
-                eprintln!("tenure: no instance takes part any more: nothing is held until one is undrained or comes");
-            }
             return Ok(DONE);
         }
         if start.elapsed() >= limit {

@@ -52,8 +52,7 @@ impl Housekeeping {
     /// Stands for everything.
     pub(crate) fn start(tenure: &Tenure, keys: &Keys, ttl: Duration, period: Duration) -> Result<Self, ElectionError> {
         let stand = |role: &'static str| {
-            let election = tenure.election(role).key(&format!("{}{role}", keys.leader));
-            let election = election.heartbeat_prefix(&keys.heartbeats(role)).ttl(ttl).build()?;
+            let election = election(tenure, keys, ttl, role)?;
             election.start();
             Ok::<_, ElectionError>((role, election))
         };
@@ -93,6 +92,16 @@ impl Housekeeping {
             election.stop().await;
         }
     }
+}
+
+/// Whether elections can be held like this.
+pub(crate) fn check(tenure: &Tenure, keys: &Keys, ttl: Duration) -> Result<(), ElectionError> {
+    [JANITOR, AGGREGATOR].into_iter().try_for_each(|role| election(tenure, keys, ttl, role).map(drop))
+}
+
+fn election(tenure: &Tenure, keys: &Keys, ttl: Duration, role: &str) -> Result<Election, ElectionError> {
+    let election = tenure.election(role).key(&format!("{}{role}", keys.leader));
+    election.heartbeat_prefix(&keys.heartbeats(role)).ttl(ttl).build()
 }
 
 /// Does a duty every so often, whenever this instance leads and for as long as it does.

@@ -16,6 +16,9 @@ use tokio::time::Instant;
 /// A name that is found within this was found quickly.
 const QUICK: Duration = Duration::from_secs(1);
 
+/// How many such names are remembered.
+const REMEMBERED: usize = 20_000;
+
 /// How many of the others are looked up at a time: a quarter of the threads there are.
 const SLOW_AT_ONCE: usize = 128;
 
@@ -85,6 +88,10 @@ impl LookUps {
             // Whoever asks from now on wants to know how it is then.
             names.under_way.remove(&name);
             if found.is_ok() && begun.elapsed() < QUICK {
+                // Targets may send us to as many names as they like.
+                if names.quick.len() >= REMEMBERED {
+                    names.quick.clear();
+                }
                 names.quick.insert(name);
             } else {
                 names.quick.remove(&name);

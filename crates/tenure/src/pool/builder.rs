@@ -268,7 +268,15 @@ impl PoolBuilder {
         ReadyPool { builder: self, work: Arc::new(move |target, term| Box::pin(work(target, term))) }
     }
 
-    fn check(&self) -> Result<PoolSettings, PoolError> {
+    /// Sees whether the numbers fit together and all names can be names, as starting it does.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn check(&self) -> Result<(), PoolError> {
+        self.settings().map(drop)
+    }
+
+    fn settings(&self) -> Result<PoolSettings, PoolError> {
         self.naming.check()?;
         for target in &self.targets {
             self.naming.lease(target)?;
@@ -311,7 +319,7 @@ impl ReadyPool {
     /// Outside a tokio runtime.
     pub fn start(self) -> Result<Pool, PoolError> {
         let Self { builder, work } = self;
-        let settings = builder.check()?;
+        let settings = builder.settings()?;
         let (tell, commands) = mpsc::unbounded_channel();
         let (held, meters) = (Held::default(), Arc::<PoolMeters>::default());
         let (live, seen) = watch::channel(Vec::new());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
 use tenure::store::ErrorKind;
-use tenure::{AcquireError, Tenure};
+use tenure::{AcquireError, InstanceId, LeaseName, Tenure};
 use tenure_testbed::{RedisServer, Reply};
 
 use crate::stage::{Bystander, Instance, LAST_STOP, Setup, TTL, builder, soon, until};
@@ -108,6 +108,12 @@ async fn a_user_with_the_rights_that_the_guide_lists_can_do_everything() {
     assert_eq!(election.candidates().await.unwrap().len(), 1);
     let term = alice.acquire("job", TTL).await;
     term.publish("state", "1").await.unwrap();
+    alice.tenure.create_session("c", b"{}").await.unwrap();
+    alice.tenure.write_session("c", Some(b"{}"), None).await.unwrap();
+    let lease = LeaseName::target("poll", "c").unwrap();
+    assert!(alice.tenure.forget_session("c", lease, &["results"], Duration::ZERO).await.unwrap());
+    alice.tenure.leave_word("words", "one").await.unwrap();
+    alice.tenure.drain(&InstanceId::foreign("nobody")).await.unwrap();
     server.command(&["MSET", "session:a", "{}", "session:b", "{}"]);
     let pool = alice.tenure.pool("poll").targets_from_sessions().ttl(TTL);
     let pool = pool.run(|_, lease| async move { while lease.wait(TTL).await {} }).start().unwrap();
