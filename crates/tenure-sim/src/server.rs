@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::Token;
 use tenure::store::{
-    Announcement, Closing, Ended, Generation, Ledger, Reply, Request, Server as ServerFacts, ServerRun,
+    Announcement, Ended, Generation, Ledger, QuarantineReason, Reply, Request, Server as ServerFacts, ServerRun,
 };
 
 use crate::clock::ServerClock;
@@ -98,7 +98,7 @@ impl Server {
                 let entered = self.ledger.enter(&facts, &entry, &mut announcements);
                 // A newcomer closes a namespace that was lost for the longest ttl that it knows of, if at all.
                 // What was lost by the restart was granted before it; what was flushed since was not.
-                let by_restart = entered.closing == Some(Closing::ServerTooYoung) && !self.flushed_since_start;
+                let by_restart = entered.closing == Some(QuarantineReason::ServerTooYoung) && !self.flushed_since_start;
                 let covered = entered.closed_for + if by_restart { facts.uptime } else { Duration::ZERO };
                 let newcomer = entered.minted && entry.memory.is_none() && self.was_founded;
                 if newcomer && covered < self.longest_ttl {

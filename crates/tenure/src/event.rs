@@ -155,7 +155,7 @@ pub enum Happening {
         error: String,
     },
     /// The store grants nothing for a while, because leases from before may still be relied on.
-    StoreClosed {
+    StoreQuarantined {
         /// Why.
         why: String,
         /// How long that lasts.
@@ -222,7 +222,7 @@ impl Happening {
             Self::ElectionFailed { .. } => "election.failed",
             Self::StoreEntered => "store.entered",
             Self::StoreLost { .. } => "store.lost",
-            Self::StoreClosed { .. } => "store.closed",
+            Self::StoreQuarantined { .. } => "store.closed",
             Self::StoreSilent { .. } => "store.silent",
             Self::StoreRefused { .. } => "store.refused",
             Self::Joined { .. } => "fleet.joined",
@@ -251,7 +251,7 @@ impl Happening {
             | Self::Lost(_)
             | Self::ElectionFailed { .. }
             | Self::StoreLost { .. }
-            | Self::StoreClosed { .. }
+            | Self::StoreQuarantined { .. }
             | Self::StoreSilent { .. }
             | Self::StoreRefused { .. }
             | Self::SessionUnreadable { .. }
@@ -311,7 +311,7 @@ impl Event {
             }
             Happening::Joined { instance } | Happening::Left { instance } => add("owner", instance.to_string()),
             Happening::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
-            Happening::StoreClosed { why, remaining } => {
+            Happening::StoreQuarantined { why, remaining } => {
                 add("ttl_ms", remaining.as_millis().to_string());
                 add("error", why.clone());
             }

@@ -22,7 +22,7 @@ use crate::ports::{self, Port};
 /// A link to a server: whoever connects to the proxy talks to the server, as well as the switches let them.
 ///
 /// A stream has no holes: where bytes of a connection vanished, nothing that follows them arrives either, whatever the
-/// switches say later. Closing counts as a byte, and a reset is passed on as closing.
+/// switches say later. QuarantineReason counts as a byte, and a reset is passed on as closing.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,

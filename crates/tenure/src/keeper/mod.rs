@@ -313,7 +313,7 @@ pub enum AcquireError {
          before may still be relied on (whoever enters first may say that there are none, with `bootstrap`, or that a \
          restart loses nothing, with `durable`)"
     )]
-    Closed {
+    Quarantined {
         /// How long that lasts.
         remaining: Duration,
     },

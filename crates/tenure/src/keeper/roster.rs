@@ -719,8 +719,8 @@ impl Roster {
             (Outcome::Answered(Reply::Held(held)), Mode::Try) => {
                 Some(AcquireError::Held { by: held.by.clone(), remaining: held.remaining })
             }
-            (Outcome::Answered(Reply::Closed { remaining }), Mode::Try) => {
-                Some(AcquireError::Closed { remaining: *remaining })
+            (Outcome::Answered(Reply::Quarantined { remaining }), Mode::Try) => {
+                Some(AcquireError::Quarantined { remaining: *remaining })
             }
             (Outcome::Answered(Reply::TokensExhausted), _) => {
                 let message = "there is no larger token left for this lease";

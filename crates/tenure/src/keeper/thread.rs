@@ -286,7 +286,7 @@ impl Keeper {
         self.tell(Happening::StoreEntered);
         if !entered.closed_for.is_zero() {
             let why = entered.closing.map_or_else(|| "somebody else closed it".to_owned(), |why| why.to_string());
-            self.tell(Happening::StoreClosed { why, remaining: entered.closed_for });
+            self.tell(Happening::StoreQuarantined { why, remaining: entered.closed_for });
         }
         if let Some(why) = &entered.silent
             && !std::mem::replace(&mut self.deaf, true)

@@ -222,7 +222,7 @@ impl Pursuit {
         }
         match reply {
             Reply::Held(held) => self.held(clocks, sent, held, ctx),
-            Reply::Closed { remaining } => {
+            Reply::Quarantined { remaining } => {
                 self.next_at = Some(now + ctx.after_expiry(remaining));
                 if self.obstacle != Obstacle::Closed {
                     self.obstacle = Obstacle::Closed;

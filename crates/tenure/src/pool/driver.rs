@@ -425,7 +425,7 @@ impl Desk {
                     }
                     News::Input(match error {
                         AcquireError::Held { by, remaining } => Input::Refused { target, by, remaining },
-                        AcquireError::Closed { remaining } => Input::Failed { target, again_in: remaining },
+                        AcquireError::Quarantined { remaining } => Input::Failed { target, again_in: remaining },
                         _ => Input::Failed { target, again_in },
                     })
                 }

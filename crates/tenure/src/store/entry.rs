@@ -87,7 +87,7 @@ pub struct Entered {
     /// How long nothing is granted.
     pub closed_for: Duration,
     /// Why this entry closed the namespace, if it did.
-    pub closing: Option<Closing>,
+    pub closing: Option<QuarantineReason>,
     /// Why nothing is announced here, when that is so. Leases work; whoever waits for one learns of its release only
     /// when its ttl ends.
     pub silent: Option<String>,
@@ -96,7 +96,7 @@ pub struct Entered {
 /// Why an entry closed the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Closing {
+pub enum QuarantineReason {
     /// The record was gone.
     RecordMissing,
     /// The record was of an older generation than remembered.
@@ -111,7 +111,7 @@ pub enum Closing {
     ServerTooYoung,
 }
 
-impl fmt::Display for Closing {
+impl fmt::Display for QuarantineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::RecordMissing => "the store has lost its data",

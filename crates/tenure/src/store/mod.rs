@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use announcement::{Announcement, Heard};
-pub use entry::{Closing, Continuity, Entered, Entry, Generation, NamespaceMemory, ServerRun};
+pub use entry::{Continuity, Entered, Entry, Generation, NamespaceMemory, QuarantineReason, ServerRun};
 pub use error::{ErrorKind, Outcome, StoreError};
 #[cfg(feature = "keeper")]
 pub(crate) use keyspace::ROLES;

@@ -22,7 +22,7 @@ pub enum Reply {
     /// The lease is somebody else's.
     Held(Held),
     /// No lease is granted for now: the store has lost data, and leases from before may still be relied on.
-    Closed {
+    Quarantined {
         /// How long that lasts.
         remaining: Duration,
     },

@@ -96,7 +96,7 @@ impl<'a> Parts<'a> {
                 parts.tokens.extend(grant.previous.as_mut().map(|previous| &mut previous.token));
             }
             Reply::Held(held) => parts.held(held),
-            Reply::Closed { remaining } => parts.left.push(remaining),
+            Reply::Quarantined { remaining } => parts.left.push(remaining),
             Reply::Renewed { server, .. } => parts.times.push(server),
             Reply::HandedOver { token } => parts.tokens.push(token),
             Reply::Lease(report) => {

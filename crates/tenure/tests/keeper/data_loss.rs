@@ -29,7 +29,7 @@ async fn killed_and_restarted_with_all_of_its_data() {
     scene.alice.sees("lease.recovered").await;
     scene.never_stopped().await;
     match scene.bob.tenure.lease("another").try_acquire().await {
-        Err(AcquireError::Closed { remaining }) => assert!(remaining <= LONG && !remaining.is_zero()),
+        Err(AcquireError::Quarantined { remaining }) => assert!(remaining <= LONG && !remaining.is_zero()),
         other => panic!("a lease from before the restart may not be in the data: {other:?}"),
     }
     scene.ends().await;
@@ -57,7 +57,7 @@ async fn killed_and_restarted_with_some_of_its_data() {
     assert!(kept.is_valid(), "alice's is, who is the bystander here");
     // Bob is not the only one who might have had it: nobody gets it for the longest ttl.
     match alice.tenure.lease("job").try_acquire().await {
-        Err(AcquireError::Closed { .. }) => {}
+        Err(AcquireError::Quarantined { .. }) => {}
         other => panic!("{other:?}"),
     }
     assert!(record.stretches().iter().all(|stretch| stretch.token == token));

@@ -44,7 +44,7 @@ fn replies() -> impl Strategy<Value = Reply> {
         ),
         4 => (server, prop::option::of(prop::option::of(Just(other()))))
             .prop_map(|(server, to)| Reply::Renewed { server, max_ttl: Duration::ZERO, asked: to.map(|to| Ask::StepDown { to }) }),
-        1 => spans().prop_map(|remaining| Reply::Closed { remaining }),
+        1 => spans().prop_map(|remaining| Reply::Quarantined { remaining }),
         1 => prop_oneof![
             Just(Reply::NotEntered),
             Just(Reply::TermOver),

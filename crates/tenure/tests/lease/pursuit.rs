@@ -253,13 +253,13 @@ fn a_dead_holders_lease_is_told_apart_from_a_free_one() {
 #[test]
 fn a_closed_namespace_is_waited_out_and_said_once() {
     let mut rig = Rig::new();
-    rig.reply(Reply::Closed { remaining: ms(3_000) });
+    rig.reply(Reply::Quarantined { remaining: ms(3_000) });
     let events = rig.events();
     assert!(events.len() == 1 && events[0].contains("no lease is granted for 3s"), "{events:?}");
     let sent = rig.until_sent(5_000);
     assert!((3_001..=3_026).contains(&sent), "{sent}");
     rig.take();
-    rig.reply(Reply::Closed { remaining: ms(1_000) });
+    rig.reply(Reply::Quarantined { remaining: ms(1_000) });
     assert!(rig.events().is_empty());
 }
 

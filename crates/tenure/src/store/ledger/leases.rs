@@ -476,7 +476,7 @@ impl From<Gate> for Reply {
     fn from(gate: Gate) -> Self {
         match gate {
             Gate::NotEntered => Self::NotEntered,
-            Gate::Closed { remaining } => Self::Closed { remaining },
+            Gate::Closed { remaining } => Self::Quarantined { remaining },
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::time::ServerTime;
 use crate::token::Token;
 
 use super::{Ledger, Namespace, Server};
-use crate::store::{Announcement, Closing, Entered, Entry, Generation};
+use crate::store::{Announcement, Entered, Entry, Generation, QuarantineReason};
 
 impl Ledger {
     /// Enters the namespace, as every connection does first.
@@ -33,15 +33,19 @@ impl Ledger {
         };
 
         let (minted, closing) = match &found {
-            None if memory.is_some() => (true, Some((Closing::RecordMissing, max_ttl))),
+            None if memory.is_some() => (true, Some((QuarantineReason::RecordMissing, max_ttl))),
             None if entry.bootstrap => (true, None),
-            None if server.listeners > 0 => (true, Some((Closing::OthersListening, max_ttl))),
-            None if server.uptime < max_ttl => (true, Some((Closing::ServerTooYoung, max_ttl - server.uptime))),
+            None if server.listeners > 0 => (true, Some((QuarantineReason::OthersListening, max_ttl))),
+            None if server.uptime < max_ttl => {
+                (true, Some((QuarantineReason::ServerTooYoung, max_ttl - server.uptime)))
+            }
             None => (true, None),
-            Some(record) if record.generation.number < remembered => (true, Some((Closing::OlderGeneration, max_ttl))),
+            Some(record) if record.generation.number < remembered => {
+                (true, Some((QuarantineReason::OlderGeneration, max_ttl)))
+            }
             Some(_) if entry.durable => (false, None),
-            Some(record) if record.run != server.run => (false, Some((Closing::ServerRestarted, max_ttl))),
-            Some(_) if rolled_back => (false, Some((Closing::TokensWentBack, max_ttl))),
+            Some(record) if record.run != server.run => (false, Some((QuarantineReason::ServerRestarted, max_ttl))),
+            Some(_) if rolled_back => (false, Some((QuarantineReason::TokensWentBack, max_ttl))),
             Some(_) => (false, None),
         };
 

@@ -8,8 +8,8 @@ use super::keys::Keys;
 use crate::lease::Ending;
 use crate::name::InstanceId;
 use crate::store::{
-    Ask, Closing, Ended, Entered, Generation, Grant, Held, LeaseReport, LogEntry, Member, PreviousTerm, Published,
-    Refusal, Reply, Request, ServerRun, TermNote,
+    Ask, Ended, Entered, Generation, Grant, Held, LeaseReport, LogEntry, Member, PreviousTerm, Published,
+    QuarantineReason, Refusal, Reply, Request, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::Token;
@@ -50,12 +50,12 @@ pub(super) fn entered(value: Value, run: ServerRun) -> Option<Entered> {
         closed_for: fields.span()?,
         closing: match fields.text()?.as_str() {
             "" => None,
-            "record_missing" => Some(Closing::RecordMissing),
-            "older_generation" => Some(Closing::OlderGeneration),
-            "server_restarted" => Some(Closing::ServerRestarted),
-            "tokens_went_back" => Some(Closing::TokensWentBack),
-            "others_listening" => Some(Closing::OthersListening),
-            "server_too_young" => Some(Closing::ServerTooYoung),
+            "record_missing" => Some(QuarantineReason::RecordMissing),
+            "older_generation" => Some(QuarantineReason::OlderGeneration),
+            "server_restarted" => Some(QuarantineReason::ServerRestarted),
+            "tokens_went_back" => Some(QuarantineReason::TokensWentBack),
+            "others_listening" => Some(QuarantineReason::OthersListening),
+            "server_too_young" => Some(QuarantineReason::ServerTooYoung),
             _ => return None,
         },
         silent: Some(fields.text()?)
@@ -165,7 +165,7 @@ fn answered(value: Value) -> Option<Reply> {
             },
         }),
         "held" => Reply::Held(fields.held()?),
-        "closed" => Reply::Closed { remaining: fields.span()? },
+        "closed" => Reply::Quarantined { remaining: fields.span()? },
         "not_entered" => Reply::NotEntered,
         "term_over" => Reply::TermOver,
         "tokens_exhausted" => Reply::TokensExhausted,

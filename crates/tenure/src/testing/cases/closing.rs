@@ -20,7 +20,7 @@ async fn closed(trial: &Trial<'_>, max_ttl: Duration) -> Result<Player, Unsuppor
 /// How long the store says that nothing is granted.
 async fn remaining(player: &Player) -> Duration {
     match player.send(acquire(&player.claim(&job(), SHORT))).await {
-        Reply::Closed { remaining } => remaining,
+        Reply::Quarantined { remaining } => remaining,
         Reply::Granted(_) => Duration::ZERO,
         other => panic!("a free lease is granted unless the namespace is closed; the store answered {other:?}"),
     }
@@ -111,7 +111,7 @@ pub(super) async fn nothing_is_granted_in_a_closed_namespace(trial: &Trial<'_>) 
     ];
     for request in requests {
         let reply = rival.send(request.clone()).await;
-        assert!(matches!(reply, Reply::Closed { .. }), "{request:?} must wait; the store answered {reply:?}");
+        assert!(matches!(reply, Reply::Quarantined { .. }), "{request:?} must wait; the store answered {reply:?}");
     }
     let renewed = alice.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "whoever still holds a lease goes on: {renewed:?}");

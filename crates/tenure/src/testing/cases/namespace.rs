@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{Announcement, Closing, Continuity, Entry, Outcome, Refusal, Reply, Request};
+use crate::store::{Announcement, Continuity, Entry, Outcome, QuarantineReason, Refusal, Reply, Request};
 use crate::testing::Disturbance;
 use crate::testing::player::{Player, Term, granted};
 use crate::testing::trial::{BRIEF, Checked, LONG, PATIENCE, SHORT, Trial, job, lease};
@@ -10,7 +10,7 @@ use crate::testing::trial::{BRIEF, Checked, LONG, PATIENCE, SHORT, Trial, job, l
 /// Checks that whoever asks is told how long nothing is granted.
 async fn is_closed(player: &Player) {
     match player.tries(&lease("anything")).await {
-        Reply::Closed { remaining } => {
+        Reply::Quarantined { remaining } => {
             let longest = player.entered().max_ttl;
             assert!(!remaining.is_zero() && remaining <= longest, "closed for {remaining:?} of {longest:?}");
         }
@@ -94,7 +94,7 @@ pub(super) async fn a_missing_record_is_replaced_by_a_newer_one_and_closes(trial
         entered.minted && entered.generation.number > before,
         "a generation above {before} is written: {entered:?}"
     );
-    assert_eq!(entered.closing, Some(Closing::RecordMissing), "{entered:?}");
+    assert_eq!(entered.closing, Some(QuarantineReason::RecordMissing), "{entered:?}");
     assert_eq!(entered.closed_for, LONG, "leases from before may be relied on for the longest ttl");
     is_closed(&alice).await;
     let refused = alice.send(term.renewal()).await;
@@ -112,7 +112,7 @@ pub(super) async fn an_older_generation_than_remembered_is_replaced_and_closes(t
     assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
     let entered = alice.entered();
     assert!(entered.minted && entered.generation.number > newer, "a generation above {newer} is written: {entered:?}");
-    assert_eq!(entered.closing, Some(Closing::OlderGeneration), "{entered:?}");
+    assert_eq!(entered.closing, Some(QuarantineReason::OlderGeneration), "{entered:?}");
     assert_eq!(entered.closed_for, LONG, "leases from after the backup may be relied on for the longest ttl");
     is_closed(&alice).await;
     Ok(())
@@ -145,7 +145,7 @@ pub(super) async fn a_restarted_server_closes_and_surviving_leases_stay_renewabl
     let entered = alice.entered();
     assert_ne!(entered.run, before.run, "every run of a server is another one");
     assert_eq!((entered.generation, entered.minted), (before.generation, false), "the data is the same");
-    assert_eq!(entered.closing, Some(Closing::ServerRestarted), "{entered:?}");
+    assert_eq!(entered.closing, Some(QuarantineReason::ServerRestarted), "{entered:?}");
     assert_eq!(entered.closed_for, LONG, "the last grants may have been lost");
     is_closed(&alice).await;
     goes_on(&alice, &term).await;
@@ -171,7 +171,7 @@ pub(super) async fn a_newcomer_notices_a_restart_as_well(trial: &Trial<'_>) -> C
     trial.player("alice").await;
     trial.disturb(Disturbance::Restart).await?;
     let newcomer = trial.player("newcomer").await;
-    assert_eq!(newcomer.entered().closing, Some(Closing::ServerRestarted), "the record names another run");
+    assert_eq!(newcomer.entered().closing, Some(QuarantineReason::ServerRestarted), "the record names another run");
     is_closed(&newcomer).await;
     Ok(())
 }
@@ -193,7 +193,7 @@ pub(super) async fn even_a_durable_store_closes_when_its_record_is_missing(trial
     let mut alice = trial.player("alice").await;
     trial.disturb(Disturbance::Flush).await?;
     alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
-    assert_eq!(alice.entered().closing, Some(Closing::RecordMissing), "a restart is excused, a loss is not");
+    assert_eq!(alice.entered().closing, Some(QuarantineReason::RecordMissing), "a restart is excused, a loss is not");
     is_closed(&alice).await;
     Ok(())
 }
@@ -202,7 +202,7 @@ pub(super) async fn even_bootstrap_closes_for_whoever_remembers_the_namespace(tr
     let mut alice = trial.player("alice").await;
     trial.disturb(Disturbance::Flush).await?;
     alice.enters_again_as(trial, |entry| Entry { bootstrap: true, ..entry }).await;
-    assert_eq!(alice.entered().closing, Some(Closing::RecordMissing), "the namespace is not new to alice");
+    assert_eq!(alice.entered().closing, Some(QuarantineReason::RecordMissing), "the namespace is not new to alice");
     is_closed(&alice).await;
     Ok(())
 }
@@ -217,7 +217,7 @@ pub(super) async fn a_token_that_the_store_has_forgotten_closes(trial: &Trial<'_
     assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
     let entered = alice.entered();
     assert!(entered.rolled_back && !entered.minted, "the same generation has forgotten a token: {entered:?}");
-    assert_eq!(entered.closing, Some(Closing::TokensWentBack), "{entered:?}");
+    assert_eq!(entered.closing, Some(QuarantineReason::TokensWentBack), "{entered:?}");
     assert_eq!(entered.closed_for, LONG, "leases that the store forgot may be relied on for the longest ttl");
     assert!(entered.token_floor >= seen, "the floor is put back: {entered:?}");
     is_closed(&alice).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{Closing, Continuity, Entry, Reply};
+use crate::store::{Continuity, Entry, QuarantineReason, Reply};
 use crate::testing::Disturbance;
 use crate::testing::player::Player;
 use crate::testing::trial::{BRIEF, Checked, LONG, SHORT, Trial, instance, job};
@@ -45,7 +45,11 @@ pub(super) async fn a_newcomer_closes_when_others_are_listening(trial: &Trial<'_
     let listener = trial.listener().await;
     let alice = newcomer(trial, BRIEF).await;
     let entered = alice.entered();
-    assert_eq!(entered.closing, Some(Closing::OthersListening), "whoever listens may hold leases: {entered:?}");
+    assert_eq!(
+        entered.closing,
+        Some(QuarantineReason::OthersListening),
+        "whoever listens may hold leases: {entered:?}"
+    );
     assert_eq!(entered.closed_for, BRIEF, "for the longest ttl");
     drop(listener);
     trial.outlast(BRIEF).await;
@@ -66,10 +70,14 @@ pub(super) async fn a_newcomer_closes_when_the_server_is_young(trial: &Trial<'_>
     let alice = newcomer(trial, LONG).await;
     let entered = alice.entered();
     assert!(entered.minted, "there was no record: {entered:?}");
-    assert_eq!(entered.closing, Some(Closing::ServerTooYoung), "the namespace may have been lost: {entered:?}");
+    assert_eq!(
+        entered.closing,
+        Some(QuarantineReason::ServerTooYoung),
+        "the namespace may have been lost: {entered:?}"
+    );
     assert!(!entered.closed_for.is_zero() && entered.closed_for <= LONG, "{entered:?}");
     let reply = alice.tries(&job()).await;
-    assert!(matches!(reply, Reply::Closed { .. }), "nothing may be granted yet: {reply:?}");
+    assert!(matches!(reply, Reply::Quarantined { .. }), "nothing may be granted yet: {reply:?}");
     Ok(())
 }
 
@@ -79,7 +87,7 @@ pub(super) async fn a_young_server_closes_for_what_is_missing_of_the_longest_ttl
     trial.disturb(Disturbance::AgeServer(age)).await?;
     let alice = newcomer(trial, LONG).await;
     let entered = alice.entered();
-    assert_eq!(entered.closing, Some(Closing::ServerTooYoung), "{entered:?}");
+    assert_eq!(entered.closing, Some(QuarantineReason::ServerTooYoung), "{entered:?}");
     assert!(entered.closed_for <= LONG - age, "what the server has already been up for counts: {entered:?}");
     Ok(())
 }
