@@ -44,10 +44,10 @@ pub struct StoreArguments {
     /// Put before every key as `NAME:`, so that deployments can share a store
     #[arg(long, global = true, env = "TENURE_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
-    /// Nobody holds anything: use a new store at once
+    /// The server is new: do not wait for it to grow older than any lease could be. Has no effect when leases may be held
     #[arg(long, global = true, env = "TENURE_BOOTSTRAP")]
     pub bootstrap: bool,
-    /// A restart of the store loses nothing: wait for none of its leases
+    /// A restart of the server loses nothing: do not wait for its leases to expire. Has no effect when a loss is proven
     #[arg(long, global = true, env = "TENURE_DURABLE")]
     pub durable: bool,
     /// The prefix of the leases of sessions
@@ -117,6 +117,8 @@ pub enum Command {
     Revoke(Revoke),
     /// Print lease and election events of the whole fleet as they happen
     Watch(Watch),
+    /// End a quarantine by hand, after listing who was last known to hold what
+    Reopen(Reopen),
     /// Watches over a command; `run` starts it.
     #[command(name = "__guard", hide = true)]
     Guard(Guard),
@@ -311,6 +313,23 @@ pub struct Watch {
     /// Begin with what is on record
     #[arg(long)]
     pub all: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+After a loss of data the store grants nothing until every lease from before must have expired. Reopen it earlier only if no \
+holder from before is alive: work of one that is overlaps with the next holder's.
+
+Examples:
+  tenure reopen
+  tenure --store redis://redis.internal reopen --yes --json")]
+pub struct Reopen {
+    /// Do not ask for a confirmation
+    #[arg(long)]
+    pub yes: bool,
+    /// Print JSON: quarantine, holders, instances, reopened
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

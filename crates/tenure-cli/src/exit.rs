@@ -72,7 +72,7 @@ impl From<AcquireError> for Failure {
     fn from(error: AcquireError) -> Self {
         match error {
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => Self::Store(error),
-            AcquireError::Quarantined { .. } => Self::Closed(error.to_string()),
+            AcquireError::Quarantined(_) => Self::Closed(error.to_string()),
             AcquireError::Name(_) | AcquireError::Settings(_) | AcquireError::Election(_) => {
                 Self::Usage(error.to_string())
             }

@@ -59,6 +59,7 @@ async fn obey(arguments: Arguments) -> Result<u8, Failure> {
         Command::Undrain(drain) => commands::drain::ask(&store, drain, false).await,
         Command::Revoke(revoke) => commands::revoke::revoke(&store, revoke).await,
         Command::Watch(watch) => commands::watch::watch(&store, watch).await,
+        Command::Reopen(reopen) => commands::reopen::reopen(&store, reopen).await,
         Command::Guard(_) => Ok(exit::DONE),
     }
 }

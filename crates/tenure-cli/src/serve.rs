@@ -85,7 +85,11 @@ fn sized(mut pool: PoolBuilder, serve: &Serve) -> PoolBuilder {
 /// Says that this instance is there and how it stands with the store. Ends only when there is no use in waiting for that.
 async fn present(tenure: &Tenure, about: &str) -> StoreError {
     match tenure.first_contact().await {
-        Ok(()) => eprintln!("tenure: {about}"),
+        Ok(()) => {
+            let quarantine = tenure.inspect_namespace().await.ok().and_then(|report| report.quarantine);
+            let quarantine = quarantine.map_or_else(String::new, |quarantine| format!("; {quarantine}"));
+            eprintln!("tenure: {about}{quarantine}");
+        }
         Err(error) if error.is_retryable() => eprintln!("tenure: {about}; the store is waited for: {error}"),
         Err(error) => return error,
     }

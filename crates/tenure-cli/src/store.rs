@@ -50,9 +50,9 @@ impl StoreArguments {
         Ok(builder)
     }
 
-    /// Connects, or says within a moment why that cannot be.
+    /// Connects as an observer, which acquires nothing, or says within a moment why that cannot be.
     pub async fn connect(&self) -> Result<Tenure, Failure> {
-        Ok(self.builder(None)?.connect().await?)
+        Ok(self.builder(None)?.observer().connect().await?)
     }
 
     /// The same, for those who only look: a file that is not there is not made, and nothing is found in it.

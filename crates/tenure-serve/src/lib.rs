@@ -16,5 +16,5 @@ mod service;
 pub mod session;
 pub mod tally;
 
-pub use api::ApiToken;
+pub use api::{ApiToken, shown_quarantine};
 pub use service::{POOL, Running, ServeError, Settings, check, start};

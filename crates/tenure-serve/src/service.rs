@@ -158,8 +158,8 @@ impl Service {
         self.0.token.as_ref()
     }
 
-    /// Whether the store is there, and the fleet knows of us.
-    pub(crate) fn is_ready(&self) -> bool {
+    /// Whether this instance has joined the fleet, and is connected to the store.
+    pub(crate) fn has_joined(&self) -> bool {
         self.tenure().how_it_stands().connected && !self.pool().live_instances().is_empty()
     }
 
@@ -225,7 +225,7 @@ pub fn start(
     Ok(Running { tenure: tenure.clone(), counts: kept, pool, housekeeping, tells, end, serving: tokio::spawn(serving) })
 }
 
-/// Whether it can be started like this, without a store: one that is entered remembers the longest ttl of all, also of those that were refused.
+/// Whether it can be started like this, without a store.
 ///
 /// # Errors
 /// When it cannot.

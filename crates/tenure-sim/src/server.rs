@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tenure::Token;
 use tenure::store::{
-    Announcement, Ended, Generation, Ledger, QuarantineReason, Reply, Request, Server as ServerFacts, ServerRun,
+    Announcement, Ended, Generation, Ledger, Quarantine, QuarantineReason, Reply, Request, Server as ServerFacts,
+    ServerRun,
 };
 
 use crate::clock::ServerClock;
@@ -33,6 +34,8 @@ pub struct Server {
     longest_ttl: Duration,
     was_founded: bool,
     flushed_since_start: bool,
+    /// Whether this run was entered before.
+    has_served: bool,
     /// The last term seen of each lease, kept by the observer and not by the store.
     last_granted: BTreeMap<LeaseId, Token>,
 }
@@ -67,6 +70,7 @@ impl Server {
             longest_ttl,
             was_founded: false,
             flushed_since_start: false,
+            has_served: false,
             last_granted: BTreeMap::new(),
         }
     }
@@ -93,18 +97,21 @@ impl Server {
                     run: ServerRun(self.run),
                     uptime: self.started.map_or(FIRST_UPTIME, |started| now.since(started)),
                     listeners: others.count(),
+                    has_served: self.has_served,
                 };
                 let mut announcements = Vec::new();
                 let entered = self.ledger.enter(&facts, &entry, &mut announcements);
                 // A newcomer closes a namespace that was lost for the longest ttl that it knows of, if at all.
                 // What was lost by the restart was granted before it; what was flushed since was not.
-                let by_restart = entered.closing == Some(QuarantineReason::ServerTooYoung) && !self.flushed_since_start;
-                let covered = entered.closed_for + if by_restart { facts.uptime } else { Duration::ZERO };
+                let by_restart =
+                    entered.began_because() == Some(QuarantineReason::ServerTooYoung) && !self.flushed_since_start;
+                let covered = entered.quarantined_for() + if by_restart { facts.uptime } else { Duration::ZERO };
                 let newcomer = entered.minted && entry.memory.is_none() && self.was_founded;
                 if newcomer && covered < self.longest_ttl {
                     out.seen.push(Observation::FoundedTooSoon);
                 }
                 self.was_founded = true;
+                self.has_served = true;
                 self.observe_closed(now, out);
                 announcements.iter().for_each(|announcement| self.announce(announcement, out));
                 self.connections.insert(connection, Peer { process: from, generation: entered.generation });
@@ -158,6 +165,7 @@ impl Server {
             self.run += 1;
             self.started = Some(now);
             self.flushed_since_start = false;
+            self.has_served = false;
             self.on_disk = self.ledger.clone();
         }
     }
@@ -259,8 +267,7 @@ impl Server {
     }
 
     fn observe_closed(&self, now: TrueTime, out: &mut Output) {
-        let remaining = self.ledger.closed_for(self.clock.read(now));
-        if !remaining.is_zero() {
+        if let Some(Quarantine { remaining, .. }) = self.ledger.report(self.clock.read(now)).quarantine {
             out.seen.push(Observation::Closed { remaining, max_ttl: self.longest_ttl });
         }
     }

@@ -144,6 +144,8 @@ impl RedisBuilder {
         line("logfile", &quoted(&log.display().to_string()));
         line("save", "\"\"");
         line("appendonly", "no");
+        // A replica gets its data at once.
+        line("repl-diskless-sync-delay", "0");
         for (name, value) in &self.settings {
             line(name, value);
         }
@@ -313,6 +315,20 @@ impl RedisServer {
             thread::sleep(Duration::from_millis(5));
         }
         self.kill();
+    }
+
+    /// Makes it a replica of another server, and waits until it has that one's data.
+    ///
+    /// # Panics
+    /// When it does not become one.
+    pub fn follow(&self, primary: &Self) {
+        let reply = self.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+        assert_eq!(reply.as_text(), "OK", "the server refused to follow another");
+        let end = Instant::now() + READY_WITHIN;
+        while !self.command(&["INFO", "replication"]).as_text().contains("master_link_status:up") {
+            assert!(Instant::now() < end, "the server did not get the data of another:\n{}", self.log());
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Puts its wall clock forward or back, on top of all steps before. It sees that at once.

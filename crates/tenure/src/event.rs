@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::lease::{Loss, ReleaseReason};
 use crate::name::{InstanceId, LeaseKind, LeaseName};
+use crate::store::Quarantine;
 use crate::token::Token;
 
 /// How loud an event is.
@@ -155,12 +156,7 @@ pub enum Happening {
         error: String,
     },
     /// The store grants nothing for a while, because leases from before may still be relied on.
-    StoreQuarantined {
-        /// Why.
-        why: String,
-        /// How long that lasts.
-        remaining: Duration,
-    },
+    StoreQuarantined(Quarantine),
     /// Nothing is announced or heard: whoever waits for a lease learns of its release only when its ttl ends.
     StoreSilent {
         /// Why.
@@ -222,7 +218,7 @@ impl Happening {
             Self::ElectionFailed { .. } => "election.failed",
             Self::StoreEntered => "store.entered",
             Self::StoreLost { .. } => "store.lost",
-            Self::StoreQuarantined { .. } => "store.closed",
+            Self::StoreQuarantined(_) => "store.quarantined",
             Self::StoreSilent { .. } => "store.silent",
             Self::StoreRefused { .. } => "store.refused",
             Self::Joined { .. } => "fleet.joined",
@@ -251,7 +247,7 @@ impl Happening {
             | Self::Lost(_)
             | Self::ElectionFailed { .. }
             | Self::StoreLost { .. }
-            | Self::StoreQuarantined { .. }
+            | Self::StoreQuarantined(_)
             | Self::StoreSilent { .. }
             | Self::StoreRefused { .. }
             | Self::SessionUnreadable { .. }
@@ -311,9 +307,10 @@ impl Event {
             }
             Happening::Joined { instance } | Happening::Left { instance } => add("owner", instance.to_string()),
             Happening::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
-            Happening::StoreQuarantined { why, remaining } => {
-                add("ttl_ms", remaining.as_millis().to_string());
-                add("error", why.clone());
+            Happening::StoreQuarantined(quarantine) => {
+                add("remaining_ms", quarantine.remaining.as_millis().to_string());
+                add("reason", quarantine.reason.word().to_owned());
+                add("error", quarantine.to_string());
             }
             Happening::Recovered
             | Happening::StoreEntered

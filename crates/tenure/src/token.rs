@@ -1,6 +1,13 @@
 //! What makes one term different from every other: its token and its nonce.
 
 use std::fmt;
+use std::time::Duration;
+
+use crate::time::ServerTime;
+
+/// How far ahead of the store's clock a token may be and still count for other leases than its own. Tokens that lie in
+/// the future are left behind when a clock that was ahead is set back.
+const FURTHEST_AHEAD: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// The number of a term. Within a lease it only ever grows, so whoever is shown two tokens knows which term is later.
 ///
@@ -32,6 +39,16 @@ impl Token {
     /// The number itself.
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// Whether a store whose clock shows this time can have granted this token: clocks are set back, but not by years.
+    pub(crate) fn is_credible(self, now: ServerTime) -> bool {
+        self.0 <= (now + FURTHEST_AHEAD).as_micros()
+    }
+
+    /// This token, or the largest credible one.
+    pub(crate) fn bounded(self, now: ServerTime) -> Self {
+        Self(self.0.min((now + FURTHEST_AHEAD).as_micros()))
     }
 
     /// The next token: above both this one and the floor, and at least the server's microseconds, so that tokens go on

@@ -8,11 +8,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::store::redis::RedisStore;
 use tenure::store::sqlite::SqliteStore;
-use tenure::store::{Claim, Connection, Entry, ErrorKind, Holding, Keyspace, Outcome, Reply, Request, Store};
+use tenure::store::{
+    Claim, Connection, Entry, ErrorKind, Holding, Keyspace, Outcome, Reply, Request, Store, StoreError,
+};
 use tenure::{Group, InstanceId, LeaseName, Nonce, Token};
 use tenure_testbed::{RedisServer, Release, servers};
 
@@ -37,8 +39,12 @@ fn me() -> InstanceId {
     InstanceId::new("me").unwrap()
 }
 
+fn claim(lease: &str, nonce: u128) -> Claim {
+    Claim { name: LeaseName::lease(lease).unwrap(), holder: me(), nonce: Nonce::new(nonce), ttl: TTL }
+}
+
 fn acquire(nonce: u128) -> Request {
-    Request::Acquire { claim: Claim { name: name(), holder: me(), nonce: Nonce::new(nonce), ttl: TTL }, ended: None }
+    Request::Acquire { claim: claim("x", nonce), ended: None }
 }
 
 fn holding(token: Token) -> Holding {
@@ -97,6 +103,113 @@ async fn redis_a_hand_over_in_a_namespace_with_an_unreadable_floor() {
     let outcome = ask(&connection, Request::HandOver { holding: holding(token), to, window: TTL }).await;
     let given = server.command(&["GET", "lease:x"]).as_text() == "other";
     assert!(!(given && matches!(outcome, Outcome::Failed(_))), "it was handed over, and the outcome is {outcome:?}");
+}
+
+#[tokio::test]
+async fn redis_ttls_that_cannot_be_read() {
+    let server = RedisServer::start();
+    let connection = redis(&server).await;
+    let token = win(&connection, 1).await;
+    ask(&connection, release(token)).await;
+    server.command(&["HSET", "tenure:ns", "ttls", "a while"]);
+    let outcome = ask(&connection, acquire(2)).await;
+    assert!(matches!(&outcome, Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt), "{outcome:?}");
+    assert_eq!(server.command(&["EXISTS", "lease:x"]).as_int(), 0, "how long leases may be relied on is not known");
+}
+
+#[tokio::test]
+async fn redis_a_namespace_of_a_newer_format() {
+    let server = RedisServer::start();
+    let connection = redis(&server).await;
+    let token = win(&connection, 1).await;
+    server.command(&["HSET", "tenure:ns", "format", "3"]);
+    let outcome = ask(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: false }).await;
+    assert!(matches!(outcome, Outcome::Answered(Reply::Renewed { .. })), "what is held goes on: {outcome:?}");
+    ask(&connection, release(token)).await;
+    let outcome = ask(&connection, acquire(2)).await;
+    let says =
+        |error: &StoreError| error.kind() == ErrorKind::Configuration && error.to_string().contains("newer tenure");
+    assert!(matches!(&outcome, Outcome::Failed(error) if says(error)), "{outcome:?}");
+    let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
+    let refused = store.enter(Entry { bootstrap: true, ..Entry::default() }).await.unwrap_err();
+    assert!(says(&refused), "{refused}");
+    assert_eq!(server.command(&["HGET", "tenure:ns", "format"]).as_text(), "3", "and it is left alone");
+}
+
+/// The record as it was before it said which ttls can be relied on.
+#[tokio::test]
+async fn redis_a_namespace_of_the_first_format() {
+    let server = RedisServer::start();
+    let run = server.command(&["INFO", "server"]).as_text().split_once("run_id:").unwrap().1[..32].to_owned();
+    let mut record = vec!["HSET", "tenure:ns", "generation", "1700000000000000", "stamp", "7", "run", &run];
+    record.extend(["closed_until", "", "max_ttl", "60000000", "token_floor", "1700000000000000"]);
+    server.command(&record);
+    let connection = redis(&server).await;
+    let entered = connection.entered();
+    assert_eq!((entered.generation.number, entered.minted), (1_700_000_000_000_000, false), "it is the same namespace");
+    assert_eq!(entered.quarantine, None);
+    assert_eq!(entered.max_ttl, Duration::from_secs(60), "how many leases there are is not known");
+    win(&connection, 1).await;
+    assert_eq!(server.command(&["HMGET", "tenure:ns", "format", "max_ttl"]).as_array()[0].as_text(), "2");
+    // A program that knows only the first format requires a longest ttl, and so acquires nothing.
+    assert_eq!(server.command(&["HGET", "tenure:ns", "max_ttl"]).as_text(), "");
+}
+
+/// A replica that attaches and leaves changes the name of the data's history, and not the data.
+#[tokio::test]
+async fn redis_replicas_that_come_and_go() {
+    let server = RedisServer::builder().argument("repl-backlog-ttl", "1").start();
+    let connection = redis(&server).await;
+    let history =
+        || server.command(&["INFO", "replication"]).as_text().split_once("master_replid:").unwrap().1[..40].to_owned();
+    let (mut nonce, mut names) = (0, vec![history()]);
+    let mut goes_on = async |when: &str| {
+        nonce += 1;
+        match ask(&connection, acquire(nonce)).await {
+            Outcome::Answered(Reply::Granted(grant)) => drop(ask(&connection, release(grant.token)).await),
+            other => panic!("{when}: nothing was lost, and yet {other:?}"),
+        }
+    };
+    goes_on("alone").await;
+    let replica = RedisServer::start();
+    replica.follow(&server);
+    names.push(history());
+    goes_on("with a replica").await;
+    replica.command(&["REPLICAOF", "NO", "ONE"]);
+    let freed = Instant::now();
+    while history() == names[1] {
+        assert!(freed.elapsed() < Duration::from_secs(60), "the backlog was not freed");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    names.push(history());
+    goes_on("with its backlog freed").await;
+    names.dedup();
+    assert_eq!(names.len(), 3, "the name has changed twice: {names:?}");
+    let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
+    let entered = store.enter(Entry::default()).await.unwrap().entered().clone();
+    assert_eq!(entered.quarantine, None, "{entered:?}");
+}
+
+/// Following another server and back, before any of its data has come, changes nothing either.
+#[tokio::test]
+async fn redis_following_a_server_that_is_not_there() {
+    let server = RedisServer::start();
+    let connection = redis(&server).await;
+    win(&connection, 1).await;
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    let outcome = ask(&connection, Request::Acquire { claim: claim("y", 2), ended: None }).await;
+    assert!(matches!(outcome, Outcome::Answered(Reply::Granted(_))), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn redis_that_does_not_name_its_run() {
+    let users = ["user app on >secret ~* &* +@all -info"];
+    let server = RedisServer::builder().acl_users(&users).start();
+    let store = RedisStore::open(&server.url_as("app", "secret"), &Keyspace::default()).unwrap();
+    let refused = store.enter(Entry::default()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
+    assert!(refused.to_string().contains("info"), "it says which right is missing: {refused}");
 }
 
 #[tokio::test]
@@ -295,6 +408,28 @@ async fn sqlite_a_newer_layout_is_refused_and_left_alone() {
     assert!(refused.to_string().contains("newer tenure (layout 99"), "{refused}");
 }
 
+/// A file as it was before it said which ttls can be relied on.
+#[tokio::test]
+async fn sqlite_a_file_of_the_third_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases.db");
+    let file = rusqlite::Connection::open(&path).unwrap();
+    for layout in [
+        include_str!("../src/store/sqlite/schema.sql"),
+        include_str!("../src/store/sqlite/members.sql"),
+        include_str!("../src/store/sqlite/service.sql"),
+        "PRAGMA application_id = 0x54454E55; PRAGMA user_version = 3;
+         INSERT INTO namespaces (namespace, generation, stamp, max_ttl, token_floor) VALUES ('', 5, 7, 60000000, 9);",
+    ] {
+        file.execute_batch(layout).unwrap();
+    }
+    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    let entered = connection.entered();
+    assert_eq!((entered.generation.number, entered.token_floor), (5, Token::new(9).unwrap()), "{entered:?}");
+    assert_eq!(entered.max_ttl, Duration::from_secs(60), "how many leases there are is not known");
+    assert!(win(&connection, 1).await > entered.token_floor);
+}
+
 #[tokio::test]
 async fn sqlite_a_damaged_file_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -316,7 +451,7 @@ async fn sqlite_a_file_in_use_under_another_boot_is_left_alone_until_nobody_can_
     let before = win(&connection, 1).await;
     drop(connection);
     let file = rusqlite::Connection::open(&path).unwrap();
-    file.execute_batch("UPDATE host SET identity = 'another+0.0'; UPDATE namespaces SET max_ttl = 1000000").unwrap();
+    file.execute_batch("UPDATE host SET identity = 'another+0.0'; UPDATE ttls SET ttl = 1000000").unwrap();
     let refused = sqlite(&path).enter(entry()).await.unwrap_err();
     assert!(refused.is_retryable(), "after a restart of the host it passes: {refused}");
     assert!(refused.to_string().contains("another host"), "{refused}");

@@ -2,6 +2,7 @@
 
 pub mod drain;
 pub mod leader;
+pub mod reopen;
 pub mod revoke;
 pub mod session;
 pub mod status;

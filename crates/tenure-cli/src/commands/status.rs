@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tenure::InstanceId;
 use tenure::fleet::InstanceRecord;
 use tenure_serve::catalogue::Catalogue;
-use tenure_serve::holdings;
+use tenure_serve::{holdings, shown_quarantine};
 
 use crate::arguments::{Status, StoreArguments};
 use crate::exit::{DONE, Failure};
@@ -14,6 +14,7 @@ use crate::output::say;
 
 pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure> {
     let tenure = store.look().await?;
+    let quarantine = tenure.inspect_namespace().await?.quarantine;
     let catalogue = Catalogue::default();
     catalogue.read_all(&tenure).await?;
     let members = tenure.fleet().await?;
@@ -65,9 +66,13 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
             "unheld": unheld,
             "unreadable": unreadable.iter().map(listed).collect::<Vec<Value>>(),
             "leaders": leaders,
+            "quarantine": quarantine.as_ref().map(shown_quarantine),
         });
         say(&whole.to_string())?;
     } else {
+        if let Some(quarantine) = &quarantine {
+            say(&quarantine.to_string())?;
+        }
         if instances.is_empty() {
             say("no instance is there")?;
         }

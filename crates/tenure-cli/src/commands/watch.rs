@@ -94,7 +94,7 @@ fn lines(note: &TermNote) -> Vec<Vec<(&'static str, Value)>> {
     events.into_iter().take(count).map(line).collect()
 }
 
-fn timestamp(time: ServerTime) -> String {
+pub fn timestamp(time: ServerTime) -> String {
     // Anybody can write a note; years have four digits.
     let micros = time.as_micros().min(253_402_300_799_999_999);
     humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_micros(micros)).to_string()

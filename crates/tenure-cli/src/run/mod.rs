@@ -13,6 +13,7 @@ mod once;
 mod orders;
 mod signals;
 
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use charge::Charge;
@@ -36,7 +37,10 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
     let settings = settings(&arguments)?;
     let name = store.role(&arguments.role)?;
     family::adopt_orphans();
-    let tenure = store.builder(arguments.name.as_deref())?.share_events().start()?;
+    let tenure = store.builder(arguments.name.as_deref())?.longest_ttl(settings.ttl()).share_events().start()?;
+    if std::io::stderr().is_terminal() {
+        tokio::spawn(say_why_nothing_is_granted(tenure.clone()));
+    }
     let mut signals = Signals::new().map_err(Failure::system("cannot listen to signals"))?;
     let mut pause = FIRST_PAUSE;
     let code = loop {
@@ -71,6 +75,14 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
     };
     tenure.shutdown().await;
     code
+}
+
+/// Tells the person at the terminal that a quarantine is what is being waited for.
+async fn say_why_nothing_is_granted(tenure: Tenure) {
+    // When the store cannot be asked, that is said elsewhere.
+    if let Ok(Some(quarantine)) = tenure.inspect_namespace().await.map(|report| report.quarantine) {
+        eprintln!("tenure: {quarantine}");
+    }
 }
 
 fn settings(arguments: &Run) -> Result<LeaseSettings, Failure> {

@@ -143,5 +143,5 @@ fn whoever_waits_for_a_store_that_grants_nothing_yet_is_told_so() {
     let place = Place::on(&server.url());
     let output = place.plain(&["--log-level", "off", "run", "role", "--wait", "300ms", "--", "true"]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(69) && said.contains("no lease is granted"), "{said}");
+    assert!(output.status.code() == Some(69) && said.contains("quarantine: 30 s left"), "{said}");
 }

@@ -4,6 +4,7 @@
 
 mod ask;
 mod guard;
+mod quarantine;
 mod run;
 mod serve;
 mod stage;

@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
+use tenure::store::{NamespaceReport, Quarantine};
 
 use super::failure::Failure;
 use crate::service::Service;
@@ -14,12 +15,30 @@ pub(super) async fn alive() -> Json<Value> {
     Json(json!({"status": "up"}))
 }
 
-pub(super) async fn ready(State(service): State<Service>) -> Result<Json<Value>, Failure> {
-    if service.is_ready() {
-        return Ok(Json(json!({"status": "ready"})));
+pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<Value>) {
+    let not_ready = |reason: &str| {
+        let error = json!({"code": "not_ready", "message": reason});
+        (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "not_ready", "error": error})))
+    };
+    if !service.has_joined() {
+        return not_ready("this instance has not joined the fleet yet");
     }
-    let message = "the store cannot be reached, or this instance has not joined the fleet yet";
-    Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message))
+    match service.tenure().inspect_namespace().await {
+        Ok(NamespaceReport { quarantine: None, .. }) => (StatusCode::OK, Json(json!({"status": "ready"}))),
+        Ok(NamespaceReport { quarantine: Some(quarantine), .. }) => {
+            (StatusCode::OK, Json(json!({"status": "ready", "quarantine": shown_quarantine(&quarantine)})))
+        }
+        Err(error) => not_ready(&format!("the store cannot be reached: {error}")),
+    }
+}
+
+/// A quarantine, as the API and the program show it.
+pub fn shown_quarantine(quarantine: &Quarantine) -> Value {
+    json!({
+        "remainingMs": u64::try_from(quarantine.remaining.as_millis()).unwrap_or(u64::MAX),
+        "reason": format!("{}; {}", quarantine.reason, quarantine.advice()),
+        "code": quarantine.reason.word(),
+    })
 }
 
 pub(super) async fn metrics(State(service): State<Service>) -> impl IntoResponse {

@@ -20,6 +20,7 @@ use axum::{Router, middleware};
 
 pub use access::ApiToken;
 use failure::Failure;
+pub use health::shown_quarantine;
 
 use crate::service::Service;
 

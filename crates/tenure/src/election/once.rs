@@ -78,7 +78,9 @@ impl Tenure {
             AcquireError::Name(error) => NotDone::Election(error.into()),
             AcquireError::Settings(error) => NotDone::Election(error.into()),
             AcquireError::Election(error) => NotDone::Election(error),
-            AcquireError::Quarantined { .. } | AcquireError::TimedOut { .. } => NotDone::NotLeader { by: None },
+            AcquireError::Quarantined(_) | AcquireError::TimedOut { .. } | AcquireError::Observer => {
+                NotDone::NotLeader { by: None }
+            }
         })?;
         let done = leadership.run(work).await;
         // A loss has been told by then.

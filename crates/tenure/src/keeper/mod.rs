@@ -49,7 +49,7 @@ use crate::event::Event;
 use crate::lease::{LeaseSettings, Outlook, ReleaseReason, SettingsError, Wish};
 use crate::meter::Meter;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
-use crate::store::{ErrorKind, Heard, Outcome, Request, StoreError};
+use crate::store::{ErrorKind, Heard, Outcome, Quarantine, Request, StoreError};
 use crate::tenure::TermHandle;
 
 /// One lease being driven. Never used twice.
@@ -307,16 +307,12 @@ pub enum AcquireError {
         /// How long it is theirs without renewal, when that is known.
         remaining: Option<Duration>,
     },
-    /// The store was restarted or has lost data, and grants nothing for now. Trying again later is safe.
-    #[error(
-        "the store is new, was restarted or has lost data: no lease is granted for {remaining:.1?}, because leases from \
-         before may still be relied on (whoever enters first may say that there are none, with `bootstrap`, or that a \
-         restart loses nothing, with `durable`)"
-    )]
-    Quarantined {
-        /// How long that lasts.
-        remaining: Duration,
-    },
+    /// The store grants nothing for now. Trying again later is safe.
+    #[error("no lease is granted: {0}")]
+    Quarantined(Quarantine),
+    /// This [`Tenure`](crate::Tenure) was opened to [observe](crate::TenureBuilder::observer).
+    #[error("cannot acquire a lease: this instance only observes")]
+    Observer,
     /// The limit passed. Trying again is safe.
     #[error("the lease was not to be had within {waited:?}{}{}", HeldBy(by.as_ref()), Because(because.as_ref()))]
     TimedOut {

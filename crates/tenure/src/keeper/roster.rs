@@ -29,6 +29,13 @@ use crate::token::Token;
 const ROUNDING: u32 = 2_000;
 const COARSEST: Duration = Duration::from_millis(10);
 
+/// How old the knowledge of the longest ttl that can be relied on may become: it is how long a quarantine lasts that this
+/// process begins. Every answer about a lease refreshes it.
+const REFRESH_TTLS_EVERY: Duration = Duration::from_secs(15);
+
+/// For how long it counts while the store cannot be asked. Longer leases may have been granted to others since.
+const TTLS_KNOWN_FOR: Duration = Duration::from_secs(5 * 60);
+
 /// A request on its way, and whom its answer is for.
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -85,8 +92,8 @@ pub(super) struct Roster {
     /// Server time less the lease clock, in microseconds, as last seen.
     server_offset: i64,
     pub(super) memory: Option<NamespaceMemory>,
-    /// The longest ttl that anybody here uses.
-    pub(super) longest_ttl: Duration,
+    /// When the store last said which ttls can be relied on, or was asked.
+    ttls_known_at: Moment,
     /// What users ask.
     questions: Questions,
     /// Whether a lease wants the store to be entered again.
@@ -105,7 +112,7 @@ enum Place {
 }
 
 impl Roster {
-    pub(super) fn new(instance: InstanceId, longest_ttl: Duration) -> Self {
+    pub(super) fn new(instance: InstanceId) -> Self {
         Self {
             instance,
             leases: Slots::default(),
@@ -124,7 +131,7 @@ impl Roster {
             trouble: None,
             server_offset: 0,
             memory: None,
-            longest_ttl,
+            ttls_known_at: Moment::ZERO,
             questions: Questions::default(),
             wants_entry: false,
             outbox: Vec::new(),
@@ -154,6 +161,17 @@ impl Roster {
         self.notes.dropped
     }
 
+    /// Whether it is known how long leases of this fleet are: the store has said so, and not too long ago.
+    pub(super) fn knows_ttls(&self, now: Moment) -> bool {
+        let is_recent = now.since(self.ttls_known_at) <= TTLS_KNOWN_FOR;
+        is_recent && self.memory.as_ref().is_some_and(|memory| !memory.max_ttl.is_zero())
+    }
+
+    /// The longest ttl of any lease here.
+    pub(super) fn longest_ttl(&self) -> Option<Duration> {
+        self.leases.iter().map(|entry| entry.shared.settings.ttl()).max()
+    }
+
     /// The shortest that any lease here gives one attempt.
     pub(super) fn shortest_attempt(&self) -> Option<Duration> {
         self.leases.iter().map(|entry| entry.shared.settings.attempt_timeout()).min()
@@ -175,13 +193,13 @@ impl Roster {
         let question = if self.online { None } else { self.questions.next_wake() };
         let note = self.notes.due().filter(|_| self.online);
         let beat = self.membership.as_ref().map(Membership::due).filter(|_| self.online);
-        [self.timers.next(), self.limits.next(), question, note, beat].into_iter().flatten().min()
+        let refresh = self.online.then_some(self.ttls_known_at + REFRESH_TTLS_EVERY);
+        [self.timers.next(), self.limits.next(), question, note, beat, refresh].into_iter().flatten().min()
     }
 
     // What users want.
 
     pub(super) fn acquire(&mut self, now: Now, claim: Claim) {
-        self.longest_ttl = self.longest_ttl.max(claim.settings.ttl());
         if let Some(at) = claim.limit.map(|limit| now.moment + limit).filter(|at| *at != Moment::END) {
             self.limits.add(at, claim.ticket);
         }
@@ -314,6 +332,7 @@ impl Roster {
 
     pub(super) fn entered(&mut self, now: Now, continuity: Continuity) {
         self.online = true;
+        self.ttls_known_at = now.moment;
         self.trouble = None;
         self.observers.tell_all();
         self.hearers.gap();
@@ -349,6 +368,9 @@ impl Roster {
         let usable = !matches!(outcome, Outcome::Unknown(_));
         if let (Outcome::Answered(reply), Some(memory)) = (&outcome, &mut self.memory) {
             memory.learn(reply);
+            if matches!(reply, Reply::Granted(_) | Reply::Renewed { .. } | Reply::Held(_) | Reply::Namespace(_)) {
+                self.ttls_known_at = now.moment;
+            }
             if let Reply::Granted(crate::store::Grant { server, .. }) | Reply::Renewed { server, .. } = reply {
                 self.server_offset = signed(server.as_micros()) - signed(now.moment.as_nanos() / 1_000);
             }
@@ -401,6 +423,12 @@ impl Roster {
     pub(super) fn announced(&mut self, now: Now, announcement: Announcement) -> bool {
         if self.memory.as_ref().is_some_and(|memory| memory.is_outdated_by(&announcement)) {
             return true;
+        }
+        if let Some(memory) = &mut self.memory {
+            memory.hear(&announcement);
+        }
+        if announcement == Announcement::Reopened {
+            self.look_again(now);
         }
         self.hearers.tell(&announcement);
         let Some(name) = announcement.lease() else { return false };
@@ -468,6 +496,10 @@ impl Roster {
             self.say(now.moment, due);
             let beat = self.membership.as_mut().and_then(|membership| membership.beat(now.moment, &self.instance));
             self.say(now.moment, beat);
+            if now.moment.since(self.ttls_known_at) >= REFRESH_TTLS_EVERY {
+                self.ttls_known_at = now.moment;
+                self.say(now.moment, [Request::InspectNamespace]);
+            }
         }
     }
 
@@ -719,8 +751,8 @@ impl Roster {
             (Outcome::Answered(Reply::Held(held)), Mode::Try) => {
                 Some(AcquireError::Held { by: held.by.clone(), remaining: held.remaining })
             }
-            (Outcome::Answered(Reply::Quarantined { remaining }), Mode::Try) => {
-                Some(AcquireError::Quarantined { remaining: *remaining })
+            (Outcome::Answered(Reply::Quarantined(quarantine)), Mode::Try) => {
+                Some(AcquireError::Quarantined(*quarantine))
             }
             (Outcome::Answered(Reply::TokensExhausted), _) => {
                 let message = "there is no larger token left for this lease";

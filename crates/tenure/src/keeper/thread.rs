@@ -33,7 +33,9 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub(crate) struct Plan {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) instance: InstanceId,
-    pub(crate) longest_ttl: Duration,
+    /// The longest ttl that others are assumed to rely on, as long as nothing is known.
+    pub(crate) assumed_ttl: Duration,
+    pub(crate) observer: bool,
     pub(crate) bootstrap: bool,
     pub(crate) durable: bool,
     /// Whether the whole fleet hears of what happens.
@@ -77,7 +79,7 @@ pub(crate) fn start(plan: Plan) -> io::Result<Arc<Door>> {
         let (inside_sender, inside) = mpsc::unbounded_channel();
         let keeper = Keeper {
             link: Link::new(plan.store.clone(), inside_sender),
-            roster: Roster::new(plan.instance.clone(), plan.longest_ttl),
+            roster: Roster::new(plan.instance.clone()),
             contact: contact_sender,
             ending: None,
             deaf: false,
@@ -189,6 +191,7 @@ impl Keeper {
         let now = SystemClock.read();
         match order {
             Command::Acquire(claim) if self.ending.is_some() => claim.refuse(AcquireError::ShutDown),
+            Command::Acquire(claim) if self.plan.observer => claim.refuse(AcquireError::Observer),
             Command::Acquire(claim) => self.roster.acquire(now, claim),
             Command::GiveUp(ticket) => self.roster.give_up(now, ticket),
             Command::Wish(id, wish) => self.roster.wish(now, id, wish),
@@ -260,9 +263,12 @@ impl Keeper {
             let attempt = self.roster.shortest_attempt().unwrap_or(LeaseSettings::default().attempt_timeout());
             let limit = (attempt * 2).max(Duration::from_millis(250)).saturating_mul(self.link.patience());
             let limit = limit.min(Duration::from_secs(5));
+            let memory = self.roster.memory.clone();
+            let own = self.roster.longest_ttl().unwrap_or_default();
             let entry = Entry {
-                memory: self.roster.memory.clone(),
-                max_ttl: self.roster.longest_ttl,
+                max_ttl: if self.roster.knows_ttls(now.moment) { own } else { own.max(self.plan.assumed_ttl) },
+                memory,
+                observer: self.plan.observer,
                 bootstrap: self.plan.bootstrap,
                 durable: self.plan.durable,
                 patience: limit.mul_f64(0.75),
@@ -284,9 +290,8 @@ impl Keeper {
         self.link.up(now.moment, connection);
         self.contact.send_replace(Contact::Entered);
         self.tell(Happening::StoreEntered);
-        if !entered.closed_for.is_zero() {
-            let why = entered.closing.map_or_else(|| "somebody else closed it".to_owned(), |why| why.to_string());
-            self.tell(Happening::StoreQuarantined { why, remaining: entered.closed_for });
+        if let Some(quarantine) = entered.quarantine {
+            self.tell(Happening::StoreQuarantined(quarantine));
         }
         if let Some(why) = &entered.silent
             && !std::mem::replace(&mut self.deaf, true)

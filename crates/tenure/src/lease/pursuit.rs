@@ -36,7 +36,7 @@ pub(super) struct Pursuit {
 enum Obstacle {
     NotAsked,
     Somebody(Rival),
-    Closed,
+    Quarantine,
     Error,
 }
 
@@ -75,14 +75,14 @@ impl Pursuit {
             Obstacle::NotAsked => Outlook::Asking,
             _ if self.vacant && self.asking.is_some() => Outlook::Asking,
             Obstacle::Somebody(rival) => Outlook::Behind { owner: rival.owner.clone() },
-            Obstacle::Closed | Obstacle::Error => Outlook::Waiting { why: self.complaint.clone() },
+            Obstacle::Quarantine | Obstacle::Error => Outlook::Waiting { why: self.complaint.clone() },
         }
     }
 
     pub(super) fn state(&self) -> LeaseState {
         match self.obstacle {
             Obstacle::Somebody(_) => LeaseState::Other,
-            Obstacle::NotAsked | Obstacle::Closed | Obstacle::Error => LeaseState::Unknown,
+            Obstacle::NotAsked | Obstacle::Quarantine | Obstacle::Error => LeaseState::Unknown,
         }
     }
 
@@ -149,7 +149,7 @@ impl Pursuit {
         if self.asking.is_none() && ctx.online && now >= next_at {
             self.vacant |= match &self.obstacle {
                 Obstacle::Somebody(rival) => clocks.steady >= rival.earliest_end,
-                Obstacle::NotAsked | Obstacle::Closed | Obstacle::Error => true,
+                Obstacle::NotAsked | Obstacle::Quarantine | Obstacle::Error => true,
             };
             self.ask(now, ctx);
         }
@@ -222,13 +222,11 @@ impl Pursuit {
         }
         match reply {
             Reply::Held(held) => self.held(clocks, sent, held, ctx),
-            Reply::Quarantined { remaining } => {
-                self.next_at = Some(now + ctx.after_expiry(remaining));
-                if self.obstacle != Obstacle::Closed {
-                    self.obstacle = Obstacle::Closed;
-                    let error = format!(
-                        "the store is new, was restarted or has lost data: no lease is granted for {remaining:?}"
-                    );
+            Reply::Quarantined(quarantine) => {
+                self.next_at = Some(now + ctx.after_expiry(quarantine.remaining));
+                if self.obstacle != Obstacle::Quarantine {
+                    self.obstacle = Obstacle::Quarantine;
+                    let error = quarantine.to_string();
                     self.complaint = Some(error.clone());
                     ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
                 }
@@ -274,7 +272,9 @@ impl Pursuit {
             latest_end: clocks.steady + remaining.saturating_add(error.of(remaining)),
             stale_at,
         };
-        let mut next_at = now + ctx.after_expiry(remaining);
+        // The end of a foreign program's lease is not announced: it is looked for every ttl.
+        let look_within = if rival.token.is_some() { remaining } else { remaining.min(ctx.settings.ttl()) };
+        let mut next_at = now + ctx.after_expiry(look_within);
         if ctx.planted.has(Flaw::WaitsToBeTold) {
             next_at = Moment::END;
         }

@@ -312,6 +312,8 @@ impl Desk {
                 self.input(Input::FleetChanged);
             }
             Announcement::IndexChanged { index } if index == DRAINING => self.see_whether_to_drain(),
+            // What was refused until the end of a quarantine need not wait for that.
+            Announcement::Reopened => self.input(Input::Gap),
             _ => {}
         }
     }
@@ -425,7 +427,9 @@ impl Desk {
                     }
                     News::Input(match error {
                         AcquireError::Held { by, remaining } => Input::Refused { target, by, remaining },
-                        AcquireError::Quarantined { remaining } => Input::Failed { target, again_in: remaining },
+                        AcquireError::Quarantined(quarantine) => {
+                            Input::Failed { target, again_in: quarantine.remaining }
+                        }
                         _ => Input::Failed { target, again_in },
                     })
                 }

@@ -1,6 +1,9 @@
 //! Hints that something changed. Nothing breaks when one is lost.
 
+use std::time::Duration;
+
 use crate::name::{Group, InstanceId, LeaseName};
+use crate::time::ServerTime;
 use crate::token::Token;
 
 use super::Generation;
@@ -60,6 +63,15 @@ pub enum Announcement {
         /// The new generation.
         generation: Generation,
     },
+    /// The longest ttl that can be relied on has changed: a longer lease was granted, or the last of the longest released.
+    LongestTtl {
+        /// What it is now.
+        ttl: Duration,
+        /// When, by the store's clock.
+        server: ServerTime,
+    },
+    /// An operator has ended a quarantine.
+    Reopened,
     /// An instance joined.
     Joined {
         /// Whom it joined.
@@ -102,6 +114,8 @@ impl Announcement {
             | Self::Asked { name, .. }
             | Self::Published { name, .. } => Some(name),
             Self::GenerationMinted { .. }
+            | Self::LongestTtl { .. }
+            | Self::Reopened
             | Self::Joined { .. }
             | Self::Left { .. }
             | Self::SessionChanged { .. }
@@ -120,6 +134,8 @@ impl Announcement {
             Self::Asked { name, token } => format!("asked {token} {}", name.encode()),
             Self::Published { name, record, token } => format!("published {token} {} {record}", name.encode()),
             Self::GenerationMinted { generation } => format!("generation {} {}", generation.number, generation.stamp),
+            Self::LongestTtl { ttl, server } => format!("longest_ttl {} {}", ttl.as_millis(), server.as_micros()),
+            Self::Reopened => "reopened".to_owned(),
             Self::Joined { group, instance } => moved("joined", instance, group),
             Self::Left { group, instance } => moved("left", instance, group),
             Self::SessionChanged { id } => format!("session {id}"),
@@ -130,6 +146,9 @@ impl Announcement {
 
     /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: anybody can publish anything.
     pub fn decode(text: &str) -> Option<Self> {
+        if text == "reopened" {
+            return Some(Self::Reopened);
+        }
         let (what, rest) = text.split_once(' ')?;
         match what {
             "joined" | "left" => {
@@ -152,6 +171,10 @@ impl Announcement {
         if what == "generation" {
             let generation = Generation { number, stamp: rest.parse().ok()? };
             return Some(Self::GenerationMinted { generation });
+        }
+        if what == "longest_ttl" {
+            let server = ServerTime::from_micros(rest.parse().ok()?);
+            return Some(Self::LongestTtl { ttl: Duration::from_millis(number), server });
         }
         let token = Token::new(number)?;
         let (name, rest) = rest.split_once(' ').map_or((rest, None), |(name, rest)| (name, Some(rest)));
@@ -206,6 +229,8 @@ mod tests {
             Announcement::Published { name: name.clone(), record: free.clone(), token },
             Announcement::Published { name, record: String::new(), token },
             Announcement::GenerationMinted { generation: Generation { number: u64::MAX, stamp: u64::MAX } },
+            Announcement::LongestTtl { ttl: Duration::from_secs(60), server: ServerTime::from_micros(u64::MAX) },
+            Announcement::Reopened,
             Announcement::Joined { group: Group::FLEET, instance: instance.clone() },
             Announcement::Joined { group: group.clone(), instance: instance.clone() },
             Announcement::Left { group: Group::FLEET, instance: instance.clone() },
@@ -225,6 +250,7 @@ mod tests {
             "left a ",
             "joined a {",
             "generation 1 x",
+            "longest_ttl 1",
             "what 1 2 3",
         ] {
             assert_eq!(Announcement::decode(bad), None, "{bad:?}");

@@ -10,7 +10,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Announcement, Reply};
-use crate::lease::LeaseSettings;
+use crate::lease::{LONGEST_TTL, LeaseSettings};
+use crate::time::ServerTime;
 use crate::token::Token;
 
 /// Which incarnation of a namespace's data this is.
@@ -35,6 +36,25 @@ impl fmt::Display for ServerRun {
     }
 }
 
+/// Which history the server's data has: how replication names it.
+///
+/// The name changes when the data is replaced by another server's, and also with the data intact, when replication
+/// begins or ends. The name before tells the two apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lineage {
+    /// The present name.
+    pub id: u128,
+    /// The name of the data that the present history began with. `None` when it began with the data that was there.
+    pub before: Option<u128>,
+}
+
+impl Lineage {
+    /// Whether this is still the data that had this name.
+    pub fn continues(&self, recorded: u128) -> bool {
+        self.id == recorded || self.before.is_none_or(|before| before == recorded)
+    }
+}
+
 /// What a process brings along when it enters.
 ///
 /// The default is for a process that is new, uses leases of the default length, and draws a stamp by chance.
@@ -44,13 +64,15 @@ pub struct Entry {
     pub memory: Option<NamespaceMemory>,
     /// A random number, which becomes the stamp of the generation if this entry mints one.
     pub stamp: u64,
-    /// The longest ttl it uses, or that anybody uses as far as it knows. The namespace's own is raised to it. A newcomer
-    /// that finds the namespace lost closes it for this long.
+    /// The longest ttl of its own leases; without a memory the longest that it assumes others to rely on. It is how long
+    /// a quarantine lasts at least that this entry begins, and changes nothing else.
     pub max_ttl: Duration,
-    /// The operator's word that nobody holds anything: a namespace without a record opens at once.
+    /// The operator's word that the server is new: a namespace without a record need not wait for it to grow older.
     pub bootstrap: bool,
-    /// The operator's word that a restart loses nothing: it closes nothing.
+    /// The operator's word that a restart loses nothing: it begins no quarantine.
     pub durable: bool,
+    /// Only looks: writes nothing, and can acquire nothing.
+    pub observer: bool,
     /// How long to wait for whatever is in the way. A store that knows what it is says so then.
     pub patience: Duration,
 }
@@ -64,36 +86,86 @@ impl Default for Entry {
             max_ttl,
             bootstrap: false,
             durable: false,
+            observer: false,
             patience: Duration::from_secs(5),
         }
+    }
+}
+
+impl Entry {
+    /// The longest ttl that may be relied on, as far as this process knows.
+    pub(crate) fn known_ttl(&self) -> Duration {
+        self.memory.as_ref().map_or(Duration::ZERO, |memory| memory.max_ttl).max(self.max_ttl).min(LONGEST_TTL)
     }
 }
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// The generation of the data.
+    /// The generation of the data; the default one when an observer found no record.
     pub generation: Generation,
     /// Whether this entry wrote that generation.
     pub minted: bool,
     /// The run of the server.
     pub run: ServerRun,
-    /// The longest ttl in the namespace.
+    /// The history of its data.
+    pub lineage: Lineage,
+    /// The store's clock.
+    pub server: ServerTime,
+    /// The longest ttl that can still be relied on.
     pub max_ttl: Duration,
     /// No token up to here is granted any more.
     pub token_floor: Token,
     /// Whether the store had forgotten a token that this process remembers.
     pub rolled_back: bool,
-    /// How long nothing is granted.
-    pub closed_for: Duration,
-    /// Why this entry closed the namespace, if it did.
-    pub closing: Option<QuarantineReason>,
+    /// The time in which nothing is granted, when that is so.
+    pub quarantine: Option<Quarantine>,
+    /// Whether this entry began that quarantine.
+    pub began_quarantine: bool,
     /// Why nothing is announced here, when that is so. Leases work; whoever waits for one learns of its release only
     /// when its ttl ends.
     pub silent: Option<String>,
 }
 
-/// Why an entry closed the namespace.
+impl Entered {
+    /// How long nothing is granted.
+    pub fn quarantined_for(&self) -> Duration {
+        self.quarantine.map_or(Duration::ZERO, |quarantine| quarantine.remaining)
+    }
+
+    /// Why this entry began a quarantine, if it did.
+    pub fn began_because(&self) -> Option<QuarantineReason> {
+        self.quarantine.filter(|_| self.began_quarantine).map(|quarantine| quarantine.reason)
+    }
+}
+
+/// A time in which nothing is granted, because leases from before a loss of data may still be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quarantine {
+    /// How long it lasts.
+    pub remaining: Duration,
+    /// Why it was begun.
+    pub reason: QuarantineReason,
+}
+
+impl Quarantine {
+    /// What an operator can do about it.
+    pub fn advice(&self) -> &'static str {
+        match self.reason {
+            QuarantineReason::ServerTooYoung => "if nothing else uses this server: --bootstrap",
+            _ => "if no holder from before is alive: tenure reopen",
+        }
+    }
+}
+
+impl fmt::Display for Quarantine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.remaining.as_millis().div_ceil(1_000);
+        write!(f, "quarantine: {seconds} s left, because {}; {}", self.reason, self.advice())
+    }
+}
+
+/// Why a quarantine was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuarantineReason {
@@ -103,12 +175,48 @@ pub enum QuarantineReason {
     OlderGeneration,
     /// The server was restarted.
     ServerRestarted,
+    /// The server's data was replaced by another server's.
+    DataReplaced,
     /// The store had forgotten a token that was remembered.
     TokensWentBack,
     /// There was no record, and others are listening: they may hold leases.
     OthersListening,
+    /// There was no record, although this run of the server has had one.
+    RecordErased,
     /// There was no record, and the server is too young to tell a new namespace from a lost one.
     ServerTooYoung,
+}
+
+impl QuarantineReason {
+    const ALL: [Self; 8] = [
+        Self::RecordMissing,
+        Self::OlderGeneration,
+        Self::ServerRestarted,
+        Self::DataReplaced,
+        Self::TokensWentBack,
+        Self::OthersListening,
+        Self::RecordErased,
+        Self::ServerTooYoung,
+    ];
+
+    /// The word for stores and interfaces.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::RecordMissing => "record_missing",
+            Self::OlderGeneration => "older_generation",
+            Self::ServerRestarted => "server_restarted",
+            Self::DataReplaced => "data_replaced",
+            Self::TokensWentBack => "tokens_went_back",
+            Self::OthersListening => "others_listening",
+            Self::RecordErased => "record_erased",
+            Self::ServerTooYoung => "server_too_young",
+        }
+    }
+
+    /// Reads that word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.word() == word)
+    }
 }
 
 impl fmt::Display for QuarantineReason {
@@ -117,8 +225,10 @@ impl fmt::Display for QuarantineReason {
             Self::RecordMissing => "the store has lost its data",
             Self::OlderGeneration => "the store was restored from older data",
             Self::ServerRestarted => "the server was restarted",
+            Self::DataReplaced => "the server's data was replaced by another server's",
             Self::TokensWentBack => "the store has forgotten tokens it had granted",
             Self::OthersListening => "there is no namespace record, yet other instances are connected",
+            Self::RecordErased => "the namespace record was erased while the server was running",
             Self::ServerTooYoung => "there is no namespace record and the server started only recently",
         })
     }
@@ -135,6 +245,9 @@ pub enum Continuity {
     Reset,
 }
 
+/// By how much an answer may be older than the last one and still be late; beyond that the store's clock was set back.
+const LATE: Duration = Duration::from_secs(60);
+
 /// What a process remembers about a namespace between connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceMemory {
@@ -142,10 +255,14 @@ pub struct NamespaceMemory {
     pub generation: Generation,
     /// The server run last entered.
     pub run: ServerRun,
+    /// The name of the data's history when it was last entered.
+    pub lineage: u128,
     /// The highest token ever seen, over all leases.
     pub high_water: Token,
-    /// The longest ttl known.
+    /// The longest ttl that can still be relied on, as the store last said.
     pub max_ttl: Duration,
+    /// When the store said so, by its own clock.
+    as_of: ServerTime,
 }
 
 impl NamespaceMemory {
@@ -154,32 +271,54 @@ impl NamespaceMemory {
         Self {
             generation: entered.generation,
             run: entered.run,
+            lineage: entered.lineage.id,
             high_water: entered.token_floor,
             max_ttl: entered.max_ttl,
+            as_of: entered.server,
         }
     }
 
-    /// Remembers a token that was seen.
+    /// Remembers a token that was seen, unless it cannot be true: one spoilt record must not exhaust all tokens.
     pub fn saw(&mut self, token: Token) {
-        self.high_water = self.high_water.max(token);
+        if token.is_credible(self.as_of) {
+            self.high_water = self.high_water.max(token);
+        }
     }
 
     /// Remembers whatever a reply shows of tokens, one's own and those of others, and of the longest ttl. Every reply
-    /// is to be shown: what nobody remembers cannot be restored after a loss.
+    /// is to be shown: what no process remembers cannot be restored after a loss.
     pub fn learn(&mut self, reply: &Reply) {
         match reply {
             Reply::Granted(grant) => {
+                self.longest_ttl(grant.max_ttl, grant.server);
                 self.saw(grant.token);
-                self.max_ttl = self.max_ttl.max(grant.max_ttl);
             }
-            Reply::Renewed { max_ttl, .. } => self.max_ttl = self.max_ttl.max(*max_ttl),
-            Reply::HandedOver { token } => self.saw(*token),
+            Reply::Renewed { max_ttl, server, .. } => self.longest_ttl(*max_ttl, *server),
             Reply::Held(held) => {
+                self.longest_ttl(held.max_ttl, held.server);
                 held.token.into_iter().for_each(|token| self.saw(token));
-                self.max_ttl = self.max_ttl.max(held.max_ttl);
             }
+            Reply::HandedOver { token } => self.saw(*token),
             Reply::Lease(report) => report.last.iter().for_each(|last| self.saw(last.token)),
+            Reply::Namespace(report) => self.longest_ttl(report.max_ttl, report.server),
             _ => {}
+        }
+    }
+
+    /// The longest ttl that can be relied on at this time of the store's clock.
+    fn longest_ttl(&mut self, max_ttl: Duration, server: ServerTime) {
+        let is_late = server < self.as_of && self.as_of.since(server) < LATE;
+        if is_late {
+            self.max_ttl = self.max_ttl.max(max_ttl);
+        } else {
+            (self.max_ttl, self.as_of) = (max_ttl, server);
+        }
+    }
+
+    /// Remembers what an announcement says of the longest ttl.
+    pub fn hear(&mut self, announcement: &Announcement) {
+        if let Announcement::LongestTtl { ttl, server } = announcement {
+            self.longest_ttl(*ttl, *server);
         }
     }
 
@@ -194,14 +333,13 @@ impl NamespaceMemory {
             Continuity::Changed
         } else if entered.generation != self.generation {
             Continuity::Reset
-        } else if entered.run != self.run || entered.rolled_back {
+        } else if entered.run != self.run || entered.rolled_back || !entered.lineage.continues(self.lineage) {
             Continuity::Changed
         } else {
             Continuity::Same
         };
-        let high_water = self.high_water;
-        *self = Self { max_ttl: self.max_ttl.max(entered.max_ttl), ..Self::of(entered) };
-        self.saw(high_water);
+        // The floor has taken in every token that was remembered, but for those that cannot be true.
+        *self = Self::of(entered);
         continuity
     }
 }
@@ -209,39 +347,92 @@ impl NamespaceMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::InstanceId;
+    use crate::store::Held;
 
-    #[test]
-    fn what_a_later_entry_means_for_everything_held() {
-        let entered = |number, minted, run| Entered {
+    const NOW: ServerTime = ServerTime::from_micros(1_700_000_000_000_000);
+
+    fn entered(number: u64, minted: bool, run: u128) -> Entered {
+        Entered {
             generation: Generation { number, stamp: 1 },
             minted,
             run: ServerRun(run),
+            lineage: Lineage { id: 1, before: None },
+            server: NOW,
             max_ttl: Duration::from_secs(30),
-            token_floor: Token::ZERO,
+            token_floor: Token::new(NOW.as_micros()).unwrap(),
             rolled_back: false,
-            closed_for: Duration::ZERO,
-            closing: None,
+            quarantine: None,
+            began_quarantine: false,
             silent: None,
-        };
+        }
+    }
+
+    #[test]
+    fn what_a_later_entry_means_for_everything_held() {
+        let replaced = Lineage { id: 3, before: Some(2) };
+        let replicated = Lineage { id: 3, before: None };
+        let resumed = Lineage { id: 3, before: Some(1) };
         let cases = [
             ("nothing happened", entered(5, false, 1), Continuity::Same),
-            ("restarted, somebody else noticed first", entered(5, false, 2), Continuity::Changed),
+            ("restarted, another instance noticed first", entered(5, false, 2), Continuity::Changed),
             ("lost, we wrote the new generation", entered(6, true, 1), Continuity::Changed),
-            ("lost, somebody else did", entered(6, false, 1), Continuity::Reset),
+            ("lost, another instance did", entered(6, false, 1), Continuity::Reset),
             (
-                "lost, somebody else wrote a generation with the same number",
+                "lost, another instance wrote a generation with the same number",
                 Entered { generation: Generation { number: 5, stamp: 2 }, ..entered(5, false, 1) },
                 Continuity::Reset,
             ),
-            ("lost and restarted, somebody else wrote", entered(9, false, 2), Continuity::Reset),
+            ("lost and restarted, another instance wrote", entered(9, false, 2), Continuity::Reset),
             ("tokens went back", Entered { rolled_back: true, ..entered(5, false, 1) }, Continuity::Changed),
+            ("data replaced", Entered { lineage: replaced, ..entered(5, false, 1) }, Continuity::Changed),
+            ("a replica attached", Entered { lineage: replicated, ..entered(5, false, 1) }, Continuity::Same),
+            ("promoted with the same data", Entered { lineage: resumed, ..entered(5, false, 1) }, Continuity::Same),
         ];
         for (case, later, expected) in cases {
             let mut memory = NamespaceMemory::of(&entered(5, true, 1));
-            memory.saw(Token::MAX);
             assert_eq!(memory.reenter(&later), expected, "{case}");
             assert_eq!(memory.generation, later.generation, "{case}");
-            assert_eq!(memory.high_water, Token::MAX, "{case}: the highest token is never forgotten");
         }
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_true_is_not_learned() {
+        let mut memory = NamespaceMemory::of(&entered(5, true, 1));
+        let day = 24 * 3_600 * 1_000_000;
+        let tomorrow = Token::new(NOW.as_micros() + day).unwrap();
+        memory.saw(tomorrow);
+        assert_eq!(memory.high_water, tomorrow, "a server clock may have been ahead");
+        memory.saw(Token::new(NOW.as_micros() + 370 * day).unwrap());
+        memory.learn(&Reply::HandedOver { token: Token::MAX });
+        assert_eq!(memory.high_water, tomorrow);
+    }
+
+    #[test]
+    fn the_longest_ttl_rises_and_falls_as_the_store_says_and_late_answers_only_raise_it() {
+        let mut memory = NamespaceMemory::of(&entered(5, true, 1));
+        let seconds = Duration::from_secs;
+        let held = |ttl, server| {
+            let by = InstanceId::foreign("api-2");
+            Reply::Held(Held { by, token: None, remaining: None, idle: None, max_ttl: seconds(ttl), server })
+        };
+        memory.learn(&held(3, NOW + seconds(1)));
+        assert_eq!(memory.max_ttl, seconds(3), "what was released no longer counts");
+        memory.hear(&Announcement::LongestTtl { ttl: seconds(60), server: NOW + seconds(3) });
+        memory.learn(&held(3, NOW + seconds(2)));
+        assert_eq!(memory.max_ttl, seconds(60), "an answer from before does not lower it");
+        memory.learn(&held(60, NOW + seconds(4)));
+        memory.hear(&Announcement::LongestTtl { ttl: seconds(3), server: NOW + seconds(5) });
+        assert_eq!(memory.max_ttl, seconds(3));
+        memory.learn(&held(9, ServerTime::from_micros(5)));
+        assert_eq!(memory.max_ttl, seconds(9), "the store's clock was set back");
+    }
+
+    #[test]
+    fn reasons_read_back_as_they_were_written() {
+        for reason in QuarantineReason::ALL {
+            assert_eq!(QuarantineReason::from_word(reason.word()), Some(reason));
+        }
+        assert_eq!(QuarantineReason::from_word("rain"), None);
     }
 }

@@ -31,7 +31,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use announcement::{Announcement, Heard};
-pub use entry::{Continuity, Entered, Entry, Generation, NamespaceMemory, QuarantineReason, ServerRun};
+pub use entry::{
+    Continuity, Entered, Entry, Generation, Lineage, NamespaceMemory, Quarantine, QuarantineReason, ServerRun,
+};
 pub use error::{ErrorKind, Outcome, StoreError};
 #[cfg(feature = "keeper")]
 pub(crate) use keyspace::ROLES;
@@ -40,7 +42,8 @@ pub use ledger::{Ledger, Server};
 pub use note::TermNote;
 pub use open::open;
 pub use reply::{
-    Ended, EntryId, Grant, Held, LeaseReport, LogEntry, Member, NoEntryId, PreviousTerm, Published, Refusal, Reply,
+    Ended, EntryId, Grant, Held, LeaseReport, LogEntry, Member, NamespaceReport, NoEntryId, PreviousTerm, Published,
+    Refusal, Reply,
 };
 pub use request::{Ask, Claim, Holding, Request, Wild};
 

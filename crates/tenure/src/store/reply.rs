@@ -11,7 +11,7 @@ use crate::name::InstanceId;
 use crate::time::ServerTime;
 use crate::token::Token;
 
-use super::{Ask, TermNote};
+use super::{Ask, Generation, Quarantine, TermNote};
 
 /// An answer to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +22,7 @@ pub enum Reply {
     /// The lease is somebody else's.
     Held(Held),
     /// No lease is granted for now: the store has lost data, and leases from before may still be relied on.
-    Quarantined {
-        /// How long that lasts.
-        remaining: Duration,
-    },
+    Quarantined(Quarantine),
     /// The namespace is not the one that was entered: enter again.
     NotEntered,
     /// The claim was granted once and that term is over. Use a new nonce.
@@ -36,7 +33,7 @@ pub enum Reply {
     Renewed {
         /// The store's clock.
         server: ServerTime,
-        /// The longest ttl in the namespace, to be remembered: it is how long a loss of data closes it.
+        /// The longest ttl that can be relied on, to be remembered: it is how long a quarantine lasts after a loss of data.
         max_ttl: Duration,
         /// What is asked of the holder.
         asked: Option<Ask>,
@@ -54,6 +51,8 @@ pub enum Reply {
     },
     /// What is known about a lease.
     Lease(LeaseReport),
+    /// What is known about the namespace.
+    Namespace(NamespaceReport),
     /// Who has each lease, in the order in which they were asked for.
     Holders(Vec<Option<InstanceId>>),
     /// What stands in a record.
@@ -87,7 +86,7 @@ pub struct Grant {
     pub token: Token,
     /// The store's clock.
     pub server: ServerTime,
-    /// The longest ttl in the namespace, to be remembered.
+    /// The longest ttl that can be relied on, to be remembered.
     pub max_ttl: Duration,
     /// How long the term before may still be relied on by its holder. No work may start earlier.
     pub wait_out: Duration,
@@ -148,13 +147,14 @@ pub struct Held {
     pub by: InstanceId,
     /// The term, unless a foreign program holds it.
     pub token: Option<Token>,
-    /// How long it is theirs without renewal, never more than the namespace's longest ttl. `None`: for ever, the
-    /// lease is stuck.
+    /// How long it is theirs without renewal, never more than the ttl of their term. `None`: for ever, the lease is stuck.
     pub remaining: Option<Duration>,
     /// How long ago its work last made progress, when that is known.
     pub idle: Option<Duration>,
-    /// The longest ttl in the namespace, to be remembered.
+    /// The longest ttl that can be relied on, to be remembered.
     pub max_ttl: Duration,
+    /// The store's clock.
+    pub server: ServerTime,
 }
 
 /// Why a request about a term was refused.
@@ -173,6 +173,19 @@ pub enum Refusal {
     StoreReset,
     /// An operator ended the term.
     Revoked,
+}
+
+/// What is known about a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceReport {
+    /// Its generation; `None` when there is no record of the namespace.
+    pub generation: Option<Generation>,
+    /// The time in which nothing is granted, when that is so.
+    pub quarantine: Option<Quarantine>,
+    /// The longest ttl that can be relied on.
+    pub max_ttl: Duration,
+    /// The store's clock.
+    pub server: ServerTime,
 }
 
 /// What is known about a lease.

@@ -6,7 +6,7 @@ use crate::lease::Ending;
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::token::{Nonce, Token};
 
-use super::{Announcement, EntryId, TermNote};
+use super::{Announcement, EntryId, Generation, TermNote};
 
 /// Who wants a lease, and by which attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,6 +143,13 @@ pub enum Request {
     Inspect {
         /// Which lease.
         name: LeaseName,
+    },
+    /// Tell what is known about the namespace.
+    InspectNamespace,
+    /// End the quarantine by an operator's word. Nothing is done when the namespace is of another generation.
+    Reopen {
+        /// The generation whose quarantine the operator has seen.
+        generation: Generation,
     },
     /// Tell who has each of these leases, and nothing else: for whoever looks at many.
     Holders {
@@ -298,6 +305,7 @@ impl Request {
         matches!(
             self,
             Self::Inspect { .. }
+                | Self::InspectNamespace
                 | Self::Holders { .. }
                 | Self::Read { .. }
                 | Self::Recent { .. }

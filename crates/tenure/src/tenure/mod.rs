@@ -24,8 +24,8 @@ use crate::lease::LeaseSettings;
 use crate::meter::Spans;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{
-    self, EntryId, ErrorKind, Keyspace, LeaseReport, LogEntry, Outcome, Published, Reply, Request, Store, StoreError,
-    TermNote,
+    self, EntryId, ErrorKind, Generation, Keyspace, LeaseReport, LogEntry, NamespaceReport, Outcome, Published, Reply,
+    Request, Store, StoreError, TermNote,
 };
 
 /// Leases on one store, for one process.
@@ -141,6 +141,36 @@ impl Tenure {
     pub async fn inspect(&self, name: &LeaseName) -> Result<LeaseReport, StoreError> {
         match self.ask(Request::Inspect { name: name.clone() }).await? {
             Reply::Lease(report) => Ok(report),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What is known about the namespace: whether there is a quarantine, and which ttls can be relied on.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn inspect_namespace(&self) -> Result<NamespaceReport, StoreError> {
+        match self.ask(Request::InspectNamespace).await? {
+            Reply::Namespace(report) => Ok(report),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Ends a [quarantine](store::Quarantine) by an operator's word that no holder from before is alive. Returns whether it
+    /// did: not when the namespace is of another generation by now.
+    ///
+    /// # Errors
+    /// When the store cannot be asked. The quarantine may have been ended all the same; asking again is safe.
+    ///
+    /// # Cancel safety
+    /// It may or may not be ended.
+    pub async fn reopen(&self, generation: Generation) -> Result<bool, StoreError> {
+        match self.ask(Request::Reopen { generation }).await? {
+            Reply::Done => Ok(true),
+            Reply::NotEntered => Ok(false),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -431,7 +461,8 @@ pub struct TenureBuilder {
     source: Source,
     keyspace: Keyspace,
     instance: Option<InstanceId>,
-    longest_ttl: Duration,
+    assumed_ttl: Duration,
+    observer: bool,
     bootstrap: bool,
     durable: bool,
     shares_events: bool,
@@ -449,7 +480,8 @@ impl TenureBuilder {
             source,
             keyspace: Keyspace::default(),
             instance: None,
-            longest_ttl: LeaseSettings::default().ttl(),
+            assumed_ttl: LeaseSettings::default().ttl(),
+            observer: false,
             bootstrap: false,
             durable: false,
             shares_events: false,
@@ -508,20 +540,29 @@ impl TenureBuilder {
         self
     }
 
-    /// The longest ttl that anybody uses, 30 s by default. It is how long nothing is granted after the store has lost
-    /// data, or when it is new and too young to tell; a longer lease raises it by itself.
+    /// The longest ttl that instances of this fleet use, when it is above 30 s. It is how long nothing is granted when this
+    /// instance finds a store without a record of Tenure's and cannot tell a new one from one that lost its data.
     pub fn longest_ttl(mut self, ttl: Duration) -> Self {
-        self.longest_ttl = ttl;
+        self.assumed_ttl = self.assumed_ttl.max(ttl);
         self
     }
 
-    /// The word of an operator that nobody holds anything: a store without a record of Tenure's is used at once.
+    /// Only observes: this instance writes nothing when it enters the store, begins no quarantine, and acquires no lease.
+    pub fn observer(mut self) -> Self {
+        self.observer = true;
+        self
+    }
+
+    /// The word of an operator that the server is new: a store without a record of Tenure's is used at once, however young
+    /// its server. Not when there are signs that leases may be held: an instance is listening, or this run of the server
+    /// has served the namespace.
     pub fn bootstrap(mut self) -> Self {
         self.bootstrap = true;
         self
     }
 
-    /// The word of an operator that a restart of the store loses nothing: none of its leases are waited for.
+    /// The word of an operator that a restart of the store loses nothing: it begins no quarantine. Proof of a loss does all
+    /// the same, and so does a restart for instances that were not told so.
     pub fn durable(mut self) -> Self {
         self.durable = true;
         self
@@ -564,7 +605,8 @@ impl TenureBuilder {
         let plan = Plan {
             store,
             instance: self.instance.unwrap_or_else(InstanceId::for_this_process),
-            longest_ttl: self.longest_ttl,
+            assumed_ttl: self.assumed_ttl,
+            observer: self.observer,
             bootstrap: self.bootstrap,
             durable: self.durable,
             shares_events: self.shares_events,

@@ -21,8 +21,18 @@ impl Listener {
         }
     }
 
-    /// The next announcement. A gap may be heard at any time and says nothing.
+    /// The next announcement about anything but ttls, which any grant may have to announce.
     pub(super) async fn hears(&mut self) -> Announcement {
+        loop {
+            match self.hears_anything().await {
+                Announcement::LongestTtl { .. } => {}
+                announcement => return announcement,
+            }
+        }
+    }
+
+    /// The next announcement. A gap may be heard at any time and says nothing.
+    pub(super) async fn hears_anything(&mut self) -> Announcement {
         loop {
             match self.next().await {
                 Heard::Announced(announcement) => return announcement,

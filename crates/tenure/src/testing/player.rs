@@ -1,6 +1,6 @@
 //! An instance that has entered, and the terms that it wins.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::trial::{LONG, PATIENCE, SHORT, Trial, nonce};
@@ -8,7 +8,7 @@ use crate::lease::{Ending, ReleaseReason};
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{
     Announcement, Ask, Claim, Connection, Continuity, Entered, Entry, Grant, Held, Holding, LeaseReport, Member,
-    NamespaceMemory, Outcome, Published, Reply, Request,
+    NamespaceMemory, NamespaceReport, Outcome, Published, Reply, Request,
 };
 use crate::token::Token;
 
@@ -16,7 +16,7 @@ use crate::token::Token;
 pub(super) struct Player {
     pub(super) id: InstanceId,
     pub(super) connection: Arc<dyn Connection>,
-    pub(super) memory: NamespaceMemory,
+    memory: Mutex<NamespaceMemory>,
 }
 
 /// A term as its holder knows it. Its requests can be sent at any time and by anybody, as late requests are.
@@ -28,8 +28,13 @@ pub(super) struct Term {
 
 impl Player {
     pub(super) fn new(id: InstanceId, connection: Arc<dyn Connection>) -> Self {
-        let memory = NamespaceMemory::of(connection.entered());
+        let memory = Mutex::new(NamespaceMemory::of(connection.entered()));
         Self { id, connection, memory }
+    }
+
+    /// What it remembers: it learns from every answer.
+    pub(super) fn memory(&self) -> MutexGuard<'_, NamespaceMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn entered(&self) -> &Entered {
@@ -38,7 +43,13 @@ impl Player {
 
     /// Sends a batch.
     pub(super) async fn submit(&self, batch: Vec<Request>) -> Vec<Outcome> {
-        self.connection.submit(batch, PATIENCE).await
+        let outcomes = self.connection.submit(batch, PATIENCE).await;
+        for outcome in &outcomes {
+            if let Outcome::Answered(reply) = outcome {
+                self.memory().learn(reply);
+            }
+        }
+        outcomes
     }
 
     /// Sends a request, which the store must answer.
@@ -57,16 +68,31 @@ impl Player {
 
     /// Enters again with something changed about how.
     pub(super) async fn enters_again_as(&mut self, trial: &Trial<'_>, change: fn(Entry) -> Entry) -> Continuity {
-        let entry = Entry { memory: Some(self.memory.clone()), max_ttl: self.memory.max_ttl, ..Entry::default() };
+        let entry = Entry { memory: Some(self.memory().clone()), max_ttl: Duration::ZERO, ..Entry::default() };
         self.connection = trial.enter(change(entry)).await;
-        self.memory.reenter(self.connection.entered())
+        self.memory().reenter(self.connection.entered())
     }
 
-    /// Enters again with the memory of a token that the store does not know, which raises the floor. On the operator's
-    /// word that nothing was lost, so that it closes nothing.
+    /// Enters again with the memory of a token that the store does not know, which raises the floor. An operator ends the
+    /// quarantine that this begins.
     pub(super) async fn brings_along(&mut self, trial: &Trial<'_>, token: Token) {
-        self.memory.saw(token);
-        self.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
+        self.memory().saw(token);
+        self.enters_again(trial).await;
+        let generation = self.entered().generation;
+        assert_eq!(self.send(Request::Reopen { generation }).await, Reply::Done, "an operator may end any quarantine");
+    }
+
+    /// What is known about the namespace.
+    pub(super) async fn namespace(&self) -> NamespaceReport {
+        match self.send(Request::InspectNamespace).await {
+            Reply::Namespace(report) => report,
+            other => panic!("an inspection must be answered with a report, not {other:?}"),
+        }
+    }
+
+    /// The longest ttl that can be relied on.
+    pub(super) async fn longest_ttl(&self) -> Duration {
+        self.namespace().await.max_ttl
     }
 
     /// A claim that was never made before.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::name::LeaseName;
 use crate::store::{BoxFuture, Store};
+use crate::token::Token;
 
 /// A store under test, empty, in a namespace that nobody else uses.
 ///
@@ -22,6 +23,11 @@ pub trait Subject: Send + Sync {
     /// Whether the store can tell that others listen to a namespace which has no record. A store that cannot must be
     /// told by its operator when a namespace is new.
     fn counts_listeners(&self) -> bool {
+        true
+    }
+
+    /// Whether the store knows after a [flush](Disturbance::Flush) that it has served the namespace.
+    fn knows_what_it_served(&self) -> bool {
         true
     }
 }
@@ -59,6 +65,16 @@ pub enum Disturbance {
         /// Which lease.
         name: LeaseName,
     },
+    /// An outsider writes another token into the record of a lease's last term.
+    SpoilToken {
+        /// Which lease. There is a record of it.
+        name: LeaseName,
+        /// The token.
+        token: Token,
+    },
+    /// The remembered data is put in place of the present one by way of another server, which this one is made to follow
+    /// for a moment; it runs on. Connections may stay.
+    Replace,
     /// The server's clock is set back.
     ClockBack(Duration),
     /// The server's clock is set ahead.

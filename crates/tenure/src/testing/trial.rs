@@ -101,6 +101,14 @@ impl<'a> Trial<'a> {
         }
         Err(Unsupported { needs: "counting who listens".to_owned() })
     }
+
+    /// The case goes on only when the store knows what it has served, whatever became of its data.
+    pub(super) fn needs_marker(&self) -> Checked {
+        if self.subject.knows_what_it_served() {
+            return Ok(());
+        }
+        Err(Unsupported { needs: "knowing what was served".to_owned() })
+    }
 }
 
 /// How a case may end: most cannot be unsupported and return nothing.

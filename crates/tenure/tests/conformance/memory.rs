@@ -41,6 +41,8 @@ impl Subject for Memory {
             Disturbance::Remember => *self.remembered.lock().unwrap() = faults.snapshot(),
             Disturbance::Restore => faults.restore(remembered()),
             Disturbance::RestartRestored => faults.restart(Survival::Since(remembered())),
+            Disturbance::Replace => faults.replace(remembered()),
+            Disturbance::SpoilToken { name, token } => faults.spoil_token(&name, token),
             Disturbance::Cut => faults.cut_connections(),
             Disturbance::ForeignLease { name, holder, ttl } => {
                 faults.write_foreign(&name, &InstanceId::foreign(&holder), ttl);

@@ -51,6 +51,16 @@ impl Redis {
         }
     }
 
+    /// Follows another server, which has the remembered data, for a moment.
+    fn replace(&self) {
+        let server = RedisServer::builder().binary(self.server.binary()).start();
+        let other = Self { server, started: Mutex::new(Instant::now()), remembered: Mutex::default() };
+        *other.remembered.lock().unwrap() = std::mem::take(&mut *self.remembered.lock().unwrap());
+        other.restore();
+        self.server.follow(&other.server);
+        self.server.command(&["REPLICAOF", "NO", "ONE"]);
+    }
+
     fn restart(&self) {
         self.server.kill();
         self.server.start_again();
@@ -91,6 +101,11 @@ impl Subject for Redis {
                 Disturbance::RestartRestored => {
                     self.restore();
                     self.restart();
+                }
+                Disturbance::Replace => self.replace(),
+                Disturbance::SpoilToken { name, token } => {
+                    let key = format!("suite:tenure:term:{{suite:{}}}", name.key());
+                    server.command(&["HSET", &key, "token", &token.to_string()]);
                 }
                 Disturbance::Cut => {
                     for kind in ["normal", "pubsub"] {

@@ -11,7 +11,7 @@ use tenure::store::{BoxFuture, Keyspace, Store};
 use tenure::testing::{Disturbance, Disturbed, Subject};
 
 /// Everything but whose file it is.
-const TABLES: [&str; 6] = ["namespaces", "leases", "records", "members", "entries", "announcements"];
+const TABLES: [&str; 7] = ["namespaces", "ttls", "leases", "records", "members", "entries", "announcements"];
 
 struct Sqlite {
     folder: TempDir,
@@ -82,6 +82,10 @@ impl Subject for Sqlite {
                 let write = "UPDATE leases SET holder = NULL, expires = NULL WHERE namespace = 'suite:' AND key = ?1";
                 outsider.execute(write, [name.key()]).unwrap();
             }
+            Disturbance::SpoilToken { name, token } => {
+                let write = "UPDATE leases SET token = ?2 WHERE namespace = 'suite:' AND key = ?1";
+                outsider.execute(write, params![name.key(), token.get().cast_signed()]).unwrap();
+            }
             // A file has no server that could be young.
             Disturbance::AgeServer(_) => {}
             _ => return Box::pin(std::future::ready(Disturbed::Unsupported)),
@@ -91,6 +95,11 @@ impl Subject for Sqlite {
 
     /// Nobody can see who has a file open.
     fn counts_listeners(&self) -> bool {
+        false
+    }
+
+    /// Everything that it knows is in the file.
+    fn knows_what_it_served(&self) -> bool {
         false
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure::Token;
-use tenure::store::{Announcement, Held, Reply};
+use tenure::store::{Announcement, Held, Quarantine, Reply};
 use tenure::time::ServerTime;
 
 use crate::sequence::Which;
@@ -96,8 +96,12 @@ impl<'a> Parts<'a> {
                 parts.tokens.extend(grant.previous.as_mut().map(|previous| &mut previous.token));
             }
             Reply::Held(held) => parts.held(held),
-            Reply::Quarantined { remaining } => parts.left.push(remaining),
+            Reply::Quarantined(Quarantine { remaining, .. }) => parts.left.push(remaining),
             Reply::Renewed { server, .. } => parts.times.push(server),
+            Reply::Namespace(report) => {
+                parts.times.push(&mut report.server);
+                parts.left.extend(report.quarantine.as_mut().map(|quarantine| &mut quarantine.remaining));
+            }
             Reply::HandedOver { token } => parts.tokens.push(token),
             Reply::Lease(report) => {
                 if let Some(held) = &mut report.held {
@@ -121,6 +125,7 @@ impl<'a> Parts<'a> {
         self.tokens.extend(held.token.as_mut());
         self.left.extend(held.remaining.as_mut());
         self.idle.extend(held.idle.as_mut());
+        self.times.push(&mut held.server);
     }
 
     /// Writes over what is there, where it is the same as what the ledger says.

@@ -28,6 +28,7 @@ impl Author {
             max_ttl: SHORT,
             bootstrap: true,
             durable: false,
+            observer: false,
             stamp: 9,
         };
         [Operation::Flush].into_iter().chain((0..CLIENTS).map(enter)).collect()
@@ -41,6 +42,7 @@ impl Author {
                 max_ttl: self.entry_ttl(),
                 bootstrap: self.0.u8(..3) == 0,
                 durable: self.0.u8(..3) == 0,
+                observer: self.0.u8(..6) == 0,
                 stamp: self.0.u64(..3),
             },
             8..10 => Operation::Flush,
@@ -145,7 +147,9 @@ impl Author {
                 let to = (self.0.bool()).then(|| self.holder());
                 Wish::StepDown { lease, token: self.token(), to }
             }
-            68..74 => Wish::Inspect { lease },
+            68..72 => Wish::Inspect { lease },
+            72 => Wish::InspectNamespace,
+            73 => Wish::Reopen { right: self.0.u8(..4) > 0 },
             74 => Wish::Holder { lease },
             75 => Wish::Forget { lease, idle_for: if self.0.bool() { Duration::ZERO } else { LONG[0] } },
             76..79 => Wish::Publish {

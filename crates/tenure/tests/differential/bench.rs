@@ -9,8 +9,8 @@ use tenure::store::{Keyspace, Server, Store};
 /// A store that is put to the test, with the ways of outsiders.
 pub(crate) trait Bench: Send + Sync {
     fn store(&self, namespace: &str) -> Arc<dyn Store>;
-    /// What it knows about itself, whatever the time.
-    fn facts(&self, listeners: usize) -> Server;
+    /// What it knows about itself, whatever the time, when the namespace was entered before and has records of terms, or not.
+    fn facts(&self, listeners: usize, was_entered: bool, has_terms: bool) -> Server;
     fn flush(&self, namespace: &str);
     fn write_foreign(&self, namespace: &str, name: &LeaseName, holder: &str, ttl: Option<Duration>);
     fn delete_foreign(&self, namespace: &str, name: &LeaseName);

@@ -36,8 +36,10 @@ impl Bench for Redis {
         Arc::new(RedisStore::open(&self.server.url(), &keyspace(namespace)).unwrap())
     }
 
-    fn facts(&self, listeners: usize) -> Server {
-        Server { now: ServerTime::from_micros(0), run: ServerRun(1), uptime: self.started.elapsed(), listeners }
+    /// The marker of a namespace outlives its data.
+    fn facts(&self, listeners: usize, was_entered: bool, _has_terms: bool) -> Server {
+        let (now, run, uptime) = (ServerTime::from_micros(0), ServerRun(1), self.started.elapsed());
+        Server { now, run, uptime, listeners, has_served: was_entered }
     }
 
     fn flush(&self, namespace: &str) {

@@ -40,14 +40,15 @@ impl Bench for Sqlite {
     }
 
     /// A file has no server that could be young, and nobody can see who listens.
-    fn facts(&self, _listeners: usize) -> Server {
-        Server { now: ServerTime::from_micros(0), run: ServerRun(1), uptime: Duration::MAX, listeners: 0 }
+    fn facts(&self, _listeners: usize, _was_entered: bool, has_terms: bool) -> Server {
+        let (now, run) = (ServerTime::from_micros(0), ServerRun(1));
+        Server { now, run, uptime: Duration::MAX, listeners: 0, has_served: has_terms }
     }
 
     fn flush(&self, namespace: &str) {
         let outsider = self.outsider(namespace);
         let tx = outsider.unchecked_transaction().unwrap();
-        for table in ["namespaces", "leases", "records", "members", "entries", "notes"] {
+        for table in ["namespaces", "ttls", "leases", "records", "members", "entries", "notes"] {
             tx.execute(&format!("DELETE FROM {table} WHERE namespace = ?1"), [format!("{namespace}:")]).unwrap();
         }
         tx.commit().unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::store::{Announcement, Ask, Claim, Holding, Reply, Request, TermNote};
+use tenure::store::{Announcement, Ask, Claim, Generation, Holding, Reply, Request, TermNote};
 use tenure::time::ServerTime;
 use tenure::{Nonce, Token};
 
@@ -32,7 +32,7 @@ impl Run<'_> {
     }
 
     /// The request, as it is made of the ledger and of the store.
-    pub(crate) fn spell(&mut self, ask: &Wish) -> (Request, Request) {
+    pub(crate) fn spell(&mut self, client: usize, ask: &Wish) -> (Request, Request) {
         let both = |make: &dyn Fn(Token) -> Request, (ours, theirs): (Token, Token)| (make(ours), make(theirs));
         let claim = |number: usize, who: usize, nonce: u8, ttl: Duration| Claim {
             name: lease(number),
@@ -42,6 +42,14 @@ impl Run<'_> {
         };
         let same = |request: Request| (request.clone(), request);
         match *ask {
+            Wish::InspectNamespace => same(Request::InspectNamespace),
+            Wish::Reopen { right } => {
+                let (ours, theirs) = self.generations_of(client);
+                let reopen = |generation: Generation| Request::Reopen {
+                    generation: Generation { stamp: generation.stamp ^ u64::from(!right), ..generation },
+                };
+                (reopen(ours), reopen(theirs))
+            }
             Wish::Acquire { lease, holder, nonce, ttl, ended } => {
                 let claim = claim(lease, holder, nonce, ttl);
                 match ended {

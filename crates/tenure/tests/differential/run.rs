@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tenure::store::{
-    Announcement, Connection, Entered, Entry, Generation, Heard, Ledger, NamespaceMemory, Outcome, Reply, Request,
-    Server, Store, Subscription,
+    Announcement, Connection, Entered, Entry, Generation, Heard, Ledger, NamespaceMemory, Outcome, Quarantine, Reply,
+    Request, Server, Store, Subscription,
 };
 use tenure::time::ServerTime;
 use tenure::{InstanceId, LeaseName, Token};
@@ -40,6 +40,8 @@ pub(crate) struct Run<'a> {
     pub(crate) tokens: Pairs,
     generations: Pairs,
     clients: Vec<Client>,
+    /// Whether a client has entered that may acquire leases.
+    was_entered: bool,
     /// Which lease the ledger's tokens were granted for, and to whom.
     pub(crate) granted: BTreeMap<Token, (LeaseName, InstanceId)>,
     subscription: Option<Box<dyn Subscription>>,
@@ -76,6 +78,7 @@ impl<'a> Run<'a> {
             tokens: Pairs::default(),
             generations: Pairs::default(),
             clients: Vec::new(),
+            was_entered: false,
             granted: BTreeMap::new(),
             subscription: None,
             announcements: Vec::new(),
@@ -106,10 +109,11 @@ impl<'a> Run<'a> {
 
     async fn operate(&mut self, at: usize, operation: &Operation) -> Result<(), Difference> {
         match operation {
-            Operation::Enter { client, memory, max_ttl, bootstrap, durable, stamp } => {
+            Operation::Enter { client, memory, max_ttl, bootstrap, durable, observer, stamp } => {
                 let memories = self.remember(*client, *memory);
-                let (max_ttl, bootstrap, durable, stamp) = (*max_ttl, *bootstrap, *durable, *stamp);
-                let entry = |memory| Entry { memory, stamp, max_ttl, bootstrap, durable, ..Entry::default() };
+                let (max_ttl, bootstrap, durable, observer, stamp) =
+                    (*max_ttl, *bootstrap, *durable, *observer, *stamp);
+                let entry = |memory| Entry { memory, stamp, max_ttl, bootstrap, durable, observer, ..Entry::default() };
                 let (ours, theirs) = memories.unzip();
                 self.enter(at, *client, entry(ours), entry(theirs)).await?;
             }
@@ -144,7 +148,7 @@ impl<'a> Run<'a> {
             Memory::False { older, newer, stamp, token, max_ttl } => {
                 for memory in [&mut ours, &mut theirs] {
                     if older {
-                        memory.generation.number -= ASIDE;
+                        memory.generation.number = memory.generation.number.saturating_sub(ASIDE);
                     }
                     if newer {
                         memory.generation.number += ASIDE;
@@ -163,7 +167,10 @@ impl<'a> Run<'a> {
     }
 
     async fn enter(&mut self, at: usize, client: usize, our: Entry, their: Entry) -> Result<(), Difference> {
-        let server = Server { now: self.now(), ..self.bench.facts(usize::from(self.subscription.is_some())) };
+        let listeners = usize::from(self.subscription.is_some());
+        let facts = self.bench.facts(listeners, self.was_entered, self.ledger.has_terms());
+        let server = Server { now: self.now(), ..facts };
+        self.was_entered |= !our.observer;
         let ours = self.ledger.enter(&server, &our, &mut self.announcements);
         let connection = match self.store.enter(their.clone()).await {
             Ok(connection) => connection,
@@ -172,22 +179,26 @@ impl<'a> Run<'a> {
         let theirs = connection.entered().clone();
         let same_floor = self.tokens.pair(ours.token_floor.get(), theirs.token_floor.get());
         let same_generation = self.generations.pair(ours.generation.number, theirs.generation.number);
-        let same_span = ours.closed_for.is_zero() == theirs.closed_for.is_zero()
-            && ours.closed_for.abs_diff(theirs.closed_for) <= SLACK;
+        let same_span = ours.quarantined_for().abs_diff(theirs.quarantined_for()) <= SLACK;
         let aligned = Entered {
             token_floor: if same_floor { ours.token_floor } else { theirs.token_floor },
             generation: Generation {
                 number: if same_generation { ours.generation.number } else { theirs.generation.number },
                 stamp: theirs.generation.stamp,
             },
-            closed_for: if same_span { ours.closed_for } else { theirs.closed_for },
+            quarantine: match (ours.quarantine, theirs.quarantine) {
+                (Some(ours), Some(theirs)) if same_span => Some(Quarantine { remaining: ours.remaining, ..theirs }),
+                (_, theirs) => theirs,
+            },
             run: ours.run,
+            lineage: ours.lineage,
+            server: ours.server,
             ..theirs.clone()
         };
         if aligned != ours {
             return Err(different(at, &their, &ours, &theirs));
         }
-        if ours.closed_for > Duration::ZERO && ours.closed_for < SLACK {
+        if ours.quarantined_for() > Duration::ZERO && ours.quarantined_for() < SLACK {
             tokio::time::sleep(BEYOND_SHORT).await;
         }
         let before = self.clients.get(client).map(|client| client.memories.clone());
@@ -213,7 +224,7 @@ impl<'a> Run<'a> {
         // Where something ends soon, nothing else may be asked before it has.
         let mut rest = batch;
         while let Some(first) = rest.first() {
-            let soon = self.longest_ttl() < SLACK;
+            let soon = self.ends_soon();
             let count = if soon { 1 } else { rest.iter().position(uses_short_span).map_or(rest.len(), |at| at + 1) };
             // What is stale after a moment must not follow upon progress in the same batch: on a slow machine that may be
             // a moment ago.
@@ -232,16 +243,27 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The longest ttl of the namespace; none while there is no namespace, since then nothing is granted.
-    fn longest_ttl(&self) -> Duration {
-        let mut ledger = self.ledger.clone();
-        let server = self.bench.facts(0);
-        let entry = Entry { max_ttl: Duration::ZERO, ..Entry::default() };
-        ledger.enter(&Server { now: self.now(), ..server }, &entry, &mut Vec::new()).max_ttl
+    /// Whether a lease or a ttl ends within the time that a request may take.
+    fn ends_soon(&self) -> bool {
+        let (now, mut ledger) = (self.now(), self.ledger.clone());
+        let is_soon = |left: Duration| left > Duration::ZERO && left < SLACK;
+        let mut remaining = |number| {
+            let inspect = Request::Inspect { name: lease(number) };
+            match ledger.apply(now, Generation::default(), &inspect, &mut Vec::new()) {
+                Reply::Lease(report) => report.held.and_then(|held| held.remaining).unwrap_or_default(),
+                _ => Duration::ZERO,
+            }
+        };
+        (0..3).any(|number| is_soon(remaining(number))) || is_soon(self.ledger.report(now).max_ttl)
+    }
+
+    /// The generation that a client has entered, in the ledger and in the store.
+    pub(crate) fn generations_of(&self, client: usize) -> (Generation, Generation) {
+        (self.clients[client].ours, self.clients[client].theirs.entered().generation)
     }
 
     async fn submit_together(&mut self, at: usize, client: usize, batch: &[Wish]) -> Result<(), Difference> {
-        let requests: Vec<(Request, Request)> = batch.iter().map(|ask| self.spell(ask)).collect();
+        let requests: Vec<(Request, Request)> = batch.iter().map(|ask| self.spell(client, ask)).collect();
         let now = self.now();
         let generation = self.clients[client].ours;
         let ours: Vec<Reply> = requests
@@ -263,6 +285,12 @@ impl<'a> Run<'a> {
             their_memory.learn(&theirs);
             let mut aligned = theirs.clone();
             Parts::of(&mut aligned).align(Parts::of(&mut ours), &mut self.tokens);
+            if let (Reply::Namespace(ours), Reply::Namespace(theirs)) = (&ours, &mut aligned)
+                && let (Some(ours), Some(theirs)) = (&ours.generation, &mut theirs.generation)
+                && self.generations.pair(ours.number, theirs.number)
+            {
+                theirs.number = ours.number;
+            }
             if aligned != ours {
                 return Err(different(at, &request, &ours, &theirs));
             }
@@ -293,6 +321,9 @@ impl<'a> Run<'a> {
                 ) if self.generations.pair(ours.number, theirs.number) => Announcement::GenerationMinted {
                     generation: Generation { number: ours.number, stamp: theirs.stamp },
                 },
+                (Announcement::LongestTtl { ttl, .. }, Some(Announcement::LongestTtl { server, .. })) => {
+                    Announcement::LongestTtl { ttl: *ttl, server: *server }
+                }
                 (heard, Some(expected)) => match (token_of(heard), token_of(expected)) {
                     (Some(theirs), Some(ours)) if self.tokens.pair(ours.get(), theirs.get()) => with_token(heard, ours),
                     _ => heard.clone(),

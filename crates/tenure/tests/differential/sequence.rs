@@ -66,37 +66,136 @@ pub(crate) struct Term {
 /// A request, before its tokens are known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wish {
-    Acquire { lease: usize, holder: usize, nonce: u8, ttl: Duration, ended: Option<Which> },
-    TakeOver { lease: usize, holder: usize, nonce: u8, ttl: Duration, victim: Which, stale_after: Duration },
-    Renew { term: Term, ttl: Duration, progressed: bool },
-    Release { term: Term, ending: usize },
-    Abandon { lease: usize, holder: usize, nonce: u8 },
-    HandOver { term: Term, to: usize, window: Duration },
-    Revoke { lease: usize, token: Which },
-    StepDown { lease: usize, token: Which, to: Option<usize> },
-    Inspect { lease: usize },
-    Holder { lease: usize },
-    Forget { lease: usize, idle_for: Duration },
-    Publish { term: Term, record: usize, value: usize },
-    Read { lease: usize, record: usize },
-    Announce { lease: usize, token: Which },
-    Beat { group: usize, instance: usize, ttl: Duration, record: usize },
-    Leave { group: usize, instance: usize },
-    Members { group: usize },
-    IndexAdd { index: usize, entry: usize, announced: bool },
-    IndexRemove { index: usize, entry: usize, announced: bool },
-    IndexList { index: usize },
-    Note { term: Term, ending: Option<usize> },
-    Notes { limit: usize },
+    Acquire {
+        lease: usize,
+        holder: usize,
+        nonce: u8,
+        ttl: Duration,
+        ended: Option<Which>,
+    },
+    TakeOver {
+        lease: usize,
+        holder: usize,
+        nonce: u8,
+        ttl: Duration,
+        victim: Which,
+        stale_after: Duration,
+    },
+    Renew {
+        term: Term,
+        ttl: Duration,
+        progressed: bool,
+    },
+    Release {
+        term: Term,
+        ending: usize,
+    },
+    Abandon {
+        lease: usize,
+        holder: usize,
+        nonce: u8,
+    },
+    HandOver {
+        term: Term,
+        to: usize,
+        window: Duration,
+    },
+    Revoke {
+        lease: usize,
+        token: Which,
+    },
+    StepDown {
+        lease: usize,
+        token: Which,
+        to: Option<usize>,
+    },
+    Inspect {
+        lease: usize,
+    },
+    InspectNamespace,
+    /// Ends the quarantine of the generation that its client has entered, or of another.
+    Reopen {
+        right: bool,
+    },
+    Holder {
+        lease: usize,
+    },
+    Forget {
+        lease: usize,
+        idle_for: Duration,
+    },
+    Publish {
+        term: Term,
+        record: usize,
+        value: usize,
+    },
+    Read {
+        lease: usize,
+        record: usize,
+    },
+    Announce {
+        lease: usize,
+        token: Which,
+    },
+    Beat {
+        group: usize,
+        instance: usize,
+        ttl: Duration,
+        record: usize,
+    },
+    Leave {
+        group: usize,
+        instance: usize,
+    },
+    Members {
+        group: usize,
+    },
+    IndexAdd {
+        index: usize,
+        entry: usize,
+        announced: bool,
+    },
+    IndexRemove {
+        index: usize,
+        entry: usize,
+        announced: bool,
+    },
+    IndexList {
+        index: usize,
+    },
+    Note {
+        term: Term,
+        ending: Option<usize>,
+    },
+    Notes {
+        limit: usize,
+    },
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Enter { client: usize, memory: Memory, max_ttl: Duration, bootstrap: bool, durable: bool, stamp: u64 },
-    Submit { client: usize, batch: Vec<Wish> },
+    Enter {
+        client: usize,
+        memory: Memory,
+        max_ttl: Duration,
+        bootstrap: bool,
+        durable: bool,
+        observer: bool,
+        stamp: u64,
+    },
+    Submit {
+        client: usize,
+        batch: Vec<Wish>,
+    },
     Flush,
-    WriteForeign { lease: usize, holder: usize, ttl: Option<Duration> },
-    DeleteForeign { lease: usize },
+    WriteForeign {
+        lease: usize,
+        holder: usize,
+        ttl: Option<Duration>,
+    },
+    DeleteForeign {
+        lease: usize,
+    },
     Wait,
 }
 

@@ -4,13 +4,17 @@
 use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
+use tenure::store::{Quarantine, QuarantineReason};
 use tenure::{AcquireError, Tenure, Token};
 use tenure_testbed::{Probe, RedisServer, Reply};
 
-use crate::stage::{FIRST_CONTACT, Instance, LONG, NEXT_RENEWAL, Record, Setup, TTL, lasting};
+use crate::stage::{FIRST_CONTACT, Instance, LONG, NEXT_RENEWAL, Record, Setup, TTL, lasting, soon};
 
 /// A quarantine of one ttl, which begins with the first contact or the next renewal, and a moment for whoever waits.
 const AFTER_QUARANTINE: Duration = Duration::from_millis(2 * 1_500 + 500);
+
+/// The same when a newcomer begins it, who cannot know how long leases are.
+const AFTER_ASSUMED_QUARANTINE: Duration = Duration::from_millis(30_000 + 1_500 + 500);
 
 /// When a refusal says that the store has lost the lease.
 fn is_loss_of_data(ending: &Ending) -> bool {
@@ -29,7 +33,9 @@ async fn killed_and_restarted_with_all_of_its_data() {
     scene.alice.sees("lease.recovered").await;
     scene.never_stopped().await;
     match scene.bob.tenure.lease("another").try_acquire().await {
-        Err(AcquireError::Quarantined { remaining }) => assert!(remaining <= LONG && !remaining.is_zero()),
+        Err(AcquireError::Quarantined(Quarantine { remaining, .. })) => {
+            assert!(remaining <= LONG && !remaining.is_zero())
+        }
         other => panic!("a lease from before the restart may not be in the data: {other:?}"),
     }
     scene.ends().await;
@@ -57,7 +63,7 @@ async fn killed_and_restarted_with_some_of_its_data() {
     assert!(kept.is_valid(), "alice's is, who is the bystander here");
     // Bob is not the only one who might have had it: nobody gets it for the longest ttl.
     match alice.tenure.lease("job").try_acquire().await {
-        Err(AcquireError::Quarantined { .. }) => {}
+        Err(AcquireError::Quarantined(_)) => {}
         other => panic!("{other:?}"),
     }
     assert!(record.stretches().iter().all(|stretch| stretch.token == token));
@@ -74,7 +80,7 @@ async fn killed_and_restarted_with_none_of_its_data() {
 
     assert!(matches!(scene.stops(back, FIRST_CONTACT).await, Ending::Lost(_)));
     scene.goes_on_with(back, FIRST_CONTACT + AFTER_QUARANTINE).await;
-    assert!(scene.alice.has("store.closed") || scene.bob.has("store.closed"));
+    assert!(scene.alice.has("store.quarantined") || scene.bob.has("store.quarantined"));
     scene.ends().await;
 }
 
@@ -102,13 +108,197 @@ async fn flushed_and_found_by_a_newcomer() {
     let flushed = Instant::now();
     // It knows nothing of alice, but sees that somebody listens.
     let newcomer = Instance::with(Tenure::builder(&server.url()).name("newcomer").unwrap().longest_ttl(TTL)).await;
-    newcomer.sees("store.closed").await;
+    newcomer.sees("store.quarantined").await;
     let _waits = scene.record.candidate(&newcomer, "job", lasting(TTL));
 
     // Told by the newcomer's entry, or by her own renewal at the latest.
     assert!(is_loss_of_data(&scene.stops(flushed, NEXT_RENEWAL).await));
+    scene.goes_on_with(flushed, AFTER_ASSUMED_QUARANTINE).await;
+    scene.ends().await;
+}
+
+/// A holder that is connected and cannot hear is not counted among those who listen.
+#[tokio::test]
+async fn flushed_under_a_deaf_holder_and_found_by_a_newcomer() {
+    let users = ["user deaf on >secret ~* &* +@all -subscribe"];
+    let server = RedisServer::builder().acl_users(&users).start();
+    let deaf = server.url_as("deaf", "secret");
+    let alice = Instance::connect(&deaf, "alice", LONG).await;
+    let record = Record::default();
+    let works = record.candidate(&alice, "job", lasting(LONG));
+    let token = record.works("alice", Token::ZERO).await;
+
+    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    // The operator has left `--bootstrap` in the unit file.
+    let newcomer = Instance::connect(&server.url_as("deaf", "secret"), "newcomer", TTL).await;
+    match newcomer.tenure.lease("job").ttl(TTL).try_acquire().await {
+        Err(AcquireError::Quarantined(Quarantine { remaining, reason })) => {
+            assert_eq!(reason, QuarantineReason::RecordErased);
+            assert!(remaining > TTL && remaining <= LONG, "for 30 s at least: {remaining:?}");
+        }
+        other => panic!("alice may not know yet: {other:?}"),
+    }
+    // She is told by her own renewal, P + R later at most; nobody works before the quarantine is over.
+    assert!(is_loss_of_data(&works.first_ending().await));
+    assert!(record.stretches().iter().all(|stretch| stretch.token == token));
+}
+
+/// The server follows another one, which has nothing, and is its own master again: its run is the same.
+#[tokio::test]
+async fn replaced_by_the_data_of_another_server() {
+    let (server, other) = (RedisServer::start(), RedisServer::start());
+    let scene = Setup::at(&server.url()).for_all().lasting(LONG).scene().await;
+
+    server.follow(&other);
+    assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]), Reply::text("OK"));
+    let newcomer = Instance::connect(&server.url(), "newcomer", LONG).await;
+    let _waits = scene.record.candidate(&newcomer, "job", lasting(LONG));
+
+    // Alice works until her next renewal tells her; until then nobody else is granted anything.
+    assert!(is_loss_of_data(&scene.works.first_ending().await));
+    match newcomer.tenure.lease("another").try_acquire().await {
+        Err(AcquireError::Quarantined(_)) => {}
+        other => panic!("leases from before may be relied on: {other:?}"),
+    }
+    scene.ends().await;
+}
+
+/// The other server has an older copy of the same data, as a replica that was cut off has.
+#[tokio::test]
+async fn replaced_by_an_older_copy_of_its_data() {
+    let (server, copy) = (RedisServer::start(), RedisServer::start());
+    let alice = Instance::connect(&server.url(), "alice", LONG).await;
+    let bob = Instance::connect(&server.url(), "bob", LONG).await;
+    let kept = alice.acquire("kept", LONG).await;
+    copy.follow(&server);
+    copy.command(&["REPLICAOF", "NO", "ONE"]);
+    // Not in the copy.
+    let job = alice.acquire("job", LONG).await;
+
+    server.follow(&copy);
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    let replaced = Instant::now();
+
+    // Bob's connection has survived it all.
+    while replaced.elapsed() < Duration::from_secs(2) {
+        match bob.tenure.lease("job").try_acquire().await {
+            Err(AcquireError::Quarantined(Quarantine { reason, .. })) => {
+                assert_eq!(reason, QuarantineReason::DataReplaced);
+                break;
+            }
+            Err(AcquireError::Store(_)) => {}
+            other => panic!("alice may rely on it: {other:?}"),
+        }
+    }
+    bob.sees("store.quarantined").await;
+    assert!(kept.is_valid() && job.is_valid(), "which she does until her next renewal");
+}
+
+/// Whatever ran before and was released or has expired: a fleet with short leases waits for short leases.
+#[tokio::test]
+async fn flushed_after_a_long_lease_was_released() {
+    let server = RedisServer::start();
+    let scene = Setup::at(&server.url()).for_all().scene().await;
+    let long = Instance::connect(&server.url(), "long", LONG).await;
+    let day = Duration::from_secs(24 * 3_600);
+    long.acquire("nightly", day).await.release().await.unwrap();
+    // One that crashed: its lease has expired.
+    let crashed = Instance::connect(&server.url(), "crashed", TTL).await;
+    let term = crashed.acquire("hourly", TTL * 2).await;
+    server.command(&["DEL", "lease:hourly"]);
+    drop(term);
+    tokio::time::sleep(TTL * 2 + TTL / 4).await;
+
+    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    let flushed = Instant::now();
+    assert!(is_loss_of_data(&scene.stops(flushed, NEXT_RENEWAL).await));
     scene.goes_on_with(flushed, AFTER_QUARANTINE).await;
     scene.ends().await;
+}
+
+#[tokio::test]
+async fn restarted_after_a_long_lease_was_released() {
+    for with_data in [true, false] {
+        let server = RedisServer::builder().append_only(if with_data { "always" } else { "no" }).start();
+        let scene = Setup::at(&server.url()).for_all().scene().await;
+        let long = Instance::connect(&server.url(), "long", LONG).await;
+        let day = Duration::from_secs(24 * 3_600);
+        long.acquire("nightly", day).await.release().await.unwrap();
+        // Everybody has heard from the store since.
+        tokio::time::sleep(TTL).await;
+        server.kill();
+        if with_data {
+            server.start_again()
+        } else {
+            server.start_again_empty()
+        }
+        let back = Instant::now();
+        // In one case alice goes on, and a lease that is free is granted once her own could have expired.
+        let _another = scene.record.candidate(&scene.bob, "another", lasting(TTL));
+        let free = scene.bob.waits_for("free", TTL);
+        let _granted = soon(free).await.unwrap().unwrap();
+        scene.probe.within(back.elapsed(), FIRST_CONTACT + AFTER_QUARANTINE, "a free lease is granted");
+    }
+}
+
+/// A long lease that is held is waited for, whoever else uses short ones.
+#[tokio::test]
+async fn flushed_while_a_long_lease_is_held() {
+    let server = RedisServer::start();
+    let scene = Setup::at(&server.url()).for_all().scene().await;
+    let long = Instance::connect(&server.url(), "long", LONG).await;
+    let term = long.acquire("nightly", LONG * 4).await;
+    // Announced: alice and bob know of it before they hear from the store again.
+    scene.alice.tenure.lease("anything").ttl(TTL).acquire().await.unwrap().release().await.unwrap();
+    drop(term);
+    let held = long.acquire("weekly", LONG * 4).await;
+
+    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    let flushed = Instant::now();
+    assert!(is_loss_of_data(&scene.stops(flushed, NEXT_RENEWAL).await));
+    scene.alice.sees("store.quarantined").await;
+    let quarantine = scene.alice.tenure.inspect_namespace().await.unwrap().quarantine.unwrap();
+    assert!(quarantine.remaining > LONG * 3, "{quarantine}");
+    assert!(held.is_valid(), "it may not have noticed");
+}
+
+/// An operator who knows that no holder lives need not wait.
+#[tokio::test]
+async fn a_quarantine_that_an_operator_ends() {
+    let server = RedisServer::start();
+    let scene = Setup::at(&server.url()).for_all().lasting(LONG).scene().await;
+    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    let operator = Tenure::builder(&server.url()).observer().connect().await.unwrap();
+    assert!(is_loss_of_data(&scene.works.first_ending().await));
+    let mut report = operator.inspect_namespace().await.unwrap();
+    while report.quarantine.is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        report = operator.inspect_namespace().await.unwrap();
+    }
+    let asked = Instant::now();
+    assert!(operator.reopen(report.generation.unwrap()).await.unwrap());
+    // Whoever waits is told.
+    scene.goes_on_with(asked, Duration::from_millis(500)).await;
+    scene.ends().await;
+}
+
+/// One spoilt record is its own lease's trouble.
+#[tokio::test]
+async fn a_token_that_an_outsider_spoilt() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", LONG).await;
+    alice.acquire("job", LONG).await.release().await.unwrap();
+    server.command(&["HSET", "tenure:term:{lease:job}", "token", "9007199254740991"]);
+    assert!(alice.tenure.lease("job").try_acquire().await.is_err(), "there is no larger token");
+    let newcomer = Instance::connect(&server.url(), "newcomer", LONG).await;
+    for (instance, lease) in [(&alice, "one"), (&newcomer, "two")] {
+        let _held = instance.acquire(lease, LONG).await;
+    }
+    // Also for whoever has seen it and comes back.
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
+    alice.sees("store.lost").await;
+    let _held = alice.acquire("three", LONG).await;
+    assert_eq!(alice.tenure.inspect_namespace().await.unwrap().quarantine, None);
 }
 
 #[tokio::test]

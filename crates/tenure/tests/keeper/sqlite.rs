@@ -177,7 +177,7 @@ async fn a_file_that_is_made_anew_beside_leftovers_is_closed_whoever_made_it() {
     for name in ["carol", "dave"] {
         let newcomer = Instance::with(tenure::Tenure::builder(&url).name(name).unwrap()).await;
         match newcomer.tenure.lease("job").try_acquire().await {
-            Err(tenure::AcquireError::Quarantined { .. }) => {}
+            Err(tenure::AcquireError::Quarantined(_)) => {}
             other => panic!("{name}: somebody may still work under a lease of the old file: {other:?}"),
         }
     }

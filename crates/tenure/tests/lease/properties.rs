@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tenure::lease::{Action, Attempt, Epoch, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
-use tenure::store::{Announcement, Ask, Continuity, Ended, Grant, Held, PreviousTerm, Refusal, Reply, Request};
+use tenure::store::{
+    Announcement, Ask, Continuity, Ended, Grant, Held, PreviousTerm, Quarantine, QuarantineReason, Refusal, Reply,
+    Request,
+};
 use tenure::time::{ClockError, Moment, Now, ServerTime, deadline};
 use tenure::{Happening, Token};
 
@@ -40,11 +43,16 @@ fn replies() -> impl Strategy<Value = Reply> {
             Reply::Granted(Grant { token, server, max_ttl: Duration::ZERO, wait_out, previous })
         }),
         2 => (prop::option::of(tokens()), prop::option::of(spans()), prop::option::of(spans())).prop_map(
-            |(token, remaining, idle)| Reply::Held(Held { by: other(), token, remaining, idle, max_ttl: Duration::ZERO })
+            |(token, remaining, idle)| {
+                let (max_ttl, server) = (Duration::ZERO, ServerTime::default());
+                Reply::Held(Held { by: other(), token, remaining, idle, max_ttl, server })
+            }
         ),
         4 => (server, prop::option::of(prop::option::of(Just(other()))))
             .prop_map(|(server, to)| Reply::Renewed { server, max_ttl: Duration::ZERO, asked: to.map(|to| Ask::StepDown { to }) }),
-        1 => spans().prop_map(|remaining| Reply::Quarantined { remaining }),
+        1 => spans().prop_map(|remaining| {
+            Reply::Quarantined(Quarantine { remaining, reason: QuarantineReason::RecordMissing })
+        }),
         1 => prop_oneof![
             Just(Reply::NotEntered),
             Just(Reply::TermOver),

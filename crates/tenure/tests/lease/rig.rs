@@ -104,6 +104,7 @@ impl Rig {
             remaining: Some(remaining),
             idle: None,
             max_ttl: ms(30_000),
+            server: self.server(),
         })
     }
 

@@ -250,7 +250,7 @@ fn how_long_nobody_has_polled_a_session_is_said_while_nothing_is_granted() {
     assert!(!metrics().contains("tenure_targets_unheld_oldest_seconds 0.0\n"), "{}", metrics());
     assert_eq!(server.visits().len(), 0);
     // For a ttl of its own, although no lease was granted yet.
-    assert_eq!(redis.command(&["HGET", "tenure:ns", "max_ttl"]), Reply::text("300000000"));
+    assert_eq!(redis.command(&["HGET", "tenure:ns", "closed_for"]), Reply::text("300000000"));
 }
 
 #[test]

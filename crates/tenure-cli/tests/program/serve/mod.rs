@@ -32,13 +32,13 @@ mod streams;
 mod targets;
 
 /// One instance.
-struct Instance {
+pub struct Instance {
     process: Child,
     address: String,
 }
 
 impl Instance {
-    fn start(place: &Place, flags: &[&str]) -> Self {
+    pub fn start(place: &Place, flags: &[&str]) -> Self {
         let instance = Self::spawn(place, flags);
         until("it is ready", || instance.get("/readyz").0 == 200);
         instance
@@ -56,7 +56,7 @@ impl Instance {
         place.tenure(&arguments)
     }
 
-    fn of(command: &mut Command) -> Self {
+    pub fn of(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let address =
@@ -66,12 +66,12 @@ impl Instance {
         Self { process, address: address.unwrap() }
     }
 
-    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let (status, body) = web::ask(&self.address, method, path, &[], body).unwrap_or((0, String::new()));
         (status, serde_json::from_str(&body).unwrap_or(Value::Null))
     }
 
-    fn get(&self, path: &str) -> (u16, Value) {
+    pub fn get(&self, path: &str) -> (u16, Value) {
         self.ask("GET", path, "")
     }
 
@@ -97,7 +97,7 @@ impl Instance {
         stream
     }
 
-    fn add(&self, url: &str) -> String {
+    pub fn add(&self, url: &str) -> String {
         let request = json!({"url": url, "interval": format!("{INTERVAL_MS}ms"), "headers": {"x-key": "secret"}});
         let (status, session) = self.ask("POST", "/v1/sessions", &request.to_string());
         assert_eq!(status, 201, "{session}");

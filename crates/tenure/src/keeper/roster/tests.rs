@@ -40,7 +40,7 @@ impl Desk {
             soon: std::sync::Mutex::default(),
             process: rustix::process::getpid(),
         });
-        let roster = Roster::new(instance, TTL);
+        let roster = Roster::new(instance);
         let ledger = Ledger::default();
         let mut desk = Self {
             roster,
@@ -65,7 +65,8 @@ impl Desk {
 
     fn enters(&mut self) {
         let entry = EntryToStore { memory: self.roster.memory.clone(), bootstrap: true, ..EntryToStore::default() };
-        let server = Server { now: self.server_time(), run: ServerRun(1), uptime: Duration::MAX, listeners: 0 };
+        let (now, run) = (self.server_time(), ServerRun(1));
+        let server = Server { now, run, uptime: Duration::MAX, listeners: 0, has_served: false };
         let entered = self.ledger.enter(&server, &entry, &mut Vec::new());
         self.generation = entered.generation;
         let continuity = match &mut self.roster.memory {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{LeaseKey, Ledger, Namespace, TermRecord};
+use super::ttls::Extension;
+use super::{LeaseKey, Ledger, LiveTtls, QuarantineRecord, TermRecord};
 use crate::flaw::Flaw;
 use crate::lease::{Ending, LONGEST_TTL};
 use crate::name::{InstanceId, LeaseName};
@@ -20,12 +21,12 @@ impl Ledger {
         generation: Generation,
         claim: &Claim,
         ended: Option<Token>,
+        announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        let namespace = match self.open_namespace(now, generation) {
-            Ok(namespace) => namespace,
-            Err(gate) => return gate.into(),
-        };
-        self.clamp_expiry(now, namespace.max_ttl, &claim.name);
+        if let Some(refused) = self.refuse_all(now, generation) {
+            return refused;
+        }
+        self.clamp_expiry(now, &claim.name);
         let term = self.terms.get(claim.name.key()).cloned();
         match (self.alive(now, &claim.name), term) {
             (Some(lease), Some(term)) if lease.holder == claim.holder && term.holder == claim.holder => {
@@ -33,17 +34,22 @@ impl Ledger {
                 if ended == Some(term.token) {
                     // Its process is done with that term: this is a new one, even if a store that went back in time
                     // shows it as an offer not taken up.
-                    self.grant(now, namespace, claim, Some(term.closed(Ended::Released)), None)
+                    let replaced = self.class_of(&claim.name);
+                    let reply = self.grant(now, claim, Some(term.closed(Ended::Released)), None, announcements);
+                    if matches!(reply, Reply::Granted(_)) {
+                        self.release_ttl(now, replaced, announcements);
+                    }
+                    reply
                 } else if same && term.ended == Ended::Silently {
                     // The same claim again, or an offer taken up: the same term, for a whole ttl from now.
-                    self.go_on(now, claim, &term)
+                    self.go_on(now, claim, &term, announcements)
                 } else {
-                    Reply::Held(self.held(now, namespace.max_ttl, &claim.name))
+                    Reply::Held(self.held(now, &claim.name))
                 }
             }
-            (Some(_), _) => Reply::Held(self.held(now, namespace.max_ttl, &claim.name)),
+            (Some(_), _) => Reply::Held(self.held(now, &claim.name)),
             (None, Some(term)) if term.nonce == Some(claim.nonce) => Reply::TermOver,
-            (None, term) => self.grant(now, namespace, claim, term, None),
+            (None, term) => self.grant(now, claim, term, None, announcements),
         }
     }
 
@@ -52,37 +58,47 @@ impl Ledger {
         now: ServerTime,
         generation: Generation,
         claim: &Claim,
-        victim: Token,
-        stale_after: Duration,
+        (victim, stale_after): (Token, Duration),
+        announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        let namespace = match self.open_namespace(now, generation) {
-            Ok(namespace) => namespace,
-            Err(gate) => return gate.into(),
-        };
+        if let Some(refused) = self.refuse_all(now, generation) {
+            return refused;
+        }
         let Some(term) = self.terms.get(claim.name.key()).cloned() else {
-            return self.acquire(now, generation, claim, None);
+            return self.acquire(now, generation, claim, None, announcements);
         };
         let Some(lease) = self.alive(now, &claim.name) else {
-            return self.acquire(now, generation, claim, None);
+            return self.acquire(now, generation, claim, None, announcements);
         };
         let stale = term.idled && now.since(term.progress) >= stale_after;
         if term.token == victim && term.holder == lease.holder && stale {
-            // Without a ttl the holder can only have relied on the longest one there is.
-            let until = lease.expires.unwrap_or(now + namespace.max_ttl).min(now + namespace.max_ttl);
+            // Whatever became of its end, the holder relies on one ttl at most.
+            let furthest = now + term.ttl;
+            let until = lease.expires.unwrap_or(furthest).min(furthest);
             let deposed = TermRecord { deposed: Some(victim), ..term.closed(Ended::TakenOver) };
-            return self.grant(now, namespace, claim, Some(deposed), Some(until));
+            return self.grant(now, claim, Some(deposed), Some(until), announcements);
         }
-        self.acquire(now, generation, claim, None)
+        self.acquire(now, generation, claim, None, announcements)
     }
 
-    pub(super) fn renew(&mut self, now: ServerTime, holding: &Holding, ttl: Duration, progressed: bool) -> Reply {
+    pub(super) fn renew(
+        &mut self,
+        now: ServerTime,
+        holding: &Holding,
+        ttl: Duration,
+        progressed: bool,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
         if let Err(refusal) = self.check_taken_up(now, holding) {
             return Reply::Refused(refusal);
         }
-        self.raise_max_ttl(ttl);
+        let before = self.terms.get(holding.name.key()).map(|term| term.ttl);
+        let class = self.extend_ttl(now, ttl, before, announcements);
         self.set_expiry(&holding.name, now + ttl);
-        let furthest = now + self.longest_ttl();
+        let max_ttl = self.longest_ttl(now);
+        let furthest = now + max_ttl;
         let asked = self.terms.get_mut(holding.name.key()).and_then(|term| {
+            term.ttl = class;
             if progressed {
                 // Whoever has to wait cannot make progress, and must not be deposed for it.
                 term.progress = term.wait_out_until.map_or(now, |until| now.max(until.min(furthest)));
@@ -90,7 +106,7 @@ impl Ledger {
             term.idled = !progressed;
             term.asked.clone()
         });
-        Reply::Renewed { server: now, max_ttl: self.longest_ttl(), asked }
+        Reply::Renewed { server: now, max_ttl, asked }
     }
 
     pub(super) fn release(
@@ -111,6 +127,8 @@ impl Ledger {
                 return if again { Reply::Done } else { Reply::Refused(refusal) };
             }
         }
+        let class = self.class_of(&holding.name);
+        self.release_ttl(now, class, announcements);
         self.leases.remove(holding.name.key());
         if let Some(term) = self.terms.get_mut(holding.name.key()) {
             term.ended = Ended::Released;
@@ -151,16 +169,20 @@ impl Ledger {
         if let Err(refusal) = self.check_taken_up(now, holding) {
             return Reply::Refused(refusal);
         }
-        let floor = self.namespace.map_or(Token::ZERO, |namespace| namespace.token_floor);
+        let floor = self.namespace.as_ref().map_or(Token::ZERO, |namespace| namespace.token_floor);
         let Some(token) = holding.token.next(floor, now.as_micros()) else {
             return Reply::TokensExhausted;
         };
+        let class = self.class_of(&holding.name);
+        self.release_ttl(now, class, announcements);
         let ended = self.terms.get(holding.name.key()).map(|term| term.closed(Ended::HandedOver));
-        let term = TermRecord::begun(now, token, to.clone(), ended.as_ref());
+        // The receiver relies on nothing before it has taken the offer up.
+        let term =
+            TermRecord { ttl: window.min(LONGEST_TTL), ..TermRecord::begun(now, token, to.clone(), ended.as_ref()) };
         self.terms.insert(holding.name.key().to_owned(), term);
         let lease = LeaseKey { holder: to.clone(), expires: Some(now + window) };
         self.leases.insert(holding.name.key().to_owned(), lease);
-        self.raise_floor(token);
+        self.raise_floor(now, token);
         announcements.push(Announcement::HandedOver { name: holding.name.clone(), token, to: to.clone() });
         Reply::HandedOver { token }
     }
@@ -213,10 +235,9 @@ impl Ledger {
     }
 
     pub(super) fn inspect(&self, now: ServerTime, name: &LeaseName) -> Reply {
-        let max_ttl = self.namespace.map_or(LONGEST_TTL, |namespace| namespace.max_ttl);
         let term = self.terms.get(name.key());
         Reply::Lease(LeaseReport {
-            held: self.alive(now, name).map(|_| self.held(now, max_ttl, name)),
+            held: self.alive(now, name).map(|_| self.held(now, name)),
             last: term.map(TermRecord::as_previous),
             since: term.map(|term| term.since),
             ending: term.and_then(|term| term.ending.clone()),
@@ -237,10 +258,11 @@ impl Ledger {
             let waits = term.wait_out_until.is_some_and(|until| until > now);
             // A time in the future is no time ago.
             let idle = now.as_micros().checked_sub(term.since.as_micros()).map(Duration::from_micros);
-            let Some(namespace) = self.namespace.as_mut().filter(|_| !waits && idle >= Some(idle_for)) else {
+            let token = term.token;
+            if self.namespace.is_none() || waits || idle < Some(idle_for) {
                 return Reply::InUse;
-            };
-            namespace.token_floor = namespace.token_floor.max(term.token);
+            }
+            self.raise_floor(now, token);
         }
         if let Some(gone) = self.indexes.get_mut(GONE) {
             gone.remove(session);
@@ -349,16 +371,23 @@ impl Ledger {
         if offered { Err(Refusal::StoreReset) } else { Ok(()) }
     }
 
-    fn open_namespace(&mut self, now: ServerTime, generation: Generation) -> Result<Namespace, Gate> {
+    /// The answer to every claim while the namespace is not the one that was entered, or in quarantine.
+    fn refuse_all(&mut self, now: ServerTime, generation: Generation) -> Option<Reply> {
+        let lineage = self.lineage;
         match &mut self.namespace {
-            Some(namespace) if namespace.generation == generation => {
-                let remaining = namespace.closed_for(now);
-                // A server clock that was set back must not keep the namespace closed.
-                namespace.closed_until = (!remaining.is_zero()).then(|| now + remaining);
-                let namespace = *namespace;
-                if remaining.is_zero() { Ok(namespace) } else { Err(Gate::Closed { remaining }) }
+            Some(namespace) if namespace.generation == generation && lineage.continues(namespace.lineage) => {
+                namespace.lineage = lineage.id;
+                if let Some(quarantine) = namespace.quarantine(now) {
+                    // A server clock that was set back must not make it longer.
+                    let until = now + quarantine.remaining;
+                    namespace.quarantine = namespace.quarantine.map(|record| QuarantineRecord { until, ..record });
+                    return Some(Reply::Quarantined(quarantine));
+                }
+                namespace.quarantine = None;
+                namespace.ttls.expire(now);
+                None
             }
-            _ => Err(Gate::NotEntered),
+            _ => Some(Reply::NotEntered),
         }
     }
 
@@ -366,16 +395,17 @@ impl Ledger {
     fn grant(
         &mut self,
         now: ServerTime,
-        namespace: Namespace,
         claim: &Claim,
         term: Option<TermRecord>,
         wait_out_until: Option<ServerTime>,
+        announcements: &mut Vec<Announcement>,
     ) -> Reply {
         let stored = term.as_ref().map_or(Token::ZERO, |term| term.token);
+        let floor = self.namespace.as_ref().map_or(Token::ZERO, |namespace| namespace.token_floor);
         let minted = if self.planted.has(Flaw::CountedTokens) {
             stored.next(Token::ZERO, 0)
         } else {
-            stored.next(namespace.token_floor, now.as_micros())
+            stored.next(floor, now.as_micros())
         };
         let Some(token) = minted else {
             return Reply::TokensExhausted;
@@ -383,17 +413,26 @@ impl Ledger {
         let mut begun = TermRecord::begun(now, token, claim.holder.clone(), term.as_ref());
         begun.wait_out_until = begun.wait_out_until.max(wait_out_until);
         begun.deposed = term.filter(|term| term.ended == Ended::TakenOver).and_then(|term| term.deposed);
-        self.go_on(now, claim, &begun)
+        self.go_on(now, claim, &begun, announcements)
     }
 
     /// Writes a term's record and its key for a whole ttl from now.
-    fn go_on(&mut self, now: ServerTime, claim: &Claim, term: &TermRecord) -> Reply {
-        self.raise_max_ttl(claim.ttl);
+    fn go_on(
+        &mut self,
+        now: ServerTime,
+        claim: &Claim,
+        term: &TermRecord,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        let before = term.nonce.map(|_| term.ttl);
+        let class = self.extend_ttl(now, claim.ttl, before, announcements);
+        let max_ttl = self.longest_ttl(now);
         // Never further away than the longest ttl, whatever the server's clock did meanwhile.
-        let furthest = now + self.longest_ttl();
+        let furthest = now + max_ttl;
         let wait_out_until = term.wait_out_until.map(|until| until.min(furthest)).filter(|until| *until > now);
         let term = TermRecord {
             nonce: Some(claim.nonce),
+            ttl: class,
             wait_out_until,
             progress: wait_out_until.map_or(term.progress, |until| until.max(term.progress)),
             ..term.clone()
@@ -402,81 +441,112 @@ impl Ledger {
         let grant = Grant {
             token: term.token,
             server: now,
-            max_ttl: self.longest_ttl(),
+            max_ttl,
             wait_out: term.wait_out_until.map_or(Duration::ZERO, |until| until.since(now)),
             previous: term.previous.clone(),
         };
-        self.raise_floor(term.token);
+        self.raise_floor(now, term.token);
         self.leases.insert(claim.name.key().to_owned(), lease);
         self.terms.insert(claim.name.key().to_owned(), term);
         Reply::Granted(grant)
     }
 
-    /// Every token that was granted is below the floor of the next, over all leases: whoever remembers a larger one than
-    /// the floor knows that the store went back in time.
-    fn raise_floor(&mut self, token: Token) {
+    /// Every token that was granted is below the floor of the next, over all leases: an instance that remembers a larger
+    /// one than the floor knows that the store went back in time. A token that cannot be true counts for its own lease
+    /// alone; but the one after the floor is always allowed, since a clock that was ahead may have been set back.
+    fn raise_floor(&mut self, now: ServerTime, token: Token) {
         if let Some(namespace) = &mut self.namespace {
-            namespace.token_floor = namespace.token_floor.max(token);
+            let floor = namespace.token_floor;
+            if token > floor && (token.is_credible(now) || token.get() == floor.get() + 1) {
+                namespace.token_floor = token;
+            }
         }
     }
 
-    fn longest_ttl(&self) -> Duration {
-        self.namespace.map_or(Duration::ZERO, |namespace| namespace.max_ttl)
+    pub(in crate::store) fn longest_ttl(&self, now: ServerTime) -> Duration {
+        self.namespace.as_ref().map_or(Duration::ZERO, |namespace| namespace.max_ttl(now))
     }
 
-    /// A ttl above the longest one raises that first: it is how long the namespace closes after a loss.
-    fn raise_max_ttl(&mut self, ttl: Duration) {
-        if let Some(namespace) = &mut self.namespace {
-            namespace.max_ttl = namespace.max_ttl.max(ttl.min(LONGEST_TTL));
+    /// A lease is granted or renewed: its ttl is relied on from now. `before` is the class in which it counts already.
+    /// Returns the class in which it counts now.
+    pub(in crate::store) fn extend_ttl(
+        &mut self,
+        now: ServerTime,
+        ttl: Duration,
+        before: Option<Duration>,
+        announcements: &mut Vec<Announcement>,
+    ) -> Duration {
+        let Some(namespace) = &mut self.namespace else { return ttl.min(LONGEST_TTL) };
+        let longest = namespace.max_ttl(now);
+        let class = match before.filter(|class| LiveTtls::fits(ttl, *class)) {
+            Some(class) => {
+                namespace.ttls.extend(now, class, Extension::Renewed);
+                class
+            }
+            None => {
+                let class = namespace.ttls.class_of(ttl);
+                namespace.ttls.extend(now, class, Extension::Granted);
+                class
+            }
+        };
+        if class > longest {
+            announcements.push(Announcement::LongestTtl { ttl: class, server: now });
         }
+        class
+    }
+
+    /// The holder of a lease of this class relies on it no longer.
+    fn release_ttl(&mut self, now: ServerTime, class: Option<Duration>, announcements: &mut Vec<Announcement>) {
+        if let (Some(class), Some(namespace)) = (class, &mut self.namespace) {
+            let before = namespace.max_ttl(now);
+            namespace.ttls.release(class);
+            let ttl = namespace.max_ttl(now);
+            if ttl != before {
+                announcements.push(Announcement::LongestTtl { ttl, server: now });
+            }
+        }
+    }
+
+    /// The class in which a lease counts. An offer that was not taken up is in none, and one that an outsider has taken
+    /// its end from may have lapsed with its class.
+    fn class_of(&self, name: &LeaseName) -> Option<Duration> {
+        let ends = self.leases.get(name.key()).is_some_and(|lease| lease.expires.is_some());
+        self.terms.get(name.key()).filter(|term| ends && term.nonce.is_some()).map(|term| term.ttl)
     }
 
     fn alive(&self, now: ServerTime, name: &LeaseName) -> Option<&LeaseKey> {
         self.leases.get(name.key()).filter(|lease| lease.alive(now))
     }
 
-    fn held(&self, now: ServerTime, max_ttl: Duration, name: &LeaseName) -> Held {
+    fn held(&self, now: ServerTime, name: &LeaseName) -> Held {
         let lease = self.leases.get(name.key());
         let term = self.terms.get(name.key()).filter(|term| lease.is_some_and(|lease| lease.holder == term.holder));
+        let longest = term.map_or(LONGEST_TTL, |term| term.ttl);
         Held {
             by: lease.map_or_else(|| InstanceId::foreign(""), |lease| lease.holder.clone()),
             token: term.map(|term| term.token),
-            remaining: lease.and_then(|lease| lease.expires).map(|expires| expires.since(now).min(max_ttl)),
+            remaining: lease.and_then(|lease| lease.expires).map(|expires| expires.since(now).min(longest)),
             idle: term.map(|term| now.since(term.progress)),
-            max_ttl,
+            max_ttl: self.longest_ttl(now),
+            server: now,
         }
     }
 
-    /// A term cannot have longer than the longest ttl left, nor progress from the future; it seems to when the server's
-    /// clock was set back. Leases of foreign programs are left alone.
-    fn clamp_expiry(&mut self, now: ServerTime, max_ttl: Duration, name: &LeaseName) {
+    /// A term cannot have longer than its ttl left, nor progress from the future; it seems to when the server's clock was
+    /// set back. Leases of foreign programs are left alone.
+    fn clamp_expiry(&mut self, now: ServerTime, name: &LeaseName) {
+        let longest = self.longest_ttl(now);
         if let (Some(lease), Some(term)) = (self.leases.get_mut(name.key()), self.terms.get_mut(name.key()))
             && lease.holder == term.holder
         {
-            let furthest = now + max_ttl;
-            lease.expires = lease.expires.map(|expires| expires.min(furthest));
-            term.progress = term.progress.min(furthest);
+            lease.expires = lease.expires.map(|expires| expires.min(now + term.ttl));
+            term.progress = term.progress.min(now + longest.max(term.ttl));
         }
     }
 
     fn set_expiry(&mut self, name: &LeaseName, expires: ServerTime) {
         if let Some(lease) = self.leases.get_mut(name.key()) {
             lease.expires = Some(expires);
-        }
-    }
-}
-
-/// Why nothing is granted at all.
-enum Gate {
-    NotEntered,
-    Closed { remaining: Duration },
-}
-
-impl From<Gate> for Reply {
-    fn from(gate: Gate) -> Self {
-        match gate {
-            Gate::NotEntered => Self::NotEntered,
-            Gate::Closed { remaining } => Self::Quarantined { remaining },
         }
     }
 }
@@ -488,6 +558,7 @@ impl TermRecord {
             token,
             holder,
             nonce: None,
+            ttl: Duration::ZERO,
             since: now,
             ended: Ended::Silently,
             // Whoever was deposed may rely on its term for as long as before, however many terms come in between.

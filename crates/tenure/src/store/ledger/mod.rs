@@ -9,6 +9,7 @@ mod leases;
 mod namespace;
 mod notes;
 mod sessions;
+mod ttls;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -20,8 +21,12 @@ use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
 use super::{
-    Announcement, Ask, Ended, Generation, LogEntry, PreviousTerm, Published, Reply, Request, ServerRun, TermNote,
+    Announcement, Ask, Ended, Generation, Lineage, LogEntry, NamespaceReport, PreviousTerm, Published,
+    QuarantineReason, Reply, Request, ServerRun, TermNote,
 };
+pub(super) use ttls::LiveTtls;
+#[cfg(feature = "sqlite")]
+pub(super) use ttls::TtlClass;
 
 /// The contents of one namespace.
 ///
@@ -34,7 +39,8 @@ use super::{
 /// let mut ledger = Ledger::default();
 /// let entry = Entry { max_ttl: Duration::from_secs(30), ..Entry::default() };
 /// let now = ServerTime::from_micros(1_736_598_400_000_000);
-/// let server = Server { now, run: ServerRun(1), uptime: Duration::from_secs(3_600), listeners: 0 };
+/// let uptime = Duration::from_secs(3_600);
+/// let server = Server { now, run: ServerRun(1), uptime, listeners: 0, has_served: false };
 /// let entered = ledger.enter(&server, &entry, &mut Vec::new());
 ///
 /// let claim = Claim {
@@ -58,6 +64,8 @@ pub struct Ledger {
     pub(super) members: BTreeMap<(Group, InstanceId), Heartbeat>,
     pub(super) indexes: BTreeMap<String, BTreeSet<String>>,
     notes: VecDeque<TermNote>,
+    /// The history of the server's data, which a flush does not change.
+    lineage: Lineage,
     planted: Planted,
 }
 
@@ -72,17 +80,32 @@ pub struct Server {
     pub uptime: Duration,
     /// How many others listen to the namespace's announcements.
     pub listeners: usize,
+    /// Whether this run of the server has served the namespace before, whatever became of its data.
+    pub has_served: bool,
 }
 
 /// The namespace record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Namespace {
     pub(super) generation: Generation,
     pub(super) run: ServerRun,
-    /// `None` while it is open, so that a clock that is set back closes nothing.
-    pub(super) closed_until: Option<ServerTime>,
-    pub(super) max_ttl: Duration,
+    /// The name of the data's history when it was last looked at.
+    pub(super) lineage: u128,
+    /// `None` once it is over, so that a clock that is set back does not begin it again.
+    pub(super) quarantine: Option<QuarantineRecord>,
+    pub(super) ttls: LiveTtls,
     pub(super) token_floor: Token,
+}
+
+/// A quarantine, as it stands in the namespace record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QuarantineRecord {
+    pub(super) until: ServerTime,
+    /// How long it was to last when it was begun. It never lasts longer, whatever the server's clock does.
+    pub(super) length: Duration,
+    pub(super) reason: QuarantineReason,
+    /// Whether the instance that began it remembered the namespace. The others only assume how long leases are.
+    pub(super) informed: bool,
 }
 
 /// The lease itself, all that a foreign program sees: a holder and an end.
@@ -99,6 +122,8 @@ pub(super) struct TermRecord {
     pub(super) holder: InstanceId,
     /// `None` while the lease waits for the instance it was handed to.
     pub(super) nonce: Option<Nonce>,
+    /// The ttl of its class. The lease cannot have longer left.
+    pub(super) ttl: Duration,
     pub(super) since: ServerTime,
     pub(super) ended: Ended,
     /// Until when an earlier holder may rely on its term, which was taken from it. `None` when there is nobody to wait
@@ -137,17 +162,19 @@ impl Ledger {
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
         match request {
-            Request::Acquire { claim, ended } => self.acquire(now, generation, claim, *ended),
+            Request::Acquire { claim, ended } => self.acquire(now, generation, claim, *ended, announcements),
             Request::TakeOver { claim, victim, stale_after } => {
-                self.take_over(now, generation, claim, *victim, *stale_after)
+                self.take_over(now, generation, claim, (*victim, *stale_after), announcements)
             }
-            Request::Renew { holding, ttl, progressed } => self.renew(now, holding, *ttl, *progressed),
+            Request::Renew { holding, ttl, progressed } => self.renew(now, holding, *ttl, *progressed, announcements),
             Request::Release { holding, ending } => self.release(now, holding, ending, announcements),
             Request::Abandon { name, holder, nonce } => self.abandon(now, name, holder, *nonce, announcements),
             Request::HandOver { holding, to, window } => self.hand_over(now, holding, to, *window, announcements),
             Request::Revoke { name, token } => self.revoke(now, name, *token, announcements),
             Request::Ask { name, token, ask } => self.ask(now, name, *token, ask, announcements),
             Request::Inspect { name } => self.inspect(now, name),
+            Request::InspectNamespace => Reply::Namespace(self.report(now)),
+            Request::Reopen { generation } => self.reopen(now, *generation, announcements),
             Request::Holders { names } => Reply::Holders(names.iter().map(|name| self.holder(now, name)).collect()),
             Request::Publish { holding, record, value, announced } => {
                 self.publish(now, holding, record, value, announced.then_some(announcements))
@@ -187,7 +214,17 @@ impl Ledger {
 
     /// Forgets everything, as a flush does.
     pub fn flush(&mut self) {
-        *self = Self { planted: self.planted, ..Self::default() };
+        *self = Self { planted: self.planted, lineage: self.lineage, ..Self::default() };
+    }
+
+    /// Puts other contents in place of these, by whatever way that leaves no trace in the history of the data.
+    pub fn restore(&mut self, contents: Self) {
+        *self = Self { lineage: self.lineage, ..contents };
+    }
+
+    /// Says that the server's data has another history from now on.
+    pub fn set_lineage(&mut self, lineage: Lineage) {
+        self.lineage = lineage;
     }
 
     /// Writes a lease as a foreign program would: no term, no token.
@@ -200,15 +237,33 @@ impl Ledger {
         self.leases.remove(name.key());
     }
 
+    /// Writes another token into the record of a lease's last term, as an outsider would.
+    pub fn spoil_token(&mut self, name: &LeaseName, token: Token) {
+        if let Some(term) = self.terms.get_mut(name.key()) {
+            term.token = token;
+        }
+    }
+
     /// The lease as it stands: its holder, the token on record, and its end.
     pub fn holder_of(&self, now: ServerTime, name: &LeaseName) -> Option<(InstanceId, Option<Token>)> {
         let lease = self.leases.get(name.key()).filter(|lease| lease.alive(now))?;
         Some((lease.holder.clone(), self.terms.get(name.key()).map(|term| term.token)))
     }
 
-    /// How long the namespace stays closed.
-    pub fn closed_for(&self, now: ServerTime) -> Duration {
-        self.namespace.map_or(Duration::ZERO, |namespace| namespace.closed_for(now))
+    /// What is known about the namespace.
+    pub fn report(&self, now: ServerTime) -> NamespaceReport {
+        let namespace = self.namespace.as_ref();
+        NamespaceReport {
+            generation: namespace.map(|namespace| namespace.generation),
+            quarantine: namespace.and_then(|namespace| namespace.quarantine(now)),
+            max_ttl: namespace.map_or(Duration::ZERO, |namespace| namespace.max_ttl(now)),
+            server: now,
+        }
+    }
+
+    /// Whether there is a record of any term.
+    pub fn has_terms(&self) -> bool {
+        !self.terms.is_empty()
     }
 
     /// Plants a mistake for the simulator to find.

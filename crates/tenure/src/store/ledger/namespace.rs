@@ -3,90 +3,190 @@
 use std::time::Duration;
 
 use crate::flaw::Flaw;
-use crate::lease::LONGEST_TTL;
 use crate::time::ServerTime;
 use crate::token::Token;
 
-use super::{Ledger, Namespace, Server};
-use crate::store::{Announcement, Entered, Entry, Generation, QuarantineReason};
+use super::{Ledger, LiveTtls, Namespace, QuarantineRecord, Server};
+use crate::store::{Announcement, Entered, Entry, Generation, Lineage, Quarantine, QuarantineReason, Reply, ServerRun};
 
 impl Ledger {
     /// Enters the namespace, as every connection does first.
     pub fn enter(&mut self, server: &Server, entry: &Entry, announcements: &mut Vec<Announcement>) -> Entered {
-        let memory = entry.memory.as_ref();
-        let found = self.namespace;
-        let known_ttl = memory.map_or(Duration::ZERO, |memory| memory.max_ttl).max(entry.max_ttl).min(LONGEST_TTL);
-        let restamp = self.planted.has(Flaw::RestampingGeneration);
-        let found = match (found, memory) {
-            (Some(record), Some(memory)) if restamp && record.generation.number > memory.generation.number => {
-                Some(Namespace { generation: memory.generation, closed_until: None, ..record })
+        if entry.observer {
+            return self.observe(server);
+        }
+        let now = server.now;
+        let found = self.restamped(entry);
+        let begun = self.loss(server, entry, found.as_ref());
+        let minted = found.is_none() || begun.is_some_and(|(reason, _)| reason == QuarantineReason::OlderGeneration);
+        let rolled_back = found.as_ref().is_some_and(|record| has_rolled_back(now, record, entry));
+        let begun = begun.filter(|_| !self.planted.has(Flaw::NoQuarantine)).map(|(reason, length)| QuarantineRecord {
+            // A server without data lost it when it was started.
+            until: if reason == QuarantineReason::ServerTooYoung {
+                now + (length - server.uptime)
+            } else {
+                now + length
+            },
+            length,
+            reason,
+            informed: entry.memory.is_some(),
+        });
+        let kept = found.as_ref().and_then(|record| kept_quarantine(server, record, entry));
+        let quarantine = begun.into_iter().chain(kept).max_by_key(|quarantine| quarantine.until);
+
+        let high_water = entry.memory.as_ref().map_or(Token::ZERO, |memory| memory.high_water.bounded(now));
+        let mut record = found.unwrap_or_else(|| Namespace::new(server.run, self.lineage.id));
+        if minted {
+            // Minted like a token, so that a newcomer without memory is still above whatever others remember.
+            let number = remembered(now, entry).saturating_add(1).max(now.as_micros());
+            record.generation = Generation { number, stamp: entry.stamp };
+            // Whoever knows of longer leases must come and make the quarantine longer.
+            announcements.push(Announcement::GenerationMinted { generation: record.generation });
+        }
+        // An instance that takes the store for durable must not hide a restart from those that do not.
+        if begun.is_some() || !entry.durable {
+            record.run = server.run;
+        }
+        record.lineage = self.lineage.id;
+        record.quarantine = quarantine;
+        record.token_floor = record.token_floor.max(high_water);
+        if quarantine.is_none() {
+            record.ttls.expire(now);
+        }
+        let record = self.namespace.insert(record);
+        Entered { minted, rolled_back, began_quarantine: begun.is_some(), ..record.seen(server, self.lineage) }
+    }
+
+    /// Looks without a trace.
+    fn observe(&self, server: &Server) -> Entered {
+        let nothing = Namespace::new(server.run, self.lineage.id);
+        self.namespace.as_ref().unwrap_or(&nothing).seen(server, self.lineage)
+    }
+
+    /// Whether leases from before may be relied on of which the store knows nothing: why, and for how long.
+    fn loss(&self, server: &Server, entry: &Entry, found: Option<&Namespace>) -> Option<(QuarantineReason, Duration)> {
+        use QuarantineReason as Reason;
+        let known = entry.known_ttl();
+        let Some(record) = found else {
+            return match () {
+                () if entry.memory.is_some() => Some((Reason::RecordMissing, known)),
+                () if server.listeners > 0 => Some((Reason::OthersListening, known)),
+                () if server.has_served => Some((Reason::RecordErased, known)),
+                () if server.uptime < known && !entry.bootstrap => Some((Reason::ServerTooYoung, known)),
+                () => None,
+            };
+        };
+        let reason = if record.generation.number < remembered(server.now, entry) {
+            Reason::OlderGeneration
+        } else if record.run != server.run && !entry.durable {
+            Reason::ServerRestarted
+        } else if !self.lineage.continues(record.lineage) {
+            Reason::DataReplaced
+        } else if has_rolled_back(server.now, record, entry) {
+            Reason::TokensWentBack
+        } else {
+            return None;
+        };
+        Some((reason, known.max(record.ttls.longest_on_record())))
+    }
+
+    /// Ends the quarantine by an operator's word.
+    pub(super) fn reopen(
+        &mut self,
+        now: ServerTime,
+        generation: Generation,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        match &mut self.namespace {
+            Some(namespace) if namespace.generation == generation => {
+                if namespace.quarantine(now).is_some() {
+                    announcements.push(Announcement::Reopened);
+                }
+                namespace.quarantine = None;
+                Reply::Done
+            }
+            _ => Reply::NotEntered,
+        }
+    }
+
+    /// The record, as the store has it unless a mistake was planted.
+    fn restamped(&mut self, entry: &Entry) -> Option<Namespace> {
+        let found = self.namespace.take();
+        match (found, &entry.memory) {
+            (Some(record), Some(memory))
+                if self.planted.has(Flaw::RestampingGeneration)
+                    && record.generation.number > memory.generation.number =>
+            {
+                Some(Namespace { generation: memory.generation, quarantine: None, ..record })
             }
             (found, _) => found,
-        };
-        let max_ttl = found.map_or(known_ttl, |record| record.max_ttl.max(known_ttl));
-        let remembered = memory.map_or(0, |memory| memory.generation.number);
-        let rolled_back = match (&found, memory) {
-            (Some(record), Some(memory)) if record.generation == memory.generation => {
-                record.token_floor < memory.high_water
-            }
-            _ => false,
-        };
-
-        let (minted, closing) = match &found {
-            None if memory.is_some() => (true, Some((QuarantineReason::RecordMissing, max_ttl))),
-            None if entry.bootstrap => (true, None),
-            None if server.listeners > 0 => (true, Some((QuarantineReason::OthersListening, max_ttl))),
-            None if server.uptime < max_ttl => {
-                (true, Some((QuarantineReason::ServerTooYoung, max_ttl - server.uptime)))
-            }
-            None => (true, None),
-            Some(record) if record.generation.number < remembered => {
-                (true, Some((QuarantineReason::OlderGeneration, max_ttl)))
-            }
-            Some(_) if entry.durable => (false, None),
-            Some(record) if record.run != server.run => (false, Some((QuarantineReason::ServerRestarted, max_ttl))),
-            Some(_) if rolled_back => (false, Some((QuarantineReason::TokensWentBack, max_ttl))),
-            Some(_) => (false, None),
-        };
-
-        let generation = match &found {
-            Some(record) if !minted => record.generation,
-            // Minted like a token, so that a newcomer without memory is still above whoever remembers.
-            _ => Generation { number: remembered.saturating_add(1).max(server.now.as_micros()), stamp: entry.stamp },
-        };
-        // A lease longer than any known so far may have been granted before the namespace was closed.
-        let already = found.map_or(Duration::ZERO, |record| {
-            let closed = record.closed_for(server.now);
-            if closed.is_zero() { closed } else { closed + max_ttl.saturating_sub(record.max_ttl) }
-        });
-        let closing = closing.filter(|_| !self.planted.has(Flaw::NoQuarantine));
-        let closed_for = closing.map_or(Duration::ZERO, |(_, span)| span).max(already);
-        let token_floor = found
-            .map_or(Token::ZERO, |record| record.token_floor)
-            .max(memory.map_or(Token::ZERO, |memory| memory.high_water));
-        let closed_until = (!closed_for.is_zero()).then(|| server.now + closed_for);
-        self.namespace = Some(Namespace { generation, run: server.run, closed_until, max_ttl, token_floor });
-        if minted {
-            // Whoever knows of longer leases than we do must come and make the closing longer.
-            announcements.push(Announcement::GenerationMinted { generation });
-        }
-        Entered {
-            generation,
-            minted,
-            run: server.run,
-            max_ttl,
-            token_floor,
-            rolled_back,
-            closed_for,
-            closing: closing.map(|(why, _)| why),
-            silent: None,
         }
     }
 }
 
+/// The number of the generation that an instance remembers, unless it cannot be true.
+fn remembered(now: ServerTime, entry: &Entry) -> u64 {
+    let number = entry.memory.as_ref().map_or(0, |memory| memory.generation.number);
+    if Token::new(number).is_some_and(|number| number.is_credible(now)) { number } else { 0 }
+}
+
+/// Whether the store has forgotten a token that an instance remembers.
+fn has_rolled_back(now: ServerTime, record: &Namespace, entry: &Entry) -> bool {
+    entry.memory.as_ref().is_some_and(|memory| {
+        record.generation == memory.generation && record.token_floor < memory.high_water.bounded(now)
+    })
+}
+
+/// What becomes of a quarantine that is under way when an instance enters.
+fn kept_quarantine(server: &Server, record: &Namespace, entry: &Entry) -> Option<QuarantineRecord> {
+    let quarantine = record.quarantine?;
+    let remaining = record.quarantine(server.now)?.remaining;
+    // All that was missing was the server's age, and the operator makes up for that.
+    if quarantine.reason == QuarantineReason::ServerTooYoung && entry.bootstrap && server.listeners == 0 {
+        return None;
+    }
+    // A longer lease may have been granted before the quarantine began. Who only assumes so must not overrule an
+    // instance that remembers.
+    let is_better_informed = entry.memory.is_some() || !quarantine.informed;
+    let length = if is_better_informed { quarantine.length.max(entry.known_ttl()) } else { quarantine.length };
+    let until = server.now + remaining + (length - quarantine.length);
+    Some(QuarantineRecord { until, length, ..quarantine })
+}
+
 impl Namespace {
-    /// How long nothing is granted: never longer than the longest ttl, whatever the server's clock did meanwhile.
-    pub(super) fn closed_for(&self, now: ServerTime) -> Duration {
-        self.closed_until.map_or(Duration::ZERO, |until| until.since(now).min(self.max_ttl))
+    /// A record in which nothing stands yet.
+    fn new(run: ServerRun, lineage: u128) -> Self {
+        let (ttls, token_floor) = (LiveTtls::default(), Token::ZERO);
+        Self { generation: Generation::default(), run, lineage, quarantine: None, ttls, token_floor }
+    }
+
+    /// The record, as an instance sees it that enters and changes nothing.
+    fn seen(&self, server: &Server, lineage: Lineage) -> Entered {
+        Entered {
+            generation: self.generation,
+            minted: false,
+            run: server.run,
+            lineage,
+            server: server.now,
+            max_ttl: self.max_ttl(server.now),
+            token_floor: self.token_floor,
+            rolled_back: false,
+            quarantine: self.quarantine(server.now),
+            began_quarantine: false,
+            silent: None,
+        }
+    }
+
+    /// The quarantine, unless it is over: never longer than it was to last, whatever the server's clock did meanwhile.
+    pub(super) fn quarantine(&self, now: ServerTime) -> Option<Quarantine> {
+        let QuarantineRecord { until, length, reason, .. } = self.quarantine?;
+        let remaining = until.since(now).min(length);
+        (!remaining.is_zero()).then_some(Quarantine { remaining, reason })
+    }
+
+    /// The longest ttl that can still be relied on. During a quarantine that is what it waits for.
+    pub(super) fn max_ttl(&self, now: ServerTime) -> Duration {
+        let waited_for = self.quarantine.filter(|_| self.quarantine(now).is_some());
+        self.ttls.longest(now).max(waited_for.map_or(Duration::ZERO, |quarantine| quarantine.length))
     }
 }

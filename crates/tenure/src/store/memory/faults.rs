@@ -6,7 +6,8 @@ use tokio::sync::broadcast;
 
 use super::{MemoryStore, State};
 use crate::name::{InstanceId, LeaseName};
-use crate::store::Ledger;
+use crate::store::{Ledger, Lineage};
+use crate::token::Token;
 
 /// What of its data a server still has after a restart.
 #[derive(Clone, Debug)]
@@ -94,10 +95,11 @@ impl MemoryFaults {
         let mut state = self.store.state();
         match survival {
             Survival::All => {}
-            Survival::Since(snapshot) => state.ledger = *snapshot.0,
+            Survival::Since(snapshot) => state.ledger.restore(*snapshot.0),
             Survival::None => state.ledger.flush(),
         }
         state.run += 1;
+        state.has_served = false;
         state.restarted = Some(self.store.shared.clock.now());
         state.faults.down = false;
         cut(&mut state);
@@ -120,7 +122,15 @@ impl MemoryFaults {
 
     /// Puts older contents back while running on.
     pub fn restore(&self, snapshot: Snapshot) {
-        self.store.state().ledger = *snapshot.0;
+        self.store.state().ledger.restore(*snapshot.0);
+    }
+
+    /// Replaces everything by the data of another server while running on, as `REPLICAOF` does and back again.
+    pub fn replace(&self, snapshot: Snapshot) {
+        let lineage = Lineage { id: fastrand::u128(..), before: Some(fastrand::u128(..)) };
+        let mut state = self.store.state();
+        state.ledger.restore(*snapshot.0);
+        state.ledger.set_lineage(lineage);
     }
 
     /// Sets the server's clock ahead.
@@ -146,6 +156,11 @@ impl MemoryFaults {
     #[cfg(feature = "flaws")]
     pub fn plant(&self, flaw: crate::flaw::Flaw) {
         self.store.state().ledger.plant(flaw);
+    }
+
+    /// Writes another token into the record of a lease's last term, as an outsider would.
+    pub fn spoil_token(&self, name: &LeaseName, token: Token) {
+        self.store.state().ledger.spoil_token(name, token);
     }
 
     /// Deletes a lease as an outsider would.

@@ -50,6 +50,8 @@ struct State {
     ledger: Ledger,
     announcements: broadcast::Sender<Announcement>,
     run: u64,
+    /// Whether this run has been entered by an instance that may acquire leases.
+    has_served: bool,
     /// When it was last started again. The first start is the beginning: nothing can have been lost before it.
     restarted: Option<Moment>,
     /// The server's clock is the lease clock plus this.
@@ -83,6 +85,7 @@ impl MemoryStore {
             ledger: Ledger::default(),
             announcements: broadcast::Sender::new(BACKLOG),
             run: 1,
+            has_served: false,
             restarted: None,
             epoch_micros: u64::try_from(unix.as_micros()).unwrap_or(0),
             cut_before: watch::Sender::new(0),
@@ -124,10 +127,12 @@ impl MemoryStore {
             run: ServerRun(u128::from(state.run)),
             uptime: state.restarted.map_or(Duration::MAX, |restarted| now.since(restarted)),
             listeners: state.announcements.receiver_count(),
+            has_served: state.has_served,
         };
         let mut announcements = Vec::new();
         let entered = state.ledger.enter(&server, entry, &mut announcements);
         state.announce(announcements);
+        state.has_served |= !entry.observer;
         state.connections += 1;
         MemoryConnection { store: self.clone(), number: state.connections, entered }
     }

@@ -58,23 +58,24 @@ impl Wire {
         let keys = &self.keys;
         match request {
             Request::Acquire { claim, ended } => {
-                self.about(Script::Acquire, &claim.name).arg(claims(generation, claim, *ended, None)).take().into()
+                let arguments = self.claims(generation, claim, *ended, None);
+                self.about(Script::Acquire, &claim.name).arg(arguments).take().into()
             }
             Request::TakeOver { claim, victim, stale_after } => {
-                let victim = Some((*victim, *stale_after));
-                self.about(Script::Acquire, &claim.name).arg(claims(generation, claim, None, victim)).take().into()
+                let arguments = self.claims(generation, claim, None, Some((*victim, *stale_after)));
+                self.about(Script::Acquire, &claim.name).arg(arguments).take().into()
             }
             Request::Renew { holding, ttl, progressed } => {
-                self.about(Script::Renew, &holding.name).arg(renews(holding, *ttl, *progressed)).take().into()
+                self.about(Script::Renew, &holding.name).arg(self.renews(holding, *ttl, *progressed)).take().into()
             }
             Request::Release { holding, ending } => {
-                let mut command = self.call(Script::Release, &[&keys.lease(&holding.name), &keys.term(&holding.name)]);
+                let mut command = self.about(Script::Release, &holding.name);
                 who(&mut command, holding).arg("").arg(ending.encode());
                 command.arg(holding.name.encode()).arg(&keys.channel);
                 command.into()
             }
             Request::Abandon { name, holder, nonce } => {
-                let mut command = self.call(Script::Release, &[&keys.lease(name), &keys.term(name)]);
+                let mut command = self.about(Script::Release, name);
                 command.arg(holder.as_str()).arg("").arg(nonce.to_string()).arg(Ending::GivenUp.encode());
                 command.arg(name.encode()).arg(&keys.channel);
                 command.into()
@@ -96,6 +97,12 @@ impl Wire {
                 command.into()
             }
             Request::Inspect { name } => self.about(Script::Inspect, name).into(),
+            Request::InspectNamespace => self.call(Script::InspectNamespace, &[&keys.entrance]).into(),
+            Request::Reopen { generation: Generation { number, stamp } } => {
+                let mut command = self.call(Script::Reopen, &[&keys.entrance]);
+                command.arg(*number).arg(*stamp).arg(&keys.channel);
+                command.into()
+            }
             Request::Holders { names } => {
                 plain("MGET").arg(names.iter().map(|name| keys.lease(name)).collect::<Vec<_>>()).take().into()
             }
@@ -211,14 +218,14 @@ impl Wire {
         }
         let (script, name, arguments) = match question {
             Request::Acquire { claim, ended } => {
-                (Script::AcquireBeating, &claim.name, claims(generation, claim, *ended, None))
+                (Script::AcquireBeating, &claim.name, self.claims(generation, claim, *ended, None))
             }
             Request::TakeOver { claim, victim, stale_after } => {
                 let victim = Some((*victim, *stale_after));
-                (Script::AcquireBeating, &claim.name, claims(generation, claim, None, victim))
+                (Script::AcquireBeating, &claim.name, self.claims(generation, claim, None, victim))
             }
             Request::Renew { holding, ttl, progressed } => {
-                (Script::RenewBeating, &holding.name, renews(holding, *ttl, *progressed))
+                (Script::RenewBeating, &holding.name, self.renews(holding, *ttl, *progressed))
             }
             _ => return None,
         };
@@ -247,21 +254,50 @@ impl Wire {
     pub(super) fn enter(&self, entry: &Entry, server: &ServerFacts) -> Cmd {
         let mut command = self.call_by_text(Script::Enter, &[&self.keys.entrance]);
         command.arg(server.run.to_string()).arg(micros(server.uptime)).arg(server.listeners);
+        command.arg(flag(server.has_served));
         match &entry.memory {
-            Some(memory) => command
-                .arg(memory.generation.number)
-                .arg(memory.generation.stamp)
-                .arg(memory.high_water.get())
-                .arg(micros(memory.max_ttl.max(entry.max_ttl).min(crate::lease::LONGEST_TTL))),
-            None => command.arg("").arg("").arg(0).arg(micros(entry.max_ttl.min(crate::lease::LONGEST_TTL))),
+            Some(memory) => {
+                command.arg(memory.generation.number).arg(memory.generation.stamp).arg(memory.high_water.get())
+            }
+            None => command.arg("").arg("").arg(0),
         };
-        command.arg(entry.stamp).arg(flag(entry.bootstrap)).arg(flag(entry.durable)).arg(&self.keys.channel);
+        command.arg(micros(entry.known_ttl())).arg(entry.stamp).arg(flag(entry.bootstrap)).arg(flag(entry.durable));
+        command.arg(&self.keys.channel).arg(flag(entry.observer));
         command
     }
 
     /// A script about a lease, its last term and the namespace.
     fn about(&self, script: Script, name: &LeaseName) -> Cmd {
         self.call(script, &[&self.keys.lease(name), &self.keys.term(name), &self.keys.namespace(name)])
+    }
+
+    /// The arguments of a claim.
+    fn claims(
+        &self,
+        generation: Generation,
+        claim: &Claim,
+        ended: Option<Token>,
+        victim: Option<(Token, Duration)>,
+    ) -> Vec<String> {
+        let (victim, stale_after) = victim.map_or((None, 0), |(token, stale_after)| (Some(token), micros(stale_after)));
+        let token = |token: Option<Token>| token.map_or_else(String::new, |token| token.to_string());
+        vec![
+            generation.number.to_string(),
+            generation.stamp.to_string(),
+            claim.holder.to_string(),
+            claim.nonce.to_string(),
+            millis(claim.ttl).to_string(),
+            token(ended),
+            token(victim),
+            stale_after.to_string(),
+            self.keys.channel.clone(),
+        ]
+    }
+
+    /// The arguments of a renewal.
+    fn renews(&self, holding: &Holding, ttl: Duration, progressed: bool) -> Vec<String> {
+        let (holder, token) = (holding.holder.to_string(), holding.token.to_string());
+        vec![holder, token, millis(ttl).to_string(), flag(progressed).to_owned(), self.keys.channel.clone()]
     }
 
     fn change_index(&self, verb: &str, index: &str, entry: &str, announced: bool) -> Cmd {
@@ -273,33 +309,6 @@ impl Wire {
         command.arg(verb).arg(entry).arg(changed.encode()).arg(&self.keys.channel);
         command
     }
-}
-
-/// The arguments of a claim.
-fn claims(
-    generation: Generation,
-    claim: &Claim,
-    ended: Option<Token>,
-    victim: Option<(Token, Duration)>,
-) -> Vec<String> {
-    let (victim, stale_after) = victim.map_or((None, 0), |(token, stale_after)| (Some(token), micros(stale_after)));
-    let token = |token: Option<Token>| token.map_or_else(String::new, |token| token.to_string());
-    vec![
-        generation.number.to_string(),
-        generation.stamp.to_string(),
-        claim.holder.to_string(),
-        claim.nonce.to_string(),
-        millis(claim.ttl).to_string(),
-        token(ended),
-        token(victim),
-        stale_after.to_string(),
-    ]
-}
-
-/// The arguments of a renewal.
-fn renews(holding: &Holding, ttl: Duration, progressed: bool) -> Vec<String> {
-    let (holder, token) = (holding.holder.to_string(), holding.token.to_string());
-    vec![holder, token, millis(ttl).to_string(), flag(progressed).to_owned()]
 }
 
 fn who<'a>(command: &'a mut Cmd, holding: &Holding) -> &'a mut Cmd {

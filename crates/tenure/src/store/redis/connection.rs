@@ -98,6 +98,10 @@ impl RedisConnection {
         let answer = link.ask_one(wire.enter(entry, &server)).await?;
         let entered = replies::entered(answer, server.run)
             .ok_or_else(|| failure::unreadable(&link.location, &wire.keys.entrance))?;
+        if !entry.observer && !server.has_served {
+            // Before the first grant: a newcomer that finds no record must know that there was one.
+            link.ask_one(redis::cmd("SCRIPT").arg("LOAD").arg(wire.keys.marker()).take()).await?;
+        }
         Ok(Self { link, wire, entered, beats_travel: AtomicBool::new(true) })
     }
 
@@ -244,12 +248,17 @@ impl Link {
     /// Loads the scripts and asks the server about itself.
     async fn prepare(&self, keys: &Keys) -> Result<(Digests, ServerFacts), StoreError> {
         let digests = self.load_scripts().await?;
+        let marker = redis::Script::new(&keys.marker());
         let mut pipeline = Pipeline::new();
         pipeline.cmd("INFO").arg("server").cmd("PUBSUB").arg("NUMSUB").arg(&keys.channel);
-        let mut answers = self.answers(&pipeline).await?.into_iter();
+        pipeline.cmd("EVALSHA").arg(marker.get_hash()).arg(0);
+        let mut values = self.values(&pipeline).await?;
+        // An error is an answer, too: the server does not know it.
+        let marker = values.pop().unwrap_or_default();
+        let mut answers = self.without_errors(values)?.into_iter();
         let (info, subscribers) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
-        let server = ServerFacts::read(info, subscribers)
-            .ok_or_else(|| failure::unreadable(&self.location, "the server itself (INFO server)"))?;
+        let server =
+            ServerFacts::read(info, subscribers, &marker).ok_or_else(|| failure::without_identity(&self.location))?;
         Ok((digests, server))
     }
 
@@ -271,11 +280,20 @@ impl Link {
 
     /// Asks what must all be answered.
     async fn answers(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        let values = match self.ask(pipeline).await {
-            Ok(values) => values,
-            Err(Outcome::Failed(error) | Outcome::Unknown(error)) => return Err(error),
-            Err(Outcome::Answered(_)) => Vec::new(),
-        };
+        let values = self.values(pipeline).await?;
+        self.without_errors(values)
+    }
+
+    /// The answers to commands, errors among them.
+    async fn values(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
+        match self.ask(pipeline).await {
+            Ok(values) => Ok(values),
+            Err(Outcome::Failed(error) | Outcome::Unknown(error)) => Err(error),
+            Err(Outcome::Answered(_)) => Ok(Vec::new()),
+        }
+    }
+
+    fn without_errors(&self, values: Vec<Value>) -> Result<Vec<Value>, StoreError> {
         match values.iter().find_map(|value| match value {
             Value::ServerError(error) => Some(error),
             _ => None,

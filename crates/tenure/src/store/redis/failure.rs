@@ -28,6 +28,7 @@ const LASTING: &[(&str, &str)] = &[
     ("WRONGPASS", "wrong user name or password"),
     ("invalid password", "wrong password"),
     ("AUTH <password> called without", "the server has no password, and one was given; leave it out of the URL"),
+    ("NEWER", "the namespace record was written by a newer tenure; update this program"),
     ("WRONGTYPE", "a key is of another type than Tenure's; rename or delete it, or choose another prefix"),
     ("CROSSSLOT", "the keys of one lease are in different cluster slots"),
     ("DB index is out of range", "the server has no database of that number"),
@@ -137,6 +138,13 @@ pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
 
 pub(super) fn unreachable(location: &str, why: &str) -> StoreError {
     StoreError::new(ErrorKind::Unreachable, format!("{location}: {why}"))
+}
+
+/// `INFO server` does not say which run of the server this is.
+pub(super) fn without_identity(location: &str) -> StoreError {
+    let why = "`INFO server` does not name the run of the server (`run_id`, `uptime_in_seconds`), so a restart would go \
+               unnoticed; a proxy or a managed service may hide it: connect to the server itself";
+    StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"))
 }
 
 /// The server said something that is no answer to what was asked.

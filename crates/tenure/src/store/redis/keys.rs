@@ -41,6 +41,12 @@ impl Keys {
         }
     }
 
+    /// A script that does nothing. A server that knows it has served this namespace in its present run: scripts survive
+    /// whatever becomes of the data, `SCRIPT FLUSH` excepted.
+    pub(super) fn marker(&self) -> String {
+        format!("-- Tenure has served {}\nreturn 1", self.channel)
+    }
+
     /// The namespace record, as far as this lease is concerned.
     pub(super) fn namespace(&self, name: &LeaseName) -> String {
         (self.namespace)(self, name)

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::failure;
 use super::keys::Keys;
 use crate::lease::Ending;
 use crate::name::InstanceId;
 use crate::store::{
-    Ask, Ended, Entered, Generation, Grant, Held, LeaseReport, LogEntry, Member, PreviousTerm, Published,
-    QuarantineReason, Refusal, Reply, Request, ServerRun, TermNote,
+    Ask, Ended, Entered, Generation, Grant, Held, LeaseReport, Lineage, LogEntry, Member, NamespaceReport,
+    PreviousTerm, Published, Quarantine, QuarantineReason, Refusal, Reply, Request, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::Token;
@@ -20,11 +21,13 @@ pub(super) struct ServerFacts {
     pub(super) run: ServerRun,
     pub(super) uptime: Duration,
     pub(super) listeners: i64,
+    /// Whether this run has served the namespace: it knows the namespace's marker.
+    pub(super) has_served: bool,
 }
 
 impl ServerFacts {
-    /// Reads the answers to `INFO server` and `PUBSUB NUMSUB`.
-    pub(super) fn read(info: Value, subscribers: Value) -> Option<Self> {
+    /// Reads the answers to `INFO server`, to `PUBSUB NUMSUB` and to the marker.
+    pub(super) fn read(info: Value, subscribers: Value, marker: &Value) -> Option<Self> {
         let info = text(info)?;
         let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
         let run = u128::from_str_radix(field("run_id")?.get(..32)?, 16).ok()?;
@@ -33,7 +36,8 @@ impl ServerFacts {
         let uptime = Duration::from_secs(u64::try_from(uptime).unwrap_or(0));
         let mut subscribers = Fields::of(subscribers)?;
         subscribers.text()?;
-        Some(Self { run: ServerRun(run), uptime, listeners: subscribers.int()? })
+        let has_served = !matches!(marker, Value::ServerError(error) if failure::is_forgotten_script(error));
+        Some(Self { run: ServerRun(run), uptime, listeners: subscribers.int()?, has_served })
     }
 }
 
@@ -44,20 +48,13 @@ pub(super) fn entered(value: Value, run: ServerRun) -> Option<Entered> {
         generation: Generation { number: fields.number()?, stamp: fields.number()? },
         minted: fields.int()? == 1,
         run,
+        server: fields.time()?,
+        lineage: Lineage { id: fields.history()?.unwrap_or_default(), before: fields.history()? },
         max_ttl: fields.span()?,
         token_floor: fields.token()?,
         rolled_back: fields.int()? == 1,
-        closed_for: fields.span()?,
-        closing: match fields.text()?.as_str() {
-            "" => None,
-            "record_missing" => Some(QuarantineReason::RecordMissing),
-            "older_generation" => Some(QuarantineReason::OlderGeneration),
-            "server_restarted" => Some(QuarantineReason::ServerRestarted),
-            "tokens_went_back" => Some(QuarantineReason::TokensWentBack),
-            "others_listening" => Some(QuarantineReason::OthersListening),
-            "server_too_young" => Some(QuarantineReason::ServerTooYoung),
-            _ => return None,
-        },
+        quarantine: fields.quarantine()?,
+        began_quarantine: fields.int()? == 1,
         silent: Some(fields.text()?)
             .filter(|why| !why.is_empty())
             .map(|why| format!("this user may not publish; grant it `+publish` and `&*` (the server said: {why})")),
@@ -165,7 +162,16 @@ fn answered(value: Value) -> Option<Reply> {
             },
         }),
         "held" => Reply::Held(fields.held()?),
-        "closed" => Reply::Quarantined { remaining: fields.span()? },
+        "quarantined" => Reply::Quarantined(fields.quarantine()??),
+        "namespace" => {
+            let (server, max_ttl) = (fields.time()?, fields.span()?);
+            let (number, stamp) = (fields.text()?, fields.text()?);
+            let generation = match number.as_str() {
+                "" => None,
+                number => Some(Generation { number: number.parse().ok()?, stamp: stamp.parse().ok()? }),
+            };
+            Reply::Namespace(NamespaceReport { generation, quarantine: fields.quarantine()?, max_ttl, server })
+        }
         "not_entered" => Reply::NotEntered,
         "term_over" => Reply::TermOver,
         "tokens_exhausted" => Reply::TokensExhausted,
@@ -325,7 +331,23 @@ impl Fields {
             remaining: self.optional_span()?,
             idle: self.optional_span()?,
             max_ttl: self.span()?,
+            server: self.time()?,
         })
+    }
+
+    /// What is left of a quarantine, and its reason; nothing is left of none.
+    fn quarantine(&mut self) -> Option<Option<Quarantine>> {
+        let (remaining, reason) = (self.span()?, self.text()?);
+        if remaining.is_zero() {
+            return Some(None);
+        }
+        Some(Some(Quarantine { remaining, reason: QuarantineReason::from_word(&reason)? }))
+    }
+
+    /// The name of a history: the first half of what is more than enough to tell it from others.
+    fn history(&mut self) -> Option<Option<u128>> {
+        let text = self.text()?;
+        Some(text.get(..32).and_then(|name| u128::from_str_radix(name, 16).ok()))
     }
 }
 

@@ -104,7 +104,7 @@ fn enter(place: &Place, entry: &Entry) -> Result<(File, Entered), StoreError> {
     let tx = file.write(until)?;
     let now = clock.now();
     let mut rows = Rows::load(&tx, &place.namespace).map_err(failed)?;
-    let entered = rows.enter(now, entry, orphaned);
+    let entered = rows.enter(now, entry, orphaned).map_err(failed)?;
     rows.save().map_err(failed)?;
     tx.commit().map_err(failed)?;
     Ok((file, entered))

@@ -16,9 +16,12 @@ use crate::store::{ErrorKind, StoreError};
 use crate::time::ServerTime;
 
 /// The version of the layout.
-const SCHEMA: i64 = 3;
+const SCHEMA: i64 = 4;
 
-/// The one before: there were no logs and no sessions.
+/// The one before: it said how long leases may be, and not until when.
+const WITHOUT_TTLS: i64 = 3;
+
+/// The one before that: there were no logs and no sessions.
 const WITHOUT_SESSIONS: i64 = 2;
 
 /// The first: heartbeats were of one group, too, and nobody could tell who had not renewed yet.
@@ -240,6 +243,10 @@ fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     // Asked again: somebody else may have been first.
     match is_ours(path, tx)? {
         Some(SCHEMA) => return Ok(()),
+        Some(WITHOUT_TTLS) => {
+            tx.execute_batch(include_str!("ttls.sql")).map_err(failed)?;
+            return tx.pragma_update(None, "user_version", SCHEMA).map_err(failed);
+        }
         Some(WITHOUT_SESSIONS) => {}
         // Heartbeats last a few seconds, and those who live write them again.
         Some(_) => {
@@ -254,6 +261,7 @@ fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
         }
     }
     tx.execute_batch(include_str!("service.sql")).map_err(failed)?;
+    tx.execute_batch(include_str!("ttls.sql")).map_err(failed)?;
     tx.pragma_update(None, "user_version", SCHEMA).map_err(failed)
 }
 
@@ -286,7 +294,7 @@ fn settle(
         Ok((identity, epoch, touched)) if identity == host.identity => return Ok((epoch, touched)),
         Ok((_, _, touched)) => {
             let longest = tx
-                .query_row("SELECT coalesce(max(max_ttl), 0) FROM namespaces", [], |row| row.get::<_, i64>(0))
+                .query_row("SELECT coalesce(max(ttl), 0) FROM ttls", [], |row| row.get::<_, i64>(0))
                 .map_err(failed)?;
             let longest = longest.clamp(0, i64::try_from(LONGEST_TTL.as_micros()).unwrap_or(i64::MAX)) + TOUCH_EVERY;
             let left = time_left(touched, wall, boot, longest, sighting);
@@ -300,6 +308,7 @@ fn settle(
             tx.execute("UPDATE leases SET holder = NULL, expires = NULL, wait_out_until = NULL", []).map_err(failed)?;
             tx.execute("UPDATE namespaces SET closed_until = NULL", []).map_err(failed)?;
             tx.execute("DELETE FROM members", []).map_err(failed)?;
+            tx.execute("DELETE FROM ttls", []).map_err(failed)?;
         }
         Err(rusqlite::Error::QueryReturnedNoRows) => {}
         Err(error) => return Err(failed(error)),

@@ -7,11 +7,11 @@ use rusqlite::{CachedStatement, Error, OptionalExtension, Result, Row, Transacti
 
 use crate::lease::{Ending, LONGEST_TTL};
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::ledger::{Heartbeat, LeaseKey, Namespace, TermRecord};
+use crate::store::ledger::{Heartbeat, LeaseKey, LiveTtls, Namespace, QuarantineRecord, TermRecord, TtlClass};
 use crate::store::note::NOTES_KEPT;
 use crate::store::{
     Announcement, Ask, Ended, Entered, Entry, EntryId, GONE, Generation, Holding, Ledger, LogEntry, PreviousTerm,
-    Published, Reply, Request, SESSIONS, Server, ServerRun, TermNote,
+    Published, QuarantineReason, Reply, Request, SESSIONS, Server, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -35,20 +35,28 @@ pub(super) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     pub(super) fn load(tx: &'a Transaction<'a>, namespace: &'a str) -> Result<Self> {
-        let found = tx
+        let mut found = tx
             .prepare_cached(
-                "SELECT generation, stamp, closed_until, max_ttl, token_floor FROM namespaces WHERE namespace = ?1",
+                "SELECT generation, stamp, closed_until, closed_for, closed_because, closed_informed, token_floor
+                 FROM namespaces WHERE namespace = ?1",
             )?
             .query_row([namespace], read_namespace)
             .optional()?;
-        let ledger = Ledger::of(found);
+        if let Some(found) = &mut found {
+            let mut ttls = tx.prepare_cached("SELECT ttl, until, leases FROM ttls WHERE namespace = ?1")?;
+            found.ttls.classes = ttls.query_map([namespace], read_ttl)?.collect::<Result<_>>()?;
+        }
+        let ledger = Ledger::of(found.clone());
         Ok(Self { tx, namespace, ledger, found, announcements: Vec::new(), renewal: None })
     }
 
-    /// Enters. `others` says whether somebody may hold leases of which nothing is on record.
-    pub(super) fn enter(&mut self, now: ServerTime, entry: &Entry, others: bool) -> Entered {
-        let server = Server { now, run: RUN, uptime: Duration::MAX, listeners: usize::from(others) };
-        self.ledger.enter(&server, entry, &mut self.announcements)
+    /// Enters. `others` says whether leases may be held of which nothing is on record.
+    pub(super) fn enter(&mut self, now: ServerTime, entry: &Entry, others: bool) -> Result<Entered> {
+        let mut granted =
+            self.tx.prepare_cached("SELECT 1 FROM leases WHERE namespace = ?1 AND token IS NOT NULL LIMIT 1")?;
+        let has_served = granted.exists([self.namespace])?;
+        let server = Server { now, run: RUN, uptime: Duration::MAX, listeners: usize::from(others), has_served };
+        Ok(self.ledger.enter(&server, entry, &mut self.announcements))
     }
 
     /// Carries out one request.
@@ -80,9 +88,11 @@ impl<'a> Rows<'a> {
             Request::ReadSessions { ids } => {
                 ids.iter().map(|id| self.session(id)).collect::<Result<_>>().map(Reply::Sessions)
             }
-            Request::Announce(_) | Request::Enlist { .. } | Request::Scan { .. } => {
-                Ok(self.decide(now, generation, request))
-            }
+            Request::Announce(_)
+            | Request::Enlist { .. }
+            | Request::Scan { .. }
+            | Request::InspectNamespace
+            | Request::Reopen { .. } => Ok(self.decide(now, generation, request)),
             Request::Beat { group, instance, .. } | Request::Leave { group, instance } => {
                 self.on_member(group, instance, now, generation, request)
             }
@@ -98,20 +108,10 @@ impl<'a> Rows<'a> {
 
     /// Writes what belongs to the whole namespace.
     pub(super) fn save(self) -> Result<()> {
-        if let Some(record) = self.ledger.namespace.filter(|record| Some(*record) != self.found) {
-            self.tx
-                .prepare_cached(
-                    "INSERT OR REPLACE INTO namespaces
-                     (namespace, generation, stamp, closed_until, max_ttl, token_floor) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                )?
-                .execute(params![
-                    self.namespace,
-                    record.generation.number.cast_signed(),
-                    record.generation.stamp.cast_signed(),
-                    record.closed_until.map(from_time),
-                    from_span(record.max_ttl),
-                    from_token(record.token_floor),
-                ])?;
+        if let Some(record) = &self.ledger.namespace
+            && Some(record) != self.found.as_ref()
+        {
+            self.save_namespace(record)?;
         }
         if self.announcements.is_empty() {
             return Ok(());
@@ -122,6 +122,48 @@ impl<'a> Rows<'a> {
         }
         let forgotten = self.tx.last_insert_rowid() - KEPT;
         self.tx.prepare_cached("DELETE FROM announcements WHERE number <= ?1")?.execute([forgotten])?;
+        Ok(())
+    }
+
+    fn save_namespace(&self, record: &Namespace) -> Result<()> {
+        let quarantine = record.quarantine;
+        self.tx
+            .prepare_cached(
+                "INSERT OR REPLACE INTO namespaces
+                 (namespace, generation, stamp, closed_until, closed_for, closed_because, closed_informed, token_floor)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+            )?
+            .execute(params![
+                self.namespace,
+                record.generation.number.cast_signed(),
+                record.generation.stamp.cast_signed(),
+                quarantine.map(|quarantine| from_time(quarantine.until)),
+                quarantine.map_or(0, |quarantine| from_span(quarantine.length)),
+                quarantine.map_or("", |quarantine| quarantine.reason.word()),
+                quarantine.is_some_and(|quarantine| quarantine.informed),
+                from_token(record.token_floor),
+            ])?;
+        let none = LiveTtls::default();
+        let before = self.found.as_ref().map_or(&none, |found| &found.ttls);
+        for (ttl, class) in &record.ttls.classes {
+            if before.classes.get(ttl) != Some(class) {
+                self.tx
+                    .prepare_cached(
+                        "INSERT OR REPLACE INTO ttls (namespace, ttl, until, leases) VALUES (?1, ?2, ?3, ?4)",
+                    )?
+                    .execute(params![
+                        self.namespace,
+                        from_span(*ttl),
+                        from_time(class.until),
+                        class.leases.map(signed)
+                    ])?;
+            }
+        }
+        for ttl in before.classes.keys().filter(|ttl| !record.ttls.classes.contains_key(ttl)) {
+            self.tx
+                .prepare_cached("DELETE FROM ttls WHERE namespace = ?1 AND ttl = ?2")?
+                .execute(params![self.namespace, from_span(*ttl)])?;
+        }
         Ok(())
     }
 
@@ -150,7 +192,7 @@ impl<'a> Rows<'a> {
             .tx
             .prepare_cached(
                 "SELECT holder, expires, token, term_holder, nonce, since, ended, wait_out_until, progress, asked,
-                        ending, deposed, previous_token, previous_holder, previous_ended, idled
+                        ending, deposed, previous_token, previous_holder, previous_ended, idled, ttl
                  FROM leases WHERE namespace = ?1 AND key = ?2",
             )?
             .query_row([self.namespace, key], read_lease)
@@ -182,13 +224,15 @@ impl<'a> Rows<'a> {
     /// By far the most frequent request, in one statement: the end of a term that is all that it should be, and of whose
     /// holder nothing is asked, is moved. `None` for any other, which is the ledger's to decide.
     fn renew_at_once(&mut self, now: ServerTime, holding: &Holding, ttl: Duration) -> Result<Option<Reply>> {
-        let Some(record) = self.ledger.namespace.as_mut() else { return Ok(None) };
+        if self.ledger.namespace.is_none() {
+            return Ok(None);
+        }
         let statement = match &mut self.renewal {
             Some(statement) => statement,
             none => none.insert(self.tx.prepare_cached(
                 "UPDATE leases SET expires = ?5, idled = 1
                  WHERE namespace = ?1 AND key = ?2 AND holder = ?3 AND term_holder = ?3 AND token = ?4
-                   AND nonce IS NOT NULL AND ended = 'silently' AND asked IS NULL
+                   AND nonce IS NOT NULL AND ended = 'silently' AND asked IS NULL AND ttl = ?7
                    AND (expires IS NULL OR expires > ?6)",
             )?),
         };
@@ -199,10 +243,11 @@ impl<'a> Rows<'a> {
             from_token(holding.token),
             from_time(now + ttl),
             from_time(now),
+            from_span(ttl),
         ])?;
         Ok((moved == 1).then(|| {
-            record.max_ttl = record.max_ttl.max(ttl.min(LONGEST_TTL));
-            Reply::Renewed { server: now, max_ttl: record.max_ttl, asked: None }
+            self.ledger.extend_ttl(now, ttl, Some(ttl), &mut self.announcements);
+            Reply::Renewed { server: now, max_ttl: self.ledger.longest_ttl(now), asked: None }
         }))
     }
 
@@ -225,8 +270,8 @@ impl<'a> Rows<'a> {
             .prepare_cached(
                 "INSERT OR REPLACE INTO leases
                  (namespace, key, holder, expires, token, term_holder, nonce, since, ended, wait_out_until, progress,
-                  asked, ending, deposed, previous_token, previous_holder, previous_ended, idled)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+                  asked, ending, deposed, previous_token, previous_holder, previous_ended, idled, ttl)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
             )?
             .execute(params![
                 self.namespace,
@@ -247,6 +292,7 @@ impl<'a> Rows<'a> {
                 previous.map(|previous| previous.holder.as_str()),
                 previous.map(|previous| previous.ended.word()),
                 term.is_some_and(|term| term.idled),
+                term.map(|term| from_span(term.ttl)),
             ])?;
         Ok(())
     }
@@ -514,10 +560,27 @@ fn read_namespace(row: &Row<'_>) -> Result<Namespace> {
             stamp: row.get::<_, i64>(1)?.cast_unsigned(),
         },
         run: RUN,
-        closed_until: optional_time(row, 2)?,
-        max_ttl: Duration::from_micros(unsigned(row, 3)?).min(LONGEST_TTL),
-        token_floor: token(row, 4)?,
+        lineage: 0,
+        quarantine: match optional_time(row, 2)? {
+            Some(until) => Some(QuarantineRecord {
+                until,
+                length: Duration::from_micros(unsigned(row, 3)?).min(LONGEST_TTL),
+                reason: decoded(row, 4, QuarantineReason::from_word)?.ok_or_else(|| unreadable(4))?,
+                informed: row.get(5)?,
+            }),
+            None => None,
+        },
+        ttls: LiveTtls::default(),
+        token_floor: token(row, 6)?,
     })
+}
+
+fn read_ttl(row: &Row<'_>) -> Result<(Duration, TtlClass)> {
+    let leases = match row.get::<_, Option<i64>>(2)? {
+        Some(_) => Some(unsigned(row, 2)?),
+        None => None,
+    };
+    Ok((Duration::from_micros(unsigned(row, 0)?).min(LONGEST_TTL), TtlClass { until: time(row, 1)?, leases }))
 }
 
 fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
@@ -536,6 +599,11 @@ fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
         token: token(row, 2)?,
         holder: instance(row, 3)?,
         nonce: decoded(row, 4, Nonce::parse)?,
+        // Layouts before this one had none.
+        ttl: match row.get::<_, Option<i64>>(16)? {
+            Some(_) => Duration::from_micros(unsigned(row, 16)?).min(LONGEST_TTL),
+            None => LONGEST_TTL,
+        },
         since: time(row, 5)?,
         ended: ended(row, 6)?,
         wait_out_until: optional_time(row, 7)?,

@@ -1,4 +1,4 @@
--- The layout of the file, but for members.sql and service.sql, which came later. Times are microseconds; see host.rs for whose.
+-- The layout of the file, but for members.sql, service.sql and ttls.sql, which came later. Times are microseconds; see host.rs for whose.
 
 -- Which boot of which host the times belong to.
 CREATE TABLE host (

@@ -130,7 +130,7 @@ macro_rules! __conformance_cases {
                 a_foreign_lease_is_respected
                 a_foreign_lease_ends_with_its_ttl
                 a_foreign_lease_without_a_ttl_is_reported_as_stuck
-                what_is_left_of_a_foreign_lease_is_never_more_than_the_longest_ttl
+                what_is_left_of_a_foreign_lease_is_what_it_says
                 a_foreign_holder_can_be_shown_whatever_it_wrote
                 a_foreign_lease_is_not_taken_over
                 a_foreign_lease_cannot_be_revoked
@@ -149,6 +149,8 @@ macro_rules! __conformance_cases {
                 the_floor_is_never_lowered
                 large_tokens_are_exact_to_the_last_one
                 without_a_larger_token_nothing_is_handed_over
+                a_spoilt_token_blocks_its_own_lease_alone
+                forgetting_a_spoilt_token_leaves_the_floor_where_it_was
                 tokens_grow_across_a_flush
                 tokens_grow_across_a_flush_that_nobody_remembers
                 tokens_grow_across_a_flush_with_the_clock_set_back
@@ -168,8 +170,12 @@ macro_rules! __conformance_cases {
                 a_restart_closes_once_and_not_for_everybody_who_comes_later
                 a_newcomer_notices_a_restart_as_well
                 a_durable_store_closes_nothing_after_a_restart
+                a_durable_instance_does_not_hide_a_restart_from_the_others
                 even_a_durable_store_closes_when_its_record_is_missing
+                even_a_durable_store_closes_when_tokens_went_back
                 even_bootstrap_closes_for_whoever_remembers_the_namespace
+                data_that_was_replaced_is_not_the_data_that_was_entered
+                even_a_durable_store_closes_when_its_data_was_replaced
                 a_token_that_the_store_has_forgotten_closes
                 a_new_generation_is_announced
                 a_restored_backup_is_as_good_as_a_loss
@@ -181,6 +187,9 @@ macro_rules! __conformance_cases {
                 bootstrap_opens_a_new_namespace_however_young_the_server
                 bootstrap_changes_nothing_about_a_namespace_that_exists
                 a_newcomer_closes_when_others_are_listening
+                bootstrap_does_not_open_over_listeners
+                a_newcomer_closes_when_the_record_was_erased
+                bootstrap_opens_what_was_closed_only_for_the_age_of_the_server
                 listeners_close_nothing_once_there_is_a_record
                 a_newcomer_closes_when_the_server_is_young
                 a_young_server_closes_for_what_is_missing_of_the_longest_ttl
@@ -199,13 +208,27 @@ macro_rules! __conformance_cases {
                 nothing_is_granted_in_a_closed_namespace
                 a_missing_record_grants_nothing_until_somebody_enters
                 a_generation_minted_by_another_must_be_entered_first
-                a_longer_ttl_of_an_entry_raises_the_longest
+                entering_raises_nothing
                 a_longer_ttl_of_a_claim_raises_the_longest
                 a_longer_ttl_of_a_renewal_raises_the_longest
                 a_longer_ttl_for_an_offer_raises_the_longest
+                another_longest_ttl_is_announced
+                a_released_lease_is_no_longer_relied_on
+                what_was_released_makes_no_quarantine_after_a_restart_long
+                a_lease_that_was_handed_over_is_no_longer_relied_on_by_its_sender
+                a_claim_repeated_counts_once
+                a_term_replaced_by_its_own_process_counts_once
+                an_expired_lease_is_no_longer_relied_on
+                however_many_ttls_there_are_each_counts_and_none_is_left_behind
                 whoever_waits_does_not_shorten_a_lease
-                a_longer_ttl_brought_into_a_closed_namespace_makes_the_closing_longer
+                whoever_remembers_longer_leases_makes_a_quarantine_longer
+                whoever_only_assumes_longer_leases_does_not
+                of_those_who_only_assume_the_longest_counts
                 what_is_remembered_of_the_longest_ttl_survives_a_loss
+                a_quarantine_is_remembered_while_it_lasts
+                a_quarantine_says_why
+                an_operator_ends_a_quarantine
+                an_observer_leaves_no_trace
             }
             takeover {
                 a_holder_without_progress_is_taken_over

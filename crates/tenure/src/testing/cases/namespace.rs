@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use crate::store::{Announcement, Continuity, Entry, Outcome, QuarantineReason, Refusal, Reply, Request};
+use crate::store::{Announcement, Continuity, Entry, Outcome, Quarantine, QuarantineReason, Refusal, Reply, Request};
 use crate::testing::Disturbance;
-use crate::testing::player::{Player, Term, granted};
+use crate::testing::player::{Player, Term, acquire, granted};
 use crate::testing::trial::{BRIEF, Checked, LONG, PATIENCE, SHORT, Trial, job, lease};
 
 /// Checks that whoever asks is told how long nothing is granted.
 async fn is_closed(player: &Player) {
     match player.tries(&lease("anything")).await {
-        Reply::Quarantined { remaining } => {
-            let longest = player.entered().max_ttl;
+        Reply::Quarantined(Quarantine { remaining, .. }) => {
+            let longest = player.longest_ttl().await;
             assert!(!remaining.is_zero() && remaining <= longest, "closed for {remaining:?} of {longest:?}");
         }
         other => panic!("nothing may be granted while the namespace is closed; the store answered {other:?}"),
@@ -32,7 +32,7 @@ pub(super) async fn entering_again_with_nothing_lost_changes_nothing(trial: &Tri
         let entered = alice.entered();
         assert_eq!(entered.generation, first.generation, "the generation stays");
         assert!(!entered.minted && !entered.rolled_back, "there is nothing to write anew: {entered:?}");
-        assert!(entered.closed_for.is_zero() && entered.closing.is_none(), "nor to close: {entered:?}");
+        assert!(entered.quarantined_for().is_zero() && entered.began_because().is_none(), "nor to close: {entered:?}");
     }
     goes_on(&alice, &term).await;
     alice.wins(&lease("another"), LONG).await;
@@ -94,8 +94,8 @@ pub(super) async fn a_missing_record_is_replaced_by_a_newer_one_and_closes(trial
         entered.minted && entered.generation.number > before,
         "a generation above {before} is written: {entered:?}"
     );
-    assert_eq!(entered.closing, Some(QuarantineReason::RecordMissing), "{entered:?}");
-    assert_eq!(entered.closed_for, LONG, "leases from before may be relied on for the longest ttl");
+    assert_eq!(entered.began_because(), Some(QuarantineReason::RecordMissing), "{entered:?}");
+    assert_eq!(entered.quarantined_for(), LONG, "leases from before may be relied on for the longest ttl");
     is_closed(&alice).await;
     let refused = alice.send(term.renewal()).await;
     assert_eq!(refused, Reply::Refused(Refusal::StoreReset), "there is no trace of what was held");
@@ -104,6 +104,7 @@ pub(super) async fn a_missing_record_is_replaced_by_a_newer_one_and_closes(trial
 
 pub(super) async fn an_older_generation_than_remembered_is_replaced_and_closes(trial: &Trial<'_>) -> Checked {
     let mut alice = trial.player("alice").await;
+    alice.wins(&job(), LONG).await;
     trial.disturb(Disturbance::Remember).await?;
     trial.disturb(Disturbance::Flush).await?;
     alice.enters_again(trial).await;
@@ -112,14 +113,15 @@ pub(super) async fn an_older_generation_than_remembered_is_replaced_and_closes(t
     assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
     let entered = alice.entered();
     assert!(entered.minted && entered.generation.number > newer, "a generation above {newer} is written: {entered:?}");
-    assert_eq!(entered.closing, Some(QuarantineReason::OlderGeneration), "{entered:?}");
-    assert_eq!(entered.closed_for, LONG, "leases from after the backup may be relied on for the longest ttl");
+    assert_eq!(entered.began_because(), Some(QuarantineReason::OlderGeneration), "{entered:?}");
+    assert_eq!(entered.quarantined_for(), LONG, "leases from after the backup may be relied on for the longest ttl");
     is_closed(&alice).await;
     Ok(())
 }
 
 pub(super) async fn a_newer_generation_is_adopted_and_never_written_over(trial: &Trial<'_>) -> Checked {
     let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
+    alice.wins(&job(), LONG).await;
     trial.disturb(Disturbance::Flush).await?;
     alice.enters_again(trial).await;
     let newer = alice.entered().generation;
@@ -127,8 +129,11 @@ pub(super) async fn a_newer_generation_is_adopted_and_never_written_over(trial: 
     let entered = bob.entered();
     assert_eq!(entered.generation, newer, "somebody else's newer generation is adopted");
     assert!(!entered.minted, "and not written again: {entered:?}");
-    assert_eq!(entered.closing, None, "whoever wrote it has closed the namespace already");
-    assert!(!entered.closed_for.is_zero() && entered.closed_for <= LONG, "which still lasts: {entered:?}");
+    assert_eq!(entered.began_because(), None, "whoever wrote it has closed the namespace already");
+    assert!(
+        !entered.quarantined_for().is_zero() && entered.quarantined_for() <= LONG,
+        "which still lasts: {entered:?}"
+    );
     is_closed(&bob).await;
     // Alice's connection would be told to enter again if bob had changed the generation.
     is_closed(&alice).await;
@@ -145,8 +150,8 @@ pub(super) async fn a_restarted_server_closes_and_surviving_leases_stay_renewabl
     let entered = alice.entered();
     assert_ne!(entered.run, before.run, "every run of a server is another one");
     assert_eq!((entered.generation, entered.minted), (before.generation, false), "the data is the same");
-    assert_eq!(entered.closing, Some(QuarantineReason::ServerRestarted), "{entered:?}");
-    assert_eq!(entered.closed_for, LONG, "the last grants may have been lost");
+    assert_eq!(entered.began_because(), Some(QuarantineReason::ServerRestarted), "{entered:?}");
+    assert_eq!(entered.quarantined_for(), LONG, "the last grants may have been lost");
     is_closed(&alice).await;
     goes_on(&alice, &term).await;
     assert_eq!(alice.send(term.publication("result", b"x")).await, Reply::Done, "and may be used");
@@ -157,13 +162,14 @@ pub(super) async fn a_restarted_server_closes_and_surviving_leases_stay_renewabl
 
 pub(super) async fn a_restart_closes_once_and_not_for_everybody_who_comes_later(trial: &Trial<'_>) -> Checked {
     let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
+    alice.wins(&job(), LONG).await;
     trial.disturb(Disturbance::Restart).await?;
     alice.enters_again(trial).await;
     trial.pass(SHORT).await;
     bob.enters_again(trial).await;
     let entered = bob.entered();
-    assert_eq!(entered.closing, None, "alice has already closed the namespace: {entered:?}");
-    assert!(entered.closed_for <= LONG - SHORT / 2, "it opens when alice said: {entered:?}");
+    assert_eq!(entered.began_because(), None, "alice has already closed the namespace: {entered:?}");
+    assert!(entered.quarantined_for() <= LONG - SHORT / 2, "it opens when alice said: {entered:?}");
     Ok(())
 }
 
@@ -171,7 +177,11 @@ pub(super) async fn a_newcomer_notices_a_restart_as_well(trial: &Trial<'_>) -> C
     trial.player("alice").await;
     trial.disturb(Disturbance::Restart).await?;
     let newcomer = trial.player("newcomer").await;
-    assert_eq!(newcomer.entered().closing, Some(QuarantineReason::ServerRestarted), "the record names another run");
+    assert_eq!(
+        newcomer.entered().began_because(),
+        Some(QuarantineReason::ServerRestarted),
+        "the record names another run"
+    );
     is_closed(&newcomer).await;
     Ok(())
 }
@@ -183,26 +193,90 @@ pub(super) async fn a_durable_store_closes_nothing_after_a_restart(trial: &Trial
     let continuity = alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
     assert_eq!(continuity, Continuity::Changed, "it is another run all the same");
     let entered = alice.entered();
-    assert!(entered.closing.is_none() && entered.closed_for.is_zero(), "nothing can have been lost: {entered:?}");
+    assert!(
+        entered.began_because().is_none() && entered.quarantined_for().is_zero(),
+        "nothing can have been lost: {entered:?}"
+    );
     goes_on(&alice, &term).await;
     alice.wins(&lease("another"), LONG).await;
     Ok(())
 }
 
+pub(super) async fn a_durable_instance_does_not_hide_a_restart_from_the_others(trial: &Trial<'_>) -> Checked {
+    let mut alice = trial.player("alice").await;
+    alice.wins(&job(), LONG).await;
+    trial.disturb(Disturbance::Restart).await?;
+    alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
+    assert_eq!(alice.entered().quarantine, None, "alice was told that nothing was lost");
+    let newcomer = trial.player("newcomer").await;
+    assert_eq!(newcomer.entered().began_because(), Some(QuarantineReason::ServerRestarted), "the newcomer was not");
+    is_closed(&alice).await;
+    Ok(())
+}
+
+pub(super) async fn even_a_durable_store_closes_when_tokens_went_back(trial: &Trial<'_>) -> Checked {
+    let mut alice = trial.player("alice").await;
+    trial.disturb(Disturbance::Remember).await?;
+    alice.wins(&job(), LONG).await;
+    trial.disturb(Disturbance::Restore).await?;
+    alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
+    assert_eq!(alice.entered().began_because(), Some(QuarantineReason::TokensWentBack), "that is proof of a loss");
+    is_closed(&alice).await;
+    Ok(())
+}
+
+pub(super) async fn data_that_was_replaced_is_not_the_data_that_was_entered(trial: &Trial<'_>) -> Checked {
+    let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
+    let term = alice.wins(&lease("kept"), LONG).await;
+    trial.disturb(Disturbance::Remember).await?;
+    alice.wins(&job(), LONG).await;
+    trial.disturb(Disturbance::Replace).await?;
+    // A store may close every connection then, or be replaced under those that stay; nothing is granted over them.
+    let over_the_old = bob.submit(vec![acquire(&bob.claim(&job(), LONG))]).await;
+    let granted = matches!(over_the_old.as_slice(), [Outcome::Answered(Reply::Granted(_))]);
+    assert!(!granted, "alice may rely on what the other data does not know: {over_the_old:?}");
+    assert_eq!(bob.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
+    assert_eq!(bob.entered().began_because(), Some(QuarantineReason::DataReplaced), "{:?}", bob.entered());
+    is_closed(&bob).await;
+    assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "for everybody");
+    goes_on(&alice, &term).await;
+    Ok(())
+}
+
+pub(super) async fn even_a_durable_store_closes_when_its_data_was_replaced(trial: &Trial<'_>) -> Checked {
+    let mut alice = trial.player("alice").await;
+    alice.wins(&job(), LONG).await;
+    trial.disturb(Disturbance::Remember).await?;
+    trial.disturb(Disturbance::Replace).await?;
+    alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
+    assert_eq!(alice.entered().began_because(), Some(QuarantineReason::DataReplaced), "{:?}", alice.entered());
+    Ok(())
+}
+
 pub(super) async fn even_a_durable_store_closes_when_its_record_is_missing(trial: &Trial<'_>) -> Checked {
     let mut alice = trial.player("alice").await;
+    alice.wins(&job(), LONG).await;
     trial.disturb(Disturbance::Flush).await?;
     alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
-    assert_eq!(alice.entered().closing, Some(QuarantineReason::RecordMissing), "a restart is excused, a loss is not");
+    assert_eq!(
+        alice.entered().began_because(),
+        Some(QuarantineReason::RecordMissing),
+        "a restart is excused, a loss is not"
+    );
     is_closed(&alice).await;
     Ok(())
 }
 
 pub(super) async fn even_bootstrap_closes_for_whoever_remembers_the_namespace(trial: &Trial<'_>) -> Checked {
     let mut alice = trial.player("alice").await;
+    alice.wins(&job(), LONG).await;
     trial.disturb(Disturbance::Flush).await?;
     alice.enters_again_as(trial, |entry| Entry { bootstrap: true, ..entry }).await;
-    assert_eq!(alice.entered().closing, Some(QuarantineReason::RecordMissing), "the namespace is not new to alice");
+    assert_eq!(
+        alice.entered().began_because(),
+        Some(QuarantineReason::RecordMissing),
+        "the namespace is not new to alice"
+    );
     is_closed(&alice).await;
     Ok(())
 }
@@ -211,14 +285,14 @@ pub(super) async fn a_token_that_the_store_has_forgotten_closes(trial: &Trial<'_
     let (mut alice, bob) = (trial.player("alice").await, trial.player("bob").await);
     trial.disturb(Disturbance::Remember).await?;
     let seen = alice.wins(&job(), LONG).await.token();
-    alice.memory.saw(seen);
+    alice.memory().saw(seen);
     assert_eq!(alice.enters_again(trial).await, Continuity::Same, "a token that the store knows is nothing new");
     trial.disturb(Disturbance::Restore).await?;
     assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
     let entered = alice.entered();
     assert!(entered.rolled_back && !entered.minted, "the same generation has forgotten a token: {entered:?}");
-    assert_eq!(entered.closing, Some(QuarantineReason::TokensWentBack), "{entered:?}");
-    assert_eq!(entered.closed_for, LONG, "leases that the store forgot may be relied on for the longest ttl");
+    assert_eq!(entered.began_because(), Some(QuarantineReason::TokensWentBack), "{entered:?}");
+    assert_eq!(entered.quarantined_for(), LONG, "leases that the store forgot may be relied on for the longest ttl");
     assert!(entered.token_floor >= seen, "the floor is put back: {entered:?}");
     is_closed(&alice).await;
     // Bob's connection is from before and of the same generation: the record is read with every claim.
@@ -232,10 +306,10 @@ pub(super) async fn a_restored_backup_is_as_good_as_a_loss(trial: &Trial<'_>) ->
     trial.disturb(Disturbance::Remember).await?;
     alice.send(old.release()).await;
     let new = bob.wins(&job(), SHORT).await;
-    bob.memory.saw(new.token());
+    bob.memory().saw(new.token());
     trial.disturb(Disturbance::RestartRestored).await?;
     alice.enters_again(trial).await;
-    assert!(alice.entered().closing.is_some(), "grants from after the backup may be relied on");
+    assert!(alice.entered().began_because().is_some(), "grants from after the backup may be relied on");
     bob.enters_again(trial).await;
     let refused = bob.send(new.renewal()).await;
     assert!(matches!(refused, Reply::Refused(_)), "bob's term is not in the backup: {refused:?}");

@@ -18,7 +18,10 @@ pub(super) async fn a_newcomer_alone_on_an_old_server_starts_at_once(trial: &Tri
     let alice = newcomer(trial, BRIEF).await;
     let entered = alice.entered();
     assert!(entered.minted, "there was no record: {entered:?}");
-    assert!(entered.closing.is_none() && entered.closed_for.is_zero(), "nobody can hold anything: {entered:?}");
+    assert!(
+        entered.began_because().is_none() && entered.quarantined_for().is_zero(),
+        "nobody can hold anything: {entered:?}"
+    );
     alice.wins(&job(), SHORT).await;
     Ok(())
 }
@@ -27,8 +30,10 @@ pub(super) async fn bootstrap_opens_a_new_namespace_however_young_the_server(tri
     let alice = trial.player("alice").await;
     let entered = alice.entered();
     assert!(entered.minted, "there was no record: {entered:?}");
-    assert!(entered.closing.is_none() && entered.closed_for.is_zero(), "the operator's word counts: {entered:?}");
-    assert_eq!(entered.max_ttl, LONG, "the longest ttl is the one that was brought along");
+    assert!(
+        entered.began_because().is_none() && entered.quarantined_for().is_zero(),
+        "the operator's word counts: {entered:?}"
+    );
     alice.wins(&job(), LONG).await;
 }
 
@@ -46,14 +51,49 @@ pub(super) async fn a_newcomer_closes_when_others_are_listening(trial: &Trial<'_
     let alice = newcomer(trial, BRIEF).await;
     let entered = alice.entered();
     assert_eq!(
-        entered.closing,
+        entered.began_because(),
         Some(QuarantineReason::OthersListening),
         "whoever listens may hold leases: {entered:?}"
     );
-    assert_eq!(entered.closed_for, BRIEF, "for the longest ttl");
+    assert_eq!(entered.quarantined_for(), BRIEF, "for the longest ttl");
     drop(listener);
     trial.outlast(BRIEF).await;
     alice.wins(&job(), SHORT).await;
+    Ok(())
+}
+
+pub(super) async fn bootstrap_does_not_open_over_listeners(trial: &Trial<'_>) -> Checked {
+    trial.needs_listener_count()?;
+    let _listener = trial.listener().await;
+    let alice = trial.player("alice").await;
+    assert_eq!(alice.entered().began_because(), Some(QuarantineReason::OthersListening), "they may hold leases");
+    Ok(())
+}
+
+pub(super) async fn a_newcomer_closes_when_the_record_was_erased(trial: &Trial<'_>) -> Checked {
+    trial.needs_marker()?;
+    let alice = trial.player("alice").await;
+    alice.wins(&job(), LONG).await;
+    trial.disturb(Disturbance::AgeServer(BRIEF)).await?;
+    // Alice is connected and cannot hear.
+    trial.disturb(Disturbance::Flush).await?;
+    let bob = trial.player_with("bob", BRIEF).await;
+    let entered = bob.entered();
+    assert_eq!(entered.began_because(), Some(QuarantineReason::RecordErased), "even with bootstrap: {entered:?}");
+    let reply = bob.tries(&job()).await;
+    assert!(matches!(reply, Reply::Quarantined(_)), "nothing may be granted yet: {reply:?}");
+    trial.outlast(BRIEF).await;
+    bob.wins(&job(), SHORT).await;
+    Ok(())
+}
+
+pub(super) async fn bootstrap_opens_what_was_closed_only_for_the_age_of_the_server(trial: &Trial<'_>) -> Checked {
+    trial.disturb(Disturbance::RestartEmpty).await?;
+    let first = newcomer(trial, LONG).await;
+    assert_eq!(first.entered().began_because(), Some(QuarantineReason::ServerTooYoung), "{:?}", first.entered());
+    let second = trial.player("second").await;
+    assert_eq!(second.entered().quarantine, None, "the operator makes up for the age: {:?}", second.entered());
+    second.wins(&job(), LONG).await;
     Ok(())
 }
 
@@ -61,7 +101,7 @@ pub(super) async fn listeners_close_nothing_once_there_is_a_record(trial: &Trial
     let alice = trial.player("alice").await;
     let _listener = trial.listener().await;
     let bob = newcomer(trial, LONG).await;
-    assert_eq!(bob.entered().closing, None, "a namespace with a record is not new: {:?}", bob.entered());
+    assert_eq!(bob.entered().began_because(), None, "a namespace with a record is not new: {:?}", bob.entered());
     alice.wins(&job(), LONG).await;
 }
 
@@ -71,13 +111,13 @@ pub(super) async fn a_newcomer_closes_when_the_server_is_young(trial: &Trial<'_>
     let entered = alice.entered();
     assert!(entered.minted, "there was no record: {entered:?}");
     assert_eq!(
-        entered.closing,
+        entered.began_because(),
         Some(QuarantineReason::ServerTooYoung),
         "the namespace may have been lost: {entered:?}"
     );
-    assert!(!entered.closed_for.is_zero() && entered.closed_for <= LONG, "{entered:?}");
+    assert!(!entered.quarantined_for().is_zero() && entered.quarantined_for() <= LONG, "{entered:?}");
     let reply = alice.tries(&job()).await;
-    assert!(matches!(reply, Reply::Quarantined { .. }), "nothing may be granted yet: {reply:?}");
+    assert!(matches!(reply, Reply::Quarantined(_)), "nothing may be granted yet: {reply:?}");
     Ok(())
 }
 
@@ -87,8 +127,8 @@ pub(super) async fn a_young_server_closes_for_what_is_missing_of_the_longest_ttl
     trial.disturb(Disturbance::AgeServer(age)).await?;
     let alice = newcomer(trial, LONG).await;
     let entered = alice.entered();
-    assert_eq!(entered.closing, Some(QuarantineReason::ServerTooYoung), "{entered:?}");
-    assert!(entered.closed_for <= LONG - age, "what the server has already been up for counts: {entered:?}");
+    assert_eq!(entered.began_because(), Some(QuarantineReason::ServerTooYoung), "{entered:?}");
+    assert!(entered.quarantined_for() <= LONG - age, "what the server has already been up for counts: {entered:?}");
     Ok(())
 }
 
@@ -105,8 +145,7 @@ pub(super) async fn a_newcomer_finds_what_others_have_written(trial: &Trial<'_>)
     let bob = newcomer(trial, SHORT).await;
     let (first, second) = (alice.entered(), bob.entered());
     assert_eq!((second.generation, second.run), (first.generation, first.run), "the same data in the same run");
-    assert_eq!(second.max_ttl, LONG, "a shorter longest ttl does not lower the namespace's");
-    assert!(!second.minted && second.closing.is_none() && second.closed_for.is_zero(), "{second:?}");
+    assert!(!second.minted && second.began_because().is_none() && second.quarantined_for().is_zero(), "{second:?}");
 }
 
 pub(super) async fn a_newcomers_generation_is_above_what_others_remember(trial: &Trial<'_>) -> Checked {

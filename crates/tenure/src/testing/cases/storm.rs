@@ -160,7 +160,7 @@ pub(super) async fn twenty_that_enter_at_once_after_a_loss_agree_on_one_generati
     trial.disturb(Disturbance::Flush).await?;
     let mut tasks = tokio::task::JoinSet::new();
     for player in players {
-        let (store, memory, stamp) = (trial.store(), Some(player.memory), fastrand::u64(..));
+        let (store, memory, stamp) = (trial.store(), Some(player.memory().clone()), fastrand::u64(..));
         tasks.spawn(async move { store.enter(Entry { memory, stamp, max_ttl: LONG, ..Entry::default() }).await });
     }
     let entered = tasks.join_all().await.into_iter().map(|entered| match entered {
@@ -172,6 +172,6 @@ pub(super) async fn twenty_that_enter_at_once_after_a_loss_agree_on_one_generati
     let generation = entered[0].generation;
     assert!(generation.number > before, "a loss is a new generation");
     assert!(entered.iter().all(|entered| entered.generation == generation), "all of them see it: {entered:?}");
-    assert!(entered.iter().all(|entered| !entered.closed_for.is_zero()), "and that it is closed: {entered:?}");
+    assert!(entered.iter().all(|entered| !entered.quarantined_for().is_zero()), "and that it is closed: {entered:?}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::Reply;
+use crate::store::{Continuity, Reply, Request};
 use crate::testing::Disturbance;
 use crate::testing::player::{Player, Term, acquire, granted, take_over};
 use crate::testing::trial::{BRIEF, Checked, LONG, SHORT, Trial, job, lease, token_above};
@@ -110,12 +110,20 @@ pub(super) async fn the_floor_is_never_lowered(trial: &Trial<'_>) {
     assert!(bob.entered().token_floor >= seen, "a client that has seen less must not lower the floor");
 }
 
+/// A lease whose record an outsider has spoilt: its next token is this far from the largest.
+async fn spoilt(trial: &Trial<'_>, player: &Player, left: u64) -> Checked {
+    let term = player.wins(&job(), LONG).await;
+    player.send(term.release()).await;
+    let token = Token::new(Token::MAX.get() - left - 1).unwrap_or_default();
+    trial.disturb(Disturbance::SpoilToken { name: job(), token }).await
+}
+
 /// Near the end doubles still hold every integer; what is formatted with fewer digits does not.
-pub(super) async fn large_tokens_are_exact_to_the_last_one(trial: &Trial<'_>) {
-    let mut alice = trial.player("alice").await;
+pub(super) async fn large_tokens_are_exact_to_the_last_one(trial: &Trial<'_>) -> Checked {
+    let alice = trial.player("alice").await;
     let left = 3;
-    alice.brings_along(trial, Token::new(Token::MAX.get() - left).unwrap_or_default()).await;
-    for n in (0..left).rev() {
+    spoilt(trial, &alice, left).await?;
+    for n in (0..=left).rev() {
         let term = alice.wins(&job(), LONG).await;
         assert_eq!(term.token().get(), Token::MAX.get() - n, "each token is one above the last");
         let renewed = alice.send(term.renewal()).await;
@@ -124,16 +132,52 @@ pub(super) async fn large_tokens_are_exact_to_the_last_one(trial: &Trial<'_>) {
     }
     assert_eq!(alice.tries(&job()).await, Reply::TokensExhausted, "after the last token there is none");
     assert_eq!(alice.inspect(&job()).await.held, None, "and nothing is granted without one");
+    Ok(())
 }
 
-pub(super) async fn without_a_larger_token_nothing_is_handed_over(trial: &Trial<'_>) {
-    let (mut alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    alice.brings_along(trial, Token::new(Token::MAX.get() - 1).unwrap_or_default()).await;
+pub(super) async fn without_a_larger_token_nothing_is_handed_over(trial: &Trial<'_>) -> Checked {
+    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+    spoilt(trial, &alice, 0).await?;
     let term = alice.wins(&job(), LONG).await;
     let reply = alice.send(term.hand_over(&bob.id, LONG)).await;
     assert_eq!(reply, Reply::TokensExhausted, "a hand-over needs a token of its own");
     let renewed = alice.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "the holder keeps the lease: {renewed:?}");
+    Ok(())
+}
+
+/// Tokens are the store's microseconds or little more, whatever stands in somebody's record.
+fn is_ordinary(term: &Term) {
+    let (token, clock) = (term.token().get(), term.grant.server.as_micros());
+    assert!(token < clock + 1_000_000, "a spoilt record must not raise the token {token} at {clock} µs");
+}
+
+pub(super) async fn a_spoilt_token_blocks_its_own_lease_alone(trial: &Trial<'_>) -> Checked {
+    let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
+    spoilt(trial, &alice, 2).await?;
+    // Whatever can be learned from it is learned: by a grant, a hand-over, those who wait and those who look.
+    let term = alice.wins(&job(), LONG).await;
+    bob.finds_held(&job()).await;
+    bob.inspect(&job()).await;
+    alice.send(term.hand_over(&bob.id, LONG)).await;
+    bob.wins(&job(), LONG).await;
+    assert_eq!(alice.enters_again(trial).await, Continuity::Same, "nothing was lost");
+    assert_eq!(bob.enters_again(trial).await, Continuity::Same, "nothing was lost");
+    for (player, name) in [(&alice, "first"), (&bob, "second")] {
+        assert_eq!(player.entered().quarantine, None, "a spoilt token is no sign of a loss");
+        is_ordinary(&player.wins(&lease(name), LONG).await);
+    }
+    Ok(())
+}
+
+pub(super) async fn forgetting_a_spoilt_token_leaves_the_floor_where_it_was(trial: &Trial<'_>) -> Checked {
+    let alice = trial.player("alice").await;
+    spoilt(trial, &alice, 0).await?;
+    let (name, logs, session) = (job(), Vec::new(), "no-such-session".to_owned());
+    let reply = alice.send(Request::Forget { name, logs, idle_for: Duration::ZERO, session }).await;
+    assert_eq!(reply, Reply::Done, "a lease that is free can be forgotten");
+    is_ordinary(&alice.wins(&job(), LONG).await);
+    Ok(())
 }
 
 /// Waits out the closing that follows a loss, and wins the lease again.
@@ -146,7 +190,7 @@ async fn wins_after_closing(trial: &Trial<'_>, player: &Player) -> Term {
 pub(super) async fn tokens_grow_across_a_flush(trial: &Trial<'_>) -> Checked {
     let mut alice = trial.player_with("alice", BRIEF).await;
     let before = alice.wins(&job(), SHORT).await;
-    alice.memory.saw(before.token());
+    alice.memory().saw(before.token());
     trial.disturb(Disturbance::Flush).await?;
     alice.enters_again(trial).await;
     let after = wins_after_closing(trial, &alice).await;
@@ -167,7 +211,7 @@ pub(super) async fn tokens_grow_across_a_flush_that_nobody_remembers(trial: &Tri
 pub(super) async fn tokens_grow_across_a_flush_with_the_clock_set_back(trial: &Trial<'_>) -> Checked {
     let mut alice = trial.player_with("alice", BRIEF).await;
     let before = alice.wins(&job(), SHORT).await;
-    alice.memory.saw(before.token());
+    alice.memory().saw(before.token());
     trial.disturb(Disturbance::ClockBack(HOUR)).await?;
     trial.disturb(Disturbance::Flush).await?;
     alice.enters_again(trial).await;
@@ -196,7 +240,7 @@ pub(super) async fn tokens_grow_across_a_restart_with_older_data(trial: &Trial<'
     let second = alice.wins(&job(), SHORT).await;
     // Far ahead of the clock, so that only the floor can have kept it.
     let seen = token_above(second.token(), 1_000_000_000_000);
-    alice.memory.saw(seen);
+    alice.memory().saw(seen);
     trial.disturb(Disturbance::RestartRestored).await?;
     alice.enters_again(trial).await;
     let after = wins_after_closing(trial, &alice).await;

@@ -3,61 +3,76 @@
 --
 -- KEYS  1 lease, 2 term record, 3 namespace record
 -- ARGV  1 generation entered, 2 its stamp, 3 holder, 4 nonce, 5 ttl in milliseconds, 6 ended term or '',
---       7 term to be taken over or '', 8 after how long without progress
+--       7 term to be taken over or '', 8 after how long without progress, 9 channel
 local holder, nonce, ttl = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local ns = read_namespace(KEYS[3])
-if not ns or ns.generation ~= ARGV[1] or ns.stamp ~= ARGV[2] then
+if not ns or ns.format < FORMAT or ns.generation ~= ARGV[1] or ns.stamp ~= ARGV[2] then
+  return {'not_entered'}
+end
+-- The data may have been replaced since this connection entered: connections survive that.
+local id, before = read_lineage()
+if not continues(ns.lineage, id, before) then
   return {'not_entered'}
 end
 local now = clock()
-local max_ttl, floor = ns.max_ttl, ns.token_floor
+local floor = ns.token_floor
 local lease_holder = redis.call('GET', KEYS[1])
 local term = read_term(KEYS[2])
 
+-- Corrections are written if there is room. A server clock that is set back must neither make a quarantine longer nor
+-- begin it again.
 if ns.closed_until ~= '' then
-  local closed = math.min(ns.closed_until - now, max_ttl)
-  -- A server clock that is set back must neither keep the namespace closed nor close it again.
-  if closed > 0 then
-    redis.call('HSET', KEYS[3], 'closed_until', digits(now + closed))
-    return {'closed', closed}
+  local left = quarantine_left(ns.closed_until, ns.closed_for, now)
+  if left > 0 then
+    if ns.closed_until - now > left then
+      redis.pcall('HSET', KEYS[3], 'closed_until', digits(now + left))
+    end
+    return {'quarantined', left, ns.closed_because}
   end
-  redis.call('HSET', KEYS[3], 'closed_until', '')
+  ns.closed_until = ''
+  redis.pcall('HSET', KEYS[3], 'closed_until', '')
 end
+if expire_ttls(ns.ttls, now) then
+  redis.pcall('HSET', KEYS[3], 'ttls', write_ttls(ns.ttls))
+end
+local longest = longest_ttl(ns.ttls, now)
 
 if lease_holder and term and term.holder == lease_holder then
-  -- A term cannot have longer than the longest ttl left, nor progress from the future; it seems to when the server's
-  -- clock was set back. Leases of foreign programs are left alone.
-  if redis.call('PTTL', KEYS[1]) * 1000 > max_ttl then
-    redis.call('PEXPIRE', KEYS[1], math.ceil(max_ttl / 1000))
+  -- A term cannot have longer than its ttl left, nor progress from the future; it seems to when the server's clock was
+  -- set back. Leases of foreign programs are left alone.
+  if redis.call('PTTL', KEYS[1]) > term.ttl then
+    redis.call('PEXPIRE', KEYS[1], term.ttl)
   end
-  if tonumber(term.progress) > now + max_ttl then
-    term.progress = digits(now + max_ttl)
+  local furthest = now + math.max(longest, term.ttl * 1000)
+  if tonumber(term.progress) > furthest then
+    term.progress = digits(furthest)
     redis.call('HSET', KEYS[2], 'progress', term.progress)
   end
 end
 
 -- What the term before this one was, and how it ended, as far as we know.
 local ended, deposed, wait_out_until = term and term.ended, '', term and term.wait_out_until or ''
-local new_term, taking_over = true, false
+local new_term, taking_over, replaced = true, false, false
 if lease_holder then
   local own = term and lease_holder == holder and term.holder == holder
   local stale = term and term.idled and ARGV[7] == term.token and term.holder == lease_holder
     and math.max(now - term.progress, 0) >= tonumber(ARGV[8])
   if stale then
     taking_over, ended, deposed = true, 'taken_over', term.token
-    -- Without a ttl the holder can only have relied on the longest one there is.
+    -- Whatever became of its end, the holder relies on one ttl at most.
     local left = redis.call('PTTL', KEYS[1])
-    local until_then = now + (left >= 0 and math.min(left * 1000, max_ttl) or max_ttl)
+    local until_then = now + (left >= 0 and math.min(left, term.ttl) or term.ttl) * 1000
     wait_out_until = digits(math.max(tonumber(wait_out_until) or 0, until_then))
   elseif own and ARGV[6] == term.token then
     -- Its process is done with that term: this is a new one, even if a store that went back in time shows it as an
     -- offer not taken up.
     ended = 'released'
+    replaced = term.nonce ~= '' and redis.call('PTTL', KEYS[1]) >= 0
   elseif own and term.ended == 'silently' and (term.nonce == nonce or term.nonce == '') then
     -- The same claim again, or an offer taken up: the same term, for a whole ttl from now.
     new_term = false
   else
-    return held(KEYS[1], lease_holder, term, now, max_ttl)
+    return held(KEYS[1], lease_holder, term, now, longest)
   end
 elseif term then
   if term.nonce == nonce then
@@ -84,8 +99,13 @@ elseif term.previous_token ~= '' then
   previous = {term.previous_token, term.previous_holder, term.previous_ended}
 end
 
--- From here on everything is written. The longest ttl comes first: it is how long a loss closes the namespace.
-max_ttl = math.max(max_ttl, math.min(ttl * 1000, LONGEST))
+-- From here on everything is written. Its ttl is relied on from now.
+local class = extend_ttl(ns.ttls, now, ttl, not new_term and term.nonce ~= '' and term.ttl or nil)
+local max_ttl = longest_ttl(ns.ttls, now)
+if replaced then
+  release_ttl(ns.ttls, term.ttl)
+end
+local longest_left = longest_ttl(ns.ttls, now)
 if not lease_holder then
   if not redis.call('SET', KEYS[1], holder, 'NX', 'PX', ttl) then
     return redis.error_reply('ERR the lease key changed inside a script')
@@ -107,12 +127,19 @@ if wait_out > 0 then
   progress = math.max(progress, now + wait_out)
 end
 if new_term then
-  redis.call('HSET', KEYS[2], 'token', token, 'holder', holder, 'nonce', nonce, 'since', digits(now),
+  redis.call('HSET', KEYS[2], 'token', token, 'holder', holder, 'nonce', nonce, 'ttl', digits(class), 'since', digits(now),
     'ended', 'silently', 'wait_out_until', wait_out_until, 'progress', digits(progress), 'idled', '', 'asked', '', 'ending', '',
     'deposed', deposed, 'previous_token', previous[1] or '', 'previous_holder', previous[2] or '',
     'previous_ended', previous[3] or '')
 else
-  redis.call('HSET', KEYS[2], 'nonce', nonce, 'wait_out_until', wait_out_until, 'progress', digits(progress))
+  redis.call('HSET', KEYS[2], 'nonce', nonce, 'ttl', digits(class), 'wait_out_until', wait_out_until, 'progress', digits(progress))
 end
-redis.call('HSET', KEYS[3], 'max_ttl', digits(max_ttl), 'token_floor', digits(math.max(floor, tonumber(token))))
+redis.call('HSET', KEYS[3], 'ttls', write_ttls(ns.ttls), 'token_floor', digits(raised_floor(floor, tonumber(token), now)),
+  'lineage', id)
+if max_ttl > longest then
+  announce_longest(ARGV[9], max_ttl, now)
+end
+if longest_left ~= max_ttl then
+  announce_longest(ARGV[9], longest_left, now)
+end
 return {'granted', token, now, max_ttl, wait_out, previous[1], previous[2], previous[3]}

@@ -1,67 +1,111 @@
 -- Entering: is this still the store that we knew?
 --
 -- KEYS  1 namespace record
--- ARGV  1 server run, 2 uptime, 3 how many listen,
---       4 remembered generation ('' for a newcomer), 5 its stamp, 6 highest token remembered,
---       7 longest ttl known, 8 stamp for a new generation, 9 '1' to bootstrap, 10 '1' when a restart loses nothing,
---       11 channel
+-- ARGV  1 server run, 2 uptime, 3 how many listen, 4 '1' when this run has served the namespace,
+--       5 remembered generation ('' for a newcomer), 6 its stamp, 7 highest token remembered,
+--       8 longest ttl known, 9 stamp for a new generation, 10 '1' to bootstrap, 11 '1' when a restart loses nothing,
+--       12 channel, 13 '1' to observe: nothing is written
 local run, uptime, listeners = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local newcomer = ARGV[4] == ''
-local remembered, high_water = tonumber(ARGV[4]) or 0, tonumber(ARGV[6])
+local newcomer, known = ARGV[5] == '', tonumber(ARGV[8])
+local bootstrap, durable, observer = ARGV[10] == '1', ARGV[11] == '1', ARGV[13] == '1'
 local now = clock()
-
+local remembered, high_water = tonumber(ARGV[5]) or 0, math.min(tonumber(ARGV[7]), now + FURTHEST_AHEAD)
+if remembered > now + FURTHEST_AHEAD then
+  remembered = 0
+end
+local id, before = read_lineage()
 local found = read_namespace(KEYS[1])
-local generation, stamp, known, floor, already = '', '', 0, 0, 0
-if found then
-  generation, stamp, known, floor = found.generation, found.stamp, found.max_ttl, found.token_floor
-end
-local max_ttl = math.max(known, tonumber(ARGV[7]))
-if found and found.closed_until ~= '' then
-  -- Never longer than the longest ttl, whatever the server's clock did meanwhile.
-  already = math.min(math.max(found.closed_until - now, 0), known)
-  if already > 0 then
-    -- A lease longer than any known so far may have been granted before the namespace was closed.
-    already = already + (max_ttl - known)
-  end
+
+-- A new generation is announced: an instance that knows of longer leases must come and make the quarantine longer.
+-- Otherwise the empty message, which no instance heeds, shows whether announcing is possible at all.
+local function answer(ns, minted, rolled_back, began)
+  local text = minted and ('generation ' .. ns.generation .. ' ' .. ns.stamp) or ''
+  local published = redis.pcall('PUBLISH', ARGV[12], text)
+  local silent = type(published) == 'table' and published.err or ''
+  local left = quarantine_left(ns.closed_until, ns.closed_for, now)
+  return {ns.generation, ns.stamp, minted and 1 or 0, now, id, before, namespace_ttl(ns, now), ns.token_floor,
+    rolled_back and 1 or 0, left, left > 0 and ns.closed_because or '', began and 1 or 0, silent}
 end
 
-local rolled_back = found and not newcomer and generation == ARGV[4] and stamp == ARGV[5] and floor < high_water
-local minted, closing, closed_for = false, '', 0
+local ns = found or {generation = '0', stamp = '0', run = run, lineage = id, closed_until = '', closed_for = 0, closed_because = '',
+  closed_informed = '', ttls = {}, token_floor = 0}
+if observer then
+  return answer(ns, false, false, false)
+end
+if ns.legacy_ttl and ns.legacy_ttl > 0 then
+  extend_ttl(ns.ttls, now, math.ceil(ns.legacy_ttl / 1000), math.ceil(ns.legacy_ttl / 1000))
+end
+
+local rolled_back = found and not newcomer and ns.generation == ARGV[5] and ns.stamp == ARGV[6] and ns.token_floor < high_water
+local minted, because, length, elapsed = not found, '', known, 0
 if not found then
-  minted = true
   if not newcomer then
-    closing, closed_for = 'record_missing', max_ttl
-  elseif ARGV[9] == '1' then
-    closed_for = 0
+    because = 'record_missing'
   elseif listeners > 0 then
-    closing, closed_for = 'others_listening', max_ttl
-  elseif uptime < max_ttl then
-    closing, closed_for = 'server_too_young', max_ttl - uptime
+    because = 'others_listening'
+  elseif ARGV[4] == '1' then
+    because = 'record_erased'
+  elseif uptime < known and not bootstrap then
+    -- A server without data lost it when it was started.
+    because, elapsed = 'server_too_young', uptime
   end
-elseif tonumber(generation) < remembered then
-  minted, closing, closed_for = true, 'older_generation', max_ttl
-elseif ARGV[10] ~= '1' then
-  if found.run ~= run then
-    closing, closed_for = 'server_restarted', max_ttl
+else
+  if tonumber(ns.generation) < remembered then
+    minted, because = true, 'older_generation'
+  elseif ns.run ~= run and not durable then
+    because = 'server_restarted'
+  elseif not continues(ns.lineage, id, before) then
+    because = 'data_replaced'
   elseif rolled_back then
-    closing, closed_for = 'tokens_went_back', max_ttl
+    because = 'tokens_went_back'
   end
+  -- Lapsed or not: which renewals were lost is not known.
+  length = math.max(known, ns.ttls[1] and ns.ttls[1].ttl * 1000 or 0)
 end
-if minted then
-  -- Minted like a token, so that a newcomer without memory is still above whoever remembers.
-  generation, stamp = digits(math.max(remembered + 1, now)), ARGV[8]
+local began = because ~= ''
+
+-- What becomes of a quarantine that is under way.
+local left, closed_for, closed_because, informed = quarantine_left(ns.closed_until, ns.closed_for, now), ns.closed_for,
+  ns.closed_because, ns.closed_informed
+if closed_because == 'server_too_young' and bootstrap and listeners == 0 then
+  -- All that was missing was the server's age, and the operator makes up for that.
+  left = 0
+elseif left > 0 and (not newcomer or informed ~= '1') and known > closed_for then
+  -- A longer lease may have been granted before it began. Who only assumes so must not overrule an instance that remembers.
+  left, closed_for = left + (known - closed_for), known
+end
+if began and length - elapsed >= left then
+  left, closed_for, closed_because, informed = length - elapsed, length, because, newcomer and '' or '1'
+end
+local changed = minted or began or not found or ns.format < FORMAT or ns.lineage ~= id or left > 0 or ns.closed_until ~= ''
+ns.closed_until, ns.closed_for, ns.closed_because, ns.closed_informed = '', 0, '', ''
+if left > 0 then
+  ns.closed_until, ns.closed_for, ns.closed_because, ns.closed_informed = digits(now + left), closed_for, closed_because, informed
 end
 
-closed_for = math.max(closed_for, already)
-floor = math.max(floor, high_water)
--- Most entries find everything as it should be, and write nothing: there may be no room.
-if minted or closed_for > 0 or found.closed_until ~= '' or found.run ~= run or found.max_ttl ~= max_ttl
-  or found.token_floor ~= floor then
-  redis.call('HSET', KEYS[1], 'generation', generation, 'stamp', stamp, 'run', run, 'closed_until',
-    closed_for > 0 and digits(now + closed_for) or '', 'max_ttl', digits(max_ttl), 'token_floor', digits(floor))
+if minted then
+  -- Minted like a token, so that a newcomer without memory is still above whatever others remember.
+  ns.generation, ns.stamp = digits(math.max(remembered + 1, now)), ARGV[9]
 end
--- A new generation is announced: whoever knows of longer leases than we do must come and make the closing longer.
--- Otherwise the empty message, which nobody heeds, shows whether announcing is possible at all.
-local said = redis.pcall('PUBLISH', ARGV[11], minted and ('generation ' .. generation .. ' ' .. stamp) or '')
-local silent = type(said) == 'table' and said.err or ''
-return {generation, stamp, minted and 1 or 0, max_ttl, floor, rolled_back and 1 or 0, closed_for, closing, silent}
+-- An instance that takes the store for durable must not hide a restart from those that do not.
+if (began or not durable) and ns.run ~= run then
+  ns.run, changed = run, true
+end
+ns.lineage = id
+if high_water > ns.token_floor then
+  ns.token_floor, changed = high_water, true
+end
+if left == 0 and expire_ttls(ns.ttls, now) then
+  changed = true
+end
+-- Most entries find everything as it should be, and write nothing: there may be no room.
+if changed then
+  redis.call('HSET', KEYS[1], 'format', digits(FORMAT), 'generation', ns.generation, 'stamp', ns.stamp, 'run', ns.run, 'lineage', id,
+    'closed_until', ns.closed_until, 'closed_for', digits(ns.closed_for), 'closed_because', ns.closed_because,
+    'closed_informed', ns.closed_informed, 'ttls', write_ttls(ns.ttls), 'token_floor', digits(ns.token_floor))
+  if ns.legacy_ttl then
+    -- Programs that know only the first format find the record unreadable and acquire nothing.
+    redis.call('HSET', KEYS[1], 'max_ttl', '')
+  end
+end
+return answer(ns, minted, rolled_back, began)

@@ -11,8 +11,9 @@ if term then
   if not namespace or waits or now - term.since < tonumber(ARGV[1]) then
     return {'in_use'}
   end
-  if tonumber(term.token) > namespace.token_floor then
-    redis.call('HSET', KEYS[3], 'token_floor', term.token)
+  local floor = raised_floor(namespace.token_floor, tonumber(term.token), now)
+  if floor > namespace.token_floor then
+    redis.call('HSET', KEYS[3], 'token_floor', digits(floor))
   end
 end
 redis.call('SREM', KEYS[5], ARGV[2])

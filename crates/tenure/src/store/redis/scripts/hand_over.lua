@@ -14,14 +14,18 @@ if minted > 9007199254740991 then
   return {'tokens_exhausted'}
 end
 local token = digits(minted)
+local ends = redis.call('PTTL', KEYS[1]) >= 0
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.call('SET', KEYS[1], ARGV[3], 'XX', 'PX', ARGV[4])
--- No nonce: the term is on offer until its receiver acquires it.
-redis.call('HSET', KEYS[2], 'token', token, 'holder', ARGV[3], 'nonce', '', 'since', digits(now), 'ended', 'silently',
+if ends then
+  forget_ttl(KEYS[3], term, ARGV[6])
+end
+-- No nonce: the term is on offer until its receiver acquires it, and relies on nothing before.
+redis.call('HSET', KEYS[2], 'token', token, 'holder', ARGV[3], 'nonce', '', 'ttl', ARGV[4], 'since', digits(now), 'ended', 'silently',
   'progress', digits(now), 'idled', '', 'asked', '', 'ending', '', 'deposed', '', 'previous_token', term.token,
   'previous_holder', term.holder, 'previous_ended', 'handed_over')
 if floor then
-  redis.call('HSET', KEYS[3], 'token_floor', digits(math.max(tonumber(floor), minted)))
+  redis.call('HSET', KEYS[3], 'token_floor', digits(raised_floor(tonumber(floor), minted, now)))
 end
 announce(ARGV[6], 'handed_over ' .. token .. ' ' .. ARGV[5] .. ' ' .. ARGV[3])
 return {'handed_over', token}

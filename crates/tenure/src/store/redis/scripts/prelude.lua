@@ -4,6 +4,12 @@
 -- The longest ttl there is, whatever a record says.
 local LONGEST = 86400000000
 
+-- The format of the namespace record. Programs that know only lower ones acquire nothing.
+local FORMAT = 2
+
+-- How far ahead of the server's clock a token may be and still count for other leases than its own.
+local FURTHEST_AHEAD = 366 * 86400000000
+
 local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
@@ -65,7 +71,7 @@ local ENDINGS = {silently = true, released = true, handed_over = true, revoked =
 -- The record of the last term, which outlives the lease. Empty text stands for nothing.
 local function read_term(key)
   local f = redis.call('HMGET', key, 'token', 'holder', 'nonce', 'since', 'ended', 'wait_out_until', 'progress', 'asked',
-    'ending', 'deposed', 'previous_token', 'previous_holder', 'previous_ended', 'idled')
+    'ending', 'deposed', 'previous_token', 'previous_holder', 'previous_ended', 'idled', 'ttl')
   local fields = 0
   for i = 1, 13 do
     fields = fields + (f[i] and 1 or 0)
@@ -85,26 +91,219 @@ local function read_term(key)
   return {
     token = f[1], holder = f[2], nonce = f[3], since = f[4], ended = f[5], wait_out_until = f[6], progress = f[7],
     asked = f[8], ending = f[9], deposed = f[10], previous_token = f[11], previous_holder = f[12], previous_ended = f[13],
-    -- Whether it was renewed without progress since the last: until then nobody knows that there is none.
+    -- Whether it was renewed without progress since the last: until then it is not known that there is none.
     idled = f[14] == '1',
+    -- The class of its ttl, in milliseconds. Records of the first format have none.
+    ttl = f[15] and math.min(whole(key, f[15]), LONGEST / 1000) or LONGEST / 1000,
   }
+end
+
+-- Which ttls can still be relied on: for each ttl in use a class, with the time after which none of its leases that were
+-- granted or renewed by now can be relied on, and the number of these leases when it is known. `ledger/ttls.rs` says
+-- why. In the record each is ` <ttl in milliseconds>:<until>:<leases>`, the longest first.
+local function read_ttls(text)
+  local classes = {}
+  for ttl, ends, leases in string.gmatch(text, ' (%d+):(%d+):(%d*)') do
+    classes[#classes + 1] = {ttl = tonumber(ttl), ends = tonumber(ends), leases = tonumber(leases)}
+  end
+  return classes
+end
+
+local function write_ttls(classes)
+  local parts = {}
+  for at, class in ipairs(classes) do
+    parts[at] = ' ' .. digits(class.ttl) .. ':' .. digits(class.ends) .. ':' .. (class.leases and digits(class.leases) or '')
+  end
+  return table.concat(parts)
+end
+
+-- The longest ttl that can be relied on, in microseconds.
+local function longest_ttl(classes, now)
+  for _, class in ipairs(classes) do
+    if class.ends > now then
+      return class.ttl * 1000
+    end
+  end
+  return 0
+end
+
+-- A class is extended by an eighth more than needed, so that not every renewal has to write it.
+local function furthest_end(now, ttl)
+  return now + ttl * 1000 + math.floor(ttl * 1000 / 8)
+end
+
+-- A ttl rounded up so that few different ones are left: by an eighth at most.
+local function coarse_ttl(ttl)
+  local step = 1
+  while step * 16 <= ttl do
+    step = step * 2
+  end
+  return math.min(math.ceil(ttl / step) * step, LONGEST / 1000)
+end
+
+local function find_class(classes, ttl)
+  for at, class in ipairs(classes) do
+    if class.ttl == ttl then
+      return at
+    end
+  end
+end
+
+-- A lease of this ttl is granted or renewed. `before` is the class in which it counts already, if it does. Returns the
+-- class in which it counts now, and whether anything has changed.
+local function extend_ttl(classes, now, ttl, before)
+  ttl = math.min(ttl, LONGEST / 1000)
+  local granted = not (before and (before == ttl or before == coarse_ttl(ttl)))
+  if not granted then
+    ttl = before
+  elseif not find_class(classes, ttl) and #classes >= 16 then
+    ttl = coarse_ttl(ttl)
+  end
+  local at, changed = find_class(classes, ttl), granted
+  if not at then
+    at = 1
+    while classes[at] and classes[at].ttl > ttl do
+      at = at + 1
+    end
+    table.insert(classes, at, {ttl = ttl, ends = now, leases = nil})
+  end
+  local class = classes[at]
+  if class.ends <= now then
+    -- Whatever was counted here has expired.
+    class.leases = granted and 0 or nil
+  end
+  if granted and class.leases then
+    class.leases = class.leases + 1
+  end
+  if class.ends < now + ttl * 1000 or class.ends > furthest_end(now, ttl) then
+    class.ends, changed = furthest_end(now, ttl), true
+  end
+  return ttl, changed
+end
+
+-- A lease of this class ended, and its holder said so. Returns whether anything has changed.
+local function release_ttl(classes, ttl)
+  local at = find_class(classes, ttl)
+  if not at or not classes[at].leases then
+    return false
+  end
+  classes[at].leases = math.max(classes[at].leases - 1, 0)
+  if classes[at].leases == 0 then
+    table.remove(classes, at)
+  end
+  return true
+end
+
+-- Forgets the classes that have lapsed. Returns whether anything has changed.
+local function expire_ttls(classes, now)
+  local changed = false
+  for at = #classes, 1, -1 do
+    local furthest = furthest_end(now, classes[at].ttl)
+    if classes[at].ends > furthest then
+      classes[at].ends, changed = furthest, true
+    end
+    if classes[at].ends <= now then
+      table.remove(classes, at)
+      changed = true
+    end
+  end
+  return changed
+end
+
+-- How long a quarantine lasts: never longer than it was to last, whatever the server's clock did meanwhile.
+local function quarantine_left(ends, length, now)
+  if ends == '' then
+    return 0
+  end
+  return math.max(math.min(ends - now, length), 0)
 end
 
 -- The namespace record; nil when there is none.
 local function read_namespace(key)
-  local f = redis.call('HMGET', key, 'generation', 'stamp', 'run', 'closed_until', 'max_ttl', 'token_floor')
+  local f = redis.call('HMGET', key, 'generation', 'stamp', 'run', 'closed_until', 'ttls', 'token_floor', 'format', 'lineage',
+    'closed_for', 'closed_because', 'closed_informed', 'max_ttl')
   if not (f[1] or f[2] or f[3] or f[4] or f[5] or f[6]) then
     return nil
+  end
+  local format = f[7] and whole(key, f[7]) or 1
+  if format > FORMAT then
+    error('NEWER ' .. digits(format) .. ' ' .. key)
   end
   if not (f[2] and string.match(f[2], '^%d+$') and f[3] and f[4]) then
     corrupt(key)
   end
   whole(key, f[1])
   optional(key, f[4])
-  return {
-    generation = f[1], stamp = f[2], run = f[3], closed_until = f[4],
-    max_ttl = math.min(whole(key, f[5]), LONGEST), token_floor = whole(key, f[6]),
-  }
+  local ns = {generation = f[1], stamp = f[2], run = f[3], closed_until = f[4], token_floor = whole(key, f[6]), format = format}
+  if format == 1 then
+    -- It says how long leases may be, and not how many there are.
+    ns.legacy_ttl = math.min(whole(key, f[12]), LONGEST)
+    ns.lineage, ns.ttls, ns.closed_for, ns.closed_because, ns.closed_informed = '', {}, ns.legacy_ttl, 'server_restarted', ''
+    return ns
+  end
+  if not (f[5] and f[8] and f[10] and f[11]) or string.gsub(f[5], ' %d+:%d+:%d*', '') ~= '' then
+    corrupt(key)
+  end
+  ns.ttls, ns.lineage, ns.closed_because, ns.closed_informed = read_ttls(f[5]), f[8], f[10], f[11]
+  ns.closed_for = math.min(whole(key, f[9]), LONGEST)
+  return ns
+end
+
+-- The longest ttl that can be relied on. During a quarantine that is what it waits for.
+local function namespace_ttl(ns, now)
+  local longest = longest_ttl(ns.ttls, now)
+  if quarantine_left(ns.closed_until, ns.closed_for, now) > 0 then
+    longest = math.max(longest, ns.closed_for)
+  end
+  return longest
+end
+
+-- Tells those who remember how long leases may be.
+local function announce_longest(channel, ttl, now)
+  announce(channel, 'longest_ttl ' .. digits(ttl / 1000) .. ' ' .. digits(now))
+end
+
+-- The holder of a term relies on it no longer. An offer that was not taken up was never counted.
+local function forget_ttl(key, term, channel)
+  local f = redis.call('HMGET', key, 'ttls', 'closed_until', 'closed_for')
+  if not f[1] or term.nonce == '' then
+    return
+  end
+  local now = clock()
+  local ns = {ttls = read_ttls(f[1]), closed_until = f[2] or '', closed_for = tonumber(f[3]) or 0}
+  local before = namespace_ttl(ns, now)
+  if release_ttl(ns.ttls, term.ttl) then
+    redis.call('HSET', key, 'ttls', write_ttls(ns.ttls))
+    local longest = namespace_ttl(ns, now)
+    if longest ~= before then
+      announce_longest(channel, longest, now)
+    end
+  end
+end
+
+-- The history of the server's data, as replication names it: the present name, and that of the data it began with. The
+-- name changes also with the data intact, when the first replica attaches or the backlog is freed; then there is none
+-- before.
+local function read_lineage()
+  local info = redis.call('INFO', 'replication')
+  local id, before = string.match(info, 'master_replid:(%x+)'), string.match(info, 'master_replid2:(%x+)')
+  if not before or not string.find(before, '[^0]') then
+    before = ''
+  end
+  return id or '', before
+end
+
+local function continues(recorded, id, before)
+  return recorded == '' or id == '' or id == recorded or before == '' or before == recorded
+end
+
+-- The floor of tokens after this one. A token that cannot be true counts for its own lease alone; but the one after the
+-- floor is always allowed, since a clock that was ahead may have been set back.
+local function raised_floor(floor, token, now)
+  if token > floor and (token <= now + FURTHEST_AHEAD or token == floor + 1) then
+    return token
+  end
+  return floor
 end
 
 -- Why this holder and token are not the current term; nil when they are. Both must be equal: a token alone could be
@@ -144,15 +343,16 @@ local function refusal_unless_taken_up(lease_holder, term, holder, token)
   return refused
 end
 
--- Somebody's lease, as seen by others. A remaining time of -1 stands for a lease without end, an idle time of -1 for
--- one that is not known.
+-- A lease that another instance has. A remaining time of -1 stands for a lease without end, an idle time of -1 for one
+-- that is not known.
 local function held(key, lease_holder, term, now, max_ttl)
   local left = redis.call('PTTL', key)
+  local own = term and term.holder == lease_holder
   if left >= 0 then
-    left = math.min(left * 1000, max_ttl)
+    left = math.min(left * 1000, own and term.ttl * 1000 or LONGEST)
   end
-  if term and term.holder == lease_holder then
-    return {'held', lease_holder, term.token, left, math.max(now - term.progress, 0), max_ttl}
+  if own then
+    return {'held', lease_holder, term.token, left, math.max(now - term.progress, 0), max_ttl, now}
   end
-  return {'held', lease_holder, '', left, -1, max_ttl}
+  return {'held', lease_holder, '', left, -1, max_ttl, now}
 end

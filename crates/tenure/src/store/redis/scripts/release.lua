@@ -1,6 +1,6 @@
 -- Ends a term whose work is over. Said again it changes nothing.
 --
--- KEYS  1 lease, 2 term record
+-- KEYS  1 lease, 2 term record, 3 namespace record
 -- ARGV  1 holder, 2 token, or '' to clean up after a claim whose outcome was never learned, 3 nonce of that claim,
 --       4 how it ended, 5 name for the announcement, 6 channel
 local term = read_term(KEYS[2])
@@ -21,7 +21,11 @@ if refused and not (refused[2] == 'revoked' and lease_holder == holder) then
   end
   return refused
 end
+local ends = redis.call('PTTL', KEYS[1]) >= 0
 redis.call('DEL', KEYS[1])
+if ends then
+  forget_ttl(KEYS[3], term, ARGV[6])
+end
 redis.call('HSET', KEYS[2], 'ended', 'released', 'ending', ARGV[4])
 announce(ARGV[6], 'released ' .. token .. ' ' .. ARGV[5])
 return {'done'}

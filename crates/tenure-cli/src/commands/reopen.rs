@@ -1,0 +1,119 @@
+//! `tenure reopen`: ends a quarantine by an operator's word.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+
+use serde_json::{Value, json};
+use tenure::store::{Quarantine, TermNote};
+use tenure::{InstanceId, Tenure};
+use tenure_serve::shown_quarantine;
+
+use super::watch::timestamp;
+use crate::arguments::{Reopen, StoreArguments};
+use crate::exit::{DONE, Failure, NO};
+use crate::output::say;
+
+/// How many of the latest records of terms are read: all that a store keeps.
+const RECORDS_READ: usize = 10_000;
+
+/// A term that is not known to have ended.
+struct OpenTerm {
+    key: String,
+    note: TermNote,
+    /// Whether the store still lists it.
+    holds_now: bool,
+}
+
+pub async fn reopen(store: &StoreArguments, arguments: Reopen) -> Result<u8, Failure> {
+    let tenure = store.look().await?;
+    let report = tenure.inspect_namespace().await?;
+    let (Some(generation), Some(quarantine)) = (report.generation, report.quarantine) else {
+        if arguments.json {
+            say(&json!({"quarantine": null, "holders": [], "instances": [], "reopened": false}).to_string())?;
+        } else {
+            eprintln!("tenure: there is no quarantine");
+        }
+        tenure.shutdown().await;
+        return Ok(DONE);
+    };
+    let open = open_terms(&tenure).await?;
+    let instances: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
+    if !arguments.json {
+        show(&quarantine, &open, &instances)?;
+    }
+    let reopened = (arguments.yes || confirm()?) && tenure.reopen(generation).await?;
+    if arguments.json {
+        say(&as_json(&quarantine, &open, &instances, reopened).to_string())?;
+    } else {
+        eprintln!("tenure: {}", if reopened { "the quarantine is over" } else { "nothing was changed" });
+    }
+    tenure.shutdown().await;
+    Ok(if reopened { DONE } else { NO })
+}
+
+/// The last term of every lease that is not known to have ended.
+async fn open_terms(tenure: &Tenure) -> Result<Vec<OpenTerm>, Failure> {
+    let mut last = BTreeMap::new();
+    for note in tenure.terms(RECORDS_READ).await? {
+        last.insert(tenure.lease_key(&note.name), note);
+    }
+    let mut open = Vec::new();
+    for (key, note) in last.into_iter().filter(|(_, note)| note.ending.is_none()) {
+        let held = tenure.inspect(&note.name).await?.held;
+        open.push(OpenTerm { key, holds_now: held.is_some_and(|held| held.token == Some(note.token)), note });
+    }
+    Ok(open)
+}
+
+fn show(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId]) -> Result<(), Failure> {
+    say(&quarantine.to_string())?;
+    if open.is_empty() {
+        say("holders: none on record; if the store lost its data, their records are lost, too")?;
+    } else {
+        say("last known holders:")?;
+    }
+    for OpenTerm { key, note, holds_now } in open {
+        let listed = if *holds_now { "holds it" } else { "its lease is gone" };
+        say(&format!("  {key}  {}  since {}  {listed}", note.holder, timestamp(note.from)))?;
+    }
+    let listed: Vec<&str> = instances.iter().map(InstanceId::as_str).collect();
+    say(&format!(
+        "instances with a heartbeat: {}",
+        if listed.is_empty() { "none".to_owned() } else { listed.join(", ") }
+    ))?;
+    Ok(())
+}
+
+fn as_json(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId], reopened: bool) -> Value {
+    let holder = |OpenTerm { key, note, holds_now }: &OpenTerm| {
+        json!({
+            "lease": key,
+            "holder": note.holder.as_str(),
+            "token": note.token.get(),
+            "since": timestamp(note.from),
+            "holdsNow": holds_now,
+        })
+    };
+    json!({
+        "quarantine": shown_quarantine(quarantine),
+        "holders": open.iter().map(holder).collect::<Vec<_>>(),
+        "instances": instances.iter().map(InstanceId::as_str).collect::<Vec<_>>(),
+        "reopened": reopened,
+    })
+}
+
+/// Asks at the terminal.
+fn confirm() -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        let message = "cannot ask for a confirmation: standard input is not a terminal; confirm with --yes";
+        return Err(Failure::Usage(message.to_owned()));
+    }
+    eprint!(
+        "Work of any of these that is still running will overlap with the next holder's. End the quarantine? [y/N] "
+    );
+    let failed = "cannot ask for a confirmation";
+    std::io::stderr().flush().map_err(Failure::system(failed))?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).map_err(Failure::system(failed))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,206 @@
+//! Which ttls can still be relied on, and until when.
+//!
+//! After a loss of data nothing may be granted until the last lease from before has expired, so the namespace has to
+//! know how long that can be. It keeps one class per ttl in use. A grant adds a lease to its class, a release takes it
+//! out, and a class lapses when none of its leases was granted or renewed for so long that all must have expired. This
+//! may count too much (the lease of a crashed holder counts until its class lapses) and never too little.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::lease::LONGEST_TTL;
+use crate::time::ServerTime;
+
+/// With this many classes, further ttls share classes with longer ones.
+const MAX_EXACT_CLASSES: usize = 16;
+
+/// A class is extended by this fraction of its ttl more than needed, so that not every renewal has to write it.
+const SLACK: u32 = 8;
+
+/// The ttls that leases of a namespace have which may still be relied on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::store) struct LiveTtls {
+    pub(in crate::store) classes: BTreeMap<Duration, TtlClass>,
+}
+
+/// The leases of one ttl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct TtlClass {
+    /// No lease of the class that was granted or renewed by now can be relied on after this.
+    pub(in crate::store) until: ServerTime,
+    /// How many leases there are. `None` when that is not known: then only time ends the class.
+    pub(in crate::store) leases: Option<u64>,
+}
+
+/// What happens to a lease of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extension {
+    /// It joins the class.
+    Granted,
+    /// It is in the class, and goes on.
+    Renewed,
+}
+
+impl LiveTtls {
+    /// The longest ttl that can still be relied on.
+    pub(super) fn longest(&self, now: ServerTime) -> Duration {
+        let live = self.classes.iter().rev().find(|(_, class)| class.until > now);
+        live.map_or(Duration::ZERO, |(ttl, _)| *ttl)
+    }
+
+    /// The longest ttl on record, lapsed or not: after a loss of data nobody knows which renewals were lost with it.
+    pub(super) fn longest_on_record(&self) -> Duration {
+        self.classes.last_key_value().map_or(Duration::ZERO, |(ttl, _)| *ttl)
+    }
+
+    /// The class for leases of this ttl: that ttl, or a little more when there are many.
+    pub(super) fn class_of(&self, ttl: Duration) -> Duration {
+        let exact = class_ttl(ttl);
+        if self.classes.contains_key(&exact) || self.classes.len() < MAX_EXACT_CLASSES { exact } else { coarse(exact) }
+    }
+
+    /// Whether leases of this ttl may be in that class.
+    pub(super) fn fits(ttl: Duration, class: Duration) -> bool {
+        let exact = class_ttl(ttl);
+        class == exact || class == coarse(exact)
+    }
+
+    /// A lease of this class was granted or renewed.
+    pub(super) fn extend(&mut self, now: ServerTime, class: Duration, extension: Extension) {
+        let leases = (extension == Extension::Granted).then_some(0);
+        let entry = self.classes.entry(class).or_insert(TtlClass { until: now, leases });
+        if entry.until <= now {
+            // Whatever was counted here has expired.
+            entry.leases = leases;
+        }
+        if extension == Extension::Granted {
+            entry.leases = entry.leases.map(|leases| leases + 1);
+        }
+        if entry.until < now + class || entry.until > furthest(now, class) {
+            entry.until = furthest(now, class);
+        }
+    }
+
+    /// A lease of this class ended, and its holder said so.
+    pub(super) fn release(&mut self, class: Duration) {
+        if let Some(entry) = self.classes.get_mut(&class)
+            && let Some(leases) = &mut entry.leases
+        {
+            *leases = leases.saturating_sub(1);
+            if *leases == 0 {
+                self.classes.remove(&class);
+            }
+        }
+    }
+
+    /// Forgets the classes that have lapsed.
+    pub(super) fn expire(&mut self, now: ServerTime) {
+        self.classes.retain(|ttl, class| {
+            // A class cannot have longer left; it seems to when the server's clock was set back.
+            class.until = class.until.min(furthest(now, *ttl));
+            class.until > now
+        });
+    }
+}
+
+fn furthest(now: ServerTime, ttl: Duration) -> ServerTime {
+    now + ttl + Duration::from_micros(u64::try_from((ttl / SLACK).as_micros()).unwrap_or(u64::MAX))
+}
+
+/// A ttl in whole milliseconds, as stores count.
+fn class_ttl(ttl: Duration) -> Duration {
+    let millis = ttl.min(LONGEST_TTL).as_micros().div_ceil(1_000);
+    Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+}
+
+/// A ttl rounded up so that few different ones are left: by an eighth at most.
+fn coarse(ttl: Duration) -> Duration {
+    let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+    let mut step = 1;
+    while step * 16 <= millis {
+        step *= 2;
+    }
+    Duration::from_millis(millis.div_ceil(step) * step).min(LONGEST_TTL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(24);
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    fn at(seconds: u64) -> ServerTime {
+        ServerTime::from_micros(1_700_000_000_000_000) + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_released_lease_no_longer_counts() {
+        let mut ttls = LiveTtls::default();
+        ttls.extend(at(0), TTL, Extension::Granted);
+        ttls.extend(at(0), LONG, Extension::Granted);
+        ttls.extend(at(0), LONG, Extension::Granted);
+        assert_eq!(ttls.longest(at(1)), LONG);
+        ttls.release(LONG);
+        assert_eq!(ttls.longest(at(1)), LONG, "one is left");
+        ttls.release(LONG);
+        assert_eq!(ttls.longest(at(1)), TTL);
+    }
+
+    #[test]
+    fn an_expired_lease_no_longer_counts_and_a_renewed_one_does() {
+        let mut ttls = LiveTtls::default();
+        ttls.extend(at(0), TTL, Extension::Granted);
+        for second in [8, 16, 24, 32] {
+            ttls.extend(at(second), TTL, Extension::Renewed);
+            assert_eq!(ttls.longest(at(second + 24)), TTL, "for a whole ttl from every renewal");
+        }
+        assert_eq!(ttls.longest(at(32 + 27)), Duration::ZERO, "and for an eighth more at most");
+        assert_eq!(ttls.longest_on_record(), TTL, "until it is forgotten");
+        ttls.expire(at(32 + 27));
+        assert_eq!(ttls.longest_on_record(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_lease_that_was_not_counted_ends_its_class_by_time_alone() {
+        let mut ttls = LiveTtls::default();
+        // Renewed although its class had lapsed: an outsider took its end away.
+        ttls.extend(at(0), TTL, Extension::Renewed);
+        ttls.extend(at(0), TTL, Extension::Granted);
+        ttls.release(TTL);
+        assert_eq!(ttls.longest(at(1)), TTL, "which of the two was released is not known");
+        assert_eq!(ttls.longest(at(28)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_class_that_lapsed_is_counted_anew() {
+        let mut ttls = LiveTtls::default();
+        ttls.extend(at(0), TTL, Extension::Granted);
+        ttls.extend(at(60), TTL, Extension::Granted);
+        ttls.release(TTL);
+        assert_eq!(ttls.longest(at(60)), Duration::ZERO, "the first one had expired");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_keep_a_class() {
+        let mut ttls = LiveTtls::default();
+        ttls.extend(at(3_600), TTL, Extension::Granted);
+        ttls.expire(at(0));
+        assert_eq!(ttls.longest(at(24)), TTL);
+        assert_eq!(ttls.longest(at(27)), Duration::ZERO);
+    }
+
+    #[test]
+    fn many_different_ttls_share_classes_with_longer_ones() {
+        let mut ttls = LiveTtls::default();
+        for millis in 10_000..12_000 {
+            let ttl = Duration::from_millis(millis);
+            let class = ttls.class_of(ttl);
+            assert!(class >= ttl && class <= ttl + ttl / 8, "{ttl:?} in {class:?}");
+            assert!(LiveTtls::fits(ttl, class));
+            ttls.extend(at(0), class, Extension::Granted);
+        }
+        assert!(ttls.classes.len() <= 2 * MAX_EXACT_CLASSES, "{}", ttls.classes.len());
+        assert_eq!(coarse(LONGEST_TTL), LONGEST_TTL);
+    }
+}
