@@ -13,8 +13,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::family;
-use super::orders::{Order, Report, now};
+use super::processes;
+use super::protocol::{Order, Report, now};
 use crate::arguments::Guard;
 use crate::exit;
 
@@ -53,7 +53,7 @@ pub fn watch_over(guard: &Guard) -> ExitCode {
 }
 
 async fn guard_command(guard: &Guard) -> io::Result<()> {
-    family::adopt_orphans();
+    processes::adopt_orphans();
     let mut unheeded = Vec::new();
     for kind in UNHEEDED {
         // As long as this lives the signal does nothing.
@@ -115,7 +115,7 @@ impl Guardian {
         let mut children = signal(SignalKind::child())?;
         let mut ended = false;
         loop {
-            for dead in family::reap() {
+            for dead in processes::reap() {
                 if dead.pid == self.child {
                     ended = true;
                     self.report(&Report::Ended { code: dead.code }).await;
@@ -128,13 +128,13 @@ impl Guardian {
             }
             // Who there is matters only when they have to go, and finding out takes a look at every process there is.
             if self.told_to_end {
-                let family = family::descendants(getpid());
+                let family = processes::descendants(getpid());
                 if ended && family.is_empty() {
                     self.report(&Report::Gone).await;
                     return Ok(());
                 }
                 if now() >= self.kill_at {
-                    family::signal(&family, Signal::KILL);
+                    processes::signal(&family, Signal::KILL);
                 }
             }
             let left = Duration::from_nanos(self.end_at.saturating_sub(now()));
@@ -176,11 +176,11 @@ impl Guardian {
         }
         let patience = self.kill_at.saturating_sub(self.end_at);
         self.kill_at = self.kill_at.min(now().saturating_add(patience));
-        let mut family = family::descendants(getpid());
+        let mut family = processes::descendants(getpid());
         family.push(self.child);
-        family::signal(&family, Signal::TERM);
+        processes::signal(&family, Signal::TERM);
         // One that is stopped would not notice.
-        family::signal(&family, Signal::CONT);
+        processes::signal(&family, Signal::CONT);
     }
 
     async fn report(&mut self, report: &Report) {

@@ -6,18 +6,18 @@
 //!
 //! The guardian is a process of its own, so that the command ends in time also when `tenure run` hangs, is stopped or is killed.
 
-mod charge;
-mod family;
 pub mod guardian;
+mod guardian_handle;
 mod once;
-mod orders;
+mod processes;
+mod protocol;
 mod signals;
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use charge::Charge;
-use orders::{Order, Report, now};
+use guardian_handle::GuardianHandle;
+use protocol::{Order, Report, now};
 use signals::Signals;
 use tenure::election::{ElectionBuilder, Leadership};
 use tenure::lease::LeaseSettings;
@@ -36,7 +36,7 @@ const DYING: Duration = Duration::from_millis(100);
 pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> {
     let settings = settings(&arguments)?;
     let name = store.role(&arguments.role)?;
-    family::adopt_orphans();
+    processes::adopt_orphans();
     let tenure = store.builder(arguments.name.as_deref())?.longest_ttl(settings.ttl()).share_events().start()?;
     if std::io::stderr().is_terminal() {
         tokio::spawn(say_why_nothing_is_granted(tenure.clone()));
@@ -152,14 +152,14 @@ async fn watch(
         ("TENURE_INSTANCE", tenure.instance().to_string()),
         ("TENURE_TOKEN", term.token().to_string()),
     ];
-    let charge = Charge::start(&arguments.command, &environment);
-    let mut charge = charge.map_err(Failure::system("cannot start a guardian"))?;
-    charge.tell(deadline(term, settings)).await;
+    let guardian = GuardianHandle::start(&arguments.command, &environment);
+    let mut guardian = guardian.map_err(Failure::system("cannot start a guardian"))?;
+    guardian.tell(deadline(term, settings)).await;
     let mut looks = tokio::time::interval((settings.renew_every() / 8).min(Duration::from_millis(250)));
     let (mut told_to_end, mut ended) = (false, None);
     loop {
         tokio::select! {
-            report = charge.report() => match report {
+            report = guardian.report() => match report {
                 Some(Report::Ended { code }) => {
                     // Whether it was told to or not, it has ended while the lease was ours.
                     ended = Some(if work.is_valid() { Ended::ByItself(code) } else { Ended::LeaseLost });
@@ -169,18 +169,18 @@ async fn watch(
             },
             _ = term.lost(), if !told_to_end => {
                 told_to_end = true;
-                charge.tell(Order::End).await;
+                guardian.tell(Order::End).await;
             }
             signal = signals.next() => {
-                charge.tell(Order::Signal(signal)).await;
+                guardian.tell(Order::Signal(signal)).await;
                 if signals::stops(signal) {
                     signals::stop_ourselves();
                 }
             }
-            _ = looks.tick(), if !told_to_end => charge.tell(deadline(term, settings)).await,
+            _ = looks.tick(), if !told_to_end => guardian.tell(deadline(term, settings)).await,
         }
     }
-    charge.gone().await;
+    guardian.gone().await;
     drop(work);
     Ok(ended.unwrap_or(Ended::LeaseLost))
 }

@@ -12,17 +12,17 @@ use rustix::process::{Signal, getpid};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::family;
-use super::orders::{Order, Report};
+use super::processes;
+use super::protocol::{Order, Report};
 
 /// The guardian and the command that it has started.
-pub struct Charge {
+pub struct GuardianHandle {
     guardian: Child,
     orders: OwnedWriteHalf,
     reports: Lines<BufReader<OwnedReadHalf>>,
 }
 
-impl Charge {
+impl GuardianHandle {
     /// Starts the command under a guardian, which waits for its first deadline.
     pub fn start(command: &[OsString], environment: &[(&str, String)]) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
@@ -59,10 +59,10 @@ impl Charge {
     pub async fn gone(mut self) {
         loop {
             // Whoever has lost its guardian is ours now.
-            let family = family::descendants(getpid());
+            let family = processes::descendants(getpid());
             if self.guardian.try_wait().is_ok_and(|status| status.is_some()) {
-                family::signal(&family, Signal::KILL);
-                family::reap();
+                processes::signal(&family, Signal::KILL);
+                processes::reap();
             }
             if family.is_empty() {
                 return;
