@@ -197,12 +197,16 @@ pub struct Run {
     /// Run the command again when it ends or when the leadership was lost
     #[arg(long, env = "TENURE_RESTART")]
     pub restart: bool,
-    /// Not again, by anyone, within this time of the last start that came to an end, with whatever status
-    #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration::parse, value_name = "DURATION", conflicts_with = "restart")]
+    /// Skip the run if any instance started one within this interval and completed it, with whatever status; with
+    /// --restart, run it again when the interval has passed
+    #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration::parse, value_name = "DURATION")]
     pub once_per: Option<Duration>,
     /// The time that the command gets between SIGTERM and SIGKILL [default: 5s, or a sixth of the ttl]
     #[arg(long, env = "TENURE_STOP_TIMEOUT", value_parser = duration::parse, value_name = "DURATION")]
     pub stop_timeout: Option<Duration>,
+    /// Let the command inherit TENURE_STORE although it has a password in it
+    #[arg(long, env = "TENURE_PASS_STORE")]
+    pub pass_store: bool,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,

@@ -1,11 +1,12 @@
 //! The guardian: a process of its own, with one thread, that starts the command and sees that it ends in time, whatever
-//! becomes of whoever renews the lease.
+//! becomes of the process that renews the lease.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, getpid, kill_process_group};
@@ -13,16 +14,21 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::processes;
-use super::protocol::{Order, Report, now};
+use super::cgroup::Cgroup;
+use super::processes::{self, Children};
+use super::protocol::{Deadline, Order, Report, now};
 use crate::arguments::Guard;
 use crate::exit;
 
-/// How often is looked who is still there, once all have to go.
+/// How often is looked who is left, once all have to go, and once they are being killed.
 const LOOK: Duration = Duration::from_millis(20);
+const LOOK_WHILE_KILLING: Duration = Duration::from_millis(1);
 
 /// How often the clock is looked at, whatever the runtime's timers do: they stand still while the machine sleeps.
 const BACKSTOP: Duration = Duration::from_millis(250);
+
+/// For how long after the deadline what is left is still killed: it may only be slow.
+const LAST_TRY: u64 = 10_000_000_000;
 
 /// Signals that would end or stop a guardian: service managers send them to every process they know.
 const UNHEEDED: [SignalKind; 5] = [
@@ -63,27 +69,49 @@ async fn guard_command(guard: &Guard) -> io::Result<()> {
     let stdin = receive_stdin(&socket)?;
     socket.set_nonblocking(true)?;
     let (orders, mut reports) = tokio::net::UnixStream::from_std(socket)?.into_split();
-    let (program, arguments) = guard.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let started = Command::new(program).args(arguments).stdin(stdin).process_group(0).spawn();
-    let child = match started {
-        Ok(child) => child,
-        Err(error) => {
-            let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-            let why = format!("{}: {error}", program.display());
-            let report = Report::NotStarted { code, why };
-            return reports.write_all(report.line().as_bytes()).await;
-        }
-    };
-    Guardian {
-        child: Pid::from_child(&child),
-        end_at: u64::MAX,
-        kill_at: u64::MAX,
-        told_to_end: false,
-        orders: Some(BufReader::new(orders).lines()),
-        reports,
+    let mut orders = Some(BufReader::new(orders).lines());
+    // Without a deadline nothing is started: the process that tells it may be stopped just now, for as long as it takes
+    // the lease to become another's.
+    let Some(deadline) = first_deadline(&mut orders).await else { return Ok(()) };
+    if now() >= deadline.end_at {
+        return reports.write_all(Report::TooLate.line().as_bytes()).await;
     }
-    .watch()
-    .await
+    let (child, cgroup) = match start(&guard.command, stdin) {
+        Ok(started) => started,
+        Err((code, why)) => return reports.write_all(Report::NotStarted { code, why }.line().as_bytes()).await,
+    };
+    let child = Pid::from_child(&child);
+    Guardian { child, cgroup, deadline, told_to_end: false, is_stuck: false, orders, reports }.watch().await
+}
+
+/// The first deadline that is told; `None` when none will be.
+async fn first_deadline(orders: &mut Option<Lines<BufReader<OwnedReadHalf>>>) -> Option<Deadline> {
+    loop {
+        match next(orders).await? {
+            Order::Deadline(deadline) => return Some(deadline),
+            Order::End => return None,
+            // There is nothing yet to pass it on to.
+            Order::Signal(_) => {}
+        }
+    }
+}
+
+/// Starts the command, in a group of its own, and in a cgroup of its own where that can be had.
+fn start(command: &[OsString], stdin: Stdio) -> Result<(Child, Option<Cgroup>), (u8, String)> {
+    let (program, arguments) = command.split_first().ok_or((126, "there is no command".to_owned()))?;
+    let cgroup = Cgroup::enter();
+    let started = Command::new(program).args(arguments).stdin(stdin).process_group(0).spawn();
+    let cgroup = cgroup.and_then(Cgroup::leave);
+    match started {
+        Ok(child) => Ok((child, cgroup)),
+        Err(error) => {
+            if let Some(cgroup) = cgroup {
+                cgroup.remove();
+            }
+            let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+            Err((code, format!("{}: {error}", program.display())))
+        }
+    }
 }
 
 /// What the command shall read from comes with the first byte.
@@ -102,10 +130,12 @@ fn receive_stdin(socket: &UnixStream) -> io::Result<Stdio> {
 
 struct Guardian {
     child: Pid,
-    end_at: u64,
-    kill_at: u64,
+    cgroup: Option<Cgroup>,
+    deadline: Deadline,
     told_to_end: bool,
-    /// `None` once whoever renews the lease is gone.
+    /// Whether it was reported that the command could not be ended in time.
+    is_stuck: bool,
+    /// `None` once the process that renews the lease is gone.
     orders: Option<Lines<BufReader<OwnedReadHalf>>>,
     reports: OwnedWriteHalf,
 }
@@ -113,32 +143,40 @@ struct Guardian {
 impl Guardian {
     async fn watch(mut self) -> io::Result<()> {
         let mut children = signal(SignalKind::child())?;
-        let mut ended = false;
         loop {
-            for dead in processes::reap() {
-                if dead.pid == self.child {
-                    ended = true;
-                    self.report(&Report::Ended { code: dead.code }).await;
-                    // What it has left behind ends, too.
-                    self.end();
-                }
-            }
-            if now() >= self.end_at {
+            let (exited, left) = processes::reap();
+            if let Some(child) = exited.iter().find(|exited| exited.pid == self.child) {
+                self.report(&Report::Ended { code: child.code }).await;
+                // What it has left behind ends, too.
                 self.end();
             }
-            // Who there is matters only when they have to go, and finding out takes a look at every process there is.
-            if self.told_to_end {
-                let family = processes::descendants(getpid());
-                if ended && family.is_empty() {
-                    self.report(&Report::Gone).await;
+            if left == Children::None {
+                if let Some(cgroup) = &self.cgroup {
+                    cgroup.remove();
+                }
+                self.report(&Report::Gone).await;
+                return Ok(());
+            }
+            if now() >= self.deadline.end_at {
+                self.end();
+            }
+            let kills = self.told_to_end && now() >= self.deadline.kill_at;
+            if kills {
+                self.kill();
+                if now() >= self.deadline.gone_by && !std::mem::replace(&mut self.is_stuck, true) {
+                    self.report(&Report::Stuck { pids: processes::pids_of_descendants(getpid()) }).await;
+                }
+                if now() >= self.deadline.gone_by.saturating_add(LAST_TRY) {
                     return Ok(());
                 }
-                if now() >= self.kill_at {
-                    processes::signal(&family, Signal::KILL);
-                }
             }
-            let left = Duration::from_nanos(self.end_at.saturating_sub(now()));
-            let nap = if self.told_to_end { LOOK } else { left.min(BACKSTOP) };
+            let left = Duration::from_nanos(self.deadline.end_at.saturating_sub(now()));
+            let nap = match (kills, self.told_to_end) {
+                (true, _) if self.is_stuck => LOOK,
+                (true, _) => LOOK_WHILE_KILLING,
+                (false, true) => LOOK,
+                (false, false) => left.min(BACKSTOP),
+            };
             tokio::select! {
                 order = next(&mut self.orders) => match order {
                     Some(order) => self.obey(order),
@@ -157,12 +195,12 @@ impl Guardian {
     fn obey(&mut self, order: Order) {
         match order {
             // Once it was told to end there is no way back.
-            Order::Deadline { .. } if self.told_to_end => {}
-            Order::Deadline { end_at, kill_at } => (self.end_at, self.kill_at) = (end_at, kill_at),
+            Order::Deadline(_) if self.told_to_end => {}
+            Order::Deadline(deadline) => self.deadline = deadline,
             Order::End => self.end(),
             Order::Signal(number) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    // Whoever is gone needs none.
+                    // A group that is gone needs none.
                     let _ = kill_process_group(self.child, signal);
                 }
             }
@@ -174,17 +212,22 @@ impl Guardian {
         if std::mem::replace(&mut self.told_to_end, true) {
             return;
         }
-        let patience = self.kill_at.saturating_sub(self.end_at);
-        self.kill_at = self.kill_at.min(now().saturating_add(patience));
-        let mut family = processes::descendants(getpid());
-        family.push(self.child);
-        processes::signal(&family, Signal::TERM);
-        // One that is stopped would not notice.
-        processes::signal(&family, Signal::CONT);
+        let patience = self.deadline.kill_at.saturating_sub(self.deadline.end_at);
+        self.deadline.kill_at = self.deadline.kill_at.min(now().saturating_add(patience));
+        processes::ask_to_end(getpid());
+    }
+
+    /// Kills all of the command: its cgroup or its group in one go, and whatever else there is of it.
+    fn kill(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
+        let _ = kill_process_group(self.child, Signal::KILL);
+        processes::kill_all(getpid());
     }
 
     async fn report(&mut self, report: &Report) {
-        // Whoever is gone need not know.
+        // When the process that renews the lease is gone there is nobody to tell.
         let _ = self.reports.write_all(report.line().as_bytes()).await;
     }
 }

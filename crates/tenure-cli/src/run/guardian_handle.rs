@@ -1,4 +1,4 @@
-//! A command that is watched over: the guardian, from the side of whoever renews the lease.
+//! The guardian, from the side of the process that renews the lease.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
@@ -8,14 +8,18 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Signal, getpid};
+use rustix::process::{Pid, getpid};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::processes;
-use super::protocol::{Order, Report};
+use super::cgroup::Cgroup;
+use super::processes::{self, Children};
+use super::protocol::{Order, Report, now};
 
-/// The guardian and the command that it has started.
+/// How often is looked who is left.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The guardian and the command that it starts.
 pub struct GuardianHandle {
     guardian: Child,
     orders: OwnedWriteHalf,
@@ -23,12 +27,15 @@ pub struct GuardianHandle {
 }
 
 impl GuardianHandle {
-    /// Starts the command under a guardian, which waits for its first deadline.
-    pub fn start(command: &[OsString], environment: &[(&str, String)]) -> io::Result<Self> {
+    /// Starts a guardian. It starts the command with the first deadline that it is told.
+    pub fn start(command: &[OsString], environment: &[(&str, String)], hidden: &[&str]) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut guardian = Command::new(std::env::current_exe()?);
         guardian.args(["__guard", "--"]).args(command).stdin(Stdio::from(OwnedFd::from(theirs)));
         guardian.envs(environment.iter().map(|(name, value)| (name, value)));
+        for name in hidden {
+            guardian.env_remove(name);
+        }
         // In a group of its own: what a terminal does to us it must survive.
         let guardian = guardian.process_group(0).spawn()?;
         send_stdin(&ours)?;
@@ -55,19 +62,34 @@ impl GuardianHandle {
         }
     }
 
-    /// Sees that nothing is left, also when somebody has killed the guardian.
-    pub async fn gone(mut self) {
+    /// Waits for the end of a guardian that has said its last word.
+    pub async fn exited(mut self) {
+        while self.guardian.try_wait().is_ok_and(|status| status.is_none()) {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Does the work of a guardian that does not: it was killed, or it is stopped. Ends when the kernel says that nothing
+    /// of the command is left, or at `gone_by`; then these are, as far as can be seen.
+    pub async fn kill_in_its_place(mut self, gone_by: u64) -> Report {
+        let cgroup = Cgroup::of(Pid::from_child(&self.guardian));
+        // Its children become ours.
+        let _ = self.guardian.kill();
         loop {
-            // Whoever has lost its guardian is ours now.
-            let family = processes::descendants(getpid());
-            if self.guardian.try_wait().is_ok_and(|status| status.is_some()) {
-                processes::signal(&family, Signal::KILL);
-                processes::reap();
+            if let Some(cgroup) = &cgroup {
+                cgroup.kill();
             }
-            if family.is_empty() {
-                return;
+            processes::kill_all(getpid());
+            if processes::reap().1 == Children::None {
+                if let Some(cgroup) = cgroup {
+                    cgroup.remove();
+                }
+                return Report::Gone;
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            if now() >= gone_by {
+                return Report::Stuck { pids: processes::pids_of_descendants(getpid()) };
+            }
+            tokio::time::sleep(LOOK).await;
         }
     }
 }

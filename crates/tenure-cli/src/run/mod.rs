@@ -4,8 +4,10 @@
 //!   tenure run ── renews the lease, tells each deadline ──▶ guardian ── starts, ends, kills ──▶ command
 //! ```
 //!
-//! The guardian is a process of its own, so that the command ends in time also when `tenure run` hangs, is stopped or is killed.
+//! The guardian is a process of its own, so that the command ends in time also when `tenure run` hangs, is stopped or is
+//! killed. When the guardian does not act, `tenure run` does its work.
 
+mod cgroup;
 pub mod guardian;
 mod guardian_handle;
 mod once;
@@ -13,25 +15,30 @@ mod processes;
 mod protocol;
 mod signals;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use guardian_handle::GuardianHandle;
-use protocol::{Order, Report, now};
-use signals::Signals;
+use protocol::{Deadline, Order, Report, now};
+use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
 use tenure::lease::LeaseSettings;
 use tenure::{AcquireError, Tenure, TermHandle};
 
 use crate::arguments::{Run, StoreArguments};
+use crate::duration::shown;
 use crate::exit::{self, Failure};
 
 /// The first and the longest pause before a command is run again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long the kernel may take to end what was killed: kills are sent this long before the lease can be anybody else's.
+/// How long the kernel may take to end what was killed: kills are sent this long before the lease can be another's.
 const DYING: Duration = Duration::from_millis(100);
+
+/// The variable with the store's URL, which may have a password in it.
+const STORE_VARIABLE: &str = "TENURE_STORE";
 
 pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> {
     let settings = settings(&arguments)?;
@@ -42,6 +49,8 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
         tokio::spawn(say_why_nothing_is_granted(tenure.clone()));
     }
     let mut signals = Signals::new().map_err(Failure::system("cannot listen to signals"))?;
+    let hides_store = names_a_user(std::env::var_os(STORE_VARIABLE)) && !arguments.pass_store;
+    let runner = Runner { tenure: &tenure, settings, arguments: &arguments, hides_store };
     let mut pause = FIRST_PAUSE;
     let code = loop {
         let election = tenure
@@ -53,28 +62,35 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
             acquired = acquire(election, &arguments) => acquired,
             signal = signals.fatal() => break Ok(128 + signal),
         };
-        let term = match acquired {
-            Ok(term) => term,
+        let leadership = match acquired {
+            Ok(leadership) => leadership,
             Err(error) => break Err(Failure::from(error)),
         };
         let began = Instant::now();
-        let ended = one_term(&tenure, term, settings, &arguments, &mut signals).await;
-        let code = match ended {
-            Ok(code) => code,
+        let run = match runner.one_term(leadership, &mut signals).await {
+            Ok(Ok(run)) => run,
+            // The lease is left to expire.
+            Ok(Err(SecondSignal(signal))) => return Ok(128 + signal),
             Err(failure) => break Err(failure),
         };
-        if !arguments.restart || signals.were_fatal() {
-            break Ok(code);
+        if let Some(signal) = signals.fatal_before() {
+            // A command that ran was told, and ended as it did.
+            break Ok(run.code.unwrap_or(128 + signal));
         }
-        // One that ends as soon as it begins is not begun all the time.
+        if !arguments.restart {
+            break Ok(run.code.unwrap_or(exit::DONE));
+        }
+        // A command that ends as soon as it begins is not begun all the time.
         pause = if began.elapsed() < pause { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(run.again_in.unwrap_or(pause)) => {}
             signal = signals.fatal() => break Ok(128 + signal),
         }
     };
-    tenure.shutdown().await;
-    code
+    match signals.unless_second(tenure.shutdown()).await {
+        Ok(()) => code,
+        Err(SecondSignal(signal)) => Ok(128 + signal),
+    }
 }
 
 /// Tells the person at the terminal that a quarantine is what is being waited for.
@@ -83,6 +99,11 @@ async fn say_why_nothing_is_granted(tenure: Tenure) {
     if let Ok(Some(quarantine)) = tenure.inspect_namespace().await.map(|report| report.quarantine) {
         eprintln!("tenure: {quarantine}");
     }
+}
+
+/// Whether a URL has a user's name or a password in it.
+fn names_a_user(url: Option<OsString>) -> bool {
+    url.is_some_and(|url| url.to_string_lossy().contains('@'))
 }
 
 fn settings(arguments: &Run) -> Result<LeaseSettings, Failure> {
@@ -101,96 +122,168 @@ async fn acquire(election: ElectionBuilder, arguments: &Run) -> Result<Leadershi
     }
 }
 
-/// Runs the command under a term, and lets go when nothing of it is left.
-async fn one_term(
-    tenure: &Tenure,
-    term: Leadership,
+/// What a command is run with, term after term.
+struct Runner<'a> {
+    tenure: &'a Tenure,
     settings: LeaseSettings,
-    arguments: &Run,
-    signals: &mut Signals,
-) -> Result<u8, Failure> {
-    if let Some(period) = arguments.once_per
-        && once::was_done(tenure, &term, period).await?
-    {
-        let _ = term.release().await;
-        return Ok(exit::DONE);
-    }
-    let ended = watch(tenure, &term, settings, arguments, signals).await?;
-    if arguments.once_per.is_some() && matches!(ended, Ended::ByItself(_)) {
-        once::write_down(tenure, &term).await;
-    }
-    // A term that was lost is over all the same.
-    let _ = term.release().await;
-    Ok(match ended {
-        Ended::ByItself(code) => code,
-        Ended::NotStarted { code, why } => {
-            eprintln!("tenure: {why}");
-            code
-        }
-        Ended::LeaseLost => exit::LOST,
-    })
+    arguments: &'a Run,
+    hides_store: bool,
+}
+
+/// What came of one term.
+struct OneRun {
+    /// The exit status to end with; `None` when the command was not run.
+    code: Option<u8>,
+    /// After how long the command may be run again, when that is not as soon as possible.
+    again_in: Option<Duration>,
 }
 
 enum Ended {
     ByItself(u8),
-    NotStarted { code: u8, why: String },
+    NotStarted {
+        code: u8,
+        why: String,
+    },
     LeaseLost,
+    /// These processes of it are still running, as far as can be seen.
+    Stuck(Vec<i32>),
 }
 
-/// Has the command watched over, until nothing of it is left.
-async fn watch(
-    tenure: &Tenure,
-    term: &TermHandle,
-    settings: LeaseSettings,
-    arguments: &Run,
-    signals: &mut Signals,
-) -> Result<Ended, Failure> {
-    // Counted: the lease is not let go of while this lives.
-    let Ok(work) = term.begin().await else { return Ok(Ended::LeaseLost) };
-    let environment = [
-        ("TENURE_ROLE", arguments.role.clone()),
-        ("TENURE_INSTANCE", tenure.instance().to_string()),
-        ("TENURE_TOKEN", term.token().to_string()),
-    ];
-    let guardian = GuardianHandle::start(&arguments.command, &environment);
-    let mut guardian = guardian.map_err(Failure::system("cannot start a guardian"))?;
-    guardian.tell(deadline(term, settings)).await;
-    let mut looks = tokio::time::interval((settings.renew_every() / 8).min(Duration::from_millis(250)));
-    let (mut told_to_end, mut ended) = (false, None);
-    loop {
-        tokio::select! {
-            report = guardian.report() => match report {
-                Some(Report::Ended { code }) => {
-                    // Whether it was told to or not, it has ended while the lease was ours.
-                    ended = Some(if work.is_valid() { Ended::ByItself(code) } else { Ended::LeaseLost });
-                }
-                Some(Report::NotStarted { code, why }) => ended = Some(Ended::NotStarted { code, why }),
-                Some(Report::Gone) | None => break,
-            },
-            _ = term.lost(), if !told_to_end => {
-                told_to_end = true;
-                guardian.tell(Order::End).await;
+impl Runner<'_> {
+    /// Runs the command under a term, unless it was run lately, and releases the lease when nothing of it is left.
+    async fn one_term(&self, term: Leadership, signals: &mut Signals) -> Result<Result<OneRun, SecondSignal>, Failure> {
+        if let Some(period) = self.arguments.once_per {
+            let left = match signals.unless_second(once::time_left(self.tenure, &term, period)).await {
+                Ok(left) => left?,
+                Err(second) => return Ok(Err(second)),
+            };
+            if let Some(left) = left {
+                let released = signals.unless_second(term.release()).await;
+                return Ok(released.map(|_| OneRun { code: None, again_in: Some(left) }));
             }
-            signal = signals.next() => {
-                guardian.tell(Order::Signal(signal)).await;
-                if signals::stops(signal) {
-                    signals::stop_ourselves();
-                }
-            }
-            _ = looks.tick(), if !told_to_end => guardian.tell(deadline(term, settings)).await,
         }
+        let began = Instant::now();
+        let (code, was_done) = match self.guarded(&term, signals).await? {
+            Ended::ByItself(code) => (code, true),
+            Ended::NotStarted { code, why } => {
+                eprintln!("tenure: {why}");
+                (code, false)
+            }
+            Ended::LeaseLost => (exit::LOST, false),
+            Ended::Stuck(pids) => self.leave_to_expire(&pids),
+        };
+        let period = self.arguments.once_per.filter(|_| was_done);
+        let finish = async {
+            if period.is_some() {
+                once::write_down(self.tenure, &term).await;
+            }
+            // A term that was lost is over all the same.
+            let _ = term.release().await;
+        };
+        let finished = signals.unless_second(finish).await;
+        let again_in = period.map(|period| period.saturating_sub(began.elapsed()));
+        Ok(finished.map(|()| OneRun { code: Some(code), again_in }))
     }
-    guardian.gone().await;
-    drop(work);
-    Ok(ended.unwrap_or(Ended::LeaseLost))
+
+    /// Has a guardian run the command, until nothing of it is left.
+    async fn guarded(&self, term: &TermHandle, signals: &mut Signals) -> Result<Ended, Failure> {
+        // Counted: the lease is not released while this lives.
+        let Ok(work) = term.begin().await else { return Ok(Ended::LeaseLost) };
+        let environment = [
+            ("TENURE_ROLE", self.arguments.role.clone()),
+            ("TENURE_INSTANCE", self.tenure.instance().to_string()),
+            ("TENURE_TOKEN", term.token().to_string()),
+        ];
+        let hidden: &[&str] = if self.hides_store { &[STORE_VARIABLE] } else { &[] };
+        let guardian = GuardianHandle::start(&self.arguments.command, &environment, hidden);
+        let mut guardian = guardian.map_err(Failure::system("cannot start a guardian"))?;
+        let mut deadline = self.deadline(term);
+        guardian.tell(Order::Deadline(deadline)).await;
+        let mut looks = tokio::time::interval((self.settings.renew_every() / 8).min(Duration::from_millis(250)));
+        let (mut told_to_end, mut ended) = (false, None);
+        loop {
+            // A guardian that acts has killed the command by then, and said so.
+            let silent_at = deadline.kill_at.saturating_add(nanos(self.dying() / 2));
+            tokio::select! {
+                report = guardian.report() => match report {
+                    Some(Report::Ended { code }) => {
+                        // Whether it was told to or not, it has ended while the lease was ours.
+                        ended = Some(if work.is_valid() { Ended::ByItself(code) } else { Ended::LeaseLost });
+                        // What it has left behind has as much time to end.
+                        told_to_end = true;
+                        deadline.kill_at = deadline.kill_at.min(now().saturating_add(nanos(self.settings.stop_budget())));
+                    }
+                    Some(Report::NotStarted { code, why }) => ended = Some(Ended::NotStarted { code, why }),
+                    Some(Report::TooLate) => ended = Some(Ended::LeaseLost),
+                    Some(Report::Gone) => break,
+                    Some(Report::Stuck { pids }) => return Ok(Ended::Stuck(pids)),
+                    // It has started nothing, and said so.
+                    None if matches!(ended, Some(Ended::NotStarted { .. } | Ended::LeaseLost)) && !told_to_end => break,
+                    None => return Ok(kill(guardian, deadline, ended).await),
+                },
+                _ = term.lost(), if !told_to_end => {
+                    told_to_end = true;
+                    deadline.kill_at = deadline.kill_at.min(now().saturating_add(nanos(self.settings.stop_budget())));
+                    guardian.tell(Order::End).await;
+                }
+                signal = signals.next() => {
+                    guardian.tell(Order::Signal(signal)).await;
+                    if signals::stops(signal) {
+                        signals::stop_ourselves();
+                    }
+                }
+                _ = looks.tick() => {
+                    if !told_to_end {
+                        deadline = self.deadline(term);
+                        guardian.tell(Order::Deadline(deadline)).await;
+                    }
+                }
+                () = sleep_until(silent_at) => return Ok(kill(guardian, deadline, ended).await),
+            }
+        }
+        guardian.exited().await;
+        Ok(ended.unwrap_or(Ended::LeaseLost))
+    }
+
+    /// Until when the command may run, as things stand now.
+    fn deadline(&self, term: &TermHandle) -> Deadline {
+        let (before, left) = (now(), term.remaining());
+        let gone_by = before.saturating_add(nanos(left));
+        let end_at = gone_by.saturating_sub(nanos(self.settings.stop_budget()));
+        Deadline { end_at, kill_at: gone_by.saturating_sub(nanos(self.dying())), gone_by }
+    }
+
+    fn dying(&self) -> Duration {
+        DYING.min(self.settings.stop_budget() / 2)
+    }
+
+    /// Ends this process without releasing the lease: something of the command still runs.
+    fn leave_to_expire(&self, pids: &[i32]) -> ! {
+        let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
+        let pids = if pids.is_empty() { "not visible here".to_owned() } else { pids.join(", ") };
+        eprintln!(
+            "tenure: cannot end the command: processes still running: {pids}; the lease is not released and expires within {}",
+            shown(self.settings.ttl())
+        );
+        std::process::exit(i32::from(exit::LOST))
+    }
 }
 
-/// When the command must be told to end and be gone, as things stand now.
-fn deadline(term: &TermHandle, settings: LeaseSettings) -> Order {
-    let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    let (before, left) = (now(), term.remaining());
-    let gone_by = before.saturating_add(nanos(left));
-    let budget = settings.stop_budget();
-    let dying = DYING.min(budget / 2);
-    Order::Deadline { end_at: gone_by.saturating_sub(nanos(budget)), kill_at: gone_by.saturating_sub(nanos(dying)) }
+/// Kills the command in the place of a guardian that does not.
+async fn kill(guardian: GuardianHandle, deadline: Deadline, ended: Option<Ended>) -> Ended {
+    match guardian.kill_in_its_place(deadline.gone_by).await {
+        Report::Stuck { pids } => Ended::Stuck(pids),
+        _ => ended.unwrap_or(Ended::LeaseLost),
+    }
+}
+
+/// Sleeps until a moment of the clock that deadlines are about, which goes on while the machine sleeps.
+async fn sleep_until(at: u64) {
+    while now() < at {
+        tokio::time::sleep(Duration::from_nanos(at - now().min(at)).min(Duration::from_millis(250))).await;
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! `--once-per`: when the command was last begun, and came to an end. By the store's clock alone.
+//! `--once-per`: when the command was last started and completed. By the store's clock alone.
 
 use std::time::Duration;
 
@@ -11,32 +11,44 @@ use crate::exit::Failure;
 /// The record beside the lease.
 const RECORD: &str = "once";
 
-/// Whether somebody has done it within this time.
-pub async fn was_done(tenure: &Tenure, term: &TermHandle, period: Duration) -> Result<bool, Failure> {
-    let Some(now) = began(tenure, term).await? else { return Ok(false) };
+/// How long the command is not to be run, because it was within this period; `None` when it is due.
+pub async fn time_left(tenure: &Tenure, term: &TermHandle, period: Duration) -> Result<Option<Duration>, Failure> {
+    let Some(now) = began(tenure, term).await? else { return Ok(None) };
     let record = tenure.read(term.name(), RECORD).await?;
     let last = record.and_then(|record| String::from_utf8(record.value).ok()?.parse::<u64>().ok());
-    let since = last.map(|last| Duration::from_micros(now.as_micros().saturating_sub(last)));
-    match since {
-        Some(since) if since < period => {
-            eprintln!("tenure: done {} ago, and once per {} is enough", shown(since), shown(period));
-            Ok(true)
-        }
-        _ => Ok(false),
+    let Some(last) = last else { return Ok(None) };
+    let Some(since) = now.as_micros().checked_sub(last).map(Duration::from_micros) else {
+        // The store's clock was ahead then. Counted from now the period ends, and no run is repeated for it.
+        write(term, now).await;
+        eprintln!("tenure: skipped: the last start is in the future of the store's clock; counted from now");
+        return Ok(Some(period));
+    };
+    let left = period.saturating_sub(since);
+    if left.is_zero() {
+        return Ok(None);
+    }
+    eprintln!("tenure: skipped: started {} ago and completed; next in {}", shown(since), shown(left));
+    Ok(Some(left))
+}
+
+/// Writes down that what was started with this term has completed. When that cannot be done it may be run again, and that
+/// is said; the command has ended all the same.
+pub async fn write_down(tenure: &Tenure, term: &TermHandle) {
+    match began(tenure, term).await {
+        Ok(Some(began)) => write(term, began).await,
+        Ok(None) => warn("the lease is gone"),
+        Err(failure) => warn(&failure.to_string()),
     }
 }
 
-/// Writes down that what was begun with this term has come to an end. When that cannot be done it may be done again, and that is
-/// said; the command has ended all the same.
-pub async fn write_down(tenure: &Tenure, term: &TermHandle) {
-    let written = match began(tenure, term).await {
-        Ok(Some(began)) => term.publish(RECORD, began.as_micros().to_string()).await.map_err(|error| error.to_string()),
-        Ok(None) => Err("the lease is gone".to_owned()),
-        Err(failure) => Err(failure.to_string()),
-    };
-    if let Err(why) = written {
-        eprintln!("tenure: could not write down that it was done, so it may be done again: {why}");
+async fn write(term: &TermHandle, started: ServerTime) {
+    if let Err(error) = term.publish(RECORD, started.as_micros().to_string()).await {
+        warn(&error.to_string());
     }
+}
+
+fn warn(why: &str) {
+    eprintln!("tenure: cannot record the run, so it may be repeated: {why}");
 }
 
 async fn began(tenure: &Tenure, term: &TermHandle) -> Result<Option<ServerTime>, Failure> {

@@ -1,10 +1,21 @@
 //! What `run` and its guardian say to each other: a line each.
 
-/// From `run` to the guardian. Times are nanoseconds of `CLOCK_BOOTTIME`.
+/// Until when a command may run, in nanoseconds of `CLOCK_BOOTTIME`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    /// When it is told to end.
+    pub end_at: u64,
+    /// When it is killed.
+    pub kill_at: u64,
+    /// When the lease can be another's: nothing of the command may be left.
+    pub gone_by: u64,
+}
+
+/// From `run` to the guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Until when the command may run: when it is told to end, and when it is killed.
-    Deadline { end_at: u64, kill_at: u64 },
+    /// The command may run until then. The first one starts it.
+    Deadline(Deadline),
     /// End the command now.
     End,
     /// Pass this signal on.
@@ -14,7 +25,7 @@ pub enum Order {
 impl Order {
     pub fn line(self) -> String {
         match self {
-            Self::Deadline { end_at, kill_at } => format!("deadline {end_at} {kill_at}\n"),
+            Self::Deadline(Deadline { end_at, kill_at, gone_by }) => format!("deadline {end_at} {kill_at} {gone_by}\n"),
             Self::End => "end\n".to_owned(),
             Self::Signal(number) => format!("signal {number}\n"),
         }
@@ -23,7 +34,11 @@ impl Order {
     pub fn read(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["deadline", end, kill] => Some(Self::Deadline { end_at: end.parse().ok()?, kill_at: kill.parse().ok()? }),
+            ["deadline", end, kill, gone] => Some(Self::Deadline(Deadline {
+                end_at: end.parse().ok()?,
+                kill_at: kill.parse().ok()?,
+                gone_by: gone.parse().ok()?,
+            })),
             ["end"] => Some(Self::End),
             ["signal", number] => Some(Self::Signal(number.parse().ok()?)),
             _ => None,
@@ -36,18 +51,27 @@ impl Order {
 pub enum Report {
     /// There is no such command, or it cannot be run: the exit status to end with, and why.
     NotStarted { code: u8, why: String },
+    /// The first deadline had passed: the command was not started.
+    TooLate,
     /// The command has ended with this status, by itself or because it was told to.
     Ended { code: u8 },
-    /// Nothing of it is running any more.
+    /// Nothing of it is running any more: the kernel says so.
     Gone,
+    /// It could not be ended by its deadline: these are left, as far as can be seen.
+    Stuck { pids: Vec<i32> },
 }
 
 impl Report {
     pub fn line(&self) -> String {
         match self {
             Self::NotStarted { code, why } => format!("not-started {code} {}\n", why.replace('\n', " ")),
+            Self::TooLate => "too-late\n".to_owned(),
             Self::Ended { code } => format!("ended {code}\n"),
             Self::Gone => "gone\n".to_owned(),
+            Self::Stuck { pids } => {
+                let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
+                format!("stuck {}\n", pids.join(" "))
+            }
         }
     }
 
@@ -58,14 +82,20 @@ impl Report {
                 let (code, why) = rest.split_once(' ')?;
                 Some(Self::NotStarted { code: code.parse().ok()?, why: why.to_owned() })
             }
+            "too-late" => Some(Self::TooLate),
             "ended" => Some(Self::Ended { code: rest.parse().ok()? }),
             "gone" => Some(Self::Gone),
+            "stuck" => rest
+                .split_whitespace()
+                .map(|pid| pid.parse().ok())
+                .collect::<Option<_>>()
+                .map(|pids| Self::Stuck { pids }),
             _ => None,
         }
     }
 }
 
-/// Now, on the clock that orders are about.
+/// Now, on the clock that deadlines are about.
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
@@ -77,13 +107,21 @@ mod tests {
 
     #[test]
     fn what_is_written_can_be_read() {
-        for order in [Order::Deadline { end_at: 1, kill_at: u64::MAX }, Order::End, Order::Signal(15)] {
+        let deadline = Deadline { end_at: 1, kill_at: 2, gone_by: u64::MAX };
+        for order in [Order::Deadline(deadline), Order::End, Order::Signal(15)] {
             assert_eq!(Order::read(&order.line()), Some(order));
         }
         let why = "no such file".to_owned();
-        for report in [Report::NotStarted { code: 127, why }, Report::Ended { code: 255 }, Report::Gone] {
+        for report in [
+            Report::NotStarted { code: 127, why },
+            Report::TooLate,
+            Report::Ended { code: 255 },
+            Report::Gone,
+            Report::Stuck { pids: vec![12, 345] },
+            Report::Stuck { pids: Vec::new() },
+        ] {
             assert_eq!(Report::read(&report.line()), Some(report));
         }
-        assert_eq!((Order::read("deadline 1"), Report::read("ended x")), (None, None));
+        assert_eq!((Order::read("deadline 1 2"), Report::read("ended x"), Report::read("stuck x")), (None, None, None));
     }
 }

@@ -18,9 +18,13 @@ const PASSED_ON: [i32; 9] = [
     Signal::CONT.as_raw(),
 ];
 
+/// The second signal to end: the program ends at once.
+pub struct SecondSignal(pub u8);
+
 pub struct Signals {
     streams: Vec<(i32, unix::Signal)>,
-    were_fatal: bool,
+    /// The last signal to end.
+    fatal: Option<u8>,
 }
 
 impl Signals {
@@ -29,7 +33,7 @@ impl Signals {
         for number in PASSED_ON {
             streams.push((number, unix::signal(SignalKind::from_raw(number))?));
         }
-        Ok(Self { streams, were_fatal: false })
+        Ok(Self { streams, fatal: None })
     }
 
     /// The next signal.
@@ -46,7 +50,9 @@ impl Signals {
             std::task::Poll::Pending
         })
         .await;
-        self.were_fatal |= is_fatal(number);
+        if is_fatal(number) {
+            self.fatal = u8::try_from(number).ok();
+        }
         number
     }
 
@@ -66,9 +72,29 @@ impl Signals {
         }
     }
 
-    /// Whether somebody has told the program to end.
-    pub fn were_fatal(&self) -> bool {
-        self.were_fatal
+    /// Waits for something that follows the command, when there is nothing to pass signals on to. The first signal to end
+    /// may have been passed on before; the second ends the wait.
+    ///
+    /// # Errors
+    /// The second signal.
+    pub async fn unless_second<F: Future>(&mut self, future: F) -> Result<F::Output, SecondSignal> {
+        let mut future = std::pin::pin!(future);
+        loop {
+            let had_one = self.fatal.is_some();
+            tokio::select! {
+                done = &mut future => return Ok(done),
+                signal = self.fatal() => {
+                    if had_one {
+                        return Err(SecondSignal(signal));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The last signal to end that was heard, if one was.
+    pub fn fatal_before(&self) -> Option<u8> {
+        self.fatal
     }
 }
 

@@ -1,8 +1,14 @@
 //! The guardian: whatever becomes of `tenure run`, nothing of an old term is alive when the next one's command starts.
 
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tenure_testbed::{Proxy, RedisServer};
 
 use crate::stage::{Place, Program, busy, is_alive, nobody_worked_twice, until};
 
@@ -97,6 +103,162 @@ fn grandchildren_end_too_also_those_that_got_away() {
     for pid in pids {
         assert!(!is_alive(pid), "a grandchild is still there");
     }
+}
+
+/// Processes that each start the next and end, faster than a list of them can be made, and heed no SIGTERM.
+fn fork_chain(place: &Place, leaves_its_group: bool) -> String {
+    // With job control every job is a group of its own.
+    let leave = if leaves_its_group { "set -m" } else { "" };
+    let link = format!(
+        r#"trap "" TERM; {leave}
+           echo "${{EPOCHREALTIME/./}}000 $TENURE_TOKEN" >> "$PLACE/log"
+           bash "$PLACE/chain" &"#
+    );
+    std::fs::write(place.path("chain"), link).unwrap();
+    r#"echo "$TENURE_TOKEN $$" >> "$PLACE/log.begun"; exec bash "$PLACE/chain""#.to_owned()
+}
+
+#[test]
+fn a_chain_of_forks_is_gone_before_the_lease_is_released() {
+    for leaves_its_group in [false, true] {
+        for has_cgroups in [true, false] {
+            let place = Place::new();
+            let start = |script: &str| match has_cgroups {
+                true => place.run("role", &["--ttl", TTL], script),
+                false => place.run_without_cgroups("role", &["--ttl", TTL], script),
+            };
+            // What was started ends at once with status 0; what it has started goes on.
+            let mut first = start(&fork_chain(&place, leaves_its_group));
+            begun(&place, 1);
+            let _second = start(&busy("log"));
+            assert_eq!(first.ends(), 0);
+            begun(&place, 2);
+            std::thread::sleep(Duration::from_millis(100));
+            nobody_worked_twice(&place.path("log"));
+        }
+    }
+}
+
+#[test]
+fn a_chain_of_forks_does_not_survive_the_wrapper() {
+    for leaves_its_group in [false, true] {
+        let place = Place::new();
+        let first = place.run_without_cgroups("role", &["--ttl", TTL], &fork_chain(&place, leaves_its_group));
+        begun(&place, 1);
+        let _second = place.run("role", &["--ttl", TTL], &busy("log"));
+        first.signal(Signal::KILL);
+        begun(&place, 2);
+        std::thread::sleep(Duration::from_millis(100));
+        nobody_worked_twice(&place.path("log"));
+    }
+}
+
+/// A process of another user cannot be killed by one that has not the right to.
+#[test]
+fn a_lease_is_not_released_while_something_of_the_command_cannot_be_killed() {
+    if !rustix::process::geteuid().is_root() {
+        let _ = std::io::stderr().write_all(b"NOT TESTED: a process of another user needs root\n");
+        return;
+    }
+    let place = Place::new();
+    let script = r#"echo "$TENURE_TOKEN $$" >> "$PLACE/log.begun"
+                    setpriv --reuid 65534 sleep 60 & echo $! > "$PLACE/pid"
+                    until [ "$(stat -c %u /proc/$!)" = 65534 ]; do sleep 0.01; done"#;
+    let plain = place.tenure(&["run", "role", "--ttl", TTL, "--", "sh", "-c", script]);
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        r#"umount -a -t cgroup2; exec setpriv --bounding-set=-kill --inh-caps=-kill "$@""#,
+        "sh",
+    ]);
+    command.arg(plain.get_program()).args(plain.get_args());
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+    // To a file: what is left of the command would keep a pipe open.
+    let status = command.stderr(File::create(place.path("said")).unwrap()).status().unwrap();
+    let (said, pid) = (place.read("said"), place.read("pid").trim().to_owned());
+    assert_eq!(status.code(), Some(76), "{said}");
+    assert!(said.contains(&format!("processes still running: {pid};")) && said.contains("not released"), "{said}");
+    // It expires: nobody is told that it is free before.
+    let output = place.output(&["leader", "role", "--json"]);
+    assert!(output.status.success(), "the lease was released: {output:?}");
+    assert!(is_alive(pid.parse().unwrap()));
+    kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+}
+
+/// The process that tells deadlines may be stopped before it has told the first one, for as long as another needs to lead.
+#[test]
+fn nothing_is_started_before_a_deadline_is_known_and_while_there_is_time() {
+    let place = Place::new();
+    let guardian = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut command = place.plain(&["__guard", "--", "sh", "-c", r#"echo x >> "$PLACE/started""#]);
+        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
+        (&ours).write_all(b"!").unwrap();
+        (ours, child)
+    };
+    let seconds = |seconds: f64| (boot_time() as f64 + seconds * 1e9) as u64;
+    let deadline = |s: f64| format!("deadline {} {} {}\n", seconds(s), seconds(s + 1.0), seconds(s + 1.1));
+
+    let (silent, mut child) = guardian();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(place.read("started"), "", "no deadline was told");
+    drop(silent);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(place.read("started"), "", "nor will be");
+
+    let (mut late, mut child) = guardian();
+    late.write_all(deadline(-0.1).as_bytes()).unwrap();
+    let mut said = String::new();
+    late.read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    assert_eq!((said.as_str(), place.read("started").as_str()), ("too-late\n", ""), "it has passed");
+
+    let (mut in_time, mut child) = guardian();
+    in_time.write_all(deadline(60.0).as_bytes()).unwrap();
+    let mut said = String::new();
+    in_time.read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    assert_eq!((said.as_str(), place.read("started").as_str()), ("ended 0\ngone\n", "x\n"));
+}
+
+fn boot_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(time.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap()
+}
+
+#[test]
+fn a_stopped_guardian_is_ended_by_the_wrapper_when_the_lease_is_lost() {
+    for ignores_term in [false, true] {
+        let place = Place::new();
+        let script = if ignores_term { format!("trap '' TERM; {}", busy("log")) } else { busy("log") };
+        let (mut first, _second) = two(&place, &script);
+        let guardian = guardian_of(&first);
+        kill_process(Pid::from_raw(i32::try_from(guardian).unwrap()).unwrap(), Signal::STOP).unwrap();
+        assert_eq!(place.code(&["revoke", "role"]), 0);
+        assert_eq!(first.ends(), 76);
+        check(&place);
+        assert!(!is_alive(guardian), "the guardian is still there");
+    }
+}
+
+/// The wrapper loses the lease because it cannot renew it, and the guardian does not act.
+#[test]
+fn a_stopped_guardian_is_ended_by_the_wrapper_before_the_lease_expires() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.address());
+    let (behind, direct) = (Place::on(&proxy.url()), Place::on(&server.url()));
+    let mut first = behind.run("role", &["--ttl", TTL], &busy("log"));
+    let pid = begun(&behind, 1)[0];
+    let guardian = guardian_of(&first);
+    kill_process(Pid::from_raw(i32::try_from(guardian).unwrap()).unwrap(), Signal::STOP).unwrap();
+    proxy.swallow();
+    // The next holder's command looks whether the first one's is there.
+    let script = format!(r#"kill -0 {pid} && exit 9; exit 0"#);
+    let mut second = direct.run("role", &["--ttl", TTL], &script);
+    assert_eq!(second.ends(), 0, "the first command was still there");
+    assert_eq!(first.ends(), 76);
 }
 
 #[test]

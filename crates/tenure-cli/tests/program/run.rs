@@ -1,11 +1,11 @@
 //! `tenure run`: a command that runs only while its machine leads.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tenure_testbed::{Proxy, RedisServer};
 
-use crate::stage::{Place, busy, nobody_worked_twice, with_input};
+use crate::stage::{Place, busy, is_alive, nobody_worked_twice, with_input};
 
 #[test]
 fn it_ends_as_the_command_does() {
@@ -184,4 +184,77 @@ fn a_run_that_did_not_come_to_its_end_is_run_again() {
     let mut second = place.run("daily", &flags, r#"echo done >> "$PLACE/log""#);
     assert_eq!(second.ends(), 0);
     assert_eq!(place.read("log"), "begun\ndone\n");
+}
+
+/// While the store is down the lease cannot be released, and the program waits for that until it expires.
+#[test]
+fn the_second_signal_ends_it_also_when_the_store_is_down() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let script =
+        r#"echo x >> "$PLACE/begun"; while [ ! -e "$PLACE/end" ]; do sleep 0.01; done; echo x >> "$PLACE/ended""#;
+    let mut program = place.run("role", &["--ttl", "60s"], script);
+    place.lines("begun", 1);
+    server.stop();
+    std::fs::write(place.path("end"), "").unwrap();
+    place.lines("ended", 1);
+    std::thread::sleep(Duration::from_millis(200));
+    program.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(is_alive(program.pid()), "the first one is heeded when everything is done");
+    let second = Instant::now();
+    program.signal(Signal::TERM);
+    assert_eq!(program.ends(), 128 + 15);
+    assert!(second.elapsed() < Duration::from_secs(5), "the second one ends it: {:?}", second.elapsed());
+    server.cont();
+}
+
+#[test]
+fn a_mark_from_the_future_skips_one_period_at_most() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let script = r#"echo x >> "$PLACE/runs""#;
+    let run = |period: &str| assert_eq!(place.run("daily", &["--once-per", period], script).ends(), 0);
+    run("1h");
+    place.lines("runs", 1);
+    // As a store's clock leaves it that was a day ahead and is set back.
+    let tomorrow = (server.time() + Duration::from_secs(24 * 3_600)).as_micros();
+    let key = "tenure:records:{leader:daily}";
+    server.command(&["HSET", key, "once", &format!("1 1 {tomorrow}")]);
+    run("1s");
+    assert_eq!(place.read("runs"), "x\n", "it is not repeated because a clock was set back");
+    std::thread::sleep(Duration::from_millis(1_100));
+    run("1s");
+    assert_eq!(place.read("runs"), "x\nx\n", "and not skipped for a day");
+}
+
+#[test]
+fn restarted_once_per_period_it_runs_once_per_period_in_the_whole_fleet() {
+    let place = Place::new();
+    let script = r#"date +%s%N >> "$PLACE/runs""#;
+    let flags = ["--restart", "--once-per", "1s", "--ttl", "2s"];
+    let mut fleet = [place.run("daily", &flags, script), place.run("daily", &flags, script)];
+    let runs: Vec<u64> = place.lines("runs", 4).iter().map(|line| line.parse().unwrap()).collect();
+    for pair in runs.windows(2) {
+        // Counted from the grant to the grant; the command begins a moment later.
+        assert!(pair[1] - pair[0] >= 800_000_000, "{runs:?}");
+    }
+    // Between two runs.
+    std::thread::sleep(Duration::from_millis(400));
+    for program in &mut fleet {
+        program.signal(Signal::TERM);
+        assert_eq!(program.ends(), 128 + 15);
+    }
+}
+
+#[test]
+fn a_password_in_the_stores_url_is_not_the_commands_unless_asked_for() {
+    let server = RedisServer::builder().password("secret").start();
+    let place = Place::on(&server.url_as("default", "secret"));
+    let script = r#"echo "store=$TENURE_STORE" >> "$PLACE/seen""#;
+    assert_eq!(place.run("role", &[], script).ends(), 0);
+    assert_eq!(place.run("role", &["--pass-store"], script).ends(), 0);
+    let seen = place.lines("seen", 2);
+    assert_eq!(seen[0], "store=");
+    assert!(seen[1].contains("secret"), "{seen:?}");
 }
