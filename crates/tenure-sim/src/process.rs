@@ -112,6 +112,7 @@ struct Slot {
 #[derive(Debug)]
 enum Pending {
     Machine { lease: LeaseId, number: u64, attempt: Attempt, sent: Moment },
+    Publication { lease: LeaseId, token: Token },
     Other,
 }
 
@@ -387,13 +388,22 @@ impl Process {
     }
 
     fn answered(&mut self, now: TrueTime, request: u64, reply: Reply) {
-        let Some(Pending::Machine { lease, number, attempt, sent }) = self.pending.remove(&request) else { return };
+        if let Some(memory) = &mut self.memory {
+            memory.learn(&reply);
+        }
+        let (lease, number, attempt, sent) = match self.pending.remove(&request) {
+            Some(Pending::Machine { lease, number, attempt, sent }) => (lease, number, attempt, sent),
+            Some(Pending::Publication { lease, token }) => {
+                if let Reply::Refused(refusal) = reply {
+                    self.inbox.push_back((lease, Input::Refused { token, refusal }));
+                }
+                return;
+            }
+            Some(Pending::Other) | None => return,
+        };
         let slot = &mut self.slots[lease.0];
         if slot.number != number {
             return;
-        }
-        if let Some(memory) = &mut self.memory {
-            memory.learn(&reply);
         }
         let local = self.clock.read(now).moment;
         let valid_until = deadline(sent, self.settings.ttl(), self.settings.clock_error());
@@ -550,16 +560,18 @@ impl Process {
 
     fn publish(&mut self, lease: LeaseId, token: Token, directory: &Directory, effects: &mut Vec<Effect>) {
         let holding = Holding { name: directory.name(lease).clone(), holder: self.instance.clone(), token };
-        self.send_other(
-            Request::Publish { holding, record: "state".to_owned(), value: Vec::new(), announced: true },
-            effects,
-        );
+        let request = Request::Publish { holding, record: "state".to_owned(), value: Vec::new(), announced: true };
+        self.send(Pending::Publication { lease, token }, request, effects);
     }
 
     fn send_other(&mut self, request: Request, effects: &mut Vec<Effect>) {
+        self.send(Pending::Other, request, effects);
+    }
+
+    fn send(&mut self, pending: Pending, request: Request, effects: &mut Vec<Effect>) {
         if let Link::Up(connection) = self.link {
             self.requests += 1;
-            self.pending.insert(self.requests, Pending::Other);
+            self.pending.insert(self.requests, pending);
             effects.push(Effect::Send(connection, Packet::Request(self.requests, request)));
             effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::GiveUp(self.requests)));
         }

@@ -383,10 +383,14 @@ impl Roster {
             Tag::Nobody => self.complain(outcome),
             Tag::User(reply) | Tag::Onlooker(reply) => drop(reply.send(outcome)),
             Tag::Publication(holding, reply) => {
-                if let Outcome::Answered(Reply::Refused(refusal)) = &outcome {
-                    self.publication_refused(&holding, refusal);
-                }
+                let refusal = match &outcome {
+                    Outcome::Answered(Reply::Refused(refusal)) => Some(refusal.clone()),
+                    _ => None,
+                };
                 drop(reply.send(outcome));
+                if let Some(refusal) = refusal {
+                    self.publication_refused(now, &holding, refusal);
+                }
             }
             Tag::Lease(id, attempt) => {
                 let refusal = self.refusal(id, &outcome);
@@ -676,14 +680,18 @@ impl Roster {
         Some(Request::Beat { group, instance: self.instance.clone(), ttl, record })
     }
 
-    fn publication_refused(&mut self, holding: &Holding, refusal: &Refusal) {
-        let owner = match refusal {
+    /// A term whose publications are refused is over, whether a renewal has said so yet or not.
+    fn publication_refused(&mut self, now: Now, holding: &Holding, refusal: Refusal) {
+        let owner = match &refusal {
             Refusal::Taken { by } => Some(by.clone()),
             _ => None,
         };
         let (lease, token) = (Some(holding.name.clone()), Some(holding.token));
         let what = Happening::PublishRefused { owner };
         self.events.push(Event { instance: self.instance.clone(), lease, token, what });
+        if let Some(id) = self.leases.find(&holding.name) {
+            self.step(now, id, Input::Refused { token: holding.token, refusal });
+        }
     }
 
     fn arm(&mut self, id: LeaseId, at: Moment) {

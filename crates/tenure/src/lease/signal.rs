@@ -3,7 +3,7 @@
 use crate::event::Event;
 use crate::lease::ReleaseReason;
 use crate::name::InstanceId;
-use crate::store::{Announcement, Continuity, Reply, Request, StoreError};
+use crate::store::{Announcement, Continuity, Refusal, Reply, Request, StoreError};
 use crate::time::Moment;
 use crate::token::Token;
 
@@ -52,6 +52,13 @@ pub enum Input {
     Announced(Announcement),
     /// Announcements may have been missed.
     LookAgain,
+    /// Something else than a renewal was refused, because the term is over: a publication, say.
+    Refused {
+        /// The term that it was asked under.
+        token: Token,
+        /// Why.
+        refusal: Refusal,
+    },
     /// The work made progress.
     Progress,
     /// Nothing of this term's work is running any more. Answers [`Permission::MustCancel`] and

@@ -150,6 +150,9 @@ impl Term {
         match input {
             // Refused is final, whichever attempt it answers: a token that is not current never will be again.
             Input::Answered { reply: Reply::Refused(refusal), .. } => return self.lose(now, Loss::from(refusal), ctx),
+            Input::Refused { token, refusal } if token == self.token => {
+                return self.lose(now, Loss::from(refusal), ctx);
+            }
             Input::Answered { attempt, reply: Reply::Renewed { server, asked, .. } } if self.is_renewing(attempt) => {
                 if let Err(loss) = self.renewed(now, server, ctx) {
                     return self.lose(now, loss, ctx);

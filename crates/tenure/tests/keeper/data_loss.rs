@@ -301,6 +301,19 @@ async fn a_token_that_an_outsider_spoilt() {
     assert_eq!(alice.tenure.inspect_namespace().await.unwrap().quarantine, None);
 }
 
+/// The next renewal is 10 s away, and would be too late to say it.
+#[tokio::test]
+async fn a_publication_that_is_refused_ends_the_term() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", LONG).await;
+    let term = alice.acquire("job", LONG).await;
+    server.command(&["DEL", "lease:job"]);
+    assert!(term.publish("result", "x").await.is_err());
+    let told = Instant::now();
+    assert_eq!(soon(term.lost()).await.reason, Ending::Lost(Loss::Missing));
+    assert!(!term.is_valid() && told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
+}
+
 #[tokio::test]
 async fn an_outsider_deletes_a_lease() {
     let server = RedisServer::start();

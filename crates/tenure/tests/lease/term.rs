@@ -124,6 +124,17 @@ fn every_refusal_is_a_loss_with_its_own_reason() {
 }
 
 #[test]
+fn a_publication_that_is_refused_is_a_loss_at_once_and_of_its_own_term_alone() {
+    let mut rig = Rig::holding();
+    rig.at(1_000);
+    rig.input(Input::Refused { token: token(99), refusal: Refusal::Missing });
+    assert!(rig.lease.is_valid(rig.clocks()), "that was an earlier term");
+    rig.input(Input::Refused { token: token(100), refusal: Refusal::Missing });
+    assert_eq!(rig.events(), ["lease.lost token=100 reason=missing"]);
+    assert!(!rig.lease.is_valid(rig.clocks()));
+}
+
+#[test]
 fn a_refusal_counts_even_when_the_attempt_was_given_up_on() {
     let mut rig = Rig::holding();
     rig.until_sent(11_000);

@@ -169,3 +169,20 @@ fn a_store_that_is_flushed_stops_the_polling_and_what_is_made_then_is_polled() {
     until("the new one is polled", || server.visits().iter().any(|visit| visit.path == "/after"));
     is_right(server.visits());
 }
+
+/// The next renewal is ten seconds away; a result that is refused says it sooner.
+#[test]
+fn a_lease_that_an_outsider_deletes_is_noticed_with_the_next_result() {
+    let (redis, server, place) = on_redis();
+    let one = Instance::start(&place, &["--ttl", "30s"]);
+    let id = one.add(&server.url("/"));
+    let results = || server.visits().len();
+    until("it is polled", || results() >= 2);
+    assert_eq!(redis.command(&["DEL", &format!("poll:lease:{id}")]), Reply::Int(1));
+    let deleted = Instant::now();
+    until("it is held again", || redis.command(&["EXISTS", &format!("poll:lease:{id}")]) == Reply::Int(1));
+    // The slot that is due next, its result, and a claim: three intervals are plenty.
+    Probe::start().within(deleted.elapsed(), Duration::from_millis(3 * INTERVAL_MS), "it is held again");
+    let before = results();
+    until("it is polled again", || results() > before);
+}
