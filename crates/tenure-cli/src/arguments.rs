@@ -128,7 +128,7 @@ pub enum Command {
 #[command(after_help = "\
 Start it on every replica, on the same store; nothing else is configured. SIGTERM or SIGINT gives everything away and leaves the fleet; a second signal ends it at once.
 
-Polled URLs come from whoever may use the API. Link-local and metadata addresses are never polled; loopback and private networks only when the API listens on loopback, or \
+Polled URLs come from whoever may use the API. Link-local and metadata addresses are never polled; loopback and private networks only when the API listens on loopback without a token, or \
 when --allow-targets names them.")]
 pub struct Serve {
     /// Where the API listens; beyond loopback it needs a token

@@ -26,9 +26,11 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         );
         return Err(Failure::Usage(message));
     }
+    // With a token the API is meant for others, too: a proxy on this host may forward them to it.
+    let only_this_host = is_near && token.is_none();
     let settings = Settings {
         token,
-        allowed: Allowed { near: is_near, nets: serve.allow_targets.clone() },
+        allowed: Allowed { near: only_this_host, nets: serve.allow_targets.clone() },
         discover_every: serve.discover_every,
         ttl: serve.ttl,
         keys: store.keys(),

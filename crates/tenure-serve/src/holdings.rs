@@ -1,7 +1,7 @@
-//! Who holds which session, straight from the store.
+//! Who holds which session and leads which role, straight from the store.
 
-use tenure::Tenure;
 use tenure::store::{LeaseReport, StoreError};
+use tenure::{LeaseName, Tenure};
 use tokio::task::JoinSet;
 
 use crate::keys::Keys;
@@ -20,10 +20,33 @@ pub type Looked = Result<LeaseReport, (String, StoreError)>;
 /// # Cancel safety
 /// Safe.
 pub async fn read(tenure: &Tenure, keys: &Keys, ids: &[String]) -> Result<Vec<(String, Looked)>, StoreError> {
-    let mut found = Vec::with_capacity(ids.len());
-    for some in ids.chunks(AT_ONCE) {
+    let named = ids.iter().filter_map(|id| Some((id.clone(), keys.session(id).ok()?)));
+    let mut found = look(tenure, named.collect()).await?;
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(found)
+}
+
+/// What is known about the leases of all roles that were ever led, in the order of their names.
+///
+/// # Errors
+/// When the store cannot be asked.
+///
+/// # Cancel safety
+/// Safe.
+pub async fn roles(tenure: &Tenure) -> Result<Vec<(LeaseName, Looked)>, StoreError> {
+    let named = tenure.roles().await?.into_iter().map(|role| (role.clone(), role));
+    let mut found = look(tenure, named.collect()).await?;
+    found.sort_by(|(one, _), (other, _)| one.label().cmp(other.label()));
+    Ok(found)
+}
+
+/// Looks at leases, a few at a time: there may be more of them than may wait to be asked about.
+async fn look<N: Send + 'static>(tenure: &Tenure, leases: Vec<(N, LeaseName)>) -> Result<Vec<(N, Looked)>, StoreError> {
+    let mut found = Vec::with_capacity(leases.len());
+    let mut leases = leases.into_iter().peekable();
+    while leases.peek().is_some() {
         let mut looks = JoinSet::new();
-        for (id, name) in some.iter().filter_map(|id| Some((id.clone(), keys.session(id).ok()?))) {
+        for (id, name) in leases.by_ref().take(AT_ONCE) {
             let tenure = tenure.clone();
             looks.spawn(async move {
                 match tenure.inspect(&name).await {
@@ -39,6 +62,5 @@ pub async fn read(tenure: &Tenure, keys: &Keys, ids: &[String]) -> Result<Vec<(S
             }
         }
     }
-    found.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(found)
 }

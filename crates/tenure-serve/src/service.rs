@@ -138,7 +138,7 @@ impl Service {
 
     /// Whether the API is for this host alone, and without a token.
     pub(crate) fn is_open_to_this_host(&self) -> bool {
-        self.0.allowed.near && self.0.token.is_none()
+        self.0.allowed.near
     }
 
     /// What may be polled from here.

@@ -430,6 +430,35 @@ async fn sqlite_a_file_of_the_third_layout() {
     assert!(win(&connection, 1).await > entered.token_floor);
 }
 
+/// As long as a reader looks at an old state, nothing of the log can be used again.
+#[tokio::test]
+async fn sqlite_a_log_that_a_reader_kept_large() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("leases.db");
+    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    let token = win(&connection, 1).await;
+    let reader = rusqlite::Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN").unwrap();
+    reader.query_row("SELECT count(*) FROM leases", [], |row| row.get::<_, i64>(0)).unwrap();
+    let publish = async |size: usize| {
+        let (record, value) = ("state".to_owned(), vec![fastrand::u8(..); size]);
+        let request = Request::Publish { holding: holding(token), record, value, announced: false };
+        let outcome = connection.submit(vec![request], Duration::from_secs(60)).await.remove(0);
+        assert_eq!(outcome, Outcome::Answered(Reply::Done));
+    };
+    for _ in 0..80 {
+        publish(1 << 20).await;
+    }
+    let log = || std::fs::metadata(path.with_extension("db-wal")).unwrap().len();
+    let largest = log();
+    assert!(largest > 64 << 20, "{largest}");
+    reader.execute_batch("COMMIT").unwrap();
+    for _ in 0..600 {
+        publish(1).await;
+    }
+    assert!(log() <= 16 << 20, "{} after {largest}", log());
+}
+
 #[tokio::test]
 async fn sqlite_a_damaged_file_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();

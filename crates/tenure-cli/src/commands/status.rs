@@ -38,13 +38,11 @@ pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure
         }
     }
     let mut leaders = BTreeMap::new();
-    for role in tenure.roles().await? {
-        let leader = match tenure.leader_of(&role).await {
-            Ok(leader) => leader.map(|leader| leader.instance.to_string()),
-            Err(error) if error.is_retryable() => return Err(error.into()),
-            // What an outsider has spoilt is that one's trouble alone.
-            Err(error) => {
-                unreadable.insert(tenure.lease_key(&role), error.to_string());
+    for (role, looked) in holdings::roles(&tenure).await? {
+        let leader = match looked {
+            Ok(report) => report.held.map(|held| held.by.to_string()),
+            Err((key, error)) => {
+                unreadable.insert(key, error.to_string());
                 None
             }
         };

@@ -10,6 +10,7 @@ mod streams;
 
 use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
 use axum::extract::DefaultBodyLimit;
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
@@ -26,6 +27,11 @@ use crate::service::Service;
 
 /// No request is larger than this.
 const LARGEST_REQUEST: usize = 64 * 1024;
+
+/// How long a request may take to come.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+
+const TOO_LARGE: &str = "a request has 64 KiB at most";
 
 /// How long an answer may take to begin, with all that is asked of the store for it, and whoever asks taking its time.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
@@ -46,6 +52,8 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/events", get(streams::events))
         .route("/metrics", get(health::metrics))
         .route("/openapi.json", get(health::description))
+        // Not before it is known who asks.
+        .layer(middleware::from_fn(read_in_time))
         .layer(middleware::from_fn_with_state(service.clone(), access::guard));
     Router::new()
         .route("/healthz", get(health::alive))
@@ -66,15 +74,57 @@ fn in_our_words(response: Response) -> Response {
         return response;
     }
     let (code, message) = match status {
-        StatusCode::PAYLOAD_TOO_LARGE => ("too_large", "a request has 64 KiB at most"),
+        StatusCode::PAYLOAD_TOO_LARGE => ("too_large", TOO_LARGE),
         _ => ("bad_request", "this cannot be understood"),
     };
     Failure::new(status, code, message).into_response()
+}
+
+/// Reads the whole of a request first: a body that comes a byte at a time takes up a place for as long.
+async fn read_in_time(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match tokio::time::timeout(BODY_WITHIN, to_bytes(body, LARGEST_REQUEST)).await {
+        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Ok(Err(_)) => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", TOO_LARGE).into_response(),
+        Err(_) => {
+            Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request did not come in time").into_response()
+        }
+    }
 }
 
 async fn in_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(ANSWERED_WITHIN, next.run(request)).await {
         Ok(response) => in_our_words(response),
         Err(_) => Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "this took too long").into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Time goes by at once when nothing else does.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_comes_a_byte_at_a_time_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().fallback(async |body: String| body).layer(middleware::from_fn(read_in_time));
+        tokio::spawn(crate::listener::serve(listener, router, std::future::pending()));
+        let (mut answers, mut asks) = TcpStream::connect(address).await.unwrap().into_split();
+        let begun = Instant::now();
+        asks.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n").await.unwrap();
+        tokio::spawn(async move {
+            while asks.write_all(b"x").await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let mut answer = [0; 12];
+        answers.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 408");
+        assert!(begun.elapsed() >= BODY_WITHIN && begun.elapsed() < BODY_WITHIN * 2, "{:?}", begun.elapsed());
     }
 }

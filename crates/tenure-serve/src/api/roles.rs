@@ -5,25 +5,17 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tenure::LeaseName;
-use tokio::task::JoinSet;
+use tenure::store::LeaseReport;
 
 use super::failure::Failure;
+use crate::holdings;
 use crate::service::Service;
 
 pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, Failure> {
-    let mut looks = JoinSet::new();
-    for role in service.tenure().roles().await? {
-        let service = service.clone();
-        looks.spawn(async move { leader(&service, &role).await.map(|shown| (role.label().to_owned(), shown)) });
-    }
-    let mut roles = Vec::new();
-    while let Some(look) = looks.join_next().await {
-        if let Ok(look) = look {
-            roles.push(look?);
-        }
-    }
-    roles.sort_by(|(one, _), (other, _)| one.cmp(other));
-    Ok(Json(roles.into_iter().map(|(_, shown)| shown).collect()))
+    // There may be thousands of them.
+    let _turn = service.surveys().acquire().await;
+    let roles = holdings::roles(service.tenure()).await?;
+    Ok(Json(roles.iter().map(|(role, looked)| shown(role, looked.as_ref().ok())).collect()))
 }
 
 pub(super) async fn show(State(service): State<Service>, Path(role): Path<String>) -> Result<Json<Value>, Failure> {
@@ -31,7 +23,10 @@ pub(super) async fn show(State(service): State<Service>, Path(role): Path<String
     let name = service.keys().role(&role).ok().filter(|name| known.contains(name));
     let name = name.or_else(|| known.into_iter().find(|name| name.label() == role));
     match name {
-        Some(name) => Ok(Json(leader(&service, &name).await?)),
+        Some(name) => match service.tenure().inspect(&name).await {
+            Err(error) if !error.is_retryable() => Ok(Json(shown(&name, None))),
+            looked => Ok(Json(shown(&name, Some(&looked?)))),
+        },
         None => Err(Failure::not_found("nobody has ever led such a role")),
     }
 }
@@ -57,16 +52,13 @@ pub(super) async fn am_i_leader(
     Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not_leader", "this instance does not lead that role"))
 }
 
-async fn leader(service: &Service, role: &LeaseName) -> Result<Value, Failure> {
-    let leader = match service.tenure().leader_of(role).await {
-        // What an outsider has spoilt is that one's trouble alone: nobody can tell who leads it.
-        Err(error) if !error.is_retryable() => None,
-        leader => leader?,
-    };
-    Ok(json!({
+/// A role and its leader. Who leads one whose record an outsider has spoilt cannot be told.
+fn shown(role: &LeaseName, report: Option<&LeaseReport>) -> Value {
+    let held = report.and_then(|report| report.held.as_ref());
+    json!({
         "role": role.label(),
-        "leader": leader.as_ref().map(|leader| leader.instance.as_str()),
-        "token": leader.as_ref().and_then(|leader| leader.token).map(|token| token.get()),
-        "remainingMs": leader.as_ref().and_then(|leader| leader.remaining).map(|left| left.as_millis() as u64),
-    }))
+        "leader": held.map(|held| held.by.as_str()),
+        "token": held.and_then(|held| held.token).map(|token| token.get()),
+        "remainingMs": held.and_then(|held| held.remaining).map(|left| left.as_millis() as u64),
+    })
 }

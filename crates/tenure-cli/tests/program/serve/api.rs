@@ -1,5 +1,7 @@
 //! What can be asked, and what is refused.
 
+use tenure::LeaseName;
+
 use super::*;
 
 #[test]
@@ -45,6 +47,47 @@ fn beyond_loopback_it_wants_a_token_and_knows_it() {
     {
         assert_eq!(web::ask(&one.address, "GET", "/v1/sessions", &[header], "").unwrap().0, status, "{header}");
     }
+}
+
+/// A proxy on the same host forwards others to it.
+#[test]
+fn with_a_token_loopback_alone_allows_no_private_targets() {
+    let (server, place) = (WebServer::start(), Place::new());
+    let file = place.path("token");
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let flags = ["--api-token-file", &file.display().to_string()];
+    let token = "authorization: Bearer s3cret";
+    let session = json!({"url": server.url("/"), "interval": "250ms"}).to_string();
+    let add = |one: &Instance| web::ask(&one.address, "POST", "/v1/sessions", &[token], &session).unwrap();
+    {
+        let one = Instance::start(&place, &flags);
+        let (status, said) = add(&one);
+        assert!(status == 422 && said.contains("--allow-targets"), "{status} {said}");
+    }
+    let one = Instance::start(&place, &[&flags[..], &["--allow-targets", "127.0.0.0/8"]].concat());
+    assert_eq!(add(&one).0, 201, "unless it is allowed");
+    until("it is polled", || !server.visits().is_empty());
+}
+
+#[test]
+fn more_roles_are_listed_than_may_wait_to_be_asked_about() {
+    let (redis, _, place) = on_redis();
+    let one = Instance::start(&place, &[]);
+    let roles: Vec<String> = (0..25_000).map(|n| LeaseName::role(&format!("role-{n:05}")).unwrap().encode()).collect();
+    for some in roles.chunks(1_000) {
+        let command: Vec<&str> =
+            ["SADD", "tenure:index:roles"].into_iter().chain(some.iter().map(String::as_str)).collect();
+        redis.command(&command);
+    }
+    let (status, listed) = one.get("/v1/roles");
+    assert_eq!(status, 200, "{listed}");
+    let listed = listed.as_array().unwrap();
+    // Those of the service itself, too.
+    assert!(listed.len() >= 25_000, "{}", listed.len());
+    assert!(listed.iter().any(|role| role["role"] == "role-24999" && role["leader"].is_null()));
+    let output = place.output(&["status", "--json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(status["leaders"].as_object().unwrap().len() >= 25_000);
 }
 
 #[test]

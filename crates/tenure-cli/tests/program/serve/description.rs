@@ -29,7 +29,8 @@ fn every_answer_is_as_described() {
     let (server, place) = (WebServer::start(), Place::new());
     let file = place.path("token");
     std::fs::write(&file, "s3cret").unwrap();
-    let one = Instance::start(&place, &["--api-token-file", &file.display().to_string()]);
+    let flags = ["--api-token-file", &file.display().to_string(), "--allow-targets", "127.0.0.0/8"];
+    let one = Instance::start(&place, &flags);
     let token = "authorization: Bearer s3cret";
     let ask = |method: &str, path: &str, headers: &[&str], body: &str| {
         let (status, body) = web::ask(&one.address, method, path, headers, body).unwrap();

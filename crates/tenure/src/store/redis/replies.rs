@@ -364,3 +364,25 @@ fn text(value: Value) -> Option<String> {
     let bytes = bytes(value)?;
     Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_name_its_run_is_not_taken_for_any() {
+        let listeners = || Value::Array(vec![Value::BulkString(b"channel".to_vec()), Value::Int(0)]);
+        let info = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let run = "00112233445566778899aabbccddeeff00112233";
+        let whole = format!("redis_version:7.0.15\r\nrun_id:{run}\r\nuptime_in_seconds:12\r\n");
+        let facts = ServerFacts::read(info(&whole), listeners(), &Value::Int(1)).unwrap();
+        assert_eq!((facts.uptime, facts.listeners, facts.has_served), (Duration::from_secs(12), 0, true));
+        for hidden in
+            ["redis_version:7.0.15\r\nuptime_in_seconds:12\r\n", "run_id:short\r\nuptime_in_seconds:1\r\n", ""]
+        {
+            assert_eq!(ServerFacts::read(info(hidden), listeners(), &Value::Int(1)), None, "{hidden:?}");
+        }
+        let error = failure::without_identity("redis://host");
+        assert!(error.to_string().contains("run_id") && !error.is_retryable(), "{error}");
+    }
+}

@@ -122,6 +122,7 @@ fn serve(file: &mut File, place: &Place, generation: Generation, queue: &mpsc::R
         };
         // Whoever asked may have given up.
         let _ = outcomes.send(answers);
+        file.tidy_log();
         if !file.is_in_place() {
             return;
         }

@@ -35,13 +35,15 @@ const FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLI
 /// How often the file is told that somebody still writes it.
 const TOUCH_EVERY: i64 = 5_000_000;
 
-/// File systems on which other hosts can have the same file. Locks do not hold there, and other hosts' clocks differ.
-const SHARED_BY_HOSTS: &[(u64, &str)] = &[
+/// File systems on which other hosts can have the same file, or programs answer for the kernel. Locks do not hold there
+/// for sure, a shared-memory file is not shared, and other hosts' clocks differ.
+const NOT_OF_THIS_HOST: &[(u64, &str)] = &[
     (0x6969, "NFS"),
     (0x517B, "SMB"),
     (0xFE53_4D42, "SMB"),
     (0xFF53_4D42, "CIFS"),
     (0x5346_414F, "AFS"),
+    (0x6B41_4653, "AFS"),
     (0x7375_7245, "Coda"),
     (0x00C3_6400, "Ceph"),
     (0x0BD0_0BD0, "Lustre"),
@@ -49,7 +51,28 @@ const SHARED_BY_HOSTS: &[(u64, &str)] = &[
     (0x7461_636F, "OCFS2"),
     (0x0102_1997, "9P"),
     (0x1980_3317, "OrangeFS"),
+    (0x2003_0528, "OrangeFS"),
+    (0x6573_5546, "FUSE"),
+    (0x1983_0326, "BeeGFS"),
+    (0x4750_4653, "GPFS"),
+    (0xAAD7_AAEA, "PanFS"),
+    (0x6163_6673, "ACFS"),
+    (0x0131_11A8, "IBRIX"),
+    (0xBEEF_DEAD, "StorNext"),
+    (0xBACB_ACBC, "VMware's shared folders"),
+    (0x786F_4256, "VirtualBox's shared folders"),
+    (0x7C7C_6673, "Parallels' shared folders"),
+    (0x564C, "NCP"),
 ];
+
+/// How large the log beside the file is left when it was emptied.
+const LOG_LIMIT: i64 = 16 * 1024 * 1024;
+
+/// When the log has grown to this, it is emptied as soon as no reader is in the way.
+const LOG_TOO_LARGE: u64 = 64 * 1024 * 1024;
+
+/// How often its size is looked at: after this many writes.
+const LOOK_AT_LOG_EVERY: u32 = 256;
 
 /// An open file.
 pub(super) struct File {
@@ -59,6 +82,8 @@ pub(super) struct File {
     /// See `host` in `schema.sql`.
     epoch: i64,
     touched: i64,
+    /// How often it was written since the size of the log was looked at.
+    writes: u32,
     /// Whether the file was made anew although somebody may still have one that was deleted.
     pub(super) orphaned: bool,
 }
@@ -92,7 +117,7 @@ impl File {
         until: Instant,
         sighting: &mut Option<Sighting>,
     ) -> Result<Self, StoreError> {
-        refuse_file_systems_of_many_hosts(path)?;
+        refuse_file_systems_of_others(path)?;
         let beside = |end: &str| Path::new(&format!("{}{end}", path.display())).exists();
         let orphaned = !path.exists() && (beside("-wal") || beside("-shm"));
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
@@ -115,7 +140,9 @@ impl File {
         // A crash of the machine frees every lease, so only the file's structure has to survive it: NORMAL does that.
         let mut times = 0;
         // Of several who make a file at once, those who come too late are told so without having waited.
-        while let Err(error) = connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;") {
+        let settings =
+            format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = {LOG_LIMIT};");
+        while let Err(error) = connection.execute_batch(&settings) {
             let busy = matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked));
             if !busy || !wait_for_others(times) {
                 return Err(failed(error));
@@ -131,7 +158,7 @@ impl File {
         if self::inode(path) != Some(inode) {
             return Err(gone(path));
         }
-        Ok(Self { connection, path: path.to_owned(), inode, epoch, touched, orphaned })
+        Ok(Self { connection, path: path.to_owned(), inode, epoch, touched, orphaned, writes: 0 })
     }
 
     /// Opens a file that somebody has entered, to look at it. It is not made: whoever makes one has to know what was
@@ -145,7 +172,7 @@ impl File {
         if is_ours(path, &connection)?.is_none() || self::inode(path) != Some(inode) {
             return Err(gone(path));
         }
-        Ok(Self { connection, path: path.to_owned(), inode, epoch: 0, touched: 0, orphaned: false })
+        Ok(Self { connection, path: path.to_owned(), inode, epoch: 0, touched: 0, orphaned: false, writes: 0 })
     }
 
     /// The store's clock.
@@ -168,6 +195,22 @@ impl File {
             self.touched = wall;
         }
         Ok(tx)
+    }
+
+    /// Empties the log when it has become too large. SQLite does that by itself, unless a reader was in the way each time:
+    /// then it goes on growing, and stays as large.
+    pub(super) fn tidy_log(&mut self) {
+        self.writes += 1;
+        if self.writes < LOOK_AT_LOG_EVERY {
+            return;
+        }
+        self.writes = 0;
+        let log = format!("{}-wal", self.path.display());
+        if std::fs::metadata(log).is_ok_and(|log| log.len() >= LOG_TOO_LARGE) {
+            // No waiting: renewals come first, and the next look is not far away.
+            wait_until(Instant::now());
+            let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
     }
 
     /// Whether the path still leads to this file.
@@ -201,25 +244,25 @@ fn gone(path: &Path) -> StoreError {
     StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", location(path)))
 }
 
-fn refuse_file_systems_of_many_hosts(path: &Path) -> Result<(), StoreError> {
+fn refuse_file_systems_of_others(path: &Path) -> Result<(), StoreError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // What cannot be looked at cannot be opened either, and SQLite says so better.
     let Ok(found) = rustix::fs::statfs(directory) else { return Ok(()) };
-    match shared_by_hosts(found.f_type as u64) {
+    match not_of_this_host(found.f_type as u64) {
         None => Ok(()),
         Some(kind) => Err(StoreError::new(
             ErrorKind::Configuration,
             format!(
-                "{}: {kind} can be shared by several hosts, and SQLite's locks do not hold there; use a local disk, or Redis for several hosts",
+                "{}: SQLite's locks do not hold on {kind}; use a local disk, or Redis for several hosts",
                 location(path)
             ),
         )),
     }
 }
 
-fn shared_by_hosts(kind: u64) -> Option<&'static str> {
+fn not_of_this_host(kind: u64) -> Option<&'static str> {
     // The kernel gives the number as a signed word, which may have been widened.
-    SHARED_BY_HOSTS.iter().find(|(magic, _)| *magic == kind & 0xFFFF_FFFF).map(|(_, name)| *name)
+    NOT_OF_THIS_HOST.iter().find(|(magic, _)| *magic == kind & 0xFFFF_FFFF).map(|(_, name)| *name)
 }
 
 /// Whether the file is Tenure's: `Some` version of its layout, or `None` when it is empty.
@@ -342,11 +385,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_that_hosts_share_are_known_by_their_number() {
-        assert_eq!(shared_by_hosts(0x6969), Some("NFS"));
-        assert_eq!(shared_by_hosts(0xFF53_4D42_u32 as i32 as u64), Some("CIFS"));
+    fn file_systems_that_are_not_of_this_host_are_known_by_their_number() {
+        assert_eq!(not_of_this_host(0x6969), Some("NFS"));
+        assert_eq!(not_of_this_host(0x6573_5546), Some("FUSE"));
+        assert_eq!(not_of_this_host(0xFF53_4D42_u32 as i32 as u64), Some("CIFS"));
         for local in [0xEF53, 0x0102_1994, 0x9123_683E, 0x5846_5342, 0x794C_7630] {
-            assert_eq!(shared_by_hosts(local), None);
+            assert_eq!(not_of_this_host(local), None);
         }
     }
 
