@@ -13,6 +13,7 @@ mod raw_redis;
 mod raw_sqlite;
 mod serve;
 mod table;
+mod takeover;
 mod target;
 mod visits;
 

@@ -12,13 +12,14 @@ use tenure_testbed::RedisServer;
 use crate::measure::{self, commands_sent, memory_of, millis, quantile, server_cpu};
 use crate::raw_redis::RawRedis;
 use crate::table::{Bar, Row, Table};
+use crate::takeover;
 
 /// Instances, targets and the ttl of a fleet, and how long it is watched once it has settled.
-struct Size {
-    instances: usize,
-    targets: usize,
-    ttl: Duration,
-    watched_for: Duration,
+pub struct Size {
+    pub instances: usize,
+    pub targets: usize,
+    pub ttl: Duration,
+    pub watched_for: Duration,
 }
 
 impl Size {
@@ -49,6 +50,7 @@ pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
         for (n, size) in chosen.enumerate() {
             fleet(size, n == 0, &mut table).await?;
         }
+        takeover::run(quick, only, &mut table).await?;
         Ok::<(), Box<dyn Error>>(())
     })?;
     Ok(table)
@@ -85,7 +87,7 @@ fn placement(table: &mut Table) -> Result<(), Box<dyn Error>> {
 }
 
 /// One instance, which does nothing with its targets.
-async fn member(url: &str, n: usize, size: &Size) -> Result<(Tenure, Pool), Box<dyn Error>> {
+pub async fn member(url: &str, n: usize, size: &Size) -> Result<(Tenure, Pool), Box<dyn Error>> {
     let tenure = Tenure::builder(url).name(&format!("api-{n}"))?.bootstrap().connect().await?;
     let targets = (0..size.targets).map(|n| format!("endpoint-{n}"));
     let pool = tenure.pool("poll").targets(targets).ttl(size.ttl);
@@ -168,13 +170,13 @@ fn held(members: &[(Tenure, Pool)]) -> Vec<usize> {
 }
 
 /// As many as there are, and the scout's lease besides.
-fn is_balanced(held: &[usize], targets: usize) -> bool {
+pub fn is_balanced(held: &[usize], targets: usize) -> bool {
     let (least, most) = (held.iter().min().copied().unwrap_or(0), held.iter().max().copied().unwrap_or(0));
     held.iter().sum::<usize>() >= targets && most - least <= 2
 }
 
 /// Waits until this is so of what each holds, and shows now and then how far it is.
-async fn until(members: &[(Tenure, Pool)], is_so: impl Fn(&[usize]) -> bool) -> Result<(), Box<dyn Error>> {
+pub async fn until(members: &[(Tenure, Pool)], is_so: impl Fn(&[usize]) -> bool) -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
     let mut shown = begun;
     loop {

@@ -322,7 +322,7 @@ fn what_was_refused_by_ourselves_is_asked_for_again_when_it_is_free() {
     let (me, target) = (id(1), Target::from("endpoint-1"));
     let mut engine = Engine::new(me.clone(), "poll", FULL_WEIGHT, settings());
     let record = InstanceRecord::new("api-1").encode();
-    let ours = |remaining| Input::Report { target: target.clone(), held: Some((me.clone(), Some(remaining))) };
+    let ours = |ends| Input::Report { target: target.clone(), held: Some((me.clone(), Some(ends))) };
     let mut now = Moment::ZERO + secs(1_000);
     engine.step(now, Input::Targets([target.clone()].into()));
     engine.step(now, Input::Members(vec![Member { instance: me.clone(), record, remaining: secs(30) }]));
@@ -332,7 +332,7 @@ fn what_was_refused_by_ourselves_is_asked_for_again_when_it_is_free() {
     assert!(engine.step(now, Input::Tick).contains(&Action::LookAt(vec![target.clone()])));
     let looks = engine.step(now, Input::Holders(vec![(target.clone(), Some(me.clone()))]));
     assert_eq!(looks, [Action::Inspect(target.clone())]);
-    engine.step(now, ours(Duration::from_millis(1)));
+    engine.step(now, ours(now + Duration::from_millis(1)));
     now = now + Duration::from_millis(6);
     assert!(engine.step(now, Input::Tick).contains(&Action::LookAt(vec![target.clone()])));
     let asks = engine.step(now, Input::Holders(vec![(target.clone(), None)]));

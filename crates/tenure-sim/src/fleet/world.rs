@@ -37,7 +37,7 @@ pub fn settings() -> EngineSettings {
         longest_settle: secs(30),
         accept_window: WINDOW,
         read_every: secs(10),
-        doubt_every: Duration::from_millis(7_500),
+        doubt_every: secs(5),
         scout_every: secs(10),
         forgiveness: TTL,
     }
@@ -636,8 +636,7 @@ impl World {
             Action::Inspect(target) => {
                 self.reads += 1;
                 let lease = self.leases.get(&target).filter(|lease| self.lives(lease));
-                let held =
-                    lease.map(|lease| (lease.holder.clone(), Some(lease.expires.map_or(TTL, |at| at.since(now)))));
+                let held = lease.map(|lease| (lease.holder.clone(), Some(lease.expires.unwrap_or(now + TTL))));
                 self.later(back, one, Input::Report { target, held });
             }
             Action::LookUp(instance) => {

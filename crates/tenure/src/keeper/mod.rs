@@ -13,6 +13,7 @@
 //! | `membership.rs` | this instance's place in the fleet |
 //! | `hearers.rs` | who hears every announcement |
 //! | `observers.rs` | who looks at a lease without wanting it |
+//! | `server_clock.rs` | what the store's clock shows |
 //! | `shared.rs` | what a holder sees of its term without asking |
 //! | `outlet.rs` | where events go |
 //! | `questions.rs` | what is asked beside leases, and in which order |
@@ -26,6 +27,7 @@ mod observers;
 mod outlet;
 mod questions;
 mod roster;
+mod server_clock;
 mod shared;
 mod slots;
 mod spent;
@@ -41,6 +43,7 @@ use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub(crate) use outlet::{Listener, Outlet, Streams};
+pub(crate) use server_clock::{local_moment, server_time};
 pub(crate) use shared::{Shared, Start};
 pub(crate) use thread::{Plan, start};
 

@@ -9,6 +9,7 @@ use super::membership::Membership;
 use super::notes::Notes;
 use super::observers::Observers;
 use super::questions::Questions;
+use super::server_clock::ServerClock;
 use super::shared::Shared;
 use super::slots::{Entry, Slots};
 use super::spent::Spent;
@@ -22,7 +23,7 @@ use crate::store::{
     Announcement, Continuity, ErrorKind, Holding, NamespaceMemory, Outcome, ROLES, Refusal, Reply, Request, StoreError,
     TermNote,
 };
-use crate::time::{Moment, Now, ServerTime};
+use crate::time::{Moment, Now};
 use crate::token::Token;
 
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
@@ -89,8 +90,7 @@ pub(super) struct Roster {
     online: bool,
     /// Why there is no connection, once that is known.
     trouble: Option<StoreError>,
-    /// Server time less the lease clock, in microseconds, as last seen.
-    server_offset: i64,
+    server_clock: ServerClock,
     pub(super) memory: Option<NamespaceMemory>,
     /// When the store last said which ttls can be relied on, or was asked.
     ttls_known_at: Moment,
@@ -129,7 +129,7 @@ impl Roster {
             complained: false,
             online: false,
             trouble: None,
-            server_offset: 0,
+            server_clock: ServerClock::default(),
             memory: None,
             ttls_known_at: Moment::ZERO,
             questions: Questions::default(),
@@ -153,7 +153,7 @@ impl Roster {
 
     /// Server time less the lease clock, in microseconds.
     pub(super) fn server_offset(&self) -> i64 {
-        self.server_offset
+        self.server_clock.offset()
     }
 
     /// How many notes were dropped because too many waited.
@@ -371,9 +371,15 @@ impl Roster {
             if matches!(reply, Reply::Granted(_) | Reply::Renewed { .. } | Reply::Held(_) | Reply::Namespace(_)) {
                 self.ttls_known_at = now.moment;
             }
-            if let Reply::Granted(crate::store::Grant { server, .. }) | Reply::Renewed { server, .. } = reply {
-                self.server_offset = signed(server.as_micros()) - signed(now.moment.as_nanos() / 1_000);
-            }
+            let server = match reply {
+                Reply::Granted(grant) => Some(grant.server),
+                Reply::Renewed { server, .. } => Some(*server),
+                Reply::Held(held) => Some(held.server),
+                Reply::Lease(report) => report.held.as_ref().map(|held| held.server),
+                Reply::Namespace(report) => Some(report.server),
+                _ => None,
+            };
+            server.into_iter().for_each(|server| self.server_clock.observe(now.moment, server));
         }
         if matches!(tag, Tag::Onlooker(_)) {
             self.questions.answered();
@@ -562,8 +568,10 @@ impl Roster {
     fn step(&mut self, now: Now, id: LeaseId, input: Input) {
         let mut next = Some(input);
         while let Some(input) = next.take() {
+            let siblings = self.held;
             let Some(entry) = self.entry(id) else { return };
             let had = entry.lease.token().is_some();
+            entry.lease.set_siblings(siblings);
             let actions = entry.lease.step(now, input);
             let has = entry.lease.token().is_some();
             if had || has {
@@ -614,7 +622,7 @@ impl Roster {
         let Some(entry) = self.entry(id) else { return };
         let (name, token) = (entry.lease.name().clone(), entry.shared.token());
         let group = entry.heartbeat.as_ref().map(|heartbeat| heartbeat.group.clone());
-        let from = self.server_time(now.moment);
+        let from = self.server_clock.at(now.moment);
         let holder = self.instance.clone();
         // Whoever is listed and does not live is forgotten with it.
         self.say(now.moment, group.map(|group| Request::Members { group }));
@@ -787,23 +795,18 @@ impl Roster {
     }
 
     fn note_end(&mut self, now: Moment, entry: &Entry, ending: Ending) {
-        let released = matches!(ending, Ending::Released(_)).then(|| self.server_time(now));
+        let released = matches!(ending, Ending::Released(_)).then(|| self.server_clock.at(now));
         let (from, _) = entry.shared.times();
         let note = TermNote {
             name: entry.lease.name().clone(),
             token: entry.shared.token(),
             holder: self.instance.clone(),
-            from: self.server_time(from),
-            demoted: Some(self.server_time(entry.demoted.min(now))),
+            from: self.server_clock.at(from),
+            demoted: Some(self.server_clock.at(entry.demoted.min(now))),
             released,
             ending: Some(ending),
         };
         self.notes.add(now, Request::Note(note));
-    }
-
-    fn server_time(&self, moment: Moment) -> ServerTime {
-        let micros = signed(moment.as_nanos() / 1_000).saturating_add(self.server_offset);
-        ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
     fn entry(&mut self, id: LeaseId) -> Option<&mut Entry> {
@@ -816,10 +819,6 @@ fn rounded_up(at: Moment, ttl: Duration) -> Moment {
     let grain = (ttl / ROUNDING).min(COARSEST).as_nanos().max(1);
     let nanos = u128::from(at.as_nanos()).div_ceil(grain) * grain;
     Moment::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -13,11 +13,20 @@ use crate::store::{Claim, Holding, Request};
 use crate::time::Moment;
 use crate::token::{Nonce, Token};
 
-/// What is due within this part of the interval is renewed together.
-const TOGETHER: u32 = 10;
+/// The fewest and the most moments of an interval at which an instance renews: what is due in between is renewed together. The more leases
+/// it holds, the more moments, so that not too many of them expire at once if it dies.
+const FEWEST_MOMENTS: u32 = 10;
+const MOST_MOMENTS: u32 = 64;
 
-/// One in so many renewals comes one such part sooner.
+/// How many leases share a moment before there are more moments.
+const LEASES_PER_MOMENT: u32 = 64;
+
+/// One in so many renewals comes one moment sooner.
 const SOONER: u8 = 4;
+
+/// By how much of the interval a first renewal comes sooner at most, and how many leases it takes for that much.
+const FIRST_SOONER: f64 = 0.6;
+const LEASES_TO_SPREAD: f64 = 192.0;
 
 #[derive(Debug)]
 pub(super) struct Context {
@@ -30,6 +39,8 @@ pub(super) struct Context {
     /// Whether there is a connection that has entered.
     pub(super) online: bool,
     pub(super) attempts: u64,
+    /// How many leases this instance holds.
+    pub(super) siblings: u32,
     pub(super) planted: Planted,
 }
 
@@ -98,17 +109,33 @@ impl Context {
         span.mul_f64(1.0 - 0.1 * self.rng.f64())
     }
 
+    /// When to renew for the first time what was granted then. Many leases may have been granted at once; were they all
+    /// renewed at once, they would all expire at once, and the instances that take them over would be that much later.
+    pub(super) fn first_renewal_after(&mut self, sent: Moment) -> Moment {
+        let spread = FIRST_SOONER * (f64::from(self.siblings) / LEASES_TO_SPREAD).min(1.0);
+        let sooner = self.settings.renew_every().mul_f64(spread * self.rng.f64());
+        self.renewal(sent, sooner)
+    }
+
     /// When to renew what was last renewed then. Those of one instance that are due at about the same time travel together; every instance has
     /// moments of its own for that. Now and then one comes sooner, so that those that a stall has brought together do not stay together for ever.
     pub(super) fn renewal_after(&mut self, sent: Moment) -> Moment {
-        let interval = self.settings.renew_every();
-        let part = interval / TOGETHER;
-        let sooner = if self.rng.u8(..SOONER) == 0 { part } else { Duration::ZERO };
-        let due = (sent + interval - sooner).as_nanos();
-        let grain = u64::try_from(part.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let comes_sooner = self.rng.u8(..SOONER) == 0;
+        self.renewal(sent, if comes_sooner { self.grain() } else { Duration::ZERO })
+    }
+
+    /// An interval after it was last renewed, or sooner, at one of this instance's moments.
+    fn renewal(&self, sent: Moment, sooner: Duration) -> Moment {
+        let due = (sent + self.settings.renew_every() - sooner).as_nanos();
+        let grain = u64::try_from(self.grain().as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut hasher = DefaultHasher::new();
         self.instance.hash(&mut hasher);
         Moment::from_nanos(due.saturating_sub(due.wrapping_sub(hasher.finish() % grain) % grain))
+    }
+
+    /// The time from one of this instance's moments to the next.
+    fn grain(&self) -> Duration {
+        self.settings.renew_every() / (self.siblings / LEASES_PER_MOMENT).clamp(FEWEST_MOMENTS, MOST_MOMENTS)
     }
 
     /// How long to wait before trying again after so many failures in a row.

@@ -101,6 +101,7 @@ impl Lease {
                 rng,
                 online: true,
                 attempts: 0,
+                siblings: 0,
                 planted: Planted::default(),
             },
             phase: Phase::Pursuing(Pursuit::new(nonce)),
@@ -128,6 +129,11 @@ impl Lease {
     #[cfg(feature = "flaws")]
     pub fn plant(&mut self, flaw: crate::flaw::Flaw) {
         self.context.planted.plant(flaw);
+    }
+
+    /// Says how many leases the instance holds. The more there are, the more their renewals are spread.
+    pub fn set_siblings(&mut self, held: usize) {
+        self.context.siblings = u32::try_from(held).unwrap_or(u32::MAX);
     }
 
     /// Takes in what happened and returns what is to be done about it, in order.

@@ -74,7 +74,7 @@ impl Term {
             deadline,
             acquired_at: now,
             renewed_at: now,
-            next_renewal: ctx.renewal_after(reading.sent),
+            next_renewal: ctx.first_renewal_after(reading.sent),
             reading,
             renewing: None,
             failures: 0,

@@ -23,4 +23,4 @@ mod turn;
 pub use plan::{Held, Move, Plan, Reason, plan};
 pub use score::{InstanceScore, TargetScore, score};
 pub use share::{FULL_WEIGHT, Peer, Presence, shares};
-pub use turn::{Gift, Ranking, grace, surrender};
+pub use turn::{Gift, Ranking, grace, successors, surrender};

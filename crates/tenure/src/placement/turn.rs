@@ -91,6 +91,50 @@ impl Ranking {
     }
 }
 
+/// Who takes over each of these targets, which no instance holds: the one it suits best among those that have room left for
+/// it, by its place among the peers. `None` when there is no room for it anywhere.
+///
+/// Every instance that sees the same peers and the same targets comes to the same end, so each takes its own part at once
+/// and none is in the way of another.
+///
+/// ```
+/// use tenure::InstanceId;
+/// use tenure::placement::{Peer, TargetScore, successors};
+///
+/// let peers = [Peer::new(InstanceId::new("api-1")?), Peer::new(InstanceId::new("api-2")?)];
+/// let targets: Vec<TargetScore> = (0..10).map(|n| TargetScore::of(&format!("endpoint-{n}"))).collect();
+/// let successors = successors(&peers, &[6, 4], &targets);
+/// assert_eq!(successors.iter().filter(|successor| **successor == Some(0)).count(), 6); // no more than there is room for
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+pub fn successors(peers: &[Peer], shares: &[usize], targets: &[TargetScore]) -> Vec<Option<usize>> {
+    let mut open: Vec<(InstanceScore, usize, usize)> = peers
+        .iter()
+        .zip(shares)
+        .enumerate()
+        .filter(|(_, (peer, share))| peer.takes_part() && peer.held < **share)
+        .map(|(at, (peer, share))| (InstanceScore::of(&peer.instance), share - peer.held, at))
+        .collect();
+    // In an order that is the targets' own, and not that of a list which may be longer elsewhere.
+    let mut order: Vec<usize> = (0..targets.len()).collect();
+    order.sort_by_key(|n| (targets[*n], *n));
+    let mut successors = vec![None; targets.len()];
+    for n in order {
+        let best = (0..open.len()).max_by_key(|place| {
+            let (score, _, at) = open[*place];
+            (score.with(targets[n]), &peers[at].instance)
+        });
+        let Some(place) = best else { break };
+        let (_, room, at) = &mut open[place];
+        successors[n] = Some(*at);
+        *room -= 1;
+        if *room == 0 {
+            open.swap_remove(place);
+        }
+    }
+    successors
+}
+
 /// How long an instance of this rank waits before it takes up a target that nobody holds: nothing for the best, and never longer than
 /// `longest`. Whoever has no room left waits longest, so that all who have come first; but it does come, because an unheld
 /// target is worse than an unequal share.
@@ -173,6 +217,32 @@ mod tests {
         fleet[3].presence = super::super::Presence::Draining;
         for target in targets(50) {
             assert_eq!((0..7).filter(|n| *n != 3 && Ranking::new(&id(*n), &fleet).rank(target) == 0).count(), 1);
+        }
+    }
+
+    #[test]
+    fn what_is_unheld_is_shared_out_among_those_with_room_and_everybody_agrees() {
+        let mut fleet = fleet(&[10, 7, 10, 3, 0]);
+        fleet[4].presence = super::super::Presence::Draining;
+        let targets = targets(20);
+        let shares = shares(&fleet, targets.len());
+        let taken = successors(&fleet, &shares, &targets);
+        for (n, peer) in fleet.iter().enumerate() {
+            let count = taken.iter().filter(|successor| **successor == Some(n)).count();
+            let room = if n == 4 { 0 } else { shares[n] - peer.held };
+            assert_eq!(count, room, "{peer:?}");
+        }
+        // In another order, by another one.
+        let mut backwards = targets.clone();
+        backwards.reverse();
+        let mut again = successors(&fleet, &shares, &backwards);
+        again.reverse();
+        assert_eq!(again, taken);
+        // Without any limits it is the one it suits best.
+        let free = successors(&fleet, &[100; 5], &targets);
+        for (target, successor) in targets.iter().zip(free) {
+            let best = (0..4).find(|n| Ranking::new(&id(*n), &fleet).rank(*target) == 0);
+            assert_eq!(successor, best);
         }
     }
 

@@ -50,8 +50,9 @@ impl PoolSettings {
             longest_settle: self.settle.saturating_mul(10),
             accept_window: self.lease.accept_window(),
             read_every: self.read_every,
-            // Whoever is dead is missed within less than two intervals: a heartbeat is late after one and a fifth. Its leases last longer.
-            doubt_every: self.heartbeat_every.min(self.read_every) * 3 / 4,
+            // An instance that is dead is missed within 1.7 intervals: its heartbeat is late after 1.2. Its leases last for two at least, and what it
+            // held has to be read before they end.
+            doubt_every: self.heartbeat_every.min(self.read_every) / 2,
             scout_every: self.read_every,
             // A store that is back is reached again within this, too.
             forgiveness: self.heartbeat_ttl.max(Duration::from_secs(5)),

@@ -19,7 +19,7 @@ use crate::keeper::AcquireError;
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::placement::{Move, Reason};
-use crate::store::{Announcement, Heard, Reply, Request, Wild};
+use crate::store::{Announcement, Heard, Held as HeldLease, Reply, Request, Wild};
 use crate::tenure::{Tenure, TermHandle};
 use crate::time::{LeaseClock, SystemClock};
 
@@ -530,7 +530,9 @@ async fn look_at(tenure: &Tenure, naming: &Naming, targets: Vec<Target>) -> Inpu
 async fn inspect(tenure: &Tenure, naming: &Naming, target: Target) -> Option<Input> {
     let name = naming.lease(&target).ok()?;
     let Reply::Lease(report) = until_answered(tenure, Request::Inspect { name }).await? else { return None };
-    Some(Input::Report { target, held: report.held.map(|held| (held.by, held.remaining)) })
+    // By the store's clock: the answer may have been on its way for longer than the others need to take it over.
+    let ends = |held: &HeldLease| Some(tenure.local_moment(held.server + held.remaining?));
+    Some(Input::Report { target, held: report.held.map(|held| (held.by.clone(), ends(&held))) })
 }
 
 async fn look_up(tenure: &Tenure, pool: &str, instance: InstanceId) -> Option<Input> {

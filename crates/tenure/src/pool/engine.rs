@@ -12,7 +12,7 @@ use crate::time::Moment;
 
 use super::company::Company;
 use super::signal::{Action, EngineSettings, Input, Target};
-use super::table::{Fate, Table};
+use super::table::{Entry, Fate, Successor, Table};
 
 /// How many of its targets an instance gives away at once for balance, as a fraction.
 const BUDGET: usize = 10;
@@ -36,8 +36,11 @@ const PATIENCE: u32 = 10;
 const EACH_READS_EACH: Duration = Duration::from_micros(50);
 const LONGEST_BREATH: Duration = Duration::from_secs(1);
 
-/// Just after a lease has run out.
-const AFTER_THE_END: Duration = Duration::from_millis(5);
+/// How long after a target turns out to be one of an instance that is gone it is decided who takes it over: there may be more.
+const PLAN_AFTER: Duration = Duration::from_millis(50);
+
+/// Just after a lease has expired: stores count in milliseconds.
+const AFTER_THE_END: Duration = Duration::from_millis(2);
 
 /// Where this instance stands among the others.
 #[derive(Debug)]
@@ -80,6 +83,8 @@ pub struct Engine {
     balancing: bool,
     /// How many of what was given away for balance are still on their way.
     giving: usize,
+    /// When it is decided again who takes over what instances held that are gone.
+    plan_at: Option<Moment>,
     actions: Vec<Action>,
 }
 
@@ -108,6 +113,7 @@ impl Engine {
             read_again: false,
             balancing: false,
             giving: 0,
+            plan_at: None,
             actions: Vec::new(),
         }
     }
@@ -120,7 +126,7 @@ impl Engine {
             Input::Unread => self.unread(now),
             Input::Holders(holders) => self.holders_are(now, holders),
             Input::Report { target, held } => self.reported(now, &target, held),
-            Input::WasHeldBy { instance, targets } => self.was_held_by(&instance, targets),
+            Input::WasHeldBy { instance, targets } => self.was_held_by(now, &instance, targets),
             Input::Released(target) => {
                 self.hears_of(&target);
                 self.released(now, &target);
@@ -151,7 +157,7 @@ impl Engine {
         let target = self.targets.next_due();
         let scouting = self.scouts.then_some(self.next_scouting);
         let balance = self.unsettled_since.filter(|_| !self.balancing).map(|since| self.balance_at(since));
-        [target, Some(self.next_read), scouting, balance].into_iter().flatten().min()
+        [target, Some(self.next_read), scouting, balance, self.plan_at].into_iter().flatten().min()
     }
 
     /// How many targets are held.
@@ -242,6 +248,9 @@ impl Engine {
         if turnout.first || turnout.pardoned {
             self.wait_for_our_turns(now);
         }
+        if moved || turnout.pardoned {
+            self.plan_succession(now);
+        }
         self.next_read = now + self.settings.read_every;
         if let Some(doubt) = self.company.next_doubt() {
             // Not too often, however many there are to be doubted.
@@ -288,19 +297,26 @@ impl Engine {
         }
     }
 
-    fn reported(&mut self, now: Moment, target: &Target, held: Option<(InstanceId, Option<Duration>)>) {
+    fn reported(&mut self, now: Moment, target: &Target, held: Option<(InstanceId, Option<Moment>)>) {
         if self.is_outdated(target) {
             return;
         }
         match held {
             None => self.turns_out_free(now, target),
-            Some((holder, remaining)) => {
+            Some((holder, ends)) => {
                 let is_quiet = !self.tells(&holder);
                 let is_theirs = self.is_theirs(target, holder);
                 self.held_last(target, None);
-                // Nobody will say when it has run out.
+                // Nobody will say when it has expired.
                 if is_theirs && is_quiet {
-                    self.targets.arm(target, remaining.map(|left| now + left + AFTER_THE_END));
+                    if let Some(entry) = self.targets.get_mut(target) {
+                        let orphan = entry.orphan.get_or_insert_default();
+                        orphan.ends = ends;
+                        if orphan.successor.is_none() {
+                            self.plan_at.get_or_insert(now + PLAN_AFTER);
+                        }
+                    }
+                    self.wait_for_its_end(now, target);
                 }
             }
         }
@@ -332,17 +348,97 @@ impl Engine {
         }
     }
 
-    fn was_held_by(&mut self, instance: &InstanceId, targets: Vec<Target>) {
+    fn was_held_by(&mut self, now: Moment, instance: &InstanceId, targets: Vec<Target>) {
+        let mut held = Vec::new();
         for target in targets {
             match self.targets.fate(&target) {
                 // Whoever held it, we do now; or nobody should.
                 Some(Fate::Mine | Fate::Leaving { .. }) | None => {
                     self.actions.push(Action::Forget { instance: instance.clone(), target });
                 }
-                Some(Fate::Unseen | Fate::Theirs { .. }) => self.inspect(target),
                 Some(Fate::Free { .. } | Fate::Asked) => {}
+                Some(Fate::Unseen | Fate::Theirs { .. }) => held.push(target),
             }
         }
+        for target in &held {
+            if self.targets.fate(target) == Some(&Fate::Unseen) {
+                self.targets.turns(target, Fate::Theirs { holder: instance.clone() });
+            }
+            let is_theirs = matches!(self.targets.fate(target), Some(Fate::Theirs { holder }) if holder == instance);
+            if let Some(entry) = self.targets.get_mut(target).filter(|_| is_theirs) {
+                entry.orphan.get_or_insert_default();
+            }
+        }
+        self.plan_succession(now);
+        // Those that are ours to take come first: their ends must be known before they come.
+        let is_ours =
+            |target: &Target| self.targets.get(target).is_some_and(|entry| entry.successor() == Some(Successor::Us));
+        held.sort_by_key(|target| !is_ours(target));
+        held.into_iter().for_each(|target| self.inspect(target));
+    }
+
+    /// Decides who takes over what instances held that are gone, before their leases end: each takes its own part then, and
+    /// no instance has to see first what the others leave.
+    fn plan_succession(&mut self, now: Moment) {
+        self.plan_at = None;
+        let (company, me) = (&self.company, &self.me);
+        let is_gone = |holder: &InstanceId| holder != me && !company.is_alive(holder);
+        let mut orphans = Vec::new();
+        for (target, entry) in self.targets.iter_mut().filter(|(_, entry)| entry.orphan.is_some()) {
+            let is_orphan = match entry.fate() {
+                Fate::Theirs { holder } => is_gone(holder),
+                // What is asked for already has its place in the plan.
+                Fate::Free { .. } | Fate::Asked => entry.last.as_ref().is_some_and(is_gone),
+                Fate::Unseen | Fate::Mine | Fate::Leaving { .. } => false,
+            };
+            if is_orphan && entry.wanted {
+                orphans.push((target.clone(), entry.score));
+            } else {
+                entry.orphan = None;
+            }
+        }
+        if orphans.is_empty() {
+            return;
+        }
+        let peers = self.peers(now);
+        let shares = placement::shares(&peers, self.unheld(&peers));
+        let scores: Vec<TargetScore> = orphans.iter().map(|(_, score)| *score).collect();
+        let successors = placement::successors(&peers, &shares, &scores);
+        // After an outage those who were there come first.
+        let is_outage = self.company.forgives(now).is_some();
+        // This instance stands last among its peers.
+        let own = peers.len() - 1;
+        for ((target, _), at) in orphans.into_iter().zip(successors) {
+            let successor = at.map(|at| if at == own { Successor::Us } else { Successor::Other });
+            if let Some(orphan) = self.targets.get_mut(&target).and_then(|entry| entry.orphan.as_mut()) {
+                orphan.successor = successor.filter(|_| !is_outage);
+            }
+            match self.targets.fate(&target) {
+                Some(Fate::Theirs { .. }) => self.wait_for_its_end(now, &target),
+                Some(Fate::Free { .. }) => self.wait_for_our_turn(now, &target),
+                _ => {}
+            }
+        }
+    }
+
+    /// Comes back when the lease of a holder that is gone has ended: at once if this instance takes it over, after the one
+    /// that does otherwise.
+    fn wait_for_its_end(&mut self, now: Moment, target: &Target) {
+        let Some(entry) = self.targets.get(target) else { return };
+        // When it ends may not be known yet: then something else is waited for.
+        let Some(ends) = entry.orphan.and_then(|orphan| orphan.ends) else { return };
+        let (successor, score) = (entry.successor(), entry.score);
+        let grace = match successor {
+            Some(Successor::Other) => self.grace_behind_successor(now, score),
+            Some(Successor::Us) | None => Duration::ZERO,
+        };
+        self.targets.arm(target, Some(ends + AFTER_THE_END + grace));
+    }
+
+    /// How long the instance that takes a target over has for it before this one does.
+    fn grace_behind_successor(&mut self, now: Moment, score: TargetScore) -> Duration {
+        let rank = self.place(now).ranking.rank(score);
+        placement::grace(rank + 1, true, self.settings.longest_grace)
     }
 
     /// Sees who holds these. What is heard from now on is newer than the answer.
@@ -405,10 +501,14 @@ impl Engine {
                 false
             }
             Some(_) => {
+                let is_alive = self.company.is_alive(&holder);
                 self.targets.turns(target, Fate::Theirs { holder });
                 // Whoever had it before is not what matters any more.
                 self.held_last(target, None);
                 self.targets.arm(target, None);
+                if let Some(entry) = self.targets.get_mut(target).filter(|_| is_alive) {
+                    entry.orphan = None;
+                }
                 true
             }
         }
@@ -502,7 +602,7 @@ impl Engine {
         let (longest, company) = (self.settings.longest_grace, &self.company);
         let entry = self.targets.get(target)?;
         let Fate::Free { since, .. } = entry.fate() else { return None };
-        let (since, score) = (*since, entry.score);
+        let (since, score, successor) = (*since, entry.score, entry.successor());
         Some(match &entry.last {
             Some(last) if *last == self.me => since,
             // Whoever held it has not had the time to ask for it again.
@@ -516,6 +616,8 @@ impl Engine {
             None if company.forgives(now).is_some() => {
                 company.waits_for_anybody(now).unwrap_or(since + longest.max(CATCHING_UP))
             }
+            _ if successor == Some(Successor::Us) => since,
+            _ if successor == Some(Successor::Other) => since + self.grace_behind_successor(now, score),
             _ if has_room => since + placement::grace(self.place(now).ranking.rank(score), true, longest),
             // Those who have room come first, as long as they come.
             _ => since.max(self.taken_at).min(since + longest * PATIENCE) + placement::grace(0, false, longest),
@@ -543,6 +645,7 @@ impl Engine {
         let Some(entry) = self.targets.get_mut(target) else { return };
         let wanted = entry.wanted;
         let last = entry.last.replace(self.me.clone()).filter(|last| *last != self.me);
+        entry.orphan = None;
         self.targets.turns(target, Fate::Mine);
         if let Some(instance) = last {
             self.actions.push(Action::Explain { target: target.clone(), from: instance.clone() });
@@ -565,7 +668,7 @@ impl Engine {
             if by == self.me {
                 self.targets.turns(target, Fate::Theirs { holder: by.clone() });
             }
-            self.reported(now, target, Some((by, remaining)));
+            self.reported(now, target, Some((by, remaining.map(|left| now + left))));
         }
     }
 
@@ -777,11 +880,25 @@ impl Engine {
     // Time.
 
     fn look_at_clock(&mut self, now: Moment) {
+        if self.plan_at.is_some_and(|at| at <= now) {
+            self.plan_succession(now);
+        }
         let mut ended = Vec::new();
         while let Some((at, target)) = self.targets.take_due(now) {
             match self.targets.fate(&target) {
                 Some(Fate::Free { since, .. }) => drop(self.line.insert((at > *since, at, target))),
-                Some(Fate::Theirs { .. }) => ended.push(target),
+                Some(Fate::Theirs { holder }) => {
+                    let holder = holder.clone();
+                    let successor = self.targets.get(&target).and_then(Entry::successor);
+                    if successor == Some(Successor::Us) && !self.company.is_alive(&holder) {
+                        // Claimed without a look: a claim says as much.
+                        self.held_last(&target, Some(holder));
+                        self.targets.turns(&target, Fate::Free { since: at, seen: now });
+                        self.line.insert((false, at, target));
+                    } else {
+                        ended.push(target);
+                    }
+                }
                 _ => {}
             }
         }

@@ -8,6 +8,7 @@ use crate::lease::{Ending, ReleaseReason};
 use crate::name::InstanceId;
 use crate::placement::Reason;
 use crate::store::Member;
+use crate::time::Moment;
 
 /// A target, by its label.
 pub type Target = Arc<str>;
@@ -44,12 +45,12 @@ pub enum Input {
     Unread,
     /// Who holds these.
     Holders(Vec<(Target, Option<InstanceId>)>),
-    /// Who holds this one, and for how long without renewal. Without an end, nobody knows.
+    /// Who holds this one, and when its lease ends without renewal. Without an end, nobody knows.
     Report {
         /// Which target.
         target: Target,
-        /// Who holds it, and for how long.
-        held: Option<(InstanceId, Option<Duration>)>,
+        /// Who holds it, and until when.
+        held: Option<(InstanceId, Option<Moment>)>,
     },
     /// What an instance held when it was last heard of.
     WasHeldBy {

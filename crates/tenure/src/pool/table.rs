@@ -25,6 +25,22 @@ pub(super) enum Fate {
     Theirs { holder: InstanceId },
 }
 
+/// A target whose holder is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Orphan {
+    /// When its lease ends, once that is known.
+    pub(super) ends: Option<Moment>,
+    /// Who takes it over then, once that is decided.
+    pub(super) successor: Option<Successor>,
+}
+
+/// Who takes over a target of an instance that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Successor {
+    Us,
+    Other,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) score: TargetScore,
@@ -33,6 +49,8 @@ pub(super) struct Entry {
     unheld_since: Option<Moment>,
     /// Who held it last, as far as we know.
     pub(super) last: Option<InstanceId>,
+    /// What is known of the end of a holder that is gone; `None` when its holder is there, or was not looked for yet.
+    pub(super) orphan: Option<Orphan>,
     /// When to do something about it.
     due: Option<Moment>,
     /// Whether it is a target at all: one that is being asked for or let go of stays until that is over.
@@ -48,6 +66,11 @@ impl Entry {
 
     pub(super) fn unheld_since(&self) -> Option<Moment> {
         self.unheld_since
+    }
+
+    /// Who takes it over, if its holder is gone and that is decided.
+    pub(super) fn successor(&self) -> Option<Successor> {
+        self.orphan.and_then(|orphan| orphan.successor)
     }
 }
 
@@ -67,7 +90,8 @@ impl Table {
     /// A target of which nothing is known.
     pub(super) fn add(&mut self, target: &Target) {
         let (score, fate) = (TargetScore::of(target), Fate::Unseen);
-        let entry = Entry { score, fate, unheld_since: None, last: None, due: None, wanted: true, heard: false };
+        let entry =
+            Entry { score, fate, unheld_since: None, last: None, orphan: None, due: None, wanted: true, heard: false };
         self.entries.insert(target.clone(), entry);
     }
 
@@ -150,6 +174,10 @@ impl Table {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Target, &Entry)> {
         self.entries.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&Target, &mut Entry)> {
+        self.entries.iter_mut()
     }
 
     /// All with which it stands like this.

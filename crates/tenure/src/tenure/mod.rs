@@ -27,6 +27,7 @@ use crate::store::{
     self, EntryId, ErrorKind, Generation, Keyspace, LeaseReport, LogEntry, NamespaceReport, Outcome, Published, Reply,
     Request, Store, StoreError, TermNote,
 };
+use crate::time::{Moment, ServerTime};
 
 /// Leases on one store, for one process.
 ///
@@ -350,6 +351,11 @@ impl Tenure {
         // Once more, so that it can be waited for.
         let (group, instance) = (Group::FLEET, self.instance().clone());
         let _ = self.ask(Request::Leave { group, instance }).await;
+    }
+
+    /// When the store's clock shows this time, as far as is known.
+    pub(crate) fn local_moment(&self, server: ServerTime) -> Moment {
+        keeper::local_moment(server, self.door.gauges.server_offset.load(Ordering::Relaxed))
     }
 
     pub(crate) fn unexpected(&self, reply: &Reply) -> StoreError {

@@ -182,8 +182,7 @@ impl TermHandle {
     /// The store's time, as well as it is known here.
     pub(crate) fn server_time(&self) -> ServerTime {
         let offset = self.0.door.gauges.server_offset.load(std::sync::atomic::Ordering::Relaxed);
-        let micros = i64::try_from(SystemClock.now().as_nanos() / 1_000).unwrap_or(i64::MAX).saturating_add(offset);
-        ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
+        crate::keeper::server_time(SystemClock.now(), offset)
     }
 
     /// Waits until work may begin: at once while the lease is certain, and after a blink of the store when it is certain

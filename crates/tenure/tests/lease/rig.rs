@@ -53,7 +53,11 @@ impl Rig {
     }
 
     pub fn with(settings: LeaseSettings) -> Self {
-        let lease = Lease::new(name(), me(), Arc::new(settings), 7);
+        Self::seeded(settings, 7)
+    }
+
+    pub fn seeded(settings: LeaseSettings, seed: u64) -> Self {
+        let lease = Lease::new(name(), me(), Arc::new(settings), seed);
         let mut rig = Self {
             lease,
             now: Moment::ZERO,

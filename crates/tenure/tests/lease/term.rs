@@ -1,5 +1,7 @@
 //! Holding on, doubting, losing.
 
+use std::collections::BTreeMap;
+
 use tenure::lease::{Action, Ending, Input, LeaseSettings, LeaseState, Loss, Permission};
 use tenure::store::{Announcement, Continuity, Refusal, Reply, Request};
 use tenure::time::{Moment, ServerTime};
@@ -20,6 +22,26 @@ fn renewals_go_on_a_third_of_the_ttl_apart_and_move_the_deadline() {
         assert!(rig.lease.remaining(rig.clocks()).abs_diff(deadline.since(rig.now)) <= ms(1), "counted from sending");
         assert!(rig.may_start());
     }
+}
+
+/// Were they renewed together, they would expire together, and thousands cannot be taken over at once.
+#[test]
+fn many_leases_that_are_granted_at_once_are_renewed_apart() {
+    let moments = |siblings: usize| {
+        let mut moments: BTreeMap<u64, usize> = BTreeMap::new();
+        for seed in 0..1_000 {
+            let mut rig = Rig::seeded(LeaseSettings::default(), seed);
+            rig.lease.set_siblings(siblings);
+            rig.reply(rig.granted(100));
+            *moments.entry(rig.until_sent(11_000)).or_default() += 1;
+        }
+        moments
+    };
+    assert!(moments(10).len() <= 2, "few leases of one instance travel together: {:?}", moments(10));
+    let many = moments(1_000);
+    assert!(many.values().all(|count| *count <= 200), "a thousand are spread: {many:?}");
+    assert!(many.keys().all(|sent| (3_000..=10_001).contains(sent)), "{many:?}");
+    assert!(moments(4_000).values().all(|count| *count <= 60), "four thousand more so: {:?}", moments(4_000));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tenure_testbed::{Process, Proxy, RedisServer, Reply};
 
 use crate::fleet::Fleet;
 use crate::scenes;
-use crate::stage::{TICK, ttl, until};
+use crate::stage::{LATENESS, TICK, ttl, until};
 
 #[tokio::test]
 async fn us1_as1_a_single_instance_polls_everything() {
@@ -28,6 +28,10 @@ async fn us1_as3_a_stopped_instance_is_replaced_at_once() {
     let mut members = [fleet.member("one"), fleet.member("two"), fleet.member("three")];
     fleet.until_shares_are(&[3, 3, 3]).await;
     members[1].signal(Signal::TERM);
+    let told = Instant::now();
+    fleet.until_others_work("two", told).await;
+    // Nothing is waited for but the unit of work under way and the next tick.
+    fleet.probe.within(told.elapsed(), LATENESS + TICK * 2, "everything is polled by others");
     assert!(members[1].ends(), "it ends well");
     let heartbeats = || fleet.store.command(&["KEYS", "poll:node:two-*"]).as_array().len();
     assert_eq!(heartbeats(), 0, "its heartbeat ends with it");

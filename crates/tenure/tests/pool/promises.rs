@@ -11,11 +11,11 @@ use tenure_testbed::{Probe, Process, Reply};
 use crate::fleet::Fleet;
 use crate::neighbour::{self, Neighbour};
 use crate::scenes;
-use crate::stage::{TICK, Unit, targets, ttl, until};
+use crate::stage::{LATENESS, TICK, Unit, targets, ttl, until};
 
-/// How long a target may be left alone when its holder dies: its ttl, the grace of whoever comes last, and the ticks before and after.
+/// How long a target may be left alone when its holder dies: its ttl, and the ticks before and after.
 fn longest_alone() -> Duration {
-    ttl() + ttl() / 10 + TICK * 2
+    ttl() + LATENESS + TICK * 2
 }
 
 #[tokio::test]
@@ -29,7 +29,7 @@ async fn sc_002_failover_completes_within_the_ttl() {
         tokio::time::sleep(ttl().mul_f64(rng.f64() / 3.0)).await;
         let (name, member) = members.swap_remove(rng.usize(..members.len()));
         let killed = fleet.crash(&name, &member).await;
-        fleet.probe.within(killed.elapsed(), longest_alone(), "everything is polled again");
+        fleet.probe.within(killed.elapsed(), ttl() + LATENESS + TICK, "everything is polled again");
         members.push(fleet.named(&format!("later-{round}")));
     }
     fleet.until_shares_are(&[2, 2, 2]).await;

@@ -3,7 +3,7 @@
 use tenure_testbed::Process;
 
 use crate::fleet::{Fleet, Shared};
-use crate::stage::{TICK, ttl};
+use crate::stage::{LATENESS, TICK, ttl};
 
 pub async fn a_third_instance_gets_its_share(fleet: Fleet<impl Shared>) {
     let _two = [fleet.member("one"), fleet.member("two")];
@@ -18,8 +18,8 @@ pub async fn what_a_crashed_instance_held_is_taken_over(fleet: &Fleet<impl Share
     let mut members: Vec<Process> = ["one", "two", "three"].iter().map(|name| fleet.member(name)).collect();
     fleet.until_shares_are(&[3, 3, 3]).await;
     let killed = fleet.crash("two", &members.swap_remove(1)).await;
-    // The ttl, the grace of whoever comes last, and the next tick.
-    fleet.probe.within(killed.elapsed(), ttl() + ttl() / 10 + TICK, "everything is polled again");
+    // The ttl, and the next tick.
+    fleet.probe.within(killed.elapsed(), ttl() + LATENESS + TICK, "everything is polled again");
     fleet.until_shares_are(&[4, 5]).await;
     fleet.witness.check();
     members

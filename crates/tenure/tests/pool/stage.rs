@@ -24,6 +24,9 @@ pub fn ttl() -> Duration {
     *TTL
 }
 
+/// How much later than its lease expires a target of a dead instance is held again: `bench pool` measures it, and docs/pools.md promises it.
+pub const LATENESS: Duration = Duration::from_millis(50);
+
 /// How often targets are worked on.
 pub const TICK: Duration = Duration::from_millis(200);
 

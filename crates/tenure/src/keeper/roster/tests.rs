@@ -10,6 +10,7 @@ use crate::keeper::questions::AT_ONCE;
 use crate::keeper::{Command, Contact, Door, Gauges};
 use crate::name::InstanceId;
 use crate::store::{Entry as EntryToStore, Generation, Ledger, Server, ServerRun};
+use crate::time::ServerTime;
 
 type Answer = oneshot::Receiver<Result<Granted, AcquireError>>;
 

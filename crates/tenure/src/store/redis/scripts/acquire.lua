@@ -83,7 +83,7 @@ elseif term then
   end
 end
 
-local token = term and term.token
+local token, written_now = term and term.token, digits(now)
 local previous = {false, false, false}
 if new_term then
   local minted = math.max(term and tonumber(term.token) or 0, floor) + 1
@@ -91,7 +91,7 @@ if new_term then
   if minted > 9007199254740991 then
     return {'tokens_exhausted'}
   end
-  token = digits(minted)
+  token = minted == now and written_now or digits(minted)
   if term then
     previous = {term.token, term.holder, ended}
   end
@@ -122,20 +122,23 @@ if wait_out_until ~= '' then
   wait_out = math.max(math.min(wait_out_until - now, max_ttl), 0)
   wait_out_until = wait_out > 0 and digits(now + wait_out) or ''
 end
-local progress = new_term and now or tonumber(term.progress)
-if wait_out > 0 then
-  progress = math.max(progress, now + wait_out)
+local progress = new_term and written_now or term.progress
+if wait_out > 0 and tonumber(progress) < now + wait_out then
+  progress = digits(now + wait_out)
 end
 if new_term then
-  redis.call('HSET', KEYS[2], 'token', token, 'holder', holder, 'nonce', nonce, 'ttl', digits(class), 'since', digits(now),
-    'ended', 'silently', 'wait_out_until', wait_out_until, 'progress', digits(progress), 'idled', '', 'asked', '', 'ending', '',
+  redis.call('HSET', KEYS[2], 'token', token, 'holder', holder, 'nonce', nonce, 'ttl', class, 'since', written_now,
+    'ended', 'silently', 'wait_out_until', wait_out_until, 'progress', progress, 'idled', '', 'asked', '', 'ending', '',
     'deposed', deposed, 'previous_token', previous[1] or '', 'previous_holder', previous[2] or '',
     'previous_ended', previous[3] or '')
 else
-  redis.call('HSET', KEYS[2], 'nonce', nonce, 'ttl', digits(class), 'wait_out_until', wait_out_until, 'progress', digits(progress))
+  redis.call('HSET', KEYS[2], 'nonce', nonce, 'ttl', class, 'wait_out_until', wait_out_until, 'progress', progress)
 end
-redis.call('HSET', KEYS[3], 'ttls', write_ttls(ns.ttls), 'token_floor', digits(raised_floor(floor, tonumber(token), now)),
-  'lineage', id)
+local raised = raised_floor(floor, tonumber(token), now)
+redis.call('HSET', KEYS[3], 'ttls', write_ttls(ns.ttls), 'token_floor', raised == now and written_now or digits(raised))
+if ns.lineage ~= id then
+  redis.call('HSET', KEYS[3], 'lineage', id)
+end
 if max_ttl > longest then
   announce_longest(ARGV[9], max_ttl, now)
 end

@@ -7,6 +7,9 @@ local LONGEST = 86400000000
 -- The format of the namespace record. Programs that know only lower ones acquire nothing.
 local FORMAT = 2
 
+-- How replication names no history.
+local NO_HISTORY = '0000000000000000000000000000000000000000'
+
 -- How far ahead of the server's clock a token may be and still count for other leases than its own.
 local FURTHEST_AHEAD = 366 * 86400000000
 
@@ -286,11 +289,15 @@ end
 -- before.
 local function read_lineage()
   local info = redis.call('INFO', 'replication')
-  local id, before = string.match(info, 'master_replid:(%x+)'), string.match(info, 'master_replid2:(%x+)')
-  if not before or not string.find(before, '[^0]') then
+  -- Found by their places: patterns would take longer than everything else that is read.
+  local _, ends = string.find(info, 'master_replid:', 1, true)
+  local id = ends and string.sub(info, ends + 1, ends + 40) or ''
+  _, ends = string.find(info, 'master_replid2:', ends or 1, true)
+  local before = ends and string.sub(info, ends + 1, ends + 40) or ''
+  if before == NO_HISTORY then
     before = ''
   end
-  return id or '', before
+  return id, before
 end
 
 local function continues(recorded, id, before)
