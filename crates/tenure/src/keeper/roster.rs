@@ -380,6 +380,7 @@ impl Roster {
                 _ => None,
             };
             server.into_iter().for_each(|server| self.server_clock.observe(now.moment, server));
+            self.settle_ttl_doubt(now.moment);
         }
         if matches!(tag, Tag::Onlooker(_)) {
             self.questions.answered();
@@ -436,6 +437,7 @@ impl Roster {
         }
         if let Some(memory) = &mut self.memory {
             memory.hear(&announcement);
+            self.settle_ttl_doubt(now.moment);
         }
         if announcement == Announcement::Reopened {
             self.look_again(now);
@@ -454,6 +456,7 @@ impl Roster {
 
     /// Announcements may have been missed.
     pub(super) fn look_again(&mut self, now: Now) {
+        self.refresh_ttls(now.moment);
         self.observers.tell_all();
         self.hearers.gap();
         for id in self.leases.ids() {
@@ -507,9 +510,24 @@ impl Roster {
             let beat = self.membership.as_mut().and_then(|membership| membership.beat(now.moment, &self.instance));
             self.say(now.moment, beat);
             if now.moment.since(self.ttls_known_at) >= REFRESH_TTLS_EVERY {
-                self.ttls_known_at = now.moment;
-                self.say(now.moment, [Request::InspectNamespace]);
+                self.refresh_ttls(now.moment);
             }
+        }
+    }
+
+    /// Answers and announcements come over different connections. One that was overtaken may name a ttl that nothing
+    /// relies on any more, and an idle process would go on believing it.
+    fn settle_ttl_doubt(&mut self, now: Moment) {
+        if self.memory.as_mut().is_some_and(NamespaceMemory::take_ttl_doubt) {
+            self.refresh_ttls(now);
+        }
+    }
+
+    /// Asks which ttl is the longest that can be relied on.
+    fn refresh_ttls(&mut self, now: Moment) {
+        if self.online {
+            self.ttls_known_at = now;
+            self.say(now, [Request::InspectNamespace]);
         }
     }
 

@@ -263,6 +263,8 @@ pub struct NamespaceMemory {
     pub max_ttl: Duration,
     /// When the store said so, by its own clock.
     as_of: ServerTime,
+    /// An older statement had the longest ttl longer: it came late, or the store's clock was set back.
+    ttl_in_doubt: bool,
 }
 
 impl NamespaceMemory {
@@ -275,7 +277,13 @@ impl NamespaceMemory {
             high_water: entered.token_floor,
             max_ttl: entered.max_ttl,
             as_of: entered.server,
+            ttl_in_doubt: false,
         }
+    }
+
+    /// Whether the longest ttl may be too long since the last call: then the store is to be asked.
+    pub(crate) fn take_ttl_doubt(&mut self) -> bool {
+        std::mem::take(&mut self.ttl_in_doubt)
     }
 
     /// Remembers a token that was seen, unless it cannot be true: one spoilt record must not exhaust all tokens.
@@ -308,10 +316,11 @@ impl NamespaceMemory {
     /// The longest ttl that can be relied on at this time of the store's clock.
     fn longest_ttl(&mut self, max_ttl: Duration, server: ServerTime) {
         let is_late = server < self.as_of && self.as_of.since(server) < LATE;
-        if is_late {
-            self.max_ttl = self.max_ttl.max(max_ttl);
-        } else {
+        if !is_late {
             (self.max_ttl, self.as_of) = (max_ttl, server);
+        } else if max_ttl > self.max_ttl {
+            self.max_ttl = max_ttl;
+            self.ttl_in_doubt = true;
         }
     }
 
@@ -421,8 +430,15 @@ mod tests {
         memory.hear(&Announcement::LongestTtl { ttl: seconds(60), server: NOW + seconds(3) });
         memory.learn(&held(3, NOW + seconds(2)));
         assert_eq!(memory.max_ttl, seconds(60), "an answer from before does not lower it");
-        memory.learn(&held(60, NOW + seconds(4)));
+        assert!(!memory.take_ttl_doubt());
         memory.hear(&Announcement::LongestTtl { ttl: seconds(3), server: NOW + seconds(5) });
+        assert_eq!(memory.max_ttl, seconds(3));
+        memory.learn(&held(60, NOW + seconds(4)));
+        assert_eq!(memory.max_ttl, seconds(60), "the clock may have been set back a little");
+        assert!(memory.take_ttl_doubt(), "more likely the answer is late");
+        memory.learn(&held(60, NOW + seconds(4)));
+        assert!(!memory.take_ttl_doubt(), "the store is asked once");
+        memory.learn(&held(3, NOW + seconds(6)));
         assert_eq!(memory.max_ttl, seconds(3));
         memory.learn(&held(9, ServerTime::from_micros(5)));
         assert_eq!(memory.max_ttl, seconds(9), "the store's clock was set back");
