@@ -118,6 +118,45 @@ fn whoever_drains_gives_everything_away_and_it_goes_where_it_should() {
 }
 
 #[test]
+fn an_instance_that_cannot_work_gives_everything_to_those_that_can_until_it_can() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        (0..3).for_each(|n| world.join(n));
+        settles(&mut world, secs(60));
+        let before = world.moves;
+        world.set_able(1, false);
+        world.go_on(secs(1));
+        assert_eq!((world.dark(), world.counts()[&id(1)], world.moves - before), (0, 0, 10), "seed {seed}");
+        // What falls free meanwhile goes to the others, too.
+        world.kill(2);
+        world.go_on(secs(40));
+        assert_eq!((world.dark(), world.counts()[&id(0)], world.counts()[&id(1)]), (0, 30, 0), "seed {seed}");
+        world.set_able(1, true);
+        settles(&mut world, secs(60));
+        assert_eq!(world.counts()[&id(1)], 15, "seed {seed}");
+    }
+}
+
+#[test]
+fn when_no_instance_can_work_each_keeps_what_it_holds() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        (0..3).for_each(|n| world.join(n));
+        settles(&mut world, secs(60));
+        (0..3).for_each(|n| world.set_able(n, false));
+        world.go_on(secs(5));
+        // One may have given some away before it heard of the others.
+        assert_eq!((world.dark(), world.unkept()), (0, 0), "seed {seed}");
+        is_calm(&mut world);
+        world.join(3);
+        world.go_on(secs(2));
+        assert_eq!((world.dark(), world.counts()[&id(3)]), (0, 30), "seed {seed}: to the one that can");
+        (0..3).for_each(|n| world.set_able(n, true));
+        settles(&mut world, secs(120));
+    }
+}
+
+#[test]
 fn when_everybody_drains_everything_is_let_go_of() {
     let mut world = World::new(1, 10);
     (0..3).for_each(|n| world.join(n));
@@ -382,7 +421,11 @@ fn not_looking_up_what_the_dead_held_is_caught() {
 fn not_handing_over_is_caught() {
     must_be_caught(
         Lapse::HandingOver,
-        &["in the calm everything is held and balanced", "whoever joins gets its share"],
+        &[
+            "in the calm everything is held and balanced",
+            "whoever joins gets its share",
+            "whoever leaves hands everything over",
+        ],
     );
 }
 

@@ -91,7 +91,7 @@ impl Life {
                 self.comes();
                 continue;
             };
-            match self.rng.u8(..12) {
+            match self.rng.u8(..14) {
                 0 | 1 => {
                     self.count("joins");
                     self.comes();
@@ -128,6 +128,11 @@ impl Life {
                     self.world.join_with(self.next, FULL_WEIGHT, true);
                     self.next += 1;
                 }
+                11 => {
+                    self.count("inabilities");
+                    self.world.set_able(one, false);
+                }
+                12 => self.world.set_able(one, true),
                 10 => {
                     // The scout of before may be gone.
                     self.count("scouts");
@@ -141,6 +146,9 @@ impl Life {
 
     fn calm(&mut self) -> Held {
         self.world.heal();
+        for one in self.world.members() {
+            self.world.set_able(one, true);
+        }
         if self.world.members().is_empty() {
             self.comes();
         }

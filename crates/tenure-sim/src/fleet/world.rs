@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure::InstanceId;
 use tenure::fleet::{InstanceRecord, Status};
 use tenure::lease::{Ending, Loss, ReleaseReason};
-use tenure::placement::FULL_WEIGHT;
+use tenure::placement::{FULL_WEIGHT, Reason};
 use tenure::pool::{Action, Engine, EngineSettings, Input, Target, next_due, phase};
 use tenure::store::Member;
 use tenure::time::{Moment, ServerTime};
@@ -256,6 +256,16 @@ impl World {
         }
         self.tell_all(&Input::FleetChanged, Some(&id(n)));
         self.give(&id(n), Input::Drain);
+    }
+
+    /// It says whether it can work.
+    pub fn set_able(&mut self, n: usize, able: bool) {
+        if let Some(instance) = self.instances.get_mut(&id(n)) {
+            instance.record.reports_able("poll", able);
+            instance.beaten = self.now;
+        }
+        self.tell_all(&Input::FleetChanged, Some(&id(n)));
+        self.give(&id(n), Input::Able(able));
     }
 
     /// It is gone, as it said.
@@ -675,7 +685,7 @@ impl World {
                 self.announce(&Input::Released(target.clone()));
                 self.later(back, one, Input::Over { target, ending: Ending::Released(reason) });
             }
-            Action::HandOver { target, to, .. } => {
+            Action::HandOver { target, to, reason } => {
                 if !self.is_held_by(&target, one) {
                     return;
                 }
@@ -683,7 +693,9 @@ impl World {
                 self.leases.insert(target.clone(), lease);
                 self.indexes.entry(one.clone()).or_default().remove(&target);
                 self.announce(&Input::HandedOver { target: target.clone(), to });
-                self.later(back, one, Input::Over { target, ending: Ending::Released(ReleaseReason::HandedOver) });
+                let unable = reason == Reason::Unable;
+                let because = if unable { ReleaseReason::Unable } else { ReleaseReason::HandedOver };
+                self.later(back, one, Input::Over { target, ending: Ending::Released(because) });
             }
             Action::Proclaim(target) => self.announce(&Input::Vacant(target)),
             Action::Explain { .. } => {}

@@ -12,6 +12,8 @@ pub enum Status {
     Online,
     /// It is leaving.
     Draining,
+    /// It stays, and cannot work at present.
+    Unable,
 }
 
 impl Status {
@@ -20,7 +22,12 @@ impl Status {
         match self {
             Self::Online => "online",
             Self::Draining => "draining",
+            Self::Unable => "unable",
         }
+    }
+
+    fn from_word(word: &str) -> Self {
+        [Self::Draining, Self::Unable].into_iter().find(|status| status.word() == word).unwrap_or(Self::Online)
     }
 }
 
@@ -56,6 +63,8 @@ pub struct InstanceRecord {
     pub held: BTreeMap<String, usize>,
     /// The pools that it is leaving, although it stays in others.
     pub leaving: BTreeSet<String>,
+    /// The pools whose work it cannot do at present.
+    pub unable: BTreeSet<String>,
     /// What else it says about itself: a word under each name.
     pub about: BTreeMap<String, String>,
 }
@@ -74,6 +83,7 @@ impl InstanceRecord {
             heartbeat_ttl: Duration::from_secs(30),
             held: BTreeMap::new(),
             leaving: BTreeSet::new(),
+            unable: BTreeSet::new(),
             about: BTreeMap::new(),
         }
     }
@@ -81,6 +91,11 @@ impl InstanceRecord {
     /// Whether it gives away what it holds of a pool.
     pub fn is_leaving(&self, pool: &str) -> bool {
         self.status == Status::Draining || self.leaving.contains(pool)
+    }
+
+    /// Whether it cannot do the work of a pool at present.
+    pub fn is_unable(&self, pool: &str) -> bool {
+        self.unable.contains(pool)
     }
 
     /// Its weight in a pool.
@@ -108,19 +123,34 @@ impl InstanceRecord {
         self.sum_up();
     }
 
+    /// It can do the work of a pool, or cannot.
+    pub fn reports_able(&mut self, pool: &str, able: bool) {
+        if able {
+            self.unable.remove(pool);
+        } else {
+            self.unable.insert(pool.to_owned());
+        }
+        self.sum_up();
+    }
+
     /// It has no more to do with a pool. Whether it is in any other.
     pub fn quits(&mut self, pool: &str) -> bool {
         self.held.remove(pool);
         self.leaving.remove(pool);
+        self.unable.remove(pool);
         self.weights.remove(pool);
         self.sum_up();
         !self.held.is_empty()
     }
 
-    /// Whoever leaves every pool that it is in leaves.
+    /// An instance that leaves every pool that it is in leaves; one that cannot do the work of some pool says so.
     fn sum_up(&mut self) {
         let leaves = !self.held.is_empty() && self.held.keys().all(|pool| self.leaving.contains(pool));
-        self.status = if leaves { Status::Draining } else { Status::Online };
+        self.status = match (leaves, self.unable.is_empty()) {
+            (true, _) => Status::Draining,
+            (false, false) => Status::Unable,
+            (false, true) => Status::Online,
+        };
     }
 
     /// Words with an equals sign in each, which [`decode`](Self::decode) reads and people can.
@@ -143,6 +173,9 @@ impl InstanceRecord {
         for pool in &self.leaving {
             text.push_str(&format!(" leaving:{pool}=1"));
         }
+        for pool in &self.unable {
+            text.push_str(&format!(" unable:{pool}=1"));
+        }
         for (name, word) in &self.about {
             text.push_str(&format!(" about:{name}={word}"));
         }
@@ -163,7 +196,7 @@ impl InstanceRecord {
             weight: u32::try_from(number("weight")?).ok()?,
             weights: weights.map(|(pool, weight)| (pool.to_owned(), weight)).collect(),
             started_at: UNIX_EPOCH.checked_add(Duration::from_millis(number("started")?))?,
-            status: if words.get("status") == Some(&"draining") { Status::Draining } else { Status::Online },
+            status: words.get("status").map_or(Status::Online, |word| Status::from_word(word)),
             heartbeat_every: Duration::from_millis(number("every")?),
             heartbeat_ttl: Duration::from_millis(number("ttl")?),
             held: held.map(|(pool, count)| (pool.to_owned(), count)).collect(),
@@ -172,6 +205,7 @@ impl InstanceRecord {
                 .filter_map(|(name, word)| Some((name.strip_prefix("about:")?.to_owned(), (*word).to_owned())))
                 .collect(),
             leaving: words.keys().filter_map(|word| word.strip_prefix("leaving:")).map(str::to_owned).collect(),
+            unable: words.keys().filter_map(|word| word.strip_prefix("unable:")).map(str::to_owned).collect(),
         })
     }
 }
@@ -193,6 +227,20 @@ mod tests {
         assert!(record.quits("mail"));
         assert_eq!(record.status, Status::Draining);
         assert!(!record.quits("poll"), "none is left");
+    }
+
+    #[test]
+    fn an_instance_that_cannot_work_says_so_until_it_can() {
+        let mut record = InstanceRecord::new("api-1");
+        record.tells_of("poll", 3, false);
+        record.reports_able("poll", false);
+        let read = InstanceRecord::decode(&record.encode()).unwrap();
+        assert_eq!((read.status, read.is_unable("poll"), read.is_unable("mail")), (Status::Unable, true, false));
+        record.tells_of("poll", 3, true);
+        assert_eq!(record.status, Status::Draining, "it leaves all the same");
+        record.tells_of("poll", 3, false);
+        record.reports_able("poll", true);
+        assert_eq!(record.status, Status::Online);
     }
 
     #[test]

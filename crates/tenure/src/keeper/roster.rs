@@ -232,10 +232,10 @@ impl Roster {
     pub(super) fn wish(&mut self, now: Now, id: LeaseId, wish: Wish) {
         if let Some(entry) = self.entry(id) {
             entry.wished = Some(match &wish {
-                Wish::Release(reason) | Wish::Drain(reason) => *reason,
-                Wish::HandOver(_) | Wish::DrainTo(_) => ReleaseReason::HandedOver,
+                Wish::Release(reason) | Wish::Drain(reason) | Wish::DrainTo(_, reason) => *reason,
+                Wish::HandOver(_) => ReleaseReason::HandedOver,
             });
-            let drains = matches!(wish, Wish::Drain(_) | Wish::DrainTo(_));
+            let drains = matches!(wish, Wish::Drain(_) | Wish::DrainTo(..));
             let shared = entry.shared.clone();
             self.step(now, id, Input::Wish(wish));
             if drains {

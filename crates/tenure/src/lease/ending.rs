@@ -86,6 +86,8 @@ pub enum ReleaseReason {
     Removed,
     /// An operator asked for it.
     StepDown,
+    /// Its holder cannot work at present.
+    Unable,
 }
 
 impl ReleaseReason {
@@ -99,6 +101,7 @@ impl ReleaseReason {
             Self::Paused => "paused",
             Self::Removed => "removed",
             Self::StepDown => "step_down",
+            Self::Unable => "unable",
         }
     }
 }
@@ -162,7 +165,7 @@ impl Loss {
 }
 
 impl ReleaseReason {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Voluntary,
         Self::Shutdown,
         Self::Rebalance,
@@ -170,6 +173,7 @@ impl ReleaseReason {
         Self::Paused,
         Self::Removed,
         Self::StepDown,
+        Self::Unable,
     ];
 }
 

@@ -80,7 +80,7 @@ pub enum Wish {
     /// Stop the work and hand over to a named instance.
     HandOver(InstanceId),
     /// Let the work in flight finish, start no more, then hand over to a named instance; as for [`Drain`](Self::Drain).
-    DrainTo(InstanceId),
+    DrainTo(InstanceId, ReleaseReason),
 }
 
 /// Something to be done for a lease. In order.

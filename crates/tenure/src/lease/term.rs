@@ -54,7 +54,7 @@ struct Goodbye {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Farewell {
     Release(ReleaseReason),
-    HandOver(InstanceId),
+    HandOver(InstanceId, ReleaseReason),
 }
 
 impl Term {
@@ -160,7 +160,9 @@ impl Term {
                 if let Some(Ask::StepDown { to }) = asked
                     && self.goodbye.is_none()
                 {
-                    let farewell = to.map_or(Farewell::Release(ReleaseReason::StepDown), Farewell::HandOver);
+                    let farewell = to.map_or(Farewell::Release(ReleaseReason::StepDown), |to| {
+                        Farewell::HandOver(to, ReleaseReason::HandedOver)
+                    });
                     self.say_goodbye(now, farewell, now, ctx);
                 }
             }
@@ -210,8 +212,8 @@ impl Term {
                 let (farewell, cancel_at) = match wish {
                     Wish::Release(reason) => (Farewell::Release(reason), now),
                     Wish::Drain(reason) => (Farewell::Release(reason), now + ctx.settings.max_drain()),
-                    Wish::HandOver(to) => (Farewell::HandOver(to), now),
-                    Wish::DrainTo(to) => (Farewell::HandOver(to), now + ctx.settings.max_drain()),
+                    Wish::HandOver(to) => (Farewell::HandOver(to, ReleaseReason::HandedOver), now),
+                    Wish::DrainTo(to, reason) => (Farewell::HandOver(to, reason), now + ctx.settings.max_drain()),
                 };
                 if ctx.planted.has(Flaw::ReleaseBeforeJoin) {
                     return self.part(now, farewell, ctx);
@@ -309,7 +311,7 @@ impl Term {
     fn say_goodbye(&mut self, now: Moment, farewell: Farewell, cancel_at: Moment, ctx: &Context) {
         // A second wish may hurry the first; whoever was promised the lease gets it, unless somebody else was promised it since.
         let farewell = match (self.goodbye.as_ref().map(|goodbye| &goodbye.farewell), farewell) {
-            (Some(Farewell::HandOver(to)), Farewell::Release(_)) => Farewell::HandOver(to.clone()),
+            (Some(Farewell::HandOver(to, reason)), Farewell::Release(_)) => Farewell::HandOver(to.clone(), *reason),
             (_, last) => last,
         };
         let cancel_at = self.goodbye.as_ref().map_or(cancel_at, |goodbye| goodbye.cancel_at.min(cancel_at));
@@ -339,9 +341,9 @@ impl Term {
         let holding = ctx.holding(self.token);
         let (reason, request) = match farewell {
             Farewell::Release(reason) => (reason, Request::Release { holding, ending: Ending::Released(reason) }),
-            Farewell::HandOver(to) => {
+            Farewell::HandOver(to, reason) => {
                 let window = ctx.settings.accept_window();
-                (ReleaseReason::HandedOver, Request::HandOver { holding, to, window })
+                (reason, Request::HandOver { holding, to, window })
             }
         };
         Phase::Parting(Parting::new(now, self.deadline, request, Ending::Released(reason), ctx))

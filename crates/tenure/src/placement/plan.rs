@@ -37,6 +37,7 @@ impl Move {
             Reason::Unheld => "unheld".to_owned(),
             Reason::HolderGone => "gone".to_owned(),
             Reason::Draining => "draining".to_owned(),
+            Reason::Unable => "unable".to_owned(),
             Reason::Surplus { held, share } => format!("surplus held={held} share={share}"),
         };
         format!("from={from} to={} why={why}", self.to)
@@ -60,6 +61,7 @@ impl Move {
             "unheld" => Reason::Unheld,
             "gone" => Reason::HolderGone,
             "draining" => Reason::Draining,
+            "unable" => Reason::Unable,
             "surplus" => Reason::Surplus { held: number("held")?, share: number("share")? },
             _ => return None,
         };
@@ -78,6 +80,8 @@ pub enum Reason {
     HolderGone,
     /// Whoever holds it is leaving.
     Draining,
+    /// Its holder cannot work at present.
+    Unable,
     /// Whoever holds it holds more than its share.
     Surplus {
         /// How many it holds.
@@ -93,6 +97,7 @@ impl fmt::Display for Reason {
             Self::Unheld => f.write_str("nobody holds it"),
             Self::HolderGone => f.write_str("its holder is gone"),
             Self::Draining => f.write_str("its holder is leaving"),
+            Self::Unable => f.write_str("its holder cannot work"),
             Self::Surplus { held, share } => write!(f, "its holder has {held}, and {share} is its share"),
         }
     }
@@ -179,6 +184,7 @@ pub fn plan(peers: &[Peer], targets: &[Held]) -> Plan {
         let peer = &table.peers[from];
         let reason = match peer.presence {
             Presence::Draining => Reason::Draining,
+            Presence::Unable => Reason::Unable,
             _ => Reason::Surplus { held: peer.held, share: shares[from] },
         };
         let (target, to) = (targets[at].target.clone(), peers[to].instance.clone());

@@ -16,6 +16,8 @@ pub enum Presence {
     Stuck,
     /// It is leaving: it should hold nothing.
     Draining,
+    /// It cannot work at present: it should hold nothing, unless no other instance can take it.
+    Unable,
     /// It takes what it likes, or may come back for what it had: what it holds is its share, and nothing is given to it or expected of it.
     Apart,
 }

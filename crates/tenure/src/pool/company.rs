@@ -162,6 +162,7 @@ impl Company {
         let held = (*record.held.get(&self.pool)?).max(self.given(now, id));
         let presence = match self.stuck.get(id) {
             _ if record.is_leaving(&self.pool) => Presence::Draining,
+            _ if record.is_unable(&self.pool) => Presence::Unable,
             Some(until) if *until > now => Presence::Stuck,
             _ => Presence::Ready,
         };

@@ -42,6 +42,8 @@ pub(super) type Held = Arc<RwLock<HashMap<Target, TermHandle>>>;
 pub(super) enum Command {
     Targets(BTreeSet<Target>),
     Drain(bool),
+    /// Whether this instance can work.
+    Able(bool),
     /// Lets go of everything and ends.
     Stop(oneshot::Sender<()>),
     Release(Target),
@@ -129,6 +131,7 @@ impl Driver {
                         desk.told_to_drain = drain || stopping.is_some();
                         desk.drain_as_asked();
                     }
+                    Some(Command::Able(able)) => desk.is_able(able),
                     Some(Command::Stop(done)) => match &mut stopping {
                         Some((_, waiting)) => waiting.push(done),
                         None => {
@@ -260,7 +263,8 @@ impl Desk {
                     self.decided(target, false);
                 }
                 if let Input::Over { target, ending } = &input {
-                    let handed_over = *ending == Ending::Released(ReleaseReason::HandedOver);
+                    let handed_over =
+                        matches!(ending, Ending::Released(ReleaseReason::HandedOver | ReleaseReason::Unable));
                     self.stopwatch.gave(target, handed_over, &self.meters);
                     self.seats.remove(target);
                     self.lock_held().remove(target);
@@ -356,7 +360,8 @@ impl Desk {
                 // Before it is anybody else's.
                 self.explain(&target, Some(self.tenure.instance().clone()), to.clone(), reason);
                 self.stopwatch.gives(&target);
-                self.order(&target, Order::HandOver(to));
+                let because = if reason == Reason::Unable { ReleaseReason::Unable } else { ReleaseReason::HandedOver };
+                self.order(&target, Order::HandOver(to, because));
             }
             Action::Explain { target, from } => {
                 self.stopwatch.took_from(&from, &self.meters);
@@ -455,6 +460,18 @@ impl Desk {
             return;
         }
         self.input(if drain { Input::Drain } else { Input::Stay });
+        self.tell_fleet_at_once();
+    }
+
+    fn is_able(&mut self, able: bool) {
+        if able != self.engine.is_unable() {
+            return;
+        }
+        self.input(Input::Able(able));
+        self.tell_fleet_at_once();
+    }
+
+    fn tell_fleet_at_once(&self) {
         self.tell_fleet();
         // A heartbeat alone is not announced.
         let instance = self.tenure.instance().clone();
@@ -465,7 +482,7 @@ impl Desk {
     fn tell_fleet(&self) {
         // For whoever tidies up after it.
         self.tenure.say(listed(self.naming.pool(), self.tenure.instance(), true));
-        let leaving = self.engine.is_draining();
+        let (leaving, unable) = (self.engine.is_draining(), self.engine.is_unable());
         let settings = &self.settings;
         self.tenure.update_record(|record: &mut InstanceRecord| {
             let ours = self.naming.pool();
@@ -475,6 +492,7 @@ impl Desk {
             record.heartbeat_every = least(record.heartbeat_every, settings.heartbeat_every);
             record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
             record.tells_of(ours, self.engine.held(), leaving);
+            record.reports_able(ours, !unable);
         });
     }
 

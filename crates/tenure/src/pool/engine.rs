@@ -47,6 +47,8 @@ const AFTER_THE_END: Duration = Duration::from_millis(2);
 struct Place {
     share: usize,
     ranking: Ranking,
+    /// Whether there is an instance that takes what it should have.
+    any_takes_part: bool,
 }
 
 /// What one instance does about a pool.
@@ -64,6 +66,7 @@ pub struct Engine {
     /// When somebody was last seen to have taken what nobody held.
     taken_at: Moment,
     draining: bool,
+    unable: bool,
     scouts: bool,
     /// What this instance should hold, and whom a target suits better, until something changes.
     place: Option<Place>,
@@ -101,6 +104,7 @@ impl Engine {
             looking: false,
             taken_at: Moment::ZERO,
             draining: false,
+            unable: false,
             scouts: false,
             place: None,
             quiet_since: Moment::ZERO,
@@ -145,6 +149,7 @@ impl Engine {
             Input::Over { target, ending } => self.over(now, &target, &ending),
             Input::Drain => self.drains(now, true),
             Input::Stay => self.drains(now, false),
+            Input::Able(able) => self.is_able(now, able),
             Input::Scouts(scouts) => self.scouts = scouts,
             Input::Tick => {}
         }
@@ -179,7 +184,11 @@ impl Engine {
             instance: self.me.clone(),
             weight: self.weight,
             held: self.targets.mine(),
-            presence: if self.draining { Presence::Draining } else { Presence::Ready },
+            presence: match (self.draining, self.unable) {
+                (true, _) => Presence::Draining,
+                (false, true) => Presence::Unable,
+                (false, false) => Presence::Ready,
+            },
         });
         peers
     }
@@ -187,6 +196,11 @@ impl Engine {
     /// Whether this instance gives everything away.
     pub fn is_draining(&self) -> bool {
         self.draining
+    }
+
+    /// Whether this instance cannot work at present.
+    pub fn is_unable(&self) -> bool {
+        self.unable
     }
 
     /// Whether a claim of a target is on its way.
@@ -257,7 +271,7 @@ impl Engine {
             self.next_read = self.next_read.min(doubt.max(now + self.settings.doubt_every));
         }
         let begun_before = self.has_read(now);
-        if self.draining {
+        if self.gives_all_away() {
             self.balancing = false;
             self.give_all_away(now);
         } else if self.balancing && !begun_before {
@@ -339,7 +353,7 @@ impl Engine {
             return;
         }
         // Whoever leaves will not see to it that somebody takes it.
-        if self.scouts && believed || self.draining && offered.is_some() {
+        if self.scouts && believed || self.gives_all_away() && offered.is_some() {
             self.actions.push(Action::Proclaim(target.clone()));
         }
         if let Some(receiver) = offered {
@@ -595,7 +609,8 @@ impl Engine {
 
     /// When to ask for a target that nobody holds: at once when it suits nobody better, or when we held it last.
     fn our_turn(&mut self, now: Moment, target: &Target) -> Option<Moment> {
-        if self.draining || !self.company.is_known() {
+        // One that cannot work takes what no other can: it may be able soon.
+        if self.draining || !self.company.is_known() || self.unable && self.place(now).any_takes_part {
             return None;
         }
         let has_room = self.has_room(now);
@@ -654,7 +669,7 @@ impl Engine {
         self.actions.push(Action::Tell);
         if !wanted {
             self.lets_go(target, ReleaseReason::Removed);
-        } else if self.draining {
+        } else if self.gives_all_away() {
             self.give_all_away(now);
         } else if self.held() > self.share(now) {
             self.disturbed(now);
@@ -702,7 +717,10 @@ impl Engine {
         if left {
             self.giving = self.giving.saturating_sub(1);
         }
-        let handed_over = matches!(ending, Ending::Released(ReleaseReason::HandedOver | ReleaseReason::StepDown));
+        let handed_over = matches!(
+            ending,
+            Ending::Released(ReleaseReason::HandedOver | ReleaseReason::StepDown | ReleaseReason::Unable)
+        );
         match (to, ending) {
             _ if !wanted => self.targets.forget(target),
             (Some(to), _) if handed_over => {
@@ -726,7 +744,7 @@ impl Engine {
             }
         }
         self.actions.push(Action::Tell);
-        if left && self.giving == 0 && !self.draining && self.held() > self.share(now) {
+        if left && self.giving == 0 && !self.gives_all_away() && self.held() > self.share(now) {
             self.read_to_balance(now);
         } else {
             self.disturbed(now);
@@ -809,12 +827,19 @@ impl Engine {
         }
     }
 
+    /// Whether this instance should hold nothing.
+    fn gives_all_away(&self) -> bool {
+        self.draining || self.unable
+    }
+
     fn give_all_away(&mut self, now: Moment) {
+        let reason = if self.draining { Reason::Draining } else { Reason::Unable };
         for (target, to) in self.gifts(now, usize::MAX) {
-            self.gives(&target, to, Reason::Draining);
+            self.gives(&target, to, reason);
         }
-        // With nobody to take them, they are let go of.
-        if !self.peers(now).iter().any(Peer::takes_part) {
+        // With no instance to take them, they are released; but one that cannot work keeps them: it may be able again before
+        // another comes.
+        if self.draining && !self.peers(now).iter().any(Peer::takes_part) {
             for target in self.targets.names(|fate| *fate == Fate::Mine) {
                 self.lets_go(&target, ReleaseReason::Shutdown);
             }
@@ -854,7 +879,8 @@ impl Engine {
                 let shares = placement::shares(&peers, self.unheld(&peers));
                 // This instance stands last among its peers.
                 let share = shares.last().copied().unwrap_or(0);
-                Place { share, ranking: Ranking::new(&self.me, &peers) }
+                let any_takes_part = peers.iter().any(Peer::takes_part);
+                Place { share, ranking: Ranking::new(&self.me, &peers), any_takes_part }
             }
         };
         self.place.insert(place)
@@ -875,6 +901,17 @@ impl Engine {
             // Who is there now decides who gets what.
             self.read(now);
         }
+    }
+
+    fn is_able(&mut self, now: Moment, able: bool) {
+        if self.unable != able {
+            return;
+        }
+        self.unable = !able;
+        self.place = None;
+        self.wait_for_our_turns(now);
+        // Who is there now, and able, decides who gets what.
+        self.read(now);
     }
 
     // Time.

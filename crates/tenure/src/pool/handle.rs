@@ -190,6 +190,12 @@ impl Pool {
         let _ = self.commands.send(Command::Drain(false));
     }
 
+    /// Says whether this instance can work on its targets: holding without working is worse than not holding. While it cannot, it
+    /// gives its targets to instances that can, and takes no more; with no such instance it keeps them. It stays in the fleet.
+    pub fn set_able(&self, able: bool) {
+        let _ = self.commands.send(Command::Able(able));
+    }
+
     /// Gives everything away, one by one as it falls idle, and leaves the fleet. What nobody takes within the drain time-out is let go of.
     ///
     /// # Cancel safety

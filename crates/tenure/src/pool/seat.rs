@@ -27,7 +27,7 @@ pub(super) type RemovedBecause = Arc<dyn Fn(&str) -> ReleaseReason + Send + Sync
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Release(ReleaseReason),
-    HandOver(InstanceId),
+    HandOver(InstanceId, ReleaseReason),
     /// Now, without waiting for the work that runs.
     Stop(ReleaseReason),
 }
@@ -42,7 +42,7 @@ pub(super) async fn keep(target: Target, term: Term, work: Work, mut orders: mps
             () = &mut working, if works => works = false,
             order = orders.recv(), if listens => match order {
                 Some(Order::Release(reason)) => term.drain(Wish::Drain(reason)),
-                Some(Order::HandOver(to)) => term.drain(Wish::DrainTo(to)),
+                Some(Order::HandOver(to, reason)) => term.drain(Wish::DrainTo(to, reason)),
                 Some(Order::Stop(reason)) => term.drain(Wish::Release(reason)),
                 // Nobody is left who could say when to stop.
                 None => {

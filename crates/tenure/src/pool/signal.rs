@@ -105,6 +105,8 @@ pub enum Input {
     Drain,
     /// It stays after all.
     Stay,
+    /// Whether this instance can work. While it cannot, it gives everything to those who can.
+    Able(bool),
     /// Whether this instance looks at all targets for everybody.
     Scouts(bool),
     /// Time has passed.

@@ -1,7 +1,9 @@
 //! Coming, going, sharing.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use tenure::Happening;
+use tenure::lease::ReleaseReason;
 use tenure_testbed::{Probe, RedisServer, Reply};
 
 use crate::stage::{Member, TICK, Witness, shares, targets, ttl, until};
@@ -92,6 +94,34 @@ async fn a_drained_instance_gives_everything_away_and_takes_part_again_when_told
     one.pool.drain();
     until("two has everything", || two.count() == 6 && one.count() == 0).await;
     one.pool.undrain();
+    shares(&[&one, &two], &[3, 3]).await;
+    witness.check();
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_work_gives_its_targets_to_those_that_can() {
+    let server = RedisServer::start();
+    let (witness, targets) = (Witness::start(), targets(6));
+    let one = Member::join(&server.url(), "one", witness.address(), &targets).await;
+    let two = Member::join(&server.url(), "two", witness.address(), &targets).await;
+    shares(&[&one, &two], &[3, 3]).await;
+    let mut events = one.tenure.news();
+    one.pool.set_able(false);
+    until("two has everything", || two.count() == 6 && one.count() == 0).await;
+    let mut reasons = Vec::new();
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(200), events.next()).await {
+        if let Happening::Released(reason) = event.what {
+            reasons.push(reason);
+        }
+    }
+    assert_eq!(reasons, [ReleaseReason::Unable; 3]);
+    // There is no other now: it keeps them.
+    two.pool.set_able(false);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!((one.count(), two.count()), (0, 6));
+    one.pool.set_able(true);
+    until("one has everything", || one.count() == 6 && two.count() == 0).await;
+    two.pool.set_able(true);
     shares(&[&one, &two], &[3, 3]).await;
     witness.check();
 }
