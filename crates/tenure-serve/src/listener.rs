@@ -1,6 +1,7 @@
 //! Connections to the API: no more than there is room for, and none that says nothing for too long.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -9,13 +10,14 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_socket_send_buffer_size;
-use rustix::process::{Resource, getrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
-/// How many connections there may be at a time, if there are files for twice as many: polls need some. Whoever comes then waits.
-const CONNECTIONS: usize = 4_096;
+use crate::poll::budget::FileBudget;
+
+/// How many files are kept back, for connections to the API when there are no others.
+const RESERVED: usize = 16;
 
 /// How long somebody may take to read the next piece of what it asked for.
 const READS_WITHIN: Duration = Duration::from_secs(30);
@@ -31,9 +33,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers until it is told to end, and then what was asked by then.
 pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Future<Output = ()>) {
-    let files =
-        getrlimit(Resource::Nofile).current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
-    let (places, graceful) = (Arc::new(Semaphore::new(CONNECTIONS.min(files / 2))), GracefulShutdown::new());
+    // Whoever comes when all places are taken waits.
+    let places = Arc::new(Semaphore::new(FileBudget::of_this_process().api));
+    let (reserve, graceful) = (Reserve::new(), GracefulShutdown::new());
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().timer(TokioTimer::new()).header_read_timeout(ASKS_WITHIN).max_buf_size(UNREAD);
     let mut ended = std::pin::pin!(ended);
@@ -48,7 +50,10 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
             () = &mut ended => break,
         };
         let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(PAUSE).await;
+            // The connection that waits gets one of the files that were kept back.
+            if !reserve.open_one() {
+                tokio::time::sleep(PAUSE).await;
+            }
             continue;
         };
         // Both are good for speed and memory, and nothing is lost without them.
@@ -58,14 +63,45 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
         stream.set_write_timeout(Some(READS_WITHIN));
         let answers = TowerToHyperService::new(router.clone());
         let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), answers).into_owned();
-        let connection = graceful.watch(connection);
+        let (connection, reserve) = (graceful.watch(connection), reserve.clone());
         tokio::spawn(async move {
             // Whoever goes away has gone away.
             let _ = connection.await;
             drop(place);
+            reserve.refill();
         });
     }
     graceful.shutdown().await;
+}
+
+/// Files that are open for nothing, so that one can be closed when another is needed. Clones are the same.
+#[derive(Clone)]
+struct Reserve(Arc<Mutex<Vec<File>>>);
+
+impl Reserve {
+    fn new() -> Self {
+        let reserve = Self(Arc::default());
+        reserve.refill();
+        reserve
+    }
+
+    /// Makes room for a file, if there is any.
+    fn open_one(&self) -> bool {
+        self.lock().pop().is_some()
+    }
+
+    fn refill(&self) {
+        let mut files = self.lock();
+        while files.len() < RESERVED
+            && let Ok(file) = File::open("/dev/null")
+        {
+            files.push(file);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]

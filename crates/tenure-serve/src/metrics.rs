@@ -14,6 +14,7 @@ use tenure::HowItStands;
 use tenure::meter::Spans;
 use tenure::pool::Overview;
 
+use crate::poll::ability::Ability;
 use crate::service::Service;
 use crate::tally::Tally;
 
@@ -31,6 +32,7 @@ pub(crate) struct Reading {
     /// By role: whether this instance leads it, and when that was last renewed, in seconds since the epoch.
     leads: BTreeMap<&'static str, Option<f64>>,
     streams: usize,
+    able: bool,
 }
 
 impl Reading {
@@ -54,6 +56,7 @@ impl Reading {
             takeovers: meters.takeovers.read(),
             leads: leads.collect(),
             streams: service.open_streams(),
+            able: service.ability() != Ability::Unable,
         }
     }
 
@@ -101,6 +104,11 @@ impl Collector for Reading {
             stands.worst_lag.as_secs_f64(),
         )?;
         page.counter("events_dropped", "Events that nobody took in time", stands.events_dropped)?;
+        page.gauge(
+            "instance_able",
+            "Whether it can poll: 0 while it gives its sessions away",
+            f64::from(u8::from(self.able)),
+        )?;
         page.gauge("streams_open", "Streams that are read from it", self.streams as f64)
     }
 }

@@ -20,9 +20,11 @@ use crate::events::FleetEvents;
 use crate::housekeeping::{self, Housekeeping, TALLY};
 use crate::keys::Keys;
 use crate::listener;
+use crate::poll::ability::Ability;
 use crate::poll::client::{ClientError, PollClient};
 use crate::poll::poller::Poller;
 use crate::poll::safety::Allowed;
+use crate::poll::supervisor::Supervisor;
 use crate::results::Results;
 
 /// The pool of all sessions: their leases are `poll:lease:<id>`.
@@ -87,6 +89,7 @@ struct Parts {
     catalogue: Catalogue,
     counts: Arc<Counts>,
     housekeeping: Housekeeping,
+    supervisor: Supervisor,
     events: FleetEvents,
     results: Results,
     streams: Arc<Semaphore>,
@@ -116,6 +119,10 @@ impl Service {
 
     pub(crate) fn housekeeping(&self) -> &Housekeeping {
         &self.0.housekeeping
+    }
+
+    pub(crate) fn ability(&self) -> Ability {
+        self.0.supervisor.ability()
     }
 
     pub(crate) fn events(&self) -> &FleetEvents {
@@ -185,7 +192,14 @@ pub fn start(
 ) -> Result<Running, ServeError> {
     let (catalogue, counts) = (Catalogue::default(), Arc::new(Counts::default()));
     let client = PollClient::new(settings.allowed.clone())?;
-    let poller = Poller { catalogue: catalogue.clone(), client, counts: counts.clone() };
+    let supervisor = Supervisor::new(client.clone());
+    let poller = Poller {
+        catalogue: catalogue.clone(),
+        client,
+        counts: counts.clone(),
+        supervisor: supervisor.clone(),
+        tenure: tenure.clone(),
+    };
     let (targets, known) = (catalogue.follow(tenure.clone(), settings.discover_every), catalogue.clone());
     let events = FleetEvents::listen(tenure, counts.clone());
     let pool = sized(tenure, pool, &settings)?
@@ -203,6 +217,7 @@ pub fn start(
     let period = settings.discover_every;
     let housekeeping = Housekeeping::start(tenure, &settings.keys, settings.ttl, period)?;
     let tells = tokio::spawn(tell_fleet(tenure.clone(), counts.clone(), period)).abort_handle();
+    let watches = tokio::spawn(supervisor.clone().watch(tenure.clone(), pool.clone())).abort_handle();
     let (end, ended) = watch::channel(false);
     let kept = counts.clone();
     let service = Service(Arc::new(Parts {
@@ -211,6 +226,7 @@ pub fn start(
         catalogue,
         counts,
         housekeeping: housekeeping.clone(),
+        supervisor,
         events,
         results: Results::default(),
         streams: Arc::new(Semaphore::new(STREAMS)),
@@ -222,7 +238,16 @@ pub fn start(
     }));
     let ends = service.clone();
     let serving = listener::serve(listener, api::router(service), async move { ends.ended().await });
-    Ok(Running { tenure: tenure.clone(), counts: kept, pool, housekeeping, tells, end, serving: tokio::spawn(serving) })
+    Ok(Running {
+        tenure: tenure.clone(),
+        counts: kept,
+        pool,
+        housekeeping,
+        tells,
+        watches,
+        end,
+        serving: tokio::spawn(serving),
+    })
 }
 
 /// Whether it can be started like this, without a store.
@@ -268,6 +293,7 @@ pub struct Running {
     pool: Pool,
     housekeeping: Housekeeping,
     tells: AbortHandle,
+    watches: AbortHandle,
     end: watch::Sender<bool>,
     serving: JoinHandle<()>,
 }
@@ -279,6 +305,7 @@ impl Running {
     /// Sessions are given away all the same.
     pub async fn stop(self) {
         self.tells.abort();
+        self.watches.abort();
         tokio::join!(self.pool.stop(), self.housekeeping.stop());
         // Its heartbeats tell nobody any more.
         housekeeping::leave_behind(&self.tenure, &self.counts.read()).await;

@@ -177,6 +177,18 @@ pub enum Happening {
         /// Who.
         instance: InstanceId,
     },
+    /// This instance is short of something, files for example, and does not do all of its work.
+    InstanceStrained {
+        /// Of what.
+        error: String,
+    },
+    /// This instance cannot work at present: what it holds it gives to those that can.
+    InstanceUnable {
+        /// Why.
+        error: String,
+    },
+    /// This instance can work again.
+    InstanceAble,
     /// A session cannot be polled. Said once.
     SessionUnreadable {
         /// Which.
@@ -223,6 +235,9 @@ impl Happening {
             Self::StoreRefused { .. } => "store.refused",
             Self::Joined { .. } => "fleet.joined",
             Self::Left { .. } => "fleet.left",
+            Self::InstanceStrained { .. } => "instance.strained",
+            Self::InstanceUnable { .. } => "instance.unable",
+            Self::InstanceAble => "instance.able",
             Self::SessionUnreadable { .. } => "session.unreadable",
             Self::PollStarted => "poll.started",
             Self::PollFinished { .. } => "poll.finished",
@@ -250,6 +265,8 @@ impl Happening {
             | Self::StoreQuarantined(_)
             | Self::StoreSilent { .. }
             | Self::StoreRefused { .. }
+            | Self::InstanceStrained { .. }
+            | Self::InstanceUnable { .. }
             | Self::SessionUnreadable { .. }
             | Self::PublishRefused { .. } => Level::Warn,
             _ => Level::Info,
@@ -286,6 +303,8 @@ impl Event {
             | Happening::StoreLost { error }
             | Happening::StoreSilent { error }
             | Happening::StoreRefused { error }
+            | Happening::InstanceStrained { error }
+            | Happening::InstanceUnable { error }
             | Happening::PollFinished { error: Some(error) } => add("error", error.clone()),
             Happening::SessionUnreadable { id, error } => {
                 add("endpoint_id", id.clone());
@@ -315,6 +334,7 @@ impl Event {
             Happening::Recovered
             | Happening::StoreEntered
             | Happening::LeadershipAcquired
+            | Happening::InstanceAble
             | Happening::PollStarted
             | Happening::PollFinished { error: None }
             | Happening::PublishRefused { owner: None } => {}

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tenure::store::{NamespaceReport, Quarantine};
 
 use super::failure::Failure;
+use crate::poll::ability::Ability;
 use crate::service::Service;
 use crate::{housekeeping, metrics};
 
@@ -24,9 +25,15 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
         return not_ready("this instance has not joined the fleet yet");
     }
     match service.tenure().inspect_namespace().await {
-        Ok(NamespaceReport { quarantine: None, .. }) => (StatusCode::OK, Json(json!({"status": "ready"}))),
-        Ok(NamespaceReport { quarantine: Some(quarantine), .. }) => {
-            (StatusCode::OK, Json(json!({"status": "ready", "quarantine": shown_quarantine(&quarantine)})))
+        Ok(NamespaceReport { quarantine, .. }) => {
+            let mut body = json!({"status": "ready"});
+            if let Some(quarantine) = &quarantine {
+                body["quarantine"] = shown_quarantine(quarantine);
+            }
+            if service.ability() == Ability::Unable {
+                body["unable"] = json!("it cannot poll at present, and has given its sessions away");
+            }
+            (StatusCode::OK, Json(body))
         }
         Err(error) => not_ready(&format!("the store cannot be reached: {error}")),
     }

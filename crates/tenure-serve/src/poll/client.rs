@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, header};
@@ -11,9 +12,13 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Client, Response, redirect};
 use rustix::io::Errno;
 use thiserror::Error;
-use url::Url;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+use url::{Origin, Url};
 
-use super::lookup::{LookUp, LookUps, by_system};
+use super::budget::FileBudget;
+use super::lookup::{LookUp, LookUps, Whose};
+use super::resolver::by_system;
 use super::safety::{Allowed, Forbidden};
 
 /// How often a target may send us elsewhere.
@@ -22,8 +27,11 @@ const REDIRECTS: usize = 5;
 /// How much of an answer is kept.
 const BODY_KEPT: usize = 4 * 1024;
 
-/// How long a connection is kept that nobody uses.
+/// How long a connection is kept that is not used.
 const IDLE: Duration = Duration::from_secs(90);
+
+/// How many polls may be under way however short of files this instance is.
+const FEWEST_POLLS: usize = 2;
 
 /// What a target answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,21 +49,50 @@ pub struct Answer {
 pub struct Trouble {
     /// In words.
     pub words: String,
-    /// Whether it is this host's, and says nothing about the target.
-    pub is_ours: bool,
+    /// Whose fault it is.
+    pub fault: Fault,
+}
+
+/// Whose fault it is that there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The target's.
+    Target,
+    /// The target's: it costs more than this instance has at present. `is_short` when the instance was found to be short.
+    Exhausts {
+        /// Whether something could not be opened.
+        is_short: bool,
+    },
+    /// This instance's: it says nothing about the target.
+    Ours,
 }
 
 impl From<String> for Trouble {
     fn from(words: String) -> Self {
-        Self { words, is_ours: false }
+        Self { words, fault: Fault::Target }
     }
 }
 
-/// A client for all targets.
+/// A client for all targets. Clones are the same.
 #[derive(Clone, Debug)]
-pub struct PollClient {
-    client: Client,
+pub struct PollClient(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// For targets whose connection is kept until the next poll.
+    keeping: Client,
+    /// For the others.
+    closing: Client,
+    /// For where targets redirect to, which may be somewhere else every time: nothing is kept.
+    redirected: Client,
     allowed: Arc<Allowed>,
+    /// Places for polls under way, and how many of them are withheld because there were no files for as many.
+    polls: Semaphore,
+    most_polls: usize,
+    withheld: AtomicUsize,
+    /// Places for connections that are kept.
+    kept: Arc<Semaphore>,
+    strained: AtomicBool,
 }
 
 /// Why there can be no client.
@@ -69,28 +106,82 @@ impl PollClient {
     /// # Errors
     /// When the system's certificates cannot be used.
     pub fn new(allowed: Allowed) -> Result<Self, ClientError> {
-        Self::looking_up(allowed, by_system())
+        Self::looking_up(allowed, by_system(), FileBudget::of_this_process())
     }
 
     /// The same, with another way to look names up than the system's.
     ///
     /// # Errors
     /// When the system's certificates cannot be used.
-    pub fn looking_up(allowed: Allowed, look_up: LookUp) -> Result<Self, ClientError> {
+    pub fn looking_up(allowed: Allowed, look_up: LookUp, budget: FileBudget) -> Result<Self, ClientError> {
         let allowed = Arc::new(allowed);
         // Somebody else may have chosen first, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .redirect(redirect::Policy::none())
-            .dns_resolver(Arc::new(Guarded { allowed: allowed.clone(), lookups: LookUps::new(look_up) }))
-            .no_proxy()
-            .pool_idle_timeout(IDLE)
-            .user_agent(concat!("tenure/", env!("CARGO_PKG_VERSION")))
-            .build()?;
-        Ok(Self { client, allowed })
+        let lookups = LookUps::new(look_up, budget.lookups);
+        let client = |whose, idle| {
+            Client::builder()
+                .redirect(redirect::Policy::none())
+                .dns_resolver(Arc::new(Guarded { allowed: allowed.clone(), lookups: lookups.clone(), whose }))
+                .no_proxy()
+                .pool_idle_timeout(IDLE)
+                .pool_max_idle_per_host(idle)
+                .user_agent(concat!("tenure/", env!("CARGO_PKG_VERSION")))
+                .build()
+        };
+        Ok(Self(Arc::new(Shared {
+            // Each target has one connection at a time, so their number is bounded by the places for them.
+            keeping: client(Whose::Target, usize::MAX)?,
+            closing: client(Whose::Target, 0)?,
+            redirected: client(Whose::Redirect, 0)?,
+            polls: Semaphore::new(budget.polls),
+            most_polls: budget.polls,
+            withheld: AtomicUsize::new(0),
+            kept: Arc::new(Semaphore::new(budget.kept)),
+            strained: AtomicBool::new(false),
+            allowed,
+        })))
     }
 
-    /// Asks a target, with its own headers and ours, and reads its answer unless it is only looked at.
+    /// The client of one target.
+    pub fn for_target(&self) -> TargetClient {
+        TargetClient { client: self.clone(), kept: None }
+    }
+
+    /// While this instance is short of something, redirects to other places are not followed: they cost most.
+    pub fn set_strained(&self, strained: bool) {
+        self.0.strained.store(strained, Ordering::Relaxed);
+        if !strained {
+            self.0.polls.add_permits(self.0.withheld.swap(0, Ordering::Relaxed));
+        }
+    }
+
+    /// There was no file for a poll: from now on fewer are under way at once, so that the API and the store have some.
+    fn withhold(&self, place: SemaphorePermit<'_>) {
+        let most = self.0.most_polls.saturating_sub(FEWEST_POLLS);
+        let one_more = |withheld: usize| (withheld < most).then_some(withheld + 1);
+        if self.0.withheld.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok() {
+            place.forget();
+        }
+    }
+
+    fn check(&self, url: &Url) -> Result<(), String> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("it sends us to {}:, which is not polled", url.scheme()));
+        }
+        self.0.allowed.check(url).map_err(|forbidden| forbidden.to_string())
+    }
+}
+
+/// The client of one target, which has one connection open at a time.
+#[derive(Debug)]
+pub struct TargetClient {
+    client: PollClient,
+    /// The place for the connection that is kept, and whereto.
+    kept: Option<(Origin, OwnedSemaphorePermit)>,
+}
+
+impl TargetClient {
+    /// Asks the target, with its own headers and ours, and reads its answer unless it is only looked at.
     ///
     /// # Errors
     /// In words: no answer in time, nobody there, or somewhere that must not be asked.
@@ -98,42 +189,92 @@ impl PollClient {
     /// # Cancel safety
     /// The connection is closed.
     pub async fn ask(
-        &self,
+        &mut self,
         url: &Url,
         own: &HeaderMap,
         ours: &HeaderMap,
         limit: Duration,
         light: bool,
     ) -> Result<Answer, Trouble> {
-        match tokio::time::timeout(limit, self.follow(url, own, ours, light)).await {
+        let client = self.client.clone();
+        let deadline = Instant::now() + limit;
+        // It is never closed.
+        let Ok(Ok(place)) = tokio::time::timeout_at(deadline, client.0.polls.acquire()).await else {
+            let words = "this instance has no files left for another poll; allow it more (ulimit -n)".to_owned();
+            return Err(Trouble { words, fault: Fault::Ours });
+        };
+        let answer = match tokio::time::timeout_at(deadline, self.follow(url, own, ours, light)).await {
             Ok(answer) => answer,
             Err(_) => Err(format!("no whole answer within {}", crate::session::written(limit)).into()),
+        };
+        if matches!(&answer, Err(Trouble { fault: Fault::Ours | Fault::Exhausts { is_short: true }, .. })) {
+            client.withhold(place);
         }
+        answer
     }
 
-    async fn follow(&self, first: &Url, own: &HeaderMap, ours: &HeaderMap, light: bool) -> Result<Answer, Trouble> {
+    async fn follow(&mut self, first: &Url, own: &HeaderMap, ours: &HeaderMap, light: bool) -> Result<Answer, Trouble> {
+        let shared = self.client.0.clone();
         let mut url = first.clone();
         for _ in 0..=REDIRECTS {
-            self.check(&url)?;
-            let mut request = self.client.get(url.clone()).headers(ours.clone());
+            self.client.check(&url)?;
+            let is_own = url.origin() == first.origin();
+            if !is_own && shared.strained.load(Ordering::Relaxed) {
+                let words = "it redirects elsewhere, which is not followed while this instance is short of files";
+                return Err(Trouble { words: words.to_owned(), fault: Fault::Exhausts { is_short: false } });
+            }
+            let client = match is_own {
+                true if self.keeps(&url) => &shared.keeping,
+                true => &shared.closing,
+                false => &shared.redirected,
+            };
+            let mut request = client.get(url.clone()).headers(ours.clone());
             // What was given for one place is not told to another.
-            if url.origin() == first.origin() {
+            if is_own {
                 request = request.headers(own.clone());
             }
-            let response = request.send().await.map_err(|error| in_words(&error))?;
+            let response = request.send().await.map_err(|error| blamed(in_words(&error), is_own))?;
             match elsewhere(&url, &response) {
                 Some(next) => url = next?,
                 None => return read(response, light).await,
             }
         }
-        Err(format!("it sends us elsewhere more than {REDIRECTS} times").into())
+        Err(format!("it redirects more than {REDIRECTS} times").into())
     }
 
-    fn check(&self, url: &Url) -> Result<(), String> {
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(format!("it sends us to {}:, which is not polled", url.scheme()));
+    /// Whether the connection to this place is kept until the next poll.
+    fn keeps(&mut self, url: &Url) -> bool {
+        let origin = url.origin();
+        if self.kept.as_ref().is_none_or(|(kept, _)| *kept != origin) {
+            self.let_go();
+            self.kept = self.client.0.kept.clone().try_acquire_owned().ok().map(|place| (origin, place));
         }
-        self.allowed.check(url).map_err(|forbidden| forbidden.to_string())
+        self.kept.is_some()
+    }
+
+    /// The connection that was kept is closed when it has not been used for a while; its place is free then.
+    fn let_go(&mut self) {
+        let Some((_, place)) = self.kept.take() else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                tokio::time::sleep(IDLE).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+impl Drop for TargetClient {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// What cannot be opened for where a target redirects to is the target's fault: it costs more than others.
+fn blamed(trouble: Trouble, is_own: bool) -> Trouble {
+    match trouble.fault {
+        Fault::Ours if !is_own => Trouble { fault: Fault::Exhausts { is_short: true }, ..trouble },
+        _ => trouble,
     }
 }
 
@@ -175,7 +316,7 @@ fn in_words(error: &reqwest::Error) -> Trouble {
         cause = error.source();
     }
     let words = if words.is_empty() { "the request failed".to_owned() } else { words.join(": ") };
-    Trouble { words, is_ours }
+    Trouble { words, fault: if is_ours { Fault::Ours } else { Fault::Target } }
 }
 
 /// Too many open files here or in the whole system, no memory, no ports left: that says nothing about a target.
@@ -189,13 +330,14 @@ fn is_shortage(code: i32) -> bool {
 struct Guarded {
     allowed: Arc<Allowed>,
     lookups: LookUps,
+    whose: Whose,
 }
 
 impl Resolve for Guarded {
     fn resolve(&self, name: Name) -> Resolving {
-        let (allowed, lookups) = (self.allowed.clone(), self.lookups.clone());
+        let (allowed, lookups, whose) = (self.allowed.clone(), self.lookups.clone(), self.whose);
         Box::pin(async move {
-            let found = lookups.find(name.as_str()).await?;
+            let found = lookups.find(whose, name.as_str()).await?;
             let permitted: Vec<SocketAddr> =
                 found.iter().copied().filter(|address| allowed.permits(address.ip())).collect();
             match (permitted.is_empty(), found.first()) {
@@ -236,7 +378,7 @@ mod tests {
             Box::pin(async move { Ok(vec![SocketAddr::from((address, 0))]) })
         });
         let allowed = Allowed { near: false, nets: vec!["127.0.0.2/32".parse().unwrap()] };
-        let client = PollClient::looking_up(allowed, look_up).unwrap();
+        let mut client = PollClient::looking_up(allowed, look_up, FileBudget::of(1_024)).unwrap().for_target();
         let url = Url::parse(&format!("http://rebinds.example:{port}/")).unwrap();
         let none = HeaderMap::new();
         let limit = Duration::from_secs(60);

@@ -5,6 +5,9 @@ use std::time::Duration;
 /// A target that has failed this often in a row is only looked at now and then.
 const PATIENCE: u32 = 5;
 
+/// A target that exhausts its holder counts as having failed at least this often.
+const EXHAUSTING: u32 = PATIENCE + 3;
+
 /// The longest between two looks, unless its interval is longer.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -52,16 +55,38 @@ impl Pace {
             self.skip -= 1;
             return Poll::Skip;
         }
-        let most = u32::try_from(LONGEST_PAUSE.as_micros() / interval.as_micros().max(1)).unwrap_or(u32::MAX);
-        let pause = 1_u32.checked_shl(self.failures - PATIENCE + 1).unwrap_or(u32::MAX).min(most.max(1));
-        self.skip = pause - 1;
+        self.skip = pause(self.failures + 1, interval) - 1;
         Poll::Light
+    }
+
+    /// How a target does that another instance has polled: how often it had failed in a row then, and how long ago that was.
+    pub fn resume(failures: u32, ago: Duration, interval: Duration) -> Self {
+        let passed = u32::try_from(ago.as_micros() / interval.as_micros().max(1)).unwrap_or(u32::MAX);
+        let skip = if failures > PATIENCE { (pause(failures, interval) - 1).saturating_sub(passed) } else { 0 };
+        Self { failures, skip }
+    }
+
+    /// It has cost more than this instance has: it is polled less at once.
+    pub fn exhausts(&mut self, interval: Duration) {
+        self.failures = self.failures.saturating_add(1).max(EXHAUSTING);
+        self.skip = pause(self.failures, interval) - 1;
+    }
+
+    /// How often it has failed in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
     }
 
     /// How it went.
     pub fn went(&mut self, well: bool) {
         *self = if well { Self::default() } else { Self { failures: self.failures.saturating_add(1), ..*self } };
     }
+}
+
+/// From one look to the next, in ticks, at a target that has failed so often in a row.
+fn pause(failures: u32, interval: Duration) -> u32 {
+    let most = u32::try_from(LONGEST_PAUSE.as_micros() / interval.as_micros().max(1)).unwrap_or(u32::MAX);
+    1_u32.checked_shl(failures.saturating_sub(PATIENCE)).unwrap_or(u32::MAX).min(most.max(1))
 }
 
 #[cfg(test)]
@@ -87,5 +112,36 @@ mod tests {
         assert!((10_080..10_100).contains(&count), "{count}");
         assert_eq!(looks(day, 30), 30);
         assert_eq!(looks(Duration::from_millis(100), 5), 5);
+    }
+
+    #[test]
+    fn a_back_off_goes_on_with_the_next_holder() {
+        let interval = Duration::from_secs(1);
+        let mut pace = Pace::default();
+        let mut last = 0;
+        for tick in 0..200_u64 {
+            // Handed over at every tick.
+            let mut next = Pace::resume(pace.failures(), Duration::from_secs(tick - last), interval);
+            let (here, there) = (pace.next(interval), next.next(interval));
+            if pace.failures() > 0 {
+                assert_eq!(here == Poll::Skip, there == Poll::Skip, "at {tick}: {pace:?} {next:?}");
+            }
+            if here != Poll::Skip {
+                pace.went(false);
+                last = tick + 1;
+            }
+        }
+        assert_eq!(Pace::resume(0, Duration::ZERO, interval), Pace::default());
+    }
+
+    #[test]
+    fn a_target_that_exhausts_its_holder_is_backed_off_at_once() {
+        let interval = Duration::from_secs(1);
+        let mut pace = Pace::default();
+        pace.exhausts(interval);
+        assert!((0..7).all(|_| pace.next(interval) == Poll::Skip));
+        assert_eq!(pace.next(interval), Poll::Light);
+        pace.went(true);
+        assert_eq!(pace.next(interval), Poll::Whole);
     }
 }

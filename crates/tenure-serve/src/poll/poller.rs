@@ -7,11 +7,12 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderValue};
 use tenure::lease::LeaseState;
 use tenure::pool::{Target, Tick};
-use tenure::{Happening, TermHandle};
+use tenure::{Happening, Tenure, TermHandle};
 
-use super::client::PollClient;
+use super::client::{Fault, PollClient, TargetClient, Trouble};
 use super::pace::{Pace, Poll as Turn};
 use super::result::{self, Poll};
+use super::supervisor::Supervisor;
 use crate::catalogue::Catalogue;
 use crate::counts::Counts;
 use crate::session::Session;
@@ -20,6 +21,9 @@ use crate::session::Session;
 pub const RESULTS: &str = "results";
 /// How many results are kept.
 pub const KEPT: usize = 20;
+
+/// How long it may take to see how a target was doing before; otherwise it begins anew.
+const READS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What polling works with.
 #[derive(Clone, Debug)]
@@ -30,12 +34,24 @@ pub struct Poller {
     pub client: PollClient,
     /// What is counted.
     pub counts: Arc<Counts>,
+    /// Who watches whether polls can be made at all.
+    pub supervisor: Supervisor,
+    /// Where results are kept.
+    pub tenure: Tenure,
+}
+
+/// How one target is doing here.
+struct State {
+    client: TargetClient,
+    /// `None` before it was seen how it was doing before.
+    pace: Option<Pace>,
 }
 
 impl Poller {
     /// Polls a session until it is to be given away, paused, or deleted.
     pub async fn work(&self, target: Target, lease: TermHandle) {
-        let (mut pace, attendance) = (Pace::default(), self.catalogue.attend(&target));
+        let attendance = self.catalogue.attend(&target);
+        let mut state = State { client: self.client.for_target(), pace: None };
         // Another interval is another rhythm.
         loop {
             let Some(session) = self.active(&target) else {
@@ -75,7 +91,7 @@ impl Poller {
                     ticks.end().await;
                     break;
                 };
-                if let Some(result) = self.turn(&session, &lease, tick, &mut pace).await {
+                if let Some(result) = self.turn(&session, &lease, tick, &mut state).await {
                     ticks.append(RESULTS, result, KEPT);
                 }
                 if session.interval != interval {
@@ -92,7 +108,11 @@ impl Poller {
     }
 
     /// What came of a poll, if it was time for one.
-    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, pace: &mut Pace) -> Option<String> {
+    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, state: &mut State) -> Option<String> {
+        let pace = match &mut state.pace {
+            Some(pace) => pace,
+            none => none.insert(self.pace_before(session, lease).await),
+        };
         let light = match pace.next(session.interval) {
             Turn::Skip => return None,
             turn => turn == Turn::Light,
@@ -106,23 +126,44 @@ impl Poller {
         let poll = Poll { session: session.id, instance: lease.info().holder, token: lease.token(), due: tick.due() };
         let (polled_at, began) = (SystemTime::now(), std::time::Instant::now());
         let ours = carried(&poll, tick);
-        let answer = self.client.ask(&session.url, &session.headers, &ours, session.timeout, light).await;
+        let answer = state.client.ask(&session.url, &session.headers, &ours, session.timeout, light).await;
         let took = began.elapsed();
         let answer = match answer {
             Ok(answer) => Ok(answer),
             // Nothing is known of the target then.
-            Err(trouble) if trouble.is_ours => {
+            Err(trouble) if trouble.fault == Fault::Ours => {
+                self.supervisor.poll_could_not_be_made(&trouble.words);
                 lease.tell(Happening::PollFinished { error: Some(trouble.words) });
                 return None;
             }
-            Err(trouble) => Err(trouble.words),
+            Err(trouble) => Err(trouble),
         };
-        let document = result::document(&poll, polled_at, took, &answer);
-        let ok = document.get("ok").and_then(serde_json::Value::as_bool).unwrap_or(false);
-        pace.went(ok);
+        let ok = answer.as_ref().is_ok_and(result::is_ok);
+        match &answer {
+            Err(Trouble { fault: Fault::Exhausts { is_short }, words }) => {
+                pace.exhausts(session.interval);
+                if *is_short {
+                    self.supervisor.poll_could_not_be_made(words);
+                }
+            }
+            _ => {
+                pace.went(ok);
+                self.supervisor.poll_worked();
+            }
+        }
         self.counts.polled(ok, took);
+        let answer = answer.map_err(|trouble| trouble.words);
+        let document = result::document(&poll, polled_at, took, &answer, pace.failures());
         lease.tell(Happening::PollFinished { error: answer.err() });
         Some(document.to_string())
+    }
+
+    /// How the target was doing with its last holder: a back-off goes on with the next one.
+    async fn pace_before(&self, session: &Session, lease: &TermHandle) -> Pace {
+        let last = tokio::time::timeout(READS_WITHIN, self.tenure.recent(lease.name(), RESULTS, None, 1)).await;
+        let last = last.ok().and_then(Result::ok).and_then(|mut results| results.pop());
+        let Some((failures, at)) = last.and_then(|last| result::failures(&last.value)) else { return Pace::default() };
+        Pace::resume(failures, at.elapsed().unwrap_or_default(), session.interval)
     }
 }
 

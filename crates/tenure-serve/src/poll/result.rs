@@ -23,7 +23,15 @@ pub struct Poll {
 }
 
 /// The document that is kept.
-pub fn document(poll: &Poll, polled_at: SystemTime, took: Duration, answer: &Result<Answer, String>) -> Value {
+///
+/// `failures` is how often the target has failed in a row, this time included: whoever polls it next goes on from there.
+pub fn document(
+    poll: &Poll,
+    polled_at: SystemTime,
+    took: Duration,
+    answer: &Result<Answer, String>,
+    failures: u32,
+) -> Value {
     let (status, body, truncated, error) = match answer {
         Ok(answer) => (Some(answer.status), Some(answer.body.as_str()), answer.truncated, None),
         Err(error) => (None, None, false, Some(error.as_str())),
@@ -34,13 +42,27 @@ pub fn document(poll: &Poll, polled_at: SystemTime, took: Duration, answer: &Res
         "token": poll.token.get(),
         "dueAt": instant(poll.due),
         "polledAt": instant(polled_at),
-        "ok": status.is_some_and(|status| (200..300).contains(&status)),
+        "ok": answer.as_ref().is_ok_and(is_ok),
         "status": status,
         "latencyMs": took.as_micros() as f64 / 1_000.0,
         "body": body,
         "truncated": truncated,
         "error": error,
+        "consecutiveFailures": failures,
     })
+}
+
+/// Whether a target answered as it should.
+pub fn is_ok(answer: &Answer) -> bool {
+    (200..300).contains(&answer.status)
+}
+
+/// How often the target had failed in a row, and when, by the last document that is kept of it.
+pub fn failures(document: &[u8]) -> Option<(u32, SystemTime)> {
+    let document: Value = serde_json::from_slice(document).ok()?;
+    let failures = u32::try_from(document.get("consecutiveFailures")?.as_u64()?).ok()?;
+    let polled_at: Timestamp = document.get("polledAt")?.as_str()?.parse().ok()?;
+    Some((failures, polled_at.into()))
 }
 
 /// A moment, to the millisecond, as RFC 3339 writes it.

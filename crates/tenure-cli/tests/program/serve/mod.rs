@@ -30,6 +30,7 @@ mod faults;
 mod fleet;
 mod streams;
 mod targets;
+mod unable;
 
 /// One instance.
 pub struct Instance {

@@ -1,0 +1,134 @@
+//! Instances that cannot poll, and targets that would bring them there.
+
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+
+use super::*;
+
+/// A target that takes its time, so that polls overlap.
+fn slow_server() -> WebServer {
+    let answer = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
+    WebServer::answering(move |_| (Duration::from_secs(2), answer.to_owned()))
+}
+
+impl Instance {
+    fn files(&self) -> Vec<(u64, String)> {
+        let folder = format!("/proc/{}/fd", self.process.id());
+        let open = fs::read_dir(folder).unwrap().filter_map(Result::ok);
+        open.filter_map(|entry| {
+            let name = entry.file_name().to_str()?.parse().ok()?;
+            Some((name, fs::read_link(entry.path()).ok()?.to_str()?.to_owned()))
+        })
+        .collect()
+    }
+
+    fn limit_files(&self, limit: Rlimit) -> Rlimit {
+        prlimit(Some(Pid::from_child(&self.process)), Resource::Nofile, limit).unwrap()
+    }
+
+    /// From now on it can open no more files than it has; those that it keeps back it can open again.
+    fn run_out_of_files(&self) -> Rlimit {
+        let kept_back = self.files().into_iter().filter(|(number, file)| *number > 2 && file == "/dev/null");
+        let last = kept_back.map(|(number, _)| number).max().unwrap();
+        self.limit_files(Rlimit { current: Some(last + 1), maximum: getrlimit(Resource::Nofile).maximum })
+    }
+
+    /// The status of an instance and how many sessions it holds, as this one sees it.
+    fn sees(&self, other: &Instance) -> Option<(String, usize)> {
+        let id = other.get("/v1/nodes").1["thisInstanceId"].as_str()?.to_owned();
+        self.sees_named(&id)
+    }
+
+    fn sees_named(&self, id: &str) -> Option<(String, usize)> {
+        let nodes = self.get("/v1/nodes").1;
+        let node = nodes["liveNodes"].as_array()?.iter().find(|node| node["instanceId"] == id)?.clone();
+        Some((node["status"].as_str()?.to_owned(), node["ownedSessions"].as_array()?.len()))
+    }
+}
+
+/// Issue point 13.
+#[test]
+fn an_instance_without_files_gives_its_sessions_away_and_comes_back_by_itself() {
+    let redis = RedisServer::start();
+    let (server, place) = (slow_server(), Place::on(&redis.url()));
+    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+    for n in 0..40 {
+        let url = server.url(&format!("/{n}"));
+        let request = json!({"url": url, "interval": "500ms", "timeout": "10s"});
+        assert_eq!(one.ask("POST", "/v1/sessions", &request.to_string()).0, 201);
+    }
+    let is = |seen: Option<(String, usize)>, status: &str, held: usize| seen == Some((status.to_owned(), held));
+    until("both hold their share", || is(two.sees(&one), "online", 20) && is(one.sees(&two), "online", 20));
+
+    let stream = two.stream("/v1/events", &[]);
+    let before = one.run_out_of_files();
+    until("it has given all away", || is(two.sees(&one), "unable", 0) && is(two.sees(&two), "online", 40));
+    assert_eq!(one.get("/healthz").0, 200, "its API answers");
+    assert!(one.get("/readyz").1["unable"].is_string());
+    let released = |events: &[(String, Value)]| events.last().is_some_and(|(_, event)| event["reason"] == "unable");
+    assert_eq!(read_events(stream, released).last().unwrap().1["event"], "lease.released");
+
+    // Now nobody can: what it holds it keeps.
+    let before_too = two.run_out_of_files();
+    until("the other is unable, too", || is(one.sees(&two), "unable", 40));
+    std::thread::sleep(TTL * 2);
+    assert!(is(one.sees(&two), "unable", 40), "{:?}", one.sees(&two));
+
+    one.limit_files(before);
+    until("the one that can has all", || is(one.sees(&one), "online", 40) && is(one.sees(&two), "unable", 0));
+    two.limit_files(before_too);
+    until("both have their share", || is(one.sees(&one), "online", 20) && is(one.sees(&two), "online", 20));
+    is_right(server.visits());
+}
+
+#[test]
+fn redirects_to_ever_new_places_cost_no_files() {
+    let redis = RedisServer::start();
+    let (plain, place) = (WebServer::start(), Place::on(&redis.url()));
+    let elsewhere: Vec<WebServer> = (0..40).map(|_| WebServer::start()).collect();
+    let urls: Vec<String> = elsewhere.iter().map(|server| server.url("/hop")).collect();
+    let (next, all) = (AtomicUsize::new(0), urls.len());
+    let redirects = WebServer::answering(move |_| {
+        let to = &urls[next.fetch_add(1, Ordering::Relaxed) % all];
+        (Duration::ZERO, format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n"))
+    });
+    let one = Instance::start(&place, &[]);
+    let id = one.add(&plain.url("/"));
+    until("it is polled", || plain.visits().len() > 2);
+    let before = one.files().len();
+    for n in 0..4 {
+        let request = json!({"url": redirects.url(&format!("/{n}")), "interval": "100ms"});
+        assert_eq!(one.ask("POST", "/v1/sessions", &request.to_string()).0, 201);
+    }
+    until("all were redirected to", || elsewhere.iter().all(|server| !server.visits().is_empty()));
+    let sockets = one.files().iter().filter(|(_, file)| file.starts_with("socket")).count();
+    assert!(one.files().len() <= before + 16, "{before} files before, {} now, {sockets} sockets", one.files().len());
+    let polled = plain.visits().len();
+    until("the others are polled as before", || plain.visits().len() > polled);
+    assert_eq!(one.get(&format!("/v1/sessions/{id}/state")).1["ok"], true);
+}
+
+#[test]
+fn the_back_off_of_a_target_goes_with_it() {
+    let redis = RedisServer::start();
+    let fails = "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n";
+    let (server, place) = (WebServer::answering(move |_| (Duration::ZERO, fails.to_owned())), Place::on(&redis.url()));
+    let mut one = Instance::start(&place, &[]);
+    let id = one.add(&server.url("/"));
+    let failures =
+        |instance: &Instance| instance.get(&format!("/v1/sessions/{id}/state")).1["consecutiveFailures"].as_u64();
+    until("it is backed off", || failures(&one) >= Some(8));
+    let two = Instance::start(&place, &[]);
+    let (before, count) = (failures(&one), server.visits().len());
+    one.signal(Signal::TERM);
+    assert_eq!(one.ends(), Some(0));
+    let handed_over = Instant::now();
+    until("the other polls it", || failures(&two) > before);
+    // With a back-off of its own it would have polled five times at once.
+    let soon =
+        server.visits()[count..].iter().filter(|visit| visit.began < handed_over + Duration::from_secs(2)).count();
+    assert!(soon <= 1, "{soon} polls at once");
+    assert_eq!(failures(&two), before.map(|failures| failures + 1));
+}

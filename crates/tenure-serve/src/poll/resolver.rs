@@ -1,0 +1,106 @@
+//! Names are looked up as the system is set up to (`/etc/resolv.conf`, `/etc/hosts`), without its threads: what is not waited
+//! for any more is not looked up any more.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+
+use super::lookup::LookUp;
+
+/// The files that say how.
+const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+
+/// How often it is seen whether they have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// The longest that an answer is believed. Whoever moves a target expects it to be found soon.
+const BELIEVED_FOR: Duration = Duration::from_secs(30);
+
+/// As the system is set up to.
+pub(super) fn by_system() -> LookUp {
+    let resolver = Arc::new(SystemResolver::default());
+    Arc::new(move |name| {
+        let resolver = resolver.clone();
+        Box::pin(async move {
+            let found = resolver.current()?.lookup_ip(name).await.map_err(as_io)?;
+            Ok(found.iter().map(|address| SocketAddr::new(address, 0)).collect())
+        })
+    })
+}
+
+#[derive(Default)]
+struct SystemResolver(Mutex<Option<Loaded>>);
+
+struct Loaded {
+    resolver: TokioResolver,
+    changed: [Option<SystemTime>; 2],
+    looked_at: Instant,
+}
+
+impl SystemResolver {
+    /// The resolver, made anew when the system was set up anew.
+    fn current(&self) -> io::Result<TokioResolver> {
+        let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if let Some(loaded) = &*loaded
+            && now.duration_since(loaded.looked_at) < LOOK_EVERY
+        {
+            return Ok(loaded.resolver.clone());
+        }
+        let changed = FILES.map(|file| fs::metadata(file).and_then(|file| file.modified()).ok());
+        let resolver = match &*loaded {
+            Some(loaded) if loaded.changed == changed => loaded.resolver.clone(),
+            _ => load().map_err(as_io)?,
+        };
+        *loaded = Some(Loaded { resolver: resolver.clone(), changed, looked_at: now });
+        Ok(resolver)
+    }
+}
+
+fn load() -> Result<TokioResolver, NetError> {
+    let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|_| {
+        // As the C library does it without a file that can be read: a name server on this host.
+        let here = NameServerConfig::udp_and_tcp(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![here]);
+        TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+    });
+    let options = builder.options_mut();
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.positive_max_ttl = Some(BELIEVED_FOR);
+    options.negative_max_ttl = Some(Duration::from_secs(1));
+    builder.build()
+}
+
+/// With the number of an error of this host's, which says nothing about the name.
+fn as_io(error: NetError) -> io::Error {
+    match &error {
+        NetError::Io(inner) => {
+            inner.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
+        }
+        _ => io::Error::other(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn names_of_the_hosts_file_are_found() {
+        let found = by_system()("localhost".to_owned()).await.unwrap();
+        assert!(found.iter().all(|address| address.ip().is_loopback()) && !found.is_empty(), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_name_is_not_found() {
+        let error = by_system()("a..b".to_owned()).await.unwrap_err();
+        assert_eq!(error.raw_os_error(), None, "{error}");
+    }
+}
