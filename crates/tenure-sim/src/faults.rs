@@ -107,6 +107,24 @@ impl Fault {
         }
     }
 
+    /// How long it lasts.
+    pub fn lasts(&self) -> Duration {
+        match self {
+            Self::Crash { down: span, .. }
+            | Self::Restart { down: span, .. }
+            | Self::Stop { span, .. }
+            | Self::Freeze { span, .. }
+            | Self::Partition { span, .. }
+            | Self::Slow { span, .. }
+            | Self::Stall { span } => *span,
+            Self::Reset { .. }
+            | Self::Flush
+            | Self::WallClockStep { .. }
+            | Self::ServerClockStep { .. }
+            | Self::OutsiderDeletes { .. } => Duration::ZERO,
+        }
+    }
+
     /// Its name, for counting.
     pub fn name(&self) -> &'static str {
         match self {

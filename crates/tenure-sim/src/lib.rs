@@ -17,6 +17,7 @@ pub mod invariants;
 pub mod observation;
 pub mod process;
 pub mod promise;
+pub mod reliance;
 pub mod server;
 pub mod timeline;
 pub mod wire;

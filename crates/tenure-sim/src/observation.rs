@@ -50,15 +50,27 @@ pub enum Observation {
         ended: bool,
     },
     /// The store accepted a publication.
-    Published(TermId),
+    Published {
+        /// The term it names.
+        term: TermId,
+        /// Whether that term had the lease in the store just then, by holder and token, and had not expired.
+        is_current: bool,
+        /// Whether it had been granted or renewed for that long, as was seen from outside.
+        is_alive: bool,
+    },
+    /// A process has entered, and told the store of the highest token that it remembers.
+    Entered {
+        /// That token.
+        high_water: Option<Token>,
+    },
     /// An operator ended the current term of a lease.
     Revoked(LeaseId),
-    /// The namespace is closed for this long, and its longest ttl is this.
-    Closed {
+    /// Nothing is granted for this long.
+    Quarantined {
         /// How long.
         remaining: Duration,
-        /// The longest ttl.
-        max_ttl: Duration,
+        /// The longest that could be relied on when it was begun, as far as those knew who began it.
+        at_most: Duration,
     },
     /// A request to renew left its process.
     RenewSent(TermId),
@@ -109,6 +121,11 @@ pub enum Observation {
     Fault(Fault),
     /// A newcomer took a lost namespace for a new one, or closed it for too short a time, because nobody told it better.
     FoundedTooSoon,
+    /// Nothing goes wrong for this long, and by then every lease must be held, or have been; then the storm goes on.
+    Lull {
+        /// The bound.
+        within: Duration,
+    },
     /// From now on nothing goes wrong, and every lease must be worked on within this time.
     Calm {
         /// The bound.

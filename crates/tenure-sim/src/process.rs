@@ -71,6 +71,10 @@ pub struct Process {
     settings: Arc<LeaseSettings>,
     rng: fastrand::Rng,
     memory: Option<NamespaceMemory>,
+    /// When it last heard from the store, for the observer.
+    heard_at: Option<TrueTime>,
+    /// The longest ttl of others that it assumes while it knows nothing.
+    assumed_ttl: Duration,
     link: Link,
     failures: u32,
     slots: Vec<Slot>,
@@ -123,6 +127,7 @@ impl Process {
         directory: &Directory,
         clock: LocalClock,
         settings: Arc<LeaseSettings>,
+        assumed_ttl: Duration,
         rng: fastrand::Rng,
         flaw: Option<SimFlaw>,
         effects: &mut Vec<Effect>,
@@ -134,6 +139,8 @@ impl Process {
             settings,
             rng,
             memory: None,
+            heard_at: None,
+            assumed_ttl,
             link: Link::Down,
             failures: 0,
             slots: (0..directory.leases()).map(|_| Slot::default()).collect(),
@@ -187,13 +194,15 @@ impl Process {
                     *next_connection += 1;
                     let connection = ConnectionId(*next_connection);
                     self.link = Link::Entering(connection);
+                    let knows = self.memory.as_ref().is_some_and(|memory| !memory.max_ttl.is_zero());
+                    let own = self.settings.ttl();
                     let entry = Entry {
                         memory: self.memory.clone(),
                         stamp: self.rng.u64(..),
-                        max_ttl: self.settings.ttl(),
+                        max_ttl: if knows { own } else { own.max(self.assumed_ttl) },
                         ..Entry::default()
                     };
-                    effects.push(Effect::Send(connection, Packet::Enter(entry)));
+                    effects.push(Effect::Send(connection, Packet::Enter(entry, self.heard_at)));
                     effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::EntryTimeout(connection)));
                 }
             }
@@ -226,12 +235,16 @@ impl Process {
             Packet::Entered(entered) if self.link == Link::Entering(connection) => {
                 self.link = Link::Up(connection);
                 self.failures = 0;
+                self.heard_at = Some(now);
                 self.entered(&entered, effects);
             }
             Packet::Reply(request, reply) if self.link == Link::Up(connection) => self.answered(now, request, reply),
             Packet::Announcement(announcement) if self.link == Link::Up(connection) => {
-                if self.memory.as_ref().is_some_and(|memory| memory.is_outdated_by(&announcement)) {
-                    self.drop_link(true, effects);
+                if let Some(memory) = &mut self.memory {
+                    memory.hear(&announcement);
+                    if memory.is_outdated_by(&announcement) {
+                        self.drop_link(true, effects);
+                    }
                 }
                 self.tell_all(Input::Announced(announcement));
             }
@@ -241,6 +254,17 @@ impl Process {
             _ => {}
         }
         self.settle(now, effects);
+    }
+
+    /// The ttl of its leases.
+    pub fn ttl(&self) -> Duration {
+        self.settings.ttl()
+    }
+
+    /// The longest ttl that it would wait for after a loss of data.
+    pub fn longest_known(&self) -> Duration {
+        let known = self.memory.as_ref().map_or(Duration::ZERO, |memory| memory.max_ttl);
+        known.max(self.settings.ttl()).max(self.assumed_ttl)
     }
 
     /// The process is about to be stopped: work may be between its check and its action.
@@ -390,6 +414,9 @@ impl Process {
     fn answered(&mut self, now: TrueTime, request: u64, reply: Reply) {
         if let Some(memory) = &mut self.memory {
             memory.learn(&reply);
+        }
+        if matches!(reply, Reply::Granted(_) | Reply::Renewed { .. } | Reply::Held(_)) {
+            self.heard_at = Some(now);
         }
         let (lease, number, attempt, sent) = match self.pending.remove(&request) {
             Some(Pending::Machine { lease, number, attempt, sent }) => (lease, number, attempt, sent),

@@ -1,51 +1,80 @@
-//! Which faults are outside the promise, for how long, and what was measured meanwhile.
+//! Which faults are outside the promise, for which lease and process and for how long, and what was measured meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::faults::Fault;
-use crate::observation::Observation;
+use crate::observation::{LeaseId, Observation, ProcessId, TermId};
 use crate::timeline::TrueTime;
 
 /// What is promised at the moment. Crashes, stops, partitions, stalls, restarts with or without the
-/// last writes, and flushes that somebody notices are inside; a machine whose clocks were frozen, a server clock that
+/// last writes, and flushes that a process notices are inside; a machine whose clocks were frozen, a server clock that
 /// is set, an outsider's deletion, and a loss that a newcomer without memory deals with alone are outside.
+///
+/// Each of the four excuses an overlap only with a term that it concerns: one that was granted before it, and of the frozen
+/// process, or of the lease that was deleted.
 #[derive(Debug)]
 pub struct Promise {
     ttl: Duration,
-    suspended_until: TrueTime,
-    /// What an overlap that begins now is put down to.
-    cause: &'static str,
+    excuses: Vec<Excuse>,
     measurements: Measurements,
 }
 
 /// What was measured: how often, and the longest, in ttls.
 pub type Measurements = BTreeMap<&'static str, (u64, f64)>;
 
+/// A fault outside the promise.
+#[derive(Debug)]
+struct Excuse {
+    cause: &'static str,
+    /// The process concerned; all when there is none.
+    process: Option<ProcessId>,
+    /// The lease concerned; all when there is none.
+    lease: Option<LeaseId>,
+    /// Only terms that were granted by then are concerned.
+    granted_by: TrueTime,
+    until: TrueTime,
+}
+
 impl Promise {
-    /// A promise for leases of this length.
+    /// A promise; what is measured is counted in this ttl.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, suspended_until: TrueTime::default(), cause: "", measurements: Measurements::new() }
+        Self { ttl, excuses: Vec::new(), measurements: Measurements::new() }
     }
 
-    /// Takes in what happened to the promise itself.
-    pub fn observe(&mut self, now: TrueTime, seen: &Observation) {
-        let (cause, lasts) = match seen {
-            Observation::Fault(Fault::Freeze { span, .. }) => ("overlap after frozen clocks", *span),
-            Observation::Fault(Fault::ServerClockStep { .. }) => ("overlap after a server clock step", Duration::ZERO),
-            Observation::Fault(Fault::OutsiderDeletes { .. }) => ("overlap after an outsider's delete", Duration::ZERO),
-            Observation::FoundedTooSoon => ("overlap after a newcomer founded a lost namespace", Duration::ZERO),
+    /// Takes in what happened to the promise itself. No term is relied on for longer than `longest_ttl`.
+    pub fn observe(&mut self, now: TrueTime, seen: &Observation, longest_ttl: Duration) {
+        let everybody = (None, None);
+        let (cause, (process, lease), lasts) = match seen {
+            Observation::Fault(Fault::Freeze { process, span }) => {
+                ("overlap after frozen clocks", (Some(*process), None), *span)
+            }
+            Observation::Fault(Fault::ServerClockStep { .. }) => {
+                ("overlap after a server clock step", everybody, Duration::ZERO)
+            }
+            Observation::Fault(Fault::OutsiderDeletes { lease }) => {
+                ("overlap after an outsider's delete", (None, Some(*lease)), Duration::ZERO)
+            }
+            Observation::FoundedTooSoon => {
+                ("overlap after a newcomer founded a lost namespace", everybody, Duration::ZERO)
+            }
             _ => return,
         };
         // A term that was granted before is over one ttl later, noticed or not.
-        let window = lasts + self.ttl + self.ttl / 10;
-        self.suspended_until = self.suspended_until.max(now + window);
-        self.cause = cause;
+        let until = now + lasts + longest_ttl + longest_ttl / 10;
+        self.excuses.retain(|excuse| excuse.until > now);
+        self.excuses.push(Excuse { cause, process, lease, granted_by: now + lasts, until });
     }
 
-    /// What overlapping work is put down to, and so measured and not judged, just now.
-    pub fn excuse(&self, now: TrueTime) -> Option<&'static str> {
-        (now < self.suspended_until).then_some(self.cause)
+    /// What it is put down to, and so measured and not judged, that work of this term, granted then, overlaps other work.
+    pub fn excuse(&self, now: TrueTime, term: &TermId, granted_at: TrueTime) -> Option<&'static str> {
+        let concerns = |excuse: &&Excuse| {
+            excuse.until > now
+                && excuse.process.is_none_or(|process| process == term.process)
+                && excuse.lease.is_none_or(|lease| lease == term.lease)
+                && granted_at <= excuse.granted_by
+        };
+        self.excuses.iter().rev().find(concerns).map(|excuse| excuse.cause)
     }
 
     /// Notes how long something lasted.

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::Token;
 use tenure::store::{
-    Announcement, Ended, Generation, Ledger, Quarantine, QuarantineReason, Reply, Request, Server as ServerFacts,
-    ServerRun,
+    Announcement, Ended, Generation, Ledger, Quarantine, Reply, Request, Server as ServerFacts, ServerRun,
 };
+use tenure::{InstanceId, Token};
 
 use crate::clock::ServerClock;
 use crate::directory::Directory;
 use crate::faults::Survival;
 use crate::observation::{LeaseId, Observation, ProcessId, TermId};
+use crate::reliance::Reliance;
 use crate::timeline::TrueTime;
 use crate::wire::{ConnectionId, Packet};
 
@@ -22,8 +22,7 @@ const FIRST_UPTIME: Duration = Duration::from_secs(3_600);
 /// The simulated store.
 #[derive(Debug)]
 pub struct Server {
-    /// Its clock.
-    pub clock: ServerClock,
+    clock: ServerClock,
     ledger: Ledger,
     run: u128,
     started: Option<TrueTime>,
@@ -31,13 +30,20 @@ pub struct Server {
     connections: BTreeMap<ConnectionId, Peer>,
     on_disk: Ledger,
     backup: Ledger,
-    longest_ttl: Duration,
+    reliance: Reliance,
+    /// The longest that the quarantine may last.
+    quarantine_at_most: Duration,
+    /// Since when the data is what it is: the last start, the last flush, or what it was restored from.
+    data_as_of: TrueTime,
+    synced_at: TrueTime,
+    backed_up_at: TrueTime,
+    losses: u32,
+    clock_was_set: bool,
     was_founded: bool,
-    flushed_since_start: bool,
     /// Whether this run was entered before.
     has_served: bool,
     /// The last term seen of each lease, kept by the observer and not by the store.
-    last_granted: BTreeMap<LeaseId, Token>,
+    last_granted: BTreeMap<LeaseId, (InstanceId, Token)>,
 }
 
 #[derive(Debug)]
@@ -57,7 +63,7 @@ pub struct Output {
 
 impl Server {
     /// An empty store.
-    pub fn new(clock: ServerClock, ledger: Ledger, longest_ttl: Duration) -> Self {
+    pub fn new(clock: ServerClock, ledger: Ledger) -> Self {
         Self {
             clock,
             on_disk: ledger.clone(),
@@ -67,9 +73,14 @@ impl Server {
             started: None,
             up: true,
             connections: BTreeMap::new(),
-            longest_ttl,
+            reliance: Reliance::default(),
+            quarantine_at_most: Duration::ZERO,
+            data_as_of: TrueTime::default(),
+            synced_at: TrueTime::default(),
+            backed_up_at: TrueTime::default(),
+            losses: 0,
+            clock_was_set: false,
             was_founded: false,
-            flushed_since_start: false,
             has_served: false,
             last_granted: BTreeMap::new(),
         }
@@ -90,7 +101,7 @@ impl Server {
             return;
         }
         match packet {
-            Packet::Enter(entry) => {
+            Packet::Enter(entry, heard_at) => {
                 let others = self.connections.keys().filter(|id| **id != connection);
                 let facts = ServerFacts {
                     now: self.clock.read(now),
@@ -101,18 +112,21 @@ impl Server {
                 };
                 let mut announcements = Vec::new();
                 let entered = self.ledger.enter(&facts, &entry, &mut announcements);
-                // A newcomer closes a namespace that was lost for the longest ttl that it knows of, if at all.
-                // What was lost by the restart was granted before it; what was flushed since was not.
-                let by_restart =
-                    entered.began_because() == Some(QuarantineReason::ServerTooYoung) && !self.flushed_since_start;
-                let covered = entered.quarantined_for() + if by_restart { facts.uptime } else { Duration::ZERO };
+                // A newcomer closes a namespace that was lost for the longest ttl that it assumes, if at all.
                 let newcomer = entered.minted && entry.memory.is_none() && self.was_founded;
-                if newcomer && covered < self.longest_ttl {
+                if newcomer && entered.quarantined_for() < self.reliance.relied_on_for(now) {
                     out.seen.push(Observation::FoundedTooSoon);
                 }
+                let high_water = entry.memory.as_ref().map(|memory| memory.high_water);
+                out.seen.push(Observation::Entered { high_water });
                 self.was_founded = true;
                 self.has_served = true;
-                self.observe_closed(now, out);
+                // What the process has heard last, and what the data says, may be older than what is so.
+                let since = heard_at.unwrap_or(now).min(self.data_as_of);
+                let strictly = self.losses <= 1 && !self.clock_was_set;
+                let counted = self.reliance.longest_counted(since, strictly).max(entry.max_ttl);
+                self.quarantine_at_most = self.quarantine_at_most.max(counted);
+                self.observe_quarantine(now, out);
                 announcements.iter().for_each(|announcement| self.announce(announcement, out));
                 self.connections.insert(connection, Peer { process: from, generation: entered.generation });
                 out.packets.push((from, connection, Packet::Entered(entered)));
@@ -135,23 +149,40 @@ impl Server {
     }
 
     /// The disk catches up.
-    pub fn sync_disk(&mut self) {
+    pub fn sync_disk(&mut self, now: TrueTime) {
+        self.synced_at = self.written_at(now);
         self.on_disk = self.ledger.clone();
     }
 
+    /// Up to when the data is what was so: data that was restored is old until a process enters.
+    fn written_at(&self, now: TrueTime) -> TrueTime {
+        if self.has_served { now } else { self.data_as_of }
+    }
+
     /// A backup is made.
-    pub fn make_backup(&mut self) {
+    pub fn make_backup(&mut self, now: TrueTime) {
+        self.backed_up_at = self.written_at(now);
         self.backup = self.ledger.clone();
     }
 
     /// Stops the server, which is going to have this much of its data when it starts again.
-    pub fn stop(&mut self, survival: Survival, out: &mut Output) {
-        match survival {
-            Survival::All => {}
-            Survival::AllButTheLastWrites => self.ledger = self.on_disk.clone(),
-            Survival::Backup => self.ledger = self.backup.clone(),
-            Survival::Nothing => self.ledger.flush(),
-        }
+    pub fn stop(&mut self, now: TrueTime, survival: Survival, out: &mut Output) {
+        self.data_as_of = match survival {
+            Survival::All => self.written_at(now),
+            Survival::AllButTheLastWrites => {
+                self.ledger = self.on_disk.clone();
+                self.synced_at
+            }
+            Survival::Backup => {
+                self.ledger = self.backup.clone();
+                self.backed_up_at
+            }
+            Survival::Nothing => {
+                self.ledger.flush();
+                now
+            }
+        };
+        self.losses += u32::from(survival != Survival::All);
         self.up = false;
         for (id, peer) in std::mem::take(&mut self.connections) {
             out.packets.push((peer.process, id, Packet::Reset));
@@ -164,9 +195,9 @@ impl Server {
             self.up = true;
             self.run += 1;
             self.started = Some(now);
-            self.flushed_since_start = false;
             self.has_served = false;
             self.on_disk = self.ledger.clone();
+            self.synced_at = self.data_as_of;
         }
     }
 
@@ -176,9 +207,28 @@ impl Server {
     }
 
     /// Forgets everything.
-    pub fn flush(&mut self) {
-        self.flushed_since_start = true;
+    pub fn flush(&mut self, now: TrueTime) {
+        self.data_as_of = now;
+        self.losses += 1;
         self.ledger.flush();
+    }
+
+    /// Sets its clock.
+    pub fn step_clock(&mut self, now: TrueTime, micros: i64) {
+        self.clock_was_set = true;
+        self.reliance.clock_was_set(now);
+        self.clock.step(micros);
+    }
+
+    /// The longest ttl that anything may still wait for.
+    pub fn longest_counted(&self, now: TrueTime) -> Duration {
+        self.reliance.longest_counted(now, false).max(self.ledger.report(self.clock.read(now)).max_ttl)
+    }
+
+    /// For how long nothing is granted.
+    pub fn quarantined_for(&self, now: TrueTime) -> Duration {
+        let quarantine = self.ledger.report(self.clock.read(now)).quarantine;
+        quarantine.map_or(Duration::ZERO, |quarantine| quarantine.remaining)
     }
 
     /// Deletes a lease as an outsider would.
@@ -207,12 +257,11 @@ impl Server {
         let mut announcements = Vec::new();
         let reply = self.ledger.apply(time, generation, request, &mut announcements);
         if let Some(lease) = lease {
-            let current = before.and_then(|(_, token)| token);
             let held_after = self.ledger.holder_of(time, directory.name(lease)).is_some();
-            self.observe(lease, from, request, &reply, current, held_after, directory, out);
+            self.observe(now, lease, from, request, &reply, before, held_after, directory, out);
         }
         if matches!(request, Request::Acquire { .. }) {
-            self.observe_closed(now, out);
+            self.observe_quarantine(now, out);
         }
         for announcement in announcements {
             self.announce(&announcement, out);
@@ -224,51 +273,72 @@ impl Server {
     #[expect(clippy::too_many_arguments, reason = "one look at one request, from every side")]
     fn observe(
         &mut self,
+        now: TrueTime,
         lease: LeaseId,
         process: ProcessId,
         request: &Request,
         reply: &Reply,
-        current: Option<Token>,
+        before: Option<(InstanceId, Option<Token>)>,
         held_after: bool,
         directory: &Directory,
         out: &mut Output,
     ) {
         let term = |token| TermId { process, lease, token };
-        let mut granted = |process, token| {
-            let news = self.last_granted.insert(lease, token) != Some(token);
+        let current = before.as_ref().and_then(|(_, token)| *token);
+        // The same token for another holder is another term, and one that must not be.
+        let mut granted = |process, holder: &InstanceId, token| {
+            let term = (holder.clone(), token);
+            let news = self.last_granted.insert(lease, term.clone()) != Some(term);
             news.then_some(Observation::Granted(TermId { process, lease, token }))
         };
         match (request, reply) {
-            (_, Reply::Granted(grant)) => {
-                let begun = granted(process, grant.token);
+            (Request::Acquire { claim, .. } | Request::TakeOver { claim, .. }, Reply::Granted(grant)) => {
+                let begun = granted(process, &claim.holder, grant.token);
+                self.reliance.extended(now, lease, grant.token, claim.ttl);
                 let ended = grant.previous.as_ref().map(|previous| previous.ended);
                 if begun.is_some() && ended == Some(Ended::TakenOver) {
                     out.seen.push(Observation::PassedOn { handed_over: false });
                 }
                 out.seen.extend(begun);
             }
-            (Request::HandOver { holding, to, .. }, Reply::HandedOver { token }) => {
+            (Request::HandOver { holding, to, window }, Reply::HandedOver { token }) => {
                 out.seen.push(Observation::Touched { term: term(holding.token), current, ended: true });
                 out.seen.push(Observation::PassedOn { handed_over: true });
-                out.seen.extend(directory.process(to).and_then(|to| granted(to, *token)));
+                out.seen.extend(directory.process(to).and_then(|process| granted(process, to, *token)));
+                let ttl = self.reliance.ttl(lease, holding.token).unwrap_or_default();
+                self.reliance.extended(now, lease, *token, ttl.max(*window));
+                self.reliance.released(now, lease, holding.token);
             }
-            (Request::Renew { holding, .. }, Reply::Renewed { .. }) => {
+            (Request::Renew { holding, ttl, .. }, Reply::Renewed { .. }) => {
+                self.reliance.extended(now, lease, holding.token, *ttl);
                 out.seen.push(Observation::Touched { term: term(holding.token), current, ended: false });
             }
             (Request::Release { holding, .. }, Reply::Done) if current.is_some() && !held_after => {
+                self.reliance.released(now, lease, holding.token);
                 out.seen.push(Observation::Touched { term: term(holding.token), current, ended: true });
             }
             (Request::Publish { holding, .. }, Reply::Done) => {
-                out.seen.push(Observation::Published(term(holding.token)))
+                let is_current = before == Some((holding.holder.clone(), Some(holding.token)));
+                // A clock that is set back makes leases last longer.
+                let is_alive = self.clock_was_set || self.reliance.is_alive(now, lease, holding.token);
+                out.seen.push(Observation::Published { term: term(holding.token), is_current, is_alive });
             }
             (Request::Revoke { .. }, Reply::Done) => out.seen.push(Observation::Revoked(lease)),
             _ => {}
         }
     }
 
-    fn observe_closed(&self, now: TrueTime, out: &mut Output) {
-        if let Some(Quarantine { remaining, .. }) = self.ledger.report(self.clock.read(now)).quarantine {
-            out.seen.push(Observation::Closed { remaining, max_ttl: self.longest_ttl });
+    fn observe_quarantine(&mut self, now: TrueTime, out: &mut Output) {
+        match self.ledger.report(self.clock.read(now)).quarantine {
+            Some(Quarantine { remaining, .. }) => {
+                self.reliance.quarantined(self.quarantine_at_most, now + remaining);
+                out.seen.push(Observation::Quarantined { remaining, at_most: self.quarantine_at_most });
+            }
+            None => {
+                // What began it is over, whatever the data was restored from.
+                self.quarantine_at_most = Duration::ZERO;
+                self.data_as_of = now;
+            }
         }
     }
 

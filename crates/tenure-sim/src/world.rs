@@ -20,6 +20,9 @@ use crate::server::{Output, Server};
 use crate::timeline::{Timeline, TrueTime};
 use crate::wire::{ConnectionId, Direction, Packet, Wire};
 
+/// How often the storm rests after a fault.
+const LULLS: f64 = 0.05;
+
 /// How a world ended.
 #[derive(Debug)]
 pub struct Outcome {
@@ -50,6 +53,7 @@ enum Happening {
     ToProcess { process: ProcessId, connection: ConnectionId, packet: Packet },
     ToServer { process: ProcessId, connection: ConnectionId, packet: Packet },
     NextFault,
+    Lull,
     StartProcess(ProcessId),
     Continue(ProcessId, u64),
     StartServer,
@@ -60,6 +64,8 @@ enum Happening {
 /// A process and what the world does to it.
 struct Host {
     settings: Arc<LeaseSettings>,
+    /// What it is started with now and then instead, for one life.
+    long: Option<Arc<LeaseSettings>>,
     process: Option<Process>,
     /// Counts restarts; timers of an earlier life are out of date.
     life: u64,
@@ -75,11 +81,15 @@ pub struct World {
     rng: fastrand::Rng,
     timeline: Timeline<Happening>,
     directory: Directory,
-    /// The longest ttl of all.
+    /// The longest ttl, but for those who come with a much longer one for a while.
     ttl: Duration,
+    /// What a newcomer assumes the ttls of others to be.
+    assumed_ttl: Duration,
     hosts: Vec<Host>,
     server: Server,
     stalled_until: TrueTime,
+    /// When the last fault so far is over.
+    disturbed_until: TrueTime,
     wire: Wire,
     connections: u64,
     plan: FaultPlan,
@@ -106,14 +116,23 @@ impl World {
             };
         };
         let ttl = world.ttl;
-        world.go_on(ttl * 25);
+        world.go_on(ttl * 35);
         world.calm();
-        // A quarantine, a lease of somebody who is gone, and an early grant that is waited out, one after the other.
-        let within = ttl * 4 + Duration::from_secs(1);
+        let within = world.recovery();
         world.see(Observation::Calm { within });
-        world.go_on(within);
+        world.go_on(within + ttl * 2);
         world.kill_a_holder();
         world.finish()
+    }
+
+    /// How long it may take until all is well, when nothing goes wrong from now on: a quarantine, a lease of a process that is
+    /// gone, and an early grant that is waited out, one after the other.
+    fn recovery(&self) -> Duration {
+        let now = self.timeline.now();
+        let known = self.hosts.iter().filter_map(|host| host.process.as_ref()).map(Process::longest_known).max();
+        let longest =
+            known.unwrap_or(self.ttl).max(self.server.longest_counted(now)).max(self.server.quarantined_for(now));
+        longest * 4 + Duration::from_secs(1)
     }
 
     fn new(seed: u64, flaw: Option<SimFlaw>, trace: bool) -> Option<Self> {
@@ -122,6 +141,10 @@ impl World {
         let processes = rng.usize(2..=5);
         let ttl = Duration::from_millis(rng.u64(400..3_000));
         let alike = rng.f64() < 0.6;
+        // Now and then a process comes with a ttl that is far longer than the others', and goes.
+        let visits = rng.f64() < 0.25;
+        let longest = if visits { ttl.mul_f64(3.0 + 7.0 * rng.f64()) } else { ttl };
+        let assumed_ttl = ttl.mul_f64(0.3 + 1.2 * rng.f64());
         let settings = settings(&mut rng, ttl, processes, alike)?;
         let shortest = settings.iter().map(|settings| settings.ttl()).min()?;
         let directory = Directory::new(leases, processes).ok()?;
@@ -136,14 +159,16 @@ impl World {
             timeline: Timeline::default(),
             ttl,
             hosts: Vec::new(),
-            server: Server::new(ServerClock::new(rng.i64(-4_000..4_000)), ledger, ttl),
+            assumed_ttl,
+            server: Server::new(ServerClock::new(rng.i64(-4_000..4_000)), ledger),
             stalled_until: TrueTime::default(),
+            disturbed_until: TrueTime::default(),
             wire: Wire::new(rng.fork(), latency),
             connections: 0,
             plan,
             stormy: true,
             promise: Promise::new(ttl),
-            invariants: invariants::all(leases),
+            invariants: invariants::all(leases, longest),
             violation: None,
             counts: BTreeMap::new(),
             flaw,
@@ -152,8 +177,10 @@ impl World {
             rng,
         };
         for (index, settings) in settings.into_iter().enumerate() {
+            let long = visits.then(|| LeaseSettings::builder().ttl(longest).build().ok().map(Arc::new)).flatten();
             world.hosts.push(Host {
                 settings,
+                long,
                 process: None,
                 life: 0,
                 stops: 0,
@@ -217,7 +244,19 @@ impl World {
                     let (hosts, leases) = (self.hosts.len(), self.directory.leases());
                     let fault = self.plan.choose(&mut self.rng, hosts, leases, ttl);
                     self.strike(fault);
-                    let pause = self.plan.every.mul_f64(2.0 * self.rng.f64());
+                    if self.rng.f64() < LULLS {
+                        self.timeline.schedule(self.disturbed_until.max(now), Happening::Lull);
+                    } else {
+                        let pause = self.plan.every.mul_f64(2.0 * self.rng.f64());
+                        self.timeline.schedule(now + pause, Happening::NextFault);
+                    }
+                }
+            }
+            Happening::Lull => {
+                if self.stormy {
+                    let within = self.recovery();
+                    self.see(Observation::Lull { within });
+                    let pause = within + self.plan.every.mul_f64(0.01 + self.rng.f64());
                     self.timeline.schedule(now + pause, Happening::NextFault);
                 }
             }
@@ -234,13 +273,13 @@ impl World {
             Happening::StartServer => self.server.start(now),
             Happening::SyncDisk => {
                 if self.server.is_up() {
-                    self.server.sync_disk();
+                    self.server.sync_disk(now);
                 }
                 self.timeline.schedule(now + self.ttl / 3, Happening::SyncDisk);
             }
             Happening::Backup => {
                 if self.server.is_up() {
-                    self.server.make_backup();
+                    self.server.make_backup(now);
                 }
                 let pause = self.ttl.mul_f64(1.0 + 4.0 * self.rng.f64());
                 self.timeline.schedule(now + pause, Happening::Backup);
@@ -251,6 +290,7 @@ impl World {
     fn strike(&mut self, fault: Fault) {
         let now = self.timeline.now();
         self.see(Observation::Fault(fault.clone()));
+        self.disturbed_until = self.disturbed_until.max(now + fault.lasts());
         match fault {
             Fault::Crash { process, down } => {
                 self.crash(process);
@@ -278,18 +318,18 @@ impl World {
             Fault::Restart { survival, down } => {
                 if self.server.is_up() {
                     let mut out = Output::default();
-                    self.server.stop(survival, &mut out);
+                    self.server.stop(now, survival, &mut out);
                     self.deliver(out);
                     self.timeline.schedule(now + down, Happening::StartServer);
                 }
             }
-            Fault::Flush => self.server.flush(),
+            Fault::Flush => self.server.flush(now),
             Fault::WallClockStep { process, nanos } => {
                 if let Some(instance) = &mut self.hosts[process.0].process {
                     instance.clock.step_wall(nanos);
                 }
             }
-            Fault::ServerClockStep { micros } => self.server.clock.step(micros),
+            Fault::ServerClockStep { micros } => self.server.step_clock(now, micros),
             Fault::OutsiderDeletes { lease } => self.server.delete(lease, &self.directory),
         }
     }
@@ -302,12 +342,14 @@ impl World {
             return;
         }
         let clock = LocalClock::new(now, self.rng.i64(-4_000..4_000));
+        let long = host.long.clone().filter(|_| self.stormy && self.rng.f64() < 0.25);
         let mut effects = Vec::new();
         let instance = Process::start(
             process,
             &self.directory,
             clock,
-            host.settings.clone(),
+            long.unwrap_or_else(|| host.settings.clone()),
+            self.assumed_ttl,
             self.rng.fork(),
             self.flaw,
             &mut effects,
@@ -400,9 +442,16 @@ impl World {
     /// Kills whoever holds the first lease, for good; the others must take over when its ttl ends.
     fn kill_a_holder(&mut self) {
         let now = self.timeline.now();
-        let Some(holder) = self.server.holder(now, LeaseId(0), &self.directory) else { return };
+        let Some(holder) = self.server.holder(now, LeaseId(0), &self.directory) else {
+            // Had it never held there would be nothing to see of a take-over.
+            let message = "nobody holds the first lease in the calm".to_owned();
+            let missing = Violation { invariant: "a holder can be killed in the calm", message, at: now };
+            self.violation.get_or_insert(missing);
+            return;
+        };
+        let ttl =
+            self.hosts.iter().filter_map(|host| host.process.as_ref()).map(Process::ttl).max().unwrap_or(self.ttl);
         self.crash(holder);
-        let ttl = self.ttl;
         // The ttl, the jitter of whoever waits, the way there and back, and the start of the work; and what others go first by.
         let within = ttl + ttl / 5 + Duration::from_millis(50);
         self.see(Observation::Calm { within });
@@ -451,7 +500,7 @@ impl World {
             eprintln!("{now}  {seen:?}");
         }
         self.count(&seen);
-        self.promise.observe(now, &seen);
+        self.promise.observe(now, &seen, self.server.longest_counted(now));
         for invariant in &mut self.invariants {
             if let Err(message) = invariant.observe(now, &seen, &mut self.promise)
                 && self.violation.is_none()
@@ -464,13 +513,14 @@ impl World {
     fn count(&mut self, seen: &Observation) {
         let what = match seen {
             Observation::Granted(_) => "terms granted",
-            Observation::Published(_) => "publications accepted",
+            Observation::Published { .. } => "publications accepted",
             Observation::Acted { .. } => "actions of work",
             Observation::Revoked(_) => "revocations",
             Observation::PassedOn { handed_over: true } => "hand-overs",
             Observation::PassedOn { handed_over: false } => "take-overs from the stalled",
             Observation::Told { news: ElectionNews::LeadershipAcquired, .. } => "leaderships told",
             Observation::Lost(_, loss) => loss.word(),
+            Observation::Lull { .. } => "lulls in the storm",
             Observation::Fault(fault) => fault.name(),
             _ => return,
         };

@@ -1,6 +1,7 @@
-//! Once nothing goes wrong any more, every lease is held and worked on within the bound.
+//! Once nothing goes wrong any more, every lease is worked on within the bound, and goes on being worked on. When nothing goes
+//! wrong for a while in the middle of a storm, every lease is held within the same bound.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Invariant;
@@ -13,12 +14,20 @@ pub(super) struct HeldWithinBound {
     leases: usize,
     /// Since when all is calm, and how long recovery may take.
     calm: Option<(TrueTime, Duration)>,
+    /// When each lease was last worked on since then.
     worked: BTreeMap<LeaseId, TrueTime>,
+    /// The longest pause in the work on a lease, once it has begun.
+    longest_pause: Duration,
+    /// Until when the storm rests.
+    lull: Option<TrueTime>,
+    /// The leases that were held meanwhile.
+    held: BTreeSet<LeaseId>,
 }
 
 impl HeldWithinBound {
-    pub(super) fn new(leases: usize) -> Self {
-        Self { leases, calm: None, worked: BTreeMap::new() }
+    pub(super) fn new(leases: usize, longest_pause: Duration) -> Self {
+        let (worked, held) = (BTreeMap::new(), BTreeSet::new());
+        Self { leases, calm: None, worked, longest_pause, lull: None, held }
     }
 }
 
@@ -28,17 +37,38 @@ impl Invariant for HeldWithinBound {
     }
 
     fn observe(&mut self, now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
+        if self.lull.is_some_and(|end| now >= end) {
+            self.lull = None;
+            let dark: Vec<usize> = (0..self.leases).filter(|lease| !self.held.contains(&LeaseId(*lease))).collect();
+            if !dark.is_empty() {
+                return Err(format!("leases {dark:?} were not held in a lull of the storm"));
+            }
+        }
         match (seen, self.calm) {
+            (Observation::Lull { within }, _) => {
+                self.lull = Some(now + *within);
+                self.held.clear();
+            }
+            (Observation::Fault(_), _) => self.lull = None,
             // Said again when a holder is killed in the calm.
             (Observation::Calm { within }, _) => {
                 self.calm = Some((now, *within));
+                self.lull = None;
                 self.worked.clear();
             }
-            (Observation::Acted { term, .. }, Some((calm, _))) => {
-                self.worked.entry(term.lease).or_insert_with(|| {
-                    promise.measure("recovery once all is calm", now.since(calm));
-                    now
-                });
+            (Observation::Acted { term, .. }, Some((calm, within))) => match self.worked.insert(term.lease, now) {
+                // Until then it may be lost once more.
+                Some(before) if now.since(before.max(calm + within)) > self.longest_pause => {
+                    return Err(format!("{:?} was not worked on for {:?} in the calm", term.lease, now.since(before)));
+                }
+                Some(_) => {}
+                None => promise.measure("recovery once all is calm", now.since(calm)),
+            },
+            _ => {}
+        }
+        match seen {
+            Observation::Granted(term) | Observation::Touched { term, .. } | Observation::Acted { term, .. } => {
+                self.held.insert(term.lease);
             }
             _ => {}
         }
@@ -48,14 +78,14 @@ impl Invariant for HeldWithinBound {
         }
     }
 
-    fn finish(&mut self, _now: TrueTime) -> Result<(), String> {
-        if self.worked.len() < self.leases { Err(self.missing()) } else { Ok(()) }
-    }
-}
-
-impl HeldWithinBound {
-    fn missing(&self) -> String {
-        let dark: Vec<usize> = (0..self.leases).filter(|lease| !self.worked.contains_key(&LeaseId(*lease))).collect();
-        format!("leases {dark:?} are not worked on in time after the last fault: {:?}", self.calm)
+    fn finish(&mut self, now: TrueTime) -> Result<(), String> {
+        let is_dark = |lease: &usize| {
+            self.worked.get(&LeaseId(*lease)).is_none_or(|worked| now.since(*worked) > self.longest_pause)
+        };
+        let dark: Vec<usize> = (0..self.leases).filter(is_dark).collect();
+        if dark.is_empty() {
+            return Ok(());
+        }
+        Err(format!("leases {dark:?} are not worked on in time after the last fault: {:?}", self.calm))
     }
 }

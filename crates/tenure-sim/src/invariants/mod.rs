@@ -14,6 +14,8 @@ mod tokens_increase;
 mod told_in_order;
 mod work_within_validity;
 
+use std::time::Duration;
+
 use crate::observation::Observation;
 use crate::promise::Promise;
 use crate::timeline::TrueTime;
@@ -38,8 +40,8 @@ pub trait Invariant {
     }
 }
 
-/// All of them, for a world with this many leases.
-pub fn all(leases: usize) -> Vec<Box<dyn Invariant>> {
+/// All of them, for a world with this many leases, whose work pauses for no longer than this when nothing goes wrong.
+pub fn all(leases: usize, longest_pause: Duration) -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(one_worker::OneWorker::default()),
         Box::new(tokens_increase::TokensIncrease::default()),
@@ -48,7 +50,7 @@ pub fn all(leases: usize) -> Vec<Box<dyn Invariant>> {
         Box::new(only_own_lease::OnlyOwnLease),
         Box::new(goodbye_order::GoodbyeOrder::default()),
         Box::new(loss_is_final::LossIsFinal::default()),
-        Box::new(held_within_bound::HeldWithinBound::new(leases)),
+        Box::new(held_within_bound::HeldWithinBound::new(leases, longest_pause)),
         Box::new(told_in_order::ToldInOrder::new(leases)),
         Box::new(quarantine_ends::QuarantineEnds::default()),
     ]

@@ -13,6 +13,8 @@ use crate::timeline::TrueTime;
 #[derive(Debug, Default)]
 pub(super) struct OneWorker {
     running: BTreeMap<LeaseId, BTreeSet<TermId>>,
+    /// When each term was granted.
+    granted: BTreeMap<TermId, TrueTime>,
     /// Work that was running when its process was stopped, and has not acted since.
     dormant: BTreeSet<TermId>,
     /// Overlaps that began in a window outside the promise.
@@ -50,12 +52,15 @@ impl Invariant for OneWorker {
 
     fn observe(&mut self, now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
         match seen {
+            Observation::Granted(term) => drop(self.granted.entry(*term).or_insert(now)),
             Observation::WorkStarted(term) | Observation::Acted { term, .. } => {
                 self.running.entry(term.lease).or_default().insert(*term);
                 self.dormant.remove(term);
                 let active = self.active(term.lease);
                 if active.len() > 1 {
-                    let Some(cause) = promise.excuse(now) else {
+                    let excuse =
+                        |term: &TermId| promise.excuse(now, term, self.granted.get(term).copied().unwrap_or(now));
+                    let Some(cause) = active.iter().find_map(excuse) else {
                         let others: Vec<String> = active.iter().map(TermId::to_string).collect();
                         return Err(format!("{term} works while work is running of: {}", others.join("; ")));
                     };

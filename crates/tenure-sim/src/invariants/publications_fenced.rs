@@ -1,4 +1,5 @@
-//! No publication is accepted outside its term.
+//! No publication is accepted outside its term: it has the lease in the store just then, by holder and token, it has not
+//! expired, and nothing that was seen from outside has ended it.
 
 use std::collections::BTreeMap;
 
@@ -42,9 +43,16 @@ impl Invariant for PublicationsFenced {
                     current.over = true;
                 }
             }
-            // A store that went back in time can have an older term for the current one, until it grants another.
+            // A store that went back in time can have an older term for the current one, until it grants another: that the
+            // lease is that term's in the store, and has not expired, is judged all the same.
             Observation::Fault(fault) if fault.loses_data() => self.current.clear(),
-            Observation::Published(term) => {
+            Observation::Published { term, is_current: false, .. } => {
+                return Err(format!("{term} published without having the lease"));
+            }
+            Observation::Published { term, is_alive: false, .. } => {
+                return Err(format!("{term} published after it had expired"));
+            }
+            Observation::Published { term, .. } => {
                 if let Some(current) = self.current.get(&term.lease)
                     && (current.token != term.token || current.over)
                 {

@@ -1,5 +1,5 @@
-//! A closed namespace opens again: it is never closed for longer than the longest ttl, and not at all once all has
-//! been calm for that long.
+//! A quarantine ends: it never lasts for longer than the longest ttl that could still be relied on when it was begun, as far
+//! as those knew who began it, and there is none once all has been calm for that long.
 
 use super::Invariant;
 use crate::observation::Observation;
@@ -20,12 +20,12 @@ impl Invariant for QuarantineEnds {
     fn observe(&mut self, now: TrueTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
         match seen {
             Observation::Calm { within } => self.open_by = self.open_by.or(Some(now + *within)),
-            Observation::Closed { remaining, max_ttl } => {
-                if remaining > max_ttl {
-                    return Err(format!("closed for {remaining:?} with a longest ttl of {max_ttl:?}"));
+            Observation::Quarantined { remaining, at_most } => {
+                if remaining > at_most {
+                    return Err(format!("a quarantine of {remaining:?}, although {at_most:?} could be relied on"));
                 }
                 if self.open_by.is_some_and(|open_by| now > open_by) {
-                    return Err(format!("still closed for {remaining:?}, long after the last fault"));
+                    return Err(format!("still a quarantine of {remaining:?}, long after the last fault"));
                 }
             }
             _ => {}

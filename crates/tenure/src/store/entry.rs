@@ -282,7 +282,7 @@ impl NamespaceMemory {
     }
 
     /// Whether the longest ttl may be too long since the last call: then the store is to be asked.
-    pub(crate) fn take_ttl_doubt(&mut self) -> bool {
+    pub fn take_ttl_doubt(&mut self) -> bool {
         std::mem::take(&mut self.ttl_in_doubt)
     }
 

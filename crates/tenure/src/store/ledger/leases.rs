@@ -478,17 +478,16 @@ impl Ledger {
     ) -> Duration {
         let Some(namespace) = &mut self.namespace else { return ttl.min(LONGEST_TTL) };
         let longest = namespace.max_ttl(now);
-        let class = match before.filter(|class| LiveTtls::fits(ttl, *class)) {
-            Some(class) => {
-                namespace.ttls.extend(now, class, Extension::Renewed);
-                class
-            }
-            None => {
-                let class = namespace.ttls.class_of(ttl);
-                namespace.ttls.extend(now, class, Extension::Granted);
-                class
-            }
+        let (class, extension) = match before.filter(|class| LiveTtls::fits(ttl, *class)) {
+            Some(class) => (class, Extension::Renewed),
+            None => (namespace.ttls.class_of(ttl), Extension::Granted),
         };
+        let changed = namespace.ttls.extend(now, class, extension);
+        // After a restart every class on record is waited for, so those that have lapsed must not stay there. A quarantine
+        // may be waiting for them.
+        if changed && namespace.quarantine(now).is_none() {
+            namespace.ttls.expire(now);
+        }
         if class > longest {
             announcements.push(Announcement::LongestTtl { ttl: class, server: now });
         }

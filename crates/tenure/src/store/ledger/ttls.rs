@@ -65,8 +65,8 @@ impl LiveTtls {
         class == exact || class == coarse(exact)
     }
 
-    /// A lease of this class was granted or renewed.
-    pub(super) fn extend(&mut self, now: ServerTime, class: Duration, extension: Extension) {
+    /// A lease of this class was granted or renewed. Returns whether anything has changed.
+    pub(super) fn extend(&mut self, now: ServerTime, class: Duration, extension: Extension) -> bool {
         let leases = (extension == Extension::Granted).then_some(0);
         let entry = self.classes.entry(class).or_insert(TtlClass { until: now, leases });
         if entry.until <= now {
@@ -76,9 +76,11 @@ impl LiveTtls {
         if extension == Extension::Granted {
             entry.leases = entry.leases.map(|leases| leases + 1);
         }
-        if entry.until < now + class || entry.until > furthest(now, class) {
+        let is_due = entry.until < now + class || entry.until > furthest(now, class);
+        if is_due {
             entry.until = furthest(now, class);
         }
+        is_due || extension == Extension::Granted
     }
 
     /// A lease of this class ended, and its holder said so.

@@ -1,0 +1,111 @@
+//! Which ttls can still be relied on, worked out from what the store was seen to grant, and not by the store: the measure for
+//! how long a quarantine may last, and how long it must.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure::Token;
+
+use crate::observation::LeaseId;
+use crate::timeline::TrueTime;
+
+/// A store may count a ttl for this much longer than a lease of it could be relied on, in parts of the ttl: an eighth that
+/// spares it writes, and what clocks are off by.
+const OVERCOUNT: f64 = 1.135;
+
+/// By how much longer a lease may last in true time than by the server's clock.
+const CLOCKS_OFF: f64 = 1.01;
+
+/// Every term that was granted, and until when it counts.
+#[derive(Debug, Default)]
+pub struct Reliance {
+    terms: BTreeMap<(LeaseId, Token), Term>,
+    /// What each quarantine waited for, and when it ended: until then that may be relied on.
+    quarantines: Vec<(Duration, TrueTime)>,
+}
+
+#[derive(Debug)]
+struct Term {
+    ttl: Duration,
+    extended_at: TrueTime,
+    /// From when the store counts its ttl: then, or when its clock was set.
+    counts_from: TrueTime,
+    released_at: Option<TrueTime>,
+}
+
+impl Reliance {
+    /// A term was granted or renewed for this long.
+    pub fn extended(&mut self, now: TrueTime, lease: LeaseId, token: Token, ttl: Duration) {
+        let term = self.terms.entry((lease, token)).or_insert(Term {
+            ttl,
+            extended_at: now,
+            counts_from: now,
+            released_at: None,
+        });
+        (term.ttl, term.extended_at, term.counts_from, term.released_at) = (term.ttl.max(ttl), now, now, None);
+    }
+
+    /// The ttl that a term was last granted or renewed with.
+    pub fn ttl(&self, lease: LeaseId, token: Token) -> Option<Duration> {
+        self.terms.get(&(lease, token)).map(|term| term.ttl)
+    }
+
+    /// A quarantine waits for such a ttl, until then.
+    pub fn quarantined(&mut self, waits_for: Duration, until: TrueTime) {
+        match self.quarantines.last_mut() {
+            Some((longest, end)) if *longest == waits_for && until.since(*end) < waits_for => *end = until.max(*end),
+            _ => self.quarantines.push((waits_for, until)),
+        }
+    }
+
+    /// The server's clock was set: what counted then may count for as long again.
+    pub fn clock_was_set(&mut self, now: TrueTime) {
+        self.terms.values_mut().for_each(|term| term.counts_from = now);
+    }
+
+    /// Its holder has released it.
+    pub fn released(&mut self, now: TrueTime, lease: LeaseId, token: Token) {
+        if let Some(term) = self.terms.get_mut(&(lease, token)) {
+            term.released_at = Some(now);
+        }
+    }
+
+    /// Whether a term can still be relied on, as its last renewal says and the clocks of the world allow.
+    pub fn is_alive(&self, now: TrueTime, lease: LeaseId, token: Token) -> bool {
+        let term = self.terms.get(&(lease, token));
+        term.is_some_and(|term| term.released_at.is_none() && term.extended_at + term.ttl.mul_f64(CLOCKS_OFF) >= now)
+    }
+
+    /// The longest ttl that a quarantine may wait for which is begun by what was so then. A store keeps ttls by class: a class
+    /// counts until all of its leases have expired, or, `strictly`, all were released.
+    pub fn longest_counted(&self, since: TrueTime, strictly: bool) -> Duration {
+        let mut classes: BTreeMap<Duration, (TrueTime, bool)> = BTreeMap::new();
+        for term in self.terms.values() {
+            let (extended_at, is_held) = classes.entry(term.ttl).or_default();
+            *extended_at = term.counts_from.max(*extended_at);
+            *is_held |= term.released_at.is_none_or(|released| released >= since);
+        }
+        let counts = |(ttl, (extended_at, is_held)): &(Duration, (TrueTime, bool))| {
+            let lapsed_at = *extended_at + ttl.mul_f64(OVERCOUNT);
+            let is_on_record = lapsed_at >= since || !self.was_written(*extended_at, lapsed_at, since);
+            is_on_record && (*is_held || !strictly)
+        };
+        let counted = classes.into_iter().filter(counts).map(|(ttl, _)| ttl);
+        let waited_for = self.quarantines.iter().filter(|(_, end)| *end >= since).map(|(longest, _)| *longest);
+        counted.chain(waited_for).max().unwrap_or_default()
+    }
+
+    /// Whether the store has surely written down its classes between these times, and forgotten those that had lapsed. It does
+    /// so with every grant and at least every eighth of a ttl with renewals, but not in a quarantine.
+    fn was_written(&self, last_used_at: TrueTime, lapsed_at: TrueTime, until: TrueTime) -> bool {
+        let in_quarantine = self.quarantines.iter().any(|(_, end)| *end >= last_used_at);
+        let writes = |term: &Term| lapsed_at + term.ttl.mul_f64(0.13) < term.extended_at && term.extended_at <= until;
+        !in_quarantine && self.terms.values().any(writes)
+    }
+
+    /// For how long the last lease can still be relied on: for so long a quarantine must last.
+    pub fn relied_on_for(&self, now: TrueTime) -> Duration {
+        let relied_on = self.terms.values().filter(|term| term.released_at.is_none());
+        relied_on.map(|term| (term.extended_at + term.ttl).since(now)).max().unwrap_or_default()
+    }
+}
