@@ -22,27 +22,21 @@ pub struct Reliance {
     terms: BTreeMap<(LeaseId, Token), Term>,
     /// What each quarantine waited for, and when it ended: until then that may be relied on.
     quarantines: Vec<(Duration, TrueTime)>,
+    clock_was_set: bool,
 }
 
 #[derive(Debug)]
 struct Term {
     ttl: Duration,
     extended_at: TrueTime,
-    /// From when the store counts its ttl: then, or when its clock was set.
-    counts_from: TrueTime,
     released_at: Option<TrueTime>,
 }
 
 impl Reliance {
     /// A term was granted or renewed for this long.
     pub fn extended(&mut self, now: TrueTime, lease: LeaseId, token: Token, ttl: Duration) {
-        let term = self.terms.entry((lease, token)).or_insert(Term {
-            ttl,
-            extended_at: now,
-            counts_from: now,
-            released_at: None,
-        });
-        (term.ttl, term.extended_at, term.counts_from, term.released_at) = (term.ttl.max(ttl), now, now, None);
+        let term = self.terms.entry((lease, token)).or_insert(Term { ttl, extended_at: now, released_at: None });
+        (term.ttl, term.extended_at, term.released_at) = (term.ttl.max(ttl), now, None);
     }
 
     /// The ttl that a term was last granted or renewed with.
@@ -58,9 +52,9 @@ impl Reliance {
         }
     }
 
-    /// The server's clock was set: what counted then may count for as long again.
-    pub fn clock_was_set(&mut self, now: TrueTime) {
-        self.terms.values_mut().for_each(|term| term.counts_from = now);
+    /// The server's clock was set: from now on anything may count for longer, in the store and in the memory of processes.
+    pub fn clock_was_set(&mut self) {
+        self.clock_was_set = true;
     }
 
     /// Its holder has released it.
@@ -79,10 +73,18 @@ impl Reliance {
     /// The longest ttl that a quarantine may wait for which is begun by what was so then. A store keeps ttls by class: a class
     /// counts until all of its leases have expired, or, `strictly`, all were released.
     pub fn longest_counted(&self, since: TrueTime, strictly: bool) -> Duration {
+        let waited_for = |since| {
+            let lasted = move |(_, end): &&(Duration, TrueTime)| *end >= since;
+            self.quarantines.iter().filter(lasted).map(|(longest, _)| *longest)
+        };
+        if self.clock_was_set {
+            let ever = self.terms.values().map(|term| term.ttl).chain(waited_for(TrueTime::default()));
+            return ever.max().unwrap_or_default();
+        }
         let mut classes: BTreeMap<Duration, (TrueTime, bool)> = BTreeMap::new();
         for term in self.terms.values() {
             let (extended_at, is_held) = classes.entry(term.ttl).or_default();
-            *extended_at = term.counts_from.max(*extended_at);
+            *extended_at = term.extended_at.max(*extended_at);
             *is_held |= term.released_at.is_none_or(|released| released >= since);
         }
         let counts = |(ttl, (extended_at, is_held)): &(Duration, (TrueTime, bool))| {
@@ -91,8 +93,7 @@ impl Reliance {
             is_on_record && (*is_held || !strictly)
         };
         let counted = classes.into_iter().filter(counts).map(|(ttl, _)| ttl);
-        let waited_for = self.quarantines.iter().filter(|(_, end)| *end >= since).map(|(longest, _)| *longest);
-        counted.chain(waited_for).max().unwrap_or_default()
+        counted.chain(waited_for(since)).max().unwrap_or_default()
     }
 
     /// Whether the store has surely written down its classes between these times, and forgotten those that had lapsed. It does

@@ -123,7 +123,7 @@ impl Server {
                 self.has_served = true;
                 // What the process has heard last, and what the data says, may be older than what is so.
                 let since = heard_at.unwrap_or(now).min(self.data_as_of);
-                let strictly = self.losses <= 1 && !self.clock_was_set;
+                let strictly = self.losses <= 1;
                 let counted = self.reliance.longest_counted(since, strictly).max(entry.max_ttl);
                 self.quarantine_at_most = self.quarantine_at_most.max(counted);
                 self.observe_quarantine(now, out);
@@ -214,9 +214,9 @@ impl Server {
     }
 
     /// Sets its clock.
-    pub fn step_clock(&mut self, now: TrueTime, micros: i64) {
+    pub fn step_clock(&mut self, micros: i64) {
         self.clock_was_set = true;
-        self.reliance.clock_was_set(now);
+        self.reliance.clock_was_set();
         self.clock.step(micros);
     }
 

@@ -329,7 +329,7 @@ impl World {
                     instance.clock.step_wall(nanos);
                 }
             }
-            Fault::ServerClockStep { micros } => self.server.step_clock(now, micros),
+            Fault::ServerClockStep { micros } => self.server.step_clock(micros),
             Fault::OutsiderDeletes { lease } => self.server.delete(lease, &self.directory),
         }
     }
