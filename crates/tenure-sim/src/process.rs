@@ -61,6 +61,17 @@ pub enum Effect {
     Seen(Observation),
 }
 
+/// How a process is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The settings of its leases.
+    pub settings: Arc<LeaseSettings>,
+    /// The longest ttl of others that it assumes while it knows nothing.
+    pub assumed_ttl: Duration,
+    /// The mistake that it makes.
+    pub flaw: Option<SimFlaw>,
+}
+
 /// One instance.
 #[derive(Debug)]
 pub struct Process {
@@ -126,12 +137,11 @@ impl Process {
         id: ProcessId,
         directory: &Directory,
         clock: LocalClock,
-        settings: Arc<LeaseSettings>,
-        assumed_ttl: Duration,
+        setup: Setup,
         rng: fastrand::Rng,
-        flaw: Option<SimFlaw>,
         effects: &mut Vec<Effect>,
     ) -> Self {
+        let Setup { settings, assumed_ttl, flaw } = setup;
         let mut process = Self {
             clock,
             id,

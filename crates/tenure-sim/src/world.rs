@@ -14,7 +14,7 @@ use crate::faults::{Fault, FaultPlan};
 use crate::flaw::SimFlaw;
 use crate::invariants::{self, Invariant};
 use crate::observation::{LeaseId, Observation, ProcessId};
-use crate::process::{Effect, Process, Timer};
+use crate::process::{Effect, Process, Setup, Timer};
 use crate::promise::{Measurements, Promise};
 use crate::server::{Output, Server};
 use crate::timeline::{Timeline, TrueTime};
@@ -343,17 +343,10 @@ impl World {
         }
         let clock = LocalClock::new(now, self.rng.i64(-4_000..4_000));
         let long = host.long.clone().filter(|_| self.stormy && self.rng.f64() < 0.25);
+        let settings = long.unwrap_or_else(|| host.settings.clone());
+        let setup = Setup { settings, assumed_ttl: self.assumed_ttl, flaw: self.flaw };
         let mut effects = Vec::new();
-        let instance = Process::start(
-            process,
-            &self.directory,
-            clock,
-            long.unwrap_or_else(|| host.settings.clone()),
-            self.assumed_ttl,
-            self.rng.fork(),
-            self.flaw,
-            &mut effects,
-        );
+        let instance = Process::start(process, &self.directory, clock, setup, self.rng.fork(), &mut effects);
         host.process = Some(instance);
         self.take_effect(process, effects);
     }

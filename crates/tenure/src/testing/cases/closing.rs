@@ -268,6 +268,21 @@ pub(super) async fn an_expired_lease_is_no_longer_relied_on(trial: &Trial<'_>) {
     assert_eq!(alice.longest_ttl().await, Duration::ZERO, "both have expired");
 }
 
+pub(super) async fn an_expired_lease_is_not_waited_for_after_a_restart(trial: &Trial<'_>) -> Checked {
+    let mut alice = trial.player("alice").await;
+    let renewed = alice.wins(&lease("renewed"), BRIEF).await;
+    alice.wins(&job(), BRIEF * 2).await;
+    for _ in 0..12 {
+        trial.pass(BRIEF / 4).await;
+        alice.send(renewed.renewal()).await;
+    }
+    trial.disturb(Disturbance::Restart).await?;
+    alice.enters_again_as(trial, |entry| Entry { max_ttl: BRIEF, ..entry }).await;
+    let left = alice.entered().quarantined_for();
+    assert!(left <= BRIEF, "the longer one had expired long before: {left:?}");
+    Ok(())
+}
+
 pub(super) async fn however_many_ttls_there_are_each_counts_and_none_is_left_behind(trial: &Trial<'_>) {
     let alice = trial.player("alice").await;
     let mut terms = Vec::new();

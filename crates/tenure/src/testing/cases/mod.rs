@@ -219,6 +219,7 @@ macro_rules! __conformance_cases {
                 a_claim_repeated_counts_once
                 a_term_replaced_by_its_own_process_counts_once
                 an_expired_lease_is_no_longer_relied_on
+                an_expired_lease_is_not_waited_for_after_a_restart
                 however_many_ttls_there_are_each_counts_and_none_is_left_behind
                 whoever_waits_does_not_shorten_a_lease
                 whoever_remembers_longer_leases_makes_a_quarantine_longer
