@@ -52,7 +52,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     let told_to_stop = signals()?;
     let running = tenure_serve::start(&tenure, |pool| sized(pool, &serve), settings, listener).map_err(wrong)?;
     let about = format!(
-        "{} on {}, API at http://{address}; a session has another holder within {} + {} ms of a crash, and at once after a clean stop",
+        "{} on {}, API at http://{address}; after a crash a session has another holder within {} + {} ms (99 of 100), after a clean stop at once",
         tenure.instance(),
         tenure.location(),
         shown(serve.ttl),

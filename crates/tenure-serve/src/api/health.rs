@@ -21,6 +21,9 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
         let error = json!({"code": "not_ready", "message": reason});
         (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "not_ready", "error": error})))
     };
+    if !service.tenure().how_it_stands().connected {
+        return not_ready("the store cannot be reached");
+    }
     if !service.has_joined() {
         return not_ready("this instance has not joined the fleet yet");
     }
@@ -31,7 +34,8 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
                 body["quarantine"] = shown_quarantine(quarantine);
             }
             if service.ability() == Ability::Unable {
-                body["unable"] = json!("it cannot poll at present, and has given its sessions away");
+                body["unable"] =
+                    json!("it cannot poll at present: its sessions go to instances that can, if there are any");
             }
             (StatusCode::OK, Json(body))
         }

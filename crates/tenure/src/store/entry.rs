@@ -152,7 +152,7 @@ impl Quarantine {
     /// What an operator can do about it.
     pub fn advice(&self) -> &'static str {
         match self.reason {
-            QuarantineReason::ServerTooYoung => "if nothing else uses this server: --bootstrap",
+            QuarantineReason::ServerTooYoung => "if nothing else uses this server: --bootstrap, or tenure reopen",
             _ => "if no holder from before is alive: tenure reopen",
         }
     }

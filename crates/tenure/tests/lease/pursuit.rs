@@ -261,7 +261,7 @@ fn a_closed_namespace_is_waited_out_and_said_once() {
     rig.reply(quarantine(3_000));
     let events = rig.events();
     let said = "quarantine: 3 s left, because there is no namespace record and the server started only recently; \
-                if nothing else uses this server: --bootstrap";
+                if nothing else uses this server: --bootstrap, or tenure reopen";
     assert!(events.len() == 1 && events[0].contains(said), "{events:?}");
     let sent = rig.until_sent(5_000);
     assert!((3_001..=3_026).contains(&sent), "{sent}");

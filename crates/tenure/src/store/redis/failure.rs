@@ -107,9 +107,10 @@ fn from_text(location: &str, text: &str) -> StoreError {
     let (kind, why) = match (known(LASTING), known(PASSING)) {
         (Some(why), _) => (ErrorKind::Configuration, why),
         (None, Some(why)) => (ErrorKind::Unavailable, why),
-        (None, None) if said.in_script => {
-            (ErrorKind::Corrupt, "a record of Tenure's was changed by somebody else and cannot be read; delete it")
-        }
+        (None, None) if said.in_script => (
+            ErrorKind::Corrupt,
+            "a record of Tenure's was written by another program or a newer version and cannot be read; delete it (`tenure:ns` only when no instance runs)",
+        ),
         (None, None) => (ErrorKind::Unavailable, "the server answered with an error"),
     };
     StoreError::new(kind, format!("{location}: {why} (the server said: {shown})"))
