@@ -82,8 +82,6 @@ pub struct Process {
     settings: Arc<LeaseSettings>,
     rng: fastrand::Rng,
     memory: Option<NamespaceMemory>,
-    /// When it last heard from the store, for the observer.
-    heard_at: Option<TrueTime>,
     /// The longest ttl of others that it assumes while it knows nothing.
     assumed_ttl: Duration,
     link: Link,
@@ -149,7 +147,6 @@ impl Process {
             settings,
             rng,
             memory: None,
-            heard_at: None,
             assumed_ttl,
             link: Link::Down,
             failures: 0,
@@ -212,7 +209,7 @@ impl Process {
                         max_ttl: if knows { own } else { own.max(self.assumed_ttl) },
                         ..Entry::default()
                     };
-                    effects.push(Effect::Send(connection, Packet::Enter(entry, self.heard_at)));
+                    effects.push(Effect::Send(connection, Packet::Enter(entry)));
                     effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::EntryTimeout(connection)));
                 }
             }
@@ -245,7 +242,6 @@ impl Process {
             Packet::Entered(entered) if self.link == Link::Entering(connection) => {
                 self.link = Link::Up(connection);
                 self.failures = 0;
-                self.heard_at = Some(now);
                 self.entered(&entered, effects);
             }
             Packet::Reply(request, reply) if self.link == Link::Up(connection) => self.answered(now, request, reply),
@@ -424,9 +420,6 @@ impl Process {
     fn answered(&mut self, now: TrueTime, request: u64, reply: Reply) {
         if let Some(memory) = &mut self.memory {
             memory.learn(&reply);
-        }
-        if matches!(reply, Reply::Granted(_) | Reply::Renewed { .. } | Reply::Held(_)) {
-            self.heard_at = Some(now);
         }
         let (lease, number, attempt, sent) = match self.pending.remove(&request) {
             Some(Pending::Machine { lease, number, attempt, sent }) => (lease, number, attempt, sent),

@@ -14,7 +14,7 @@ use crate::timeline::TrueTime;
 const OVERCOUNT: f64 = 1.135;
 
 /// By how much longer a lease may last in true time than by the server's clock.
-const CLOCKS_OFF: f64 = 1.01;
+pub const CLOCKS_OFF: f64 = 1.01;
 
 /// Every term that was granted, and until when it counts.
 #[derive(Debug, Default)]

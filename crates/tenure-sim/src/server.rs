@@ -12,7 +12,7 @@ use crate::clock::ServerClock;
 use crate::directory::Directory;
 use crate::faults::Survival;
 use crate::observation::{LeaseId, Observation, ProcessId, TermId};
-use crate::reliance::Reliance;
+use crate::reliance::{CLOCKS_OFF, Reliance};
 use crate::timeline::TrueTime;
 use crate::wire::{ConnectionId, Packet};
 
@@ -101,7 +101,7 @@ impl Server {
             return;
         }
         match packet {
-            Packet::Enter(entry, heard_at) => {
+            Packet::Enter(entry) => {
                 let others = self.connections.keys().filter(|id| **id != connection);
                 let facts = ServerFacts {
                     now: self.clock.read(now),
@@ -122,7 +122,9 @@ impl Server {
                 self.was_founded = true;
                 self.has_served = true;
                 // What the process has heard last, and what the data says, may be older than what is so.
-                let since = heard_at.unwrap_or(now).min(self.data_as_of);
+                let age = entry.memory.as_ref().map_or(Duration::ZERO, |memory| facts.now.since(memory.as_of()));
+                let heard_at = now.earlier_by(age.mul_f64(CLOCKS_OFF));
+                let since = heard_at.min(self.data_as_of);
                 let strictly = self.losses <= 1;
                 let counted = self.reliance.longest_counted(since, strictly).max(entry.max_ttl);
                 self.quarantine_at_most = self.quarantine_at_most.max(counted);

@@ -15,6 +15,11 @@ impl TrueTime {
         self.0
     }
 
+    /// So much earlier, but not before the world began.
+    pub fn earlier_by(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// The time since `earlier`, zero when it is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

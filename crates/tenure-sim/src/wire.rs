@@ -15,8 +15,8 @@ pub struct ConnectionId(pub u64);
 /// What travels.
 #[derive(Clone, Debug)]
 pub enum Packet {
-    /// To the store: enter. With it, for the observer alone, when the process last heard from the store.
-    Enter(Entry, Option<TrueTime>),
+    /// To the store: enter.
+    Enter(Entry),
     /// To the store: do something.
     Request(u64, Request),
     /// From the store: what was found.

@@ -281,6 +281,11 @@ impl NamespaceMemory {
         }
     }
 
+    /// When the store last said which ttl is the longest, by its own clock.
+    pub fn as_of(&self) -> ServerTime {
+        self.as_of
+    }
+
     /// Whether the longest ttl may be too long since the last call: then the store is to be asked.
     pub fn take_ttl_doubt(&mut self) -> bool {
         std::mem::take(&mut self.ttl_in_doubt)
