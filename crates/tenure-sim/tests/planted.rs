@@ -78,6 +78,16 @@ fn a_loss_without_a_quarantine_is_caught() {
 }
 
 #[test]
+fn a_quarantine_that_waits_for_what_has_ended_is_caught() {
+    must_be_caught(SimFlaw::Core(Flaw::TtlsNeverFall), &["a quarantine ends"]);
+}
+
+#[test]
+fn a_publication_of_an_expired_term_is_caught() {
+    must_be_caught(SimFlaw::Core(Flaw::ExpiredPublishes), &["no publication outside its term"]);
+}
+
+#[test]
 fn a_waiter_that_waits_to_be_told_is_caught() {
     must_be_caught(SimFlaw::Core(Flaw::WaitsToBeTold), &["a free name is held within the bound"]);
 }

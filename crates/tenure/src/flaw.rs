@@ -19,6 +19,10 @@ pub enum Flaw {
     CountedTokens,
     /// A loss of data does not close the namespace.
     NoQuarantine,
+    /// What was released or has expired is waited for after a loss of data, however long ago that was.
+    TtlsNeverFall,
+    /// A publication is accepted by the token alone, although the lease has expired or is gone.
+    ExpiredPublishes,
     /// A waiter goes by announcements alone and does not come back when the ttl has run out.
     WaitsToBeTold,
 }

@@ -282,7 +282,11 @@ impl Ledger {
         value: &[u8],
         announcements: Option<&mut Vec<Announcement>>,
     ) -> Reply {
-        if let Err(refusal) = self.check_taken_up(now, holding) {
+        let is_last = self.terms.get(holding.name.key()).is_some_and(|term| term.token == holding.token);
+        let accepted_all_the_same = is_last && self.planted.has(Flaw::ExpiredPublishes);
+        if let Err(refusal) = self.check_taken_up(now, holding)
+            && !accepted_all_the_same
+        {
             return Reply::Refused(refusal);
         }
         let published = Published { token: holding.token, at: now, value: value.to_vec() };
@@ -384,7 +388,9 @@ impl Ledger {
                     return Some(Reply::Quarantined(quarantine));
                 }
                 namespace.quarantine = None;
-                namespace.ttls.expire(now);
+                if !self.planted.has(Flaw::TtlsNeverFall) {
+                    namespace.ttls.expire(now);
+                }
                 None
             }
             _ => Some(Reply::NotEntered),
@@ -485,7 +491,7 @@ impl Ledger {
         let changed = namespace.ttls.extend(now, class, extension);
         // After a restart every class on record is waited for, so those that have lapsed must not stay there. A quarantine
         // may be waiting for them.
-        if changed && namespace.quarantine(now).is_none() {
+        if changed && namespace.quarantine(now).is_none() && !self.planted.has(Flaw::TtlsNeverFall) {
             namespace.ttls.expire(now);
         }
         if class > longest {
@@ -496,7 +502,9 @@ impl Ledger {
 
     /// The holder of a lease of this class relies on it no longer.
     fn release_ttl(&mut self, now: ServerTime, class: Option<Duration>, announcements: &mut Vec<Announcement>) {
-        if let (Some(class), Some(namespace)) = (class, &mut self.namespace) {
+        if let (Some(class), Some(namespace)) = (class, &mut self.namespace)
+            && !self.planted.has(Flaw::TtlsNeverFall)
+        {
             let before = namespace.max_ttl(now);
             namespace.ttls.release(class);
             let ttl = namespace.max_ttl(now);

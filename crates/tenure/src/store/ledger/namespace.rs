@@ -50,7 +50,7 @@ impl Ledger {
         record.lineage = self.lineage.id;
         record.quarantine = quarantine;
         record.token_floor = record.token_floor.max(high_water);
-        if quarantine.is_none() {
+        if quarantine.is_none() && !self.planted.has(Flaw::TtlsNeverFall) {
             record.ttls.expire(now);
         }
         let record = self.namespace.insert(record);
