@@ -338,6 +338,9 @@ pub struct Reopen {
 
 #[derive(Debug, Args)]
 pub struct Guard {
+    /// The name of the cgroup that it may make for the command
+    #[arg(long)]
+    pub cgroup: String,
     /// The command and its arguments
     #[arg(required = true, last = true)]
     pub command: Vec<OsString>,

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, getpid};
+use rustix::process::getpid;
 
 /// The cgroup of one command.
 pub struct Cgroup(PathBuf);
@@ -13,8 +13,8 @@ pub struct Cgroup(PathBuf);
 impl Cgroup {
     /// Makes one and moves this process into it, so that what it starts begins there. `None` where that cannot be done:
     /// there is no cgroup of version 2, or it is not this user's to change.
-    pub fn enter() -> Option<Self> {
-        let cgroup = Self::of(getpid())?;
+    pub fn enter(name: &str) -> Option<Self> {
+        let cgroup = Self::named(name)?;
         fs::create_dir(&cgroup.0).ok()?;
         if !cgroup.0.join("cgroup.kill").exists() || join(&cgroup.0).is_err() {
             cgroup.remove();
@@ -28,13 +28,18 @@ impl Cgroup {
         join(self.0.parent()?).is_ok().then_some(self)
     }
 
-    /// The one that this guardian makes, whether it has or not.
-    pub fn of(guardian: Pid) -> Option<Self> {
+    /// A name that no other has, in whatever container: numbers of processes are the same in each.
+    pub fn new_name() -> String {
+        format!("tenure-run-{:016x}", fastrand::u64(..))
+    }
+
+    /// The one of this name, whether there is one or not.
+    pub fn named(name: &str) -> Option<Self> {
         let parent = own_folder(
             &fs::read_to_string("/proc/self/mountinfo").ok()?,
             &fs::read_to_string("/proc/self/cgroup").ok()?,
         )?;
-        Some(Self(parent.join(format!("tenure-run-{}", guardian.as_raw_nonzero()))))
+        Some(Self(parent.join(name)))
     }
 
     /// Kills everything in it.

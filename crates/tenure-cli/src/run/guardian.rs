@@ -1,7 +1,6 @@
 //! The guardian: a process of its own, with one thread, that starts the command and sees that it ends in time, whatever
 //! becomes of the process that renews the lease.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getpid, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, kill_process_group, set_parent_process_death_signal};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
@@ -60,6 +59,8 @@ pub fn watch_over(guard: &Guard) -> ExitCode {
 
 async fn guard_command(guard: &Guard) -> io::Result<()> {
     processes::adopt_orphans();
+    // When the process that renews the lease ends, a guardian that was stopped goes on, and ends the command.
+    let _ = set_parent_process_death_signal(Some(Signal::CONT));
     let mut unheeded = Vec::new();
     for kind in UNHEEDED {
         // As long as this lives the signal does nothing.
@@ -76,10 +77,11 @@ async fn guard_command(guard: &Guard) -> io::Result<()> {
     if now() >= deadline.end_at {
         return reports.write_all(Report::TooLate.line().as_bytes()).await;
     }
-    let (child, cgroup) = match start(&guard.command, stdin) {
+    let (child, cgroup) = match start(guard, stdin) {
         Ok(started) => started,
         Err((code, why)) => return reports.write_all(Report::NotStarted { code, why }.line().as_bytes()).await,
     };
+    reports.write_all(Report::Heard.line().as_bytes()).await?;
     let child = Pid::from_child(&child);
     Guardian { child, cgroup, deadline, told_to_end: false, is_stuck: false, orders, reports }.watch().await
 }
@@ -97,9 +99,9 @@ async fn first_deadline(orders: &mut Option<Lines<BufReader<OwnedReadHalf>>>) ->
 }
 
 /// Starts the command, in a group of its own, and in a cgroup of its own where that can be had.
-fn start(command: &[OsString], stdin: Stdio) -> Result<(Child, Option<Cgroup>), (u8, String)> {
-    let (program, arguments) = command.split_first().ok_or((126, "there is no command".to_owned()))?;
-    let cgroup = Cgroup::enter();
+fn start(guard: &Guard, stdin: Stdio) -> Result<(Child, Option<Cgroup>), (u8, String)> {
+    let (program, arguments) = guard.command.split_first().ok_or((126, "there is no command".to_owned()))?;
+    let cgroup = Cgroup::enter(&guard.cgroup);
     let started = Command::new(program).args(arguments).stdin(stdin).process_group(0).spawn();
     let cgroup = cgroup.and_then(Cgroup::leave);
     match started {
@@ -179,7 +181,12 @@ impl Guardian {
             };
             tokio::select! {
                 order = next(&mut self.orders) => match order {
-                    Some(order) => self.obey(order),
+                    Some(order) => {
+                        self.obey(order);
+                        if matches!(order, Order::Deadline(_)) {
+                            self.report(&Report::Heard).await;
+                        }
+                    }
                     None => {
                         // Nobody renews the lease any more.
                         self.orders = None;

@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, getpid};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::cgroup::Cgroup;
@@ -22,6 +22,8 @@ const LOOK: Duration = Duration::from_millis(1);
 /// The guardian and the command that it starts.
 pub struct GuardianHandle {
     guardian: Child,
+    /// The name of the command's cgroup, if it has one.
+    cgroup: String,
     orders: OwnedWriteHalf,
     reports: Lines<BufReader<OwnedReadHalf>>,
 }
@@ -30,8 +32,11 @@ impl GuardianHandle {
     /// Starts a guardian. It starts the command with the first deadline that it is told.
     pub fn start(command: &[OsString], environment: &[(&str, String)], hidden: &[&str]) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        let mut guardian = Command::new(std::env::current_exe()?);
-        guardian.args(["__guard", "--"]).args(command).stdin(Stdio::from(OwnedFd::from(theirs)));
+        // The program that runs, also when another has been put in its place since.
+        let mut guardian = Command::new("/proc/self/exe");
+        guardian.arg0("tenure");
+        let cgroup = Cgroup::new_name();
+        guardian.args(["__guard", "--cgroup", &cgroup, "--"]).args(command).stdin(Stdio::from(OwnedFd::from(theirs)));
         guardian.envs(environment.iter().map(|(name, value)| (name, value)));
         for name in hidden {
             guardian.env_remove(name);
@@ -41,12 +46,17 @@ impl GuardianHandle {
         send_stdin(&ours)?;
         ours.set_nonblocking(true)?;
         let (reports, orders) = tokio::net::UnixStream::from_std(ours)?.into_split();
-        Ok(Self { guardian, orders, reports: BufReader::new(reports).lines() })
+        Ok(Self { guardian, cgroup, orders, reports: BufReader::new(reports).lines() })
     }
 
-    pub async fn tell(&mut self, order: Order) {
-        // A guardian that is gone is noticed by its silence.
-        let _ = self.orders.write_all(order.line().as_bytes()).await;
+    /// Never waits: a guardian that is stopped does not read, and one that is gone is noticed by its silence.
+    pub fn tell(&self, order: Order) {
+        let _ = self.orders.try_write(order.line().as_bytes());
+    }
+
+    /// Lets a guardian go on that was stopped.
+    pub fn wake(&self) {
+        let _ = kill_process(Pid::from_child(&self.guardian), Signal::CONT);
     }
 
     /// What the guardian says next; `None` when it will say nothing more.
@@ -72,7 +82,7 @@ impl GuardianHandle {
     /// Does the work of a guardian that does not: it was killed, or it is stopped. Ends when the kernel says that nothing
     /// of the command is left, or at `gone_by`; then these are, as far as can be seen.
     pub async fn kill_in_its_place(mut self, gone_by: u64) -> Report {
-        let cgroup = Cgroup::of(Pid::from_child(&self.guardian));
+        let cgroup = Cgroup::named(&self.cgroup);
         // Its children become ours.
         let _ = self.guardian.kill();
         loop {

@@ -25,6 +25,7 @@ use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
 use tenure::lease::LeaseSettings;
 use tenure::{AcquireError, Tenure, TermHandle};
+use tokio::time::MissedTickBehavior;
 
 use crate::arguments::{Run, StoreArguments};
 use crate::duration::shown;
@@ -36,6 +37,13 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// How long the kernel may take to end what was killed: kills are sent this long before the lease can be another's.
 const DYING: Duration = Duration::from_millis(100);
+
+/// After so many looks without an answer a guardian may be stopped, and is told to go on.
+const LOOKS_BEFORE_WAKING: u32 = 3;
+
+/// After so many, and so long, it is not relied on any more.
+const LOOKS_BEFORE_KILLING: u32 = 40;
+const SILENT_FOR: Duration = Duration::from_secs(10);
 
 /// The variable with the store's URL, which may have a password in it.
 const STORE_VARIABLE: &str = "TENURE_STORE";
@@ -138,6 +146,24 @@ struct OneRun {
     again_in: Option<Duration>,
 }
 
+/// How long the guardian has not answered. Looks are counted, too: while this process is stopped there are none.
+struct Silence {
+    looks: u32,
+    since: Instant,
+}
+
+impl Default for Silence {
+    fn default() -> Self {
+        Self { looks: 0, since: Instant::now() }
+    }
+}
+
+impl Silence {
+    fn is_final(&self) -> bool {
+        self.looks >= LOOKS_BEFORE_KILLING && self.since.elapsed() >= SILENT_FOR
+    }
+}
+
 enum Ended {
     ByItself(u8),
     NotStarted {
@@ -198,14 +224,18 @@ impl Runner<'_> {
         let guardian = GuardianHandle::start(&self.arguments.command, &environment, hidden);
         let mut guardian = guardian.map_err(Failure::system("cannot start a guardian"))?;
         let mut deadline = self.deadline(term);
-        guardian.tell(Order::Deadline(deadline)).await;
+        guardian.tell(Order::Deadline(deadline));
         let mut looks = tokio::time::interval((self.settings.renew_every() / 8).min(Duration::from_millis(250)));
-        let (mut told_to_end, mut ended) = (false, None);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut told_to_end, mut ended, mut silence) = (false, None, Silence::default());
         loop {
             // A guardian that acts has killed the command by then, and said so.
             let silent_at = deadline.kill_at.saturating_add(nanos(self.dying() / 2));
             tokio::select! {
+                // First what the guardian has said: this process may have been stopped for a while itself.
+                biased;
                 report = guardian.report() => match report {
+                    Some(Report::Heard) => silence = Silence::default(),
                     Some(Report::Ended { code }) => {
                         // Whether it was told to or not, it has ended while the lease was ours.
                         ended = Some(if work.is_valid() { Ended::ByItself(code) } else { Ended::LeaseLost });
@@ -224,21 +254,33 @@ impl Runner<'_> {
                 _ = term.lost(), if !told_to_end => {
                     told_to_end = true;
                     deadline.kill_at = deadline.kill_at.min(now().saturating_add(nanos(self.settings.stop_budget())));
-                    guardian.tell(Order::End).await;
+                    guardian.tell(Order::End);
                 }
                 signal = signals.next() => {
-                    guardian.tell(Order::Signal(signal)).await;
+                    guardian.tell(Order::Signal(signal));
                     if signals::stops(signal) {
                         signals::stop_ourselves();
                     }
                 }
+                () = sleep_until(silent_at) => return Ok(kill(guardian, deadline, ended).await),
                 _ = looks.tick() => {
                     if !told_to_end {
                         deadline = self.deadline(term);
-                        guardian.tell(Order::Deadline(deadline)).await;
+                        // The next only when the last was heard: what is not read must not pile up.
+                        if silence.looks == 0 {
+                            guardian.tell(Order::Deadline(deadline));
+                        }
+                    }
+                    silence.looks += 1;
+                    if silence.looks >= LOOKS_BEFORE_WAKING {
+                        guardian.wake();
+                    }
+                    // One that has been told to end the command is given until its deadline.
+                    if !told_to_end && silence.is_final() {
+                        eprintln!("tenure: the guardian does not answer; the command is ended");
+                        return Ok(kill(guardian, deadline, ended).await);
                     }
                 }
-                () = sleep_until(silent_at) => return Ok(kill(guardian, deadline, ended).await),
             }
         }
         guardian.exited().await;

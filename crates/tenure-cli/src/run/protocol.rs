@@ -51,6 +51,8 @@ impl Order {
 pub enum Report {
     /// There is no such command, or it cannot be run: the exit status to end with, and why.
     NotStarted { code: u8, why: String },
+    /// It has taken in a deadline.
+    Heard,
     /// The first deadline had passed: the command was not started.
     TooLate,
     /// The command has ended with this status, by itself or because it was told to.
@@ -65,6 +67,7 @@ impl Report {
     pub fn line(&self) -> String {
         match self {
             Self::NotStarted { code, why } => format!("not-started {code} {}\n", why.replace('\n', " ")),
+            Self::Heard => "heard\n".to_owned(),
             Self::TooLate => "too-late\n".to_owned(),
             Self::Ended { code } => format!("ended {code}\n"),
             Self::Gone => "gone\n".to_owned(),
@@ -82,6 +85,7 @@ impl Report {
                 let (code, why) = rest.split_once(' ')?;
                 Some(Self::NotStarted { code: code.parse().ok()?, why: why.to_owned() })
             }
+            "heard" => Some(Self::Heard),
             "too-late" => Some(Self::TooLate),
             "ended" => Some(Self::Ended { code: rest.parse().ok()? }),
             "gone" => Some(Self::Gone),
@@ -114,6 +118,7 @@ mod tests {
         let why = "no such file".to_owned();
         for report in [
             Report::NotStarted { code: 127, why },
+            Report::Heard,
             Report::TooLate,
             Report::Ended { code: 255 },
             Report::Gone,

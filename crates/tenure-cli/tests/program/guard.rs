@@ -27,6 +27,10 @@ fn two(place: &Place, script: &str) -> (Program, Program) {
     (first, place.run("role", &["--ttl", TTL], script))
 }
 
+fn stop(pid: u32) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::STOP).unwrap();
+}
+
 /// What must be so when the second has begun.
 fn check(place: &Place) {
     let pids = begun(place, 2);
@@ -193,7 +197,8 @@ fn nothing_is_started_before_a_deadline_is_known_and_while_there_is_time() {
     let place = Place::new();
     let guardian = || {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut command = place.plain(&["__guard", "--", "sh", "-c", r#"echo x >> "$PLACE/started""#]);
+        let mut command =
+            place.plain(&["__guard", "--cgroup", "tenure-run-test", "--", "sh", "-c", r#"echo x >> "$PLACE/started""#]);
         let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
         (&ours).write_all(b"!").unwrap();
         (ours, child)
@@ -220,7 +225,7 @@ fn nothing_is_started_before_a_deadline_is_known_and_while_there_is_time() {
     let mut said = String::new();
     in_time.read_to_string(&mut said).unwrap();
     child.wait().unwrap();
-    assert_eq!((said.as_str(), place.read("started").as_str()), ("ended 0\ngone\n", "x\n"));
+    assert_eq!((said.as_str(), place.read("started").as_str()), ("heard\nended 0\ngone\n", "x\n"));
 }
 
 fn boot_time() -> u64 {
@@ -235,7 +240,7 @@ fn a_stopped_guardian_is_ended_by_the_wrapper_when_the_lease_is_lost() {
         let script = if ignores_term { format!("trap '' TERM; {}", busy("log")) } else { busy("log") };
         let (mut first, _second) = two(&place, &script);
         let guardian = guardian_of(&first);
-        kill_process(Pid::from_raw(i32::try_from(guardian).unwrap()).unwrap(), Signal::STOP).unwrap();
+        stop(guardian);
         assert_eq!(place.code(&["revoke", "role"]), 0);
         assert_eq!(first.ends(), 76);
         check(&place);
@@ -252,13 +257,62 @@ fn a_stopped_guardian_is_ended_by_the_wrapper_before_the_lease_expires() {
     let mut first = behind.run("role", &["--ttl", TTL], &busy("log"));
     let pid = begun(&behind, 1)[0];
     let guardian = guardian_of(&first);
-    kill_process(Pid::from_raw(i32::try_from(guardian).unwrap()).unwrap(), Signal::STOP).unwrap();
+    stop(guardian);
     proxy.swallow();
     // The next holder's command looks whether the first one's is there.
     let script = format!(r#"kill -0 {pid} && exit 9; exit 0"#);
     let mut second = direct.run("role", &["--ttl", TTL], &script);
     assert_eq!(second.ends(), 0, "the first command was still there");
     assert_eq!(first.ends(), 76);
+}
+
+/// Its orders are not read, and must hold nothing up.
+#[test]
+fn a_stopped_guardian_goes_on_before_its_command_ends() {
+    let place = Place::new();
+    let mut first = place.run("role", &["--ttl", TTL], "sleep 2");
+    stop(guardian_of(&first));
+    assert_eq!(first.ends(), 0);
+    assert_eq!(place.code(&["run", "role", "--no-wait", "--", "true"]), 0, "the lease was released");
+}
+
+/// In a container, as root: elsewhere the kernel lets a stopped group go on when the process above it ends.
+#[test]
+fn a_stopped_guardian_goes_on_when_the_wrapper_is_killed() {
+    let place = Place::new();
+    let script = busy("log");
+    let plain = place.tenure(&["run", "role", "--ttl", TTL, "--", "sh", "-c", &script]);
+    let mut container = Command::new("unshare");
+    container.args(["--pid", "--fork", "--mount-proc", "sh", "-c"]);
+    container.arg(r#""$@" & run=$!; sleep 1; kill -STOP $(pgrep -P $run); kill -9 $run; sleep 60"#).arg("sh");
+    container.arg(plain.get_program()).args(plain.get_args());
+    container.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let _container = Program::spawn(container);
+    begun(&place, 1);
+    let _second = place.run("role", &["--ttl", TTL], &script);
+    begun(&place, 2);
+    std::thread::sleep(Duration::from_millis(500));
+    nobody_worked_twice(&place.path("log"));
+}
+
+#[test]
+fn an_upgrade_while_it_waits_does_not_keep_it_from_running() {
+    let place = Place::new();
+    let program = place.path("tenure");
+    std::fs::copy(env!("CARGO_BIN_EXE_tenure"), &program).unwrap();
+    let first = place.run("role", &["--ttl", TTL], &busy("log"));
+    begun(&place, 1);
+    let plain = place.tenure(&["run", "role", "--ttl", TTL, "--", "true"]);
+    let mut waits = Command::new(&program);
+    waits.args(plain.get_args()).envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut waits = Program::spawn(waits);
+    std::thread::sleep(Duration::from_millis(500));
+    std::fs::remove_file(&program).unwrap();
+    first.signal(Signal::TERM);
+    assert_eq!(waits.ends(), 0);
 }
 
 #[test]

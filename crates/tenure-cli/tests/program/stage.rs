@@ -63,7 +63,7 @@ impl Place {
 
     /// Starts it and goes on.
     pub fn start(&self, arguments: &[&str]) -> Program {
-        Self::spawn(self.tenure(arguments))
+        Program::spawn(self.tenure(arguments))
     }
 
     /// Starts `run` with a shell script, after the flags.
@@ -77,17 +77,13 @@ impl Place {
         let arguments = [&["run", role][..], flags, &["--", "sh", "-c", script][..]].concat();
         let plain = self.tenure(&arguments);
         if !rustix::process::geteuid().is_root() {
-            return Self::spawn(plain);
+            return Program::spawn(plain);
         }
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", r#"umount -a -t cgroup2; exec "$@""#, "sh"]);
         command.arg(plain.get_program()).args(plain.get_args());
         command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
-        Self::spawn(command)
-    }
-
-    fn spawn(mut command: Command) -> Program {
-        Program(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        Program::spawn(command)
     }
 
     /// Waits until a file has this many lines, and returns them.
@@ -102,6 +98,11 @@ impl Place {
 pub struct Program(Child);
 
 impl Program {
+    /// Starts a command that says nothing.
+    pub fn spawn(mut command: Command) -> Self {
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
