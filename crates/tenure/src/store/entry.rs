@@ -263,6 +263,8 @@ pub struct NamespaceMemory {
     pub max_ttl: Duration,
     /// When the store said so, by its own clock.
     as_of: ServerTime,
+    /// When the store last answered as of this generation, by its own clock.
+    answered_at: ServerTime,
     /// An older statement had the longest ttl longer: it came late, or the store's clock was set back.
     ttl_in_doubt: bool,
 }
@@ -277,6 +279,7 @@ impl NamespaceMemory {
             high_water: entered.token_floor,
             max_ttl: entered.max_ttl,
             as_of: entered.server,
+            answered_at: entered.server,
             ttl_in_doubt: false,
         }
     }
@@ -284,6 +287,11 @@ impl NamespaceMemory {
     /// When the store last said which ttl is the longest, by its own clock.
     pub fn as_of(&self) -> ServerTime {
         self.as_of
+    }
+
+    /// When the store last answered as of this generation, by its own clock.
+    pub fn answered_at(&self) -> ServerTime {
+        self.answered_at
     }
 
     /// Whether the longest ttl may be too long since the last call: then the store is to be asked.
@@ -304,16 +312,25 @@ impl NamespaceMemory {
         match reply {
             Reply::Granted(grant) => {
                 self.longest_ttl(grant.max_ttl, grant.server);
+                self.answered_at = grant.server;
                 self.saw(grant.token);
             }
-            Reply::Renewed { max_ttl, server, .. } => self.longest_ttl(*max_ttl, *server),
+            Reply::Renewed { max_ttl, server, .. } => {
+                self.longest_ttl(*max_ttl, *server);
+                self.answered_at = *server;
+            }
             Reply::Held(held) => {
                 self.longest_ttl(held.max_ttl, held.server);
+                self.answered_at = held.server;
                 held.token.into_iter().for_each(|token| self.saw(token));
             }
             Reply::HandedOver { token } => self.saw(*token),
             Reply::Lease(report) => report.last.iter().for_each(|last| self.saw(last.token)),
-            Reply::Namespace(report) => self.longest_ttl(report.max_ttl, report.server),
+            // Of another generation it says nothing that we could use before we have entered it.
+            Reply::Namespace(report) if report.generation == Some(self.generation) => {
+                self.longest_ttl(report.max_ttl, report.server);
+                self.answered_at = report.server;
+            }
             _ => {}
         }
     }

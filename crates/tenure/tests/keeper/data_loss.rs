@@ -166,32 +166,66 @@ async fn replaced_by_the_data_of_another_server() {
 /// The other server has an older copy of the same data, as a replica that was cut off has.
 #[tokio::test]
 async fn replaced_by_an_older_copy_of_its_data() {
-    let (server, copy) = (RedisServer::start(), RedisServer::start());
+    for was_used in [false, true] {
+        let (server, copy) = (RedisServer::start(), RedisServer::start());
+        let alice = Instance::connect(&server.url(), "alice", LONG).await;
+        let bob = Instance::connect(&server.url(), "bob", LONG).await;
+        let kept = alice.acquire("kept", LONG).await;
+        copy.follow(&server);
+        copy.command(&["REPLICAOF", "NO", "ONE"]);
+        if was_used {
+            // Entered there, and opened by an operator: the record names the copy's run and history.
+            let drill = Instance::connect(&copy.url(), "drill", TTL).await;
+            let found = drill.tenure.inspect_namespace().await.unwrap();
+            assert!(drill.tenure.reopen(found.generation.unwrap()).await.unwrap());
+            drill.acquire("drill", TTL).await.release().await.unwrap();
+        }
+        // Not in the copy.
+        let job = alice.acquire("job", LONG).await;
+
+        server.follow(&copy);
+        server.command(&["REPLICAOF", "NO", "ONE"]);
+
+        // Bob's connection has survived it all.
+        is_quarantined_for_replaced_data(&bob).await;
+        assert!(kept.is_valid() && job.is_valid(), "which she does until her next renewal");
+    }
+}
+
+/// Another database of the same server, with a namespace of its own that was made later.
+#[tokio::test]
+async fn swapped_with_another_database() {
+    let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", LONG).await;
     let bob = Instance::connect(&server.url(), "bob", LONG).await;
-    let kept = alice.acquire("kept", LONG).await;
-    copy.follow(&server);
-    copy.command(&["REPLICAOF", "NO", "ONE"]);
-    // Not in the copy.
+    let other = Instance::connect(&format!("{}/1", server.url()), "other", TTL).await;
+    other.acquire("drill", TTL).await.release().await.unwrap();
     let job = alice.acquire("job", LONG).await;
+    bob.tenure.lease("job").try_acquire().await.unwrap_err();
 
-    server.follow(&copy);
-    server.command(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(server.command(&["SWAPDB", "0", "1"]), Reply::text("OK"));
+    is_quarantined_for_replaced_data(&bob).await;
+    assert!(job.is_valid(), "until her next renewal");
+}
+
+/// An instance that was connected all along is granted nothing, because leases from before may be relied on.
+async fn is_quarantined_for_replaced_data(instance: &Instance) {
     let replaced = Instant::now();
-
-    // Bob's connection has survived it all.
     while replaced.elapsed() < Duration::from_secs(2) {
-        match bob.tenure.lease("job").try_acquire().await {
+        match instance.tenure.lease("job").try_acquire().await {
             Err(AcquireError::Quarantined(Quarantine { reason, .. })) => {
-                assert_eq!(reason, QuarantineReason::DataReplaced);
+                // Data that names another server's run looks like that of a restarted one.
+                assert!(
+                    matches!(reason, QuarantineReason::DataReplaced | QuarantineReason::ServerRestarted),
+                    "{reason}"
+                );
                 break;
             }
             Err(AcquireError::Store(_)) => {}
             other => panic!("alice may rely on it: {other:?}"),
         }
     }
-    bob.sees("store.quarantined").await;
-    assert!(kept.is_valid() && job.is_valid(), "which she does until her next renewal");
+    instance.sees("store.quarantined").await;
 }
 
 /// Whatever ran before and was released or has expired: a fleet with short leases waits for short leases.

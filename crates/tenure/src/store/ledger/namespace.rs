@@ -80,7 +80,7 @@ impl Ledger {
             Reason::OlderGeneration
         } else if record.run != server.run && !entry.durable {
             Reason::ServerRestarted
-        } else if !self.lineage.continues(record.lineage) {
+        } else if !self.lineage.continues(record.lineage) || self.is_foreign(record, entry) {
             Reason::DataReplaced
         } else if has_rolled_back(server.now, record, entry) {
             Reason::TokensWentBack
@@ -88,6 +88,16 @@ impl Ledger {
             return None;
         };
         Some((reason, known.max(record.ttls.longest_on_record())))
+    }
+
+    /// Whether the record has come from elsewhere, with a history of its own or a generation that was there when the store still
+    /// answered as of another: whoever minted it has waited for none of our leases.
+    fn is_foreign(&self, record: &Namespace, entry: &Entry) -> bool {
+        entry.memory.as_ref().is_some_and(|memory| {
+            let is_another = record.generation != memory.generation;
+            let was_there = record.generation.number <= memory.answered_at().as_micros();
+            !self.lineage.continues(memory.lineage) || is_another && was_there
+        })
     }
 
     /// Ends the quarantine by an operator's word.

@@ -54,15 +54,15 @@ impl Wire {
     }
 
     /// What asks for this, over a connection that entered this generation.
-    pub(super) fn commands(&self, generation: Generation, request: &Request) -> Commands {
+    pub(super) fn commands(&self, entered: EnteredData, request: &Request) -> Commands {
         let keys = &self.keys;
         match request {
             Request::Acquire { claim, ended } => {
-                let arguments = self.claims(generation, claim, *ended, None);
+                let arguments = self.claims(entered, claim, *ended, None);
                 self.about(Script::Acquire, &claim.name).arg(arguments).take().into()
             }
             Request::TakeOver { claim, victim, stale_after } => {
-                let arguments = self.claims(generation, claim, None, Some((*victim, *stale_after)));
+                let arguments = self.claims(entered, claim, None, Some((*victim, *stale_after)));
                 self.about(Script::Acquire, &claim.name).arg(arguments).take().into()
             }
             Request::Renew { holding, ttl, progressed } => {
@@ -211,18 +211,18 @@ impl Wire {
 
     /// One command for a question about a lease and the heartbeat that follows it. `None` when that is not what they are, or
     /// when their keys may be on different servers.
-    pub(super) fn with_heartbeat(&self, generation: Generation, question: &Request, next: &Request) -> Option<Cmd> {
+    pub(super) fn with_heartbeat(&self, entered: EnteredData, question: &Request, next: &Request) -> Option<Cmd> {
         let Request::Beat { group, instance, ttl, record } = next else { return None };
         if !self.keys.together {
             return None;
         }
         let (script, name, arguments) = match question {
             Request::Acquire { claim, ended } => {
-                (Script::AcquireBeating, &claim.name, self.claims(generation, claim, *ended, None))
+                (Script::AcquireBeating, &claim.name, self.claims(entered, claim, *ended, None))
             }
             Request::TakeOver { claim, victim, stale_after } => {
                 let victim = Some((*victim, *stale_after));
-                (Script::AcquireBeating, &claim.name, self.claims(generation, claim, None, victim))
+                (Script::AcquireBeating, &claim.name, self.claims(entered, claim, None, victim))
             }
             Request::Renew { holding, ttl, progressed } => {
                 (Script::RenewBeating, &holding.name, self.renews(holding, *ttl, *progressed))
@@ -263,6 +263,10 @@ impl Wire {
         };
         command.arg(micros(entry.known_ttl())).arg(entry.stamp).arg(flag(entry.bootstrap)).arg(flag(entry.durable));
         command.arg(&self.keys.channel).arg(flag(entry.observer));
+        match &entry.memory {
+            Some(memory) => command.arg(lineage(memory.lineage)).arg(memory.answered_at().as_micros()),
+            None => command.arg("").arg(0),
+        };
         command
     }
 
@@ -274,7 +278,7 @@ impl Wire {
     /// The arguments of a claim.
     fn claims(
         &self,
-        generation: Generation,
+        entered: EnteredData,
         claim: &Claim,
         ended: Option<Token>,
         victim: Option<(Token, Duration)>,
@@ -282,8 +286,8 @@ impl Wire {
         let (victim, stale_after) = victim.map_or((None, 0), |(token, stale_after)| (Some(token), micros(stale_after)));
         let token = |token: Option<Token>| token.map_or_else(String::new, |token| token.to_string());
         vec![
-            generation.number.to_string(),
-            generation.stamp.to_string(),
+            entered.generation.number.to_string(),
+            entered.generation.stamp.to_string(),
             claim.holder.to_string(),
             claim.nonce.to_string(),
             millis(claim.ttl).to_string(),
@@ -291,6 +295,7 @@ impl Wire {
             token(victim),
             stale_after.to_string(),
             self.keys.channel.clone(),
+            lineage(entered.lineage),
         ]
     }
 
@@ -323,6 +328,19 @@ fn literally(text: &str) -> String {
 
 fn plain(name: &str) -> Cmd {
     redis::cmd(name)
+}
+
+/// Which data a connection has entered. What it asks for is refused when there is other data in its place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct EnteredData {
+    pub(super) generation: Generation,
+    /// The name of its history.
+    pub(super) lineage: u128,
+}
+
+/// The name of a history, as scripts compare it: as much of it as is remembered.
+fn lineage(id: u128) -> String {
+    if id == 0 { String::new() } else { format!("{id:032x}") }
 }
 
 fn flag(set: bool) -> &'static str {
@@ -456,7 +474,7 @@ mod tests {
             let digests = Digests(Script::ALL.iter().map(|script| format!("{script:?}")).collect());
             let wire = Wire { keys: Keys::new(&keyspace, 0).spread(), digests };
             for request in names.iter().flat_map(every_request) {
-                let commands = wire.commands(Generation::default(), &request);
+                let commands = wire.commands(EnteredData::default(), &request);
                 for command in commands.before.iter().chain([&commands.last]) {
                     let slots: BTreeSet<u16> = keys(command).iter().map(|key| slot(key)).collect();
                     assert!(slots.len() <= 1, "{request:?}: {:?}", keys(command));
@@ -467,7 +485,7 @@ mod tests {
                 Request::Beat { group: candidates(), instance, ttl: Duration::from_secs(35), record: Vec::new() };
             for question in names.iter().flat_map(every_request) {
                 assert!(
-                    wire.with_heartbeat(Generation::default(), &question, &beat).is_none(),
+                    wire.with_heartbeat(EnteredData::default(), &question, &beat).is_none(),
                     "they do not travel together"
                 );
             }

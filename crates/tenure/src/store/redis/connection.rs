@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::address::Address;
-use super::commands::{Digests, Wire};
+use super::commands::{Digests, EnteredData, Wire};
 use super::failure;
 use super::keys::Keys;
 use super::replies::{self, ServerFacts};
@@ -132,18 +132,19 @@ impl RedisConnection {
             Scripts::Told => loading(),
         };
         let told = pipeline.len();
+        let entered = EnteredData { generation: self.entered.generation, lineage: self.entered.lineage.id };
         let mut shapes = Vec::with_capacity(batch.len());
         let mut requests = batch.iter().peekable();
         while let Some(request) = requests.next() {
             let next = requests.peek().filter(|_| self.beats_travel.load(Ordering::Relaxed));
-            let both = next.and_then(|next| self.wire.with_heartbeat(self.entered.generation, request, next));
+            let both = next.and_then(|next| self.wire.with_heartbeat(entered, request, next));
             if let Some(both) = both {
                 requests.next();
                 pipeline.add_command(both);
                 shapes.push(Shape::Two);
                 continue;
             }
-            let commands = self.wire.commands(self.entered.generation, request);
+            let commands = self.wire.commands(entered, request);
             shapes.push(Shape::One { after: commands.before.is_some() });
             if let Some(before) = commands.before {
                 pipeline.add_command(before);

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 lease, 2 term record, 3 namespace record
 -- ARGV  1 generation entered, 2 its stamp, 3 holder, 4 nonce, 5 ttl in milliseconds, 6 ended term or '',
---       7 term to be taken over or '', 8 after how long without progress, 9 channel
+--       7 term to be taken over or '', 8 after how long without progress, 9 channel, 10 history of the data entered
 local holder, nonce, ttl = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local ns = read_namespace(KEYS[3])
 if not ns or ns.format < FORMAT or ns.generation ~= ARGV[1] or ns.stamp ~= ARGV[2] then
@@ -11,7 +11,8 @@ if not ns or ns.format < FORMAT or ns.generation ~= ARGV[1] or ns.stamp ~= ARGV[
 end
 -- The data may have been replaced since this connection entered: connections survive that.
 local id, before = read_lineage()
-if not continues(ns.lineage, id, before) then
+-- What the record says may have come with the data.
+if not continues(ns.lineage, id, before) or not continues(ARGV[10], id, before) then
   return {'not_entered'}
 end
 local now = clock()

@@ -4,7 +4,8 @@
 -- ARGV  1 server run, 2 uptime, 3 how many listen, 4 '1' when this run has served the namespace,
 --       5 remembered generation ('' for a newcomer), 6 its stamp, 7 highest token remembered,
 --       8 longest ttl known, 9 stamp for a new generation, 10 '1' to bootstrap, 11 '1' when a restart loses nothing,
---       12 channel, 13 '1' to observe: nothing is written
+--       12 channel, 13 '1' to observe: nothing is written, 14 history of the data remembered or '',
+--       15 when the store last answered as of the generation remembered
 local run, uptime, listeners = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local newcomer, known = ARGV[5] == '', tonumber(ARGV[8])
 local bootstrap, durable, observer = ARGV[10] == '1', ARGV[11] == '1', ARGV[13] == '1'
@@ -54,7 +55,12 @@ else
     minted, because = true, 'older_generation'
   elseif ns.run ~= run and not durable then
     because = 'server_restarted'
-  elseif not continues(ns.lineage, id, before) then
+  elseif not continues(ns.lineage, id, before) or not continues(ARGV[14], id, before) then
+    -- What the record says may have come with the data.
+    because = 'data_replaced'
+  elseif not newcomer and (ns.generation ~= ARGV[5] or ns.stamp ~= ARGV[6]) and tonumber(ns.generation) <= tonumber(ARGV[15]) then
+    -- Another generation, which was there when the store still answered as of ours: it has come from elsewhere, and whoever
+    -- minted it has waited for none of our leases.
     because = 'data_replaced'
   elseif rolled_back then
     because = 'tokens_went_back'

@@ -300,7 +300,10 @@ local function read_lineage()
   return id, before
 end
 
+-- The same data if the id is equal, or the history before is unknown or the recorded one. `recorded` may be only the
+-- beginning of an id.
 local function continues(recorded, id, before)
+  id, before = string.sub(id, 1, #recorded), string.sub(before, 1, #recorded)
   return recorded == '' or id == '' or id == recorded or before == '' or before == recorded
 end
 
