@@ -44,7 +44,7 @@ pub struct StoreArguments {
     /// Put before every key as `NAME:`, so that deployments can share a store
     #[arg(long, global = true, env = "TENURE_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
-    /// The server is new: do not wait for it to grow older than any lease could be. Has no effect when leases may be held
+    /// The server is new: do not wait for it to grow older than any lease could be. Only when nothing has used it before it was started; has no effect while others are connected or its data is known to be lost
     #[arg(long, global = true, env = "TENURE_BOOTSTRAP")]
     pub bootstrap: bool,
     /// A restart of the server loses nothing: do not wait for its leases to expire. Has no effect when a loss is proven

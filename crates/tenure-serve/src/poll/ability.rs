@@ -89,16 +89,25 @@ impl AbilityJudge {
         }
     }
 
-    /// A poll could not be made, for a reason of this instance's.
+    /// A poll could not be made, for a reason of this instance's: it is short of something.
     pub fn poll_could_not_be_made(&mut self, now: Instant) {
+        self.strained(now, 1);
+    }
+
+    /// A poll found no place, because others take long. Of those something will come.
+    pub fn poll_found_no_place(&mut self, now: Instant) {
+        self.strained(now, 0);
+    }
+
+    fn strained(&mut self, now: Instant, more: u32) {
         match &mut self.state {
             State::Able => {
-                let (since, failed_at) = (now, now);
-                self.state = State::Strained { since, failed_at, fruitless: 1, any_worked: false, short_since: None };
+                let (since, failed_at, fruitless) = (now, now, more);
+                self.state = State::Strained { since, failed_at, fruitless, any_worked: false, short_since: None };
             }
             State::Strained { failed_at, fruitless, .. } => {
                 *failed_at = now;
-                *fruitless = fruitless.saturating_add(1);
+                *fruitless = fruitless.saturating_add(more);
             }
             State::Unable { .. } => {}
         }
@@ -202,6 +211,13 @@ mod tests {
         });
         assert_eq!(bench.0.ability(), Ability::Strained);
         assert_eq!(bench.rests(6, true), Ability::Able);
+    }
+
+    #[test]
+    fn polls_that_find_no_place_make_it_strained_for_however_long() {
+        let mut bench = Bench::new();
+        bench.seconds(600, true, |judge, now| judge.poll_found_no_place(now));
+        assert_eq!(bench.0.ability(), Ability::Strained);
     }
 
     #[test]

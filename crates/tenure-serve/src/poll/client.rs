@@ -30,6 +30,9 @@ const BODY_KEPT: usize = 4 * 1024;
 /// How long a connection is kept that is not used.
 const IDLE: Duration = Duration::from_secs(90);
 
+/// A target whose poll is over within this does not take long.
+const QUICK: Duration = Duration::from_secs(1);
+
 /// How many polls may be under way however short of files this instance is.
 const FEWEST_POLLS: usize = 2;
 
@@ -63,8 +66,10 @@ pub enum Fault {
         /// Whether something could not be opened.
         is_short: bool,
     },
-    /// This instance's: it says nothing about the target.
+    /// This instance's, which is short of something: it says nothing about the target.
     Ours,
+    /// This instance's, whose places for polls were all taken: it says nothing about the target.
+    Crowded,
 }
 
 impl From<String> for Trouble {
@@ -89,6 +94,8 @@ struct Shared {
     /// Places for polls under way, and how many of them are withheld because there were no files for as many.
     polls: Semaphore,
     most_polls: usize,
+    /// Places for those of targets that take long, or are not known yet: half of them, so that the others have the rest.
+    slow_polls: Semaphore,
     withheld: AtomicUsize,
     /// Places for connections that are kept.
     kept: Arc<Semaphore>,
@@ -135,6 +142,7 @@ impl PollClient {
             redirected: client(Whose::Redirect, 0)?,
             polls: Semaphore::new(budget.polls),
             most_polls: budget.polls,
+            slow_polls: Semaphore::new((budget.polls / 2).max(1)),
             withheld: AtomicUsize::new(0),
             kept: Arc::new(Semaphore::new(budget.kept)),
             strained: AtomicBool::new(false),
@@ -144,7 +152,7 @@ impl PollClient {
 
     /// The client of one target.
     pub fn for_target(&self) -> TargetClient {
-        TargetClient { client: self.clone(), kept: None }
+        TargetClient { client: self.clone(), kept: None, is_quick: false }
     }
 
     /// While this instance is short of something, redirects to other places are not followed: they cost most.
@@ -178,6 +186,8 @@ pub struct TargetClient {
     client: PollClient,
     /// The place for the connection that is kept, and whereto.
     kept: Option<(Origin, OwnedSemaphorePermit)>,
+    /// Whether its last poll was over quickly.
+    is_quick: bool,
 }
 
 impl TargetClient {
@@ -198,15 +208,23 @@ impl TargetClient {
     ) -> Result<Answer, Trouble> {
         let client = self.client.clone();
         let deadline = Instant::now() + limit;
-        // It is never closed.
-        let Ok(Ok(place)) = tokio::time::timeout_at(deadline, client.0.polls.acquire()).await else {
-            let words = "this instance has no files left for another poll; allow it more (ulimit -n)".to_owned();
-            return Err(Trouble { words, fault: Fault::Ours });
+        let is_quick = self.is_quick;
+        let places = async {
+            let slow = if is_quick { None } else { client.0.slow_polls.acquire().await.ok() };
+            (slow, client.0.polls.acquire().await)
         };
+        // They are never closed.
+        let Ok((_slow, Ok(place))) = tokio::time::timeout_at(deadline, places).await else {
+            let words = "all places for polls are taken by polls that take long; allow it more files (ulimit -n), or give the \
+                         sessions shorter time-outs";
+            return Err(Trouble { words: words.to_owned(), fault: Fault::Crowded });
+        };
+        let begun = Instant::now();
         let answer = match tokio::time::timeout_at(deadline, self.follow(url, own, ours, light)).await {
             Ok(answer) => answer,
             Err(_) => Err(format!("no whole answer within {}", crate::session::written(limit)).into()),
         };
+        self.is_quick = begun.elapsed() < QUICK;
         if matches!(&answer, Err(Trouble { fault: Fault::Ours | Fault::Exhausts { is_short: true }, .. })) {
             client.withhold(place);
         }
@@ -389,5 +407,38 @@ mod tests {
             assert!(later.contains("127.0.0.1 is not polled"), "{later}");
         }
         assert!(inside.visits().is_empty());
+    }
+
+    #[tokio::test]
+    async fn targets_that_take_long_leave_places_for_the_others() {
+        let hangs = WebServer::answering(|_| (Duration::from_secs(3_600), String::new()));
+        let quick = WebServer::start();
+        let allowed = Allowed { near: true, nets: Vec::new() };
+        let look_up: LookUp = Arc::new(|_| Box::pin(async { Err(io::Error::other("no names here")) }));
+        let budget = FileBudget { polls: 8, ..FileBudget::of(1_024) };
+        let client = PollClient::looking_up(allowed, look_up, budget).unwrap();
+        let ask = |url: String, limit| {
+            let (mut target, url) = (client.for_target(), Url::parse(&url).unwrap());
+            async move {
+                let none = HeaderMap::new();
+                (target.ask(&url, &none, &none, limit, false).await, target)
+            }
+        };
+        let (known, mut target) = ask(quick.url("/"), Duration::from_secs(60)).await;
+        assert!(known.is_ok());
+        let limit = Duration::from_secs(600);
+        let hanging: Vec<_> = (0..50).map(|n| tokio::spawn(ask(hangs.url(&format!("/{n}")), limit))).collect();
+        while hangs.visits().len() < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let (url, none) = (Url::parse(&quick.url("/")).unwrap(), HeaderMap::new());
+        for _ in 0..20 {
+            let answer = target.ask(&url, &none, &none, Duration::from_secs(60), false).await;
+            assert!(answer.is_ok(), "{answer:?}");
+        }
+        assert_eq!(hangs.visits().len(), 4, "half of the places");
+        let (crowded, _) = ask(hangs.url("/one-more"), Duration::from_millis(50)).await;
+        assert_eq!(crowded.unwrap_err().fault, Fault::Crowded);
+        hanging.into_iter().for_each(|task| task.abort());
     }
 }

@@ -131,8 +131,12 @@ impl Poller {
         let answer = match answer {
             Ok(answer) => Ok(answer),
             // Nothing is known of the target then.
-            Err(trouble) if trouble.fault == Fault::Ours => {
-                self.supervisor.poll_could_not_be_made(&trouble.words);
+            Err(trouble) if matches!(trouble.fault, Fault::Ours | Fault::Crowded) => {
+                if trouble.fault == Fault::Ours {
+                    self.supervisor.poll_could_not_be_made(&trouble.words);
+                } else {
+                    self.supervisor.poll_found_no_place(&trouble.words);
+                }
                 lease.tell(Happening::PollFinished { error: Some(trouble.words) });
                 return None;
             }

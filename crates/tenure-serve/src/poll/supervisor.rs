@@ -53,8 +53,17 @@ impl Supervisor {
 
     /// A poll could not be made, for a reason of this instance's.
     pub fn poll_could_not_be_made(&self, why: &str) {
+        self.strained(why, AbilityJudge::poll_could_not_be_made);
+    }
+
+    /// A poll found no place, because others take long.
+    pub fn poll_found_no_place(&self, why: &str) {
+        self.strained(why, AbilityJudge::poll_found_no_place);
+    }
+
+    fn strained(&self, why: &str, tell: impl FnOnce(&mut AbilityJudge, Instant)) {
         let mut judged = self.lock();
-        judged.judge.poll_could_not_be_made(Instant::now());
+        tell(&mut judged.judge, Instant::now());
         if judged.why != why {
             why.clone_into(&mut judged.why);
         }
