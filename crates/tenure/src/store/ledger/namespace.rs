@@ -80,7 +80,7 @@ impl Ledger {
             Reason::OlderGeneration
         } else if record.run != server.run && !entry.durable {
             Reason::ServerRestarted
-        } else if !self.lineage.continues(record.lineage) || self.is_foreign(record, entry) {
+        } else if !self.lineage.continues(record.lineage) || self.is_foreign(server.now, record, entry) {
             Reason::DataReplaced
         } else if has_rolled_back(server.now, record, entry) {
             Reason::TokensWentBack
@@ -90,13 +90,16 @@ impl Ledger {
         Some((reason, known.max(record.ttls.longest_on_record())))
     }
 
-    /// Whether the record has come from elsewhere, with a history of its own or a generation that was there when the store still
-    /// answered as of another: whoever minted it has waited for none of our leases.
-    fn is_foreign(&self, record: &Namespace, entry: &Entry) -> bool {
+    /// Whether the record may have come from elsewhere, with a history of its own or a generation whose minter has waited for
+    /// none of our leases: it was there when the store still answered as of ours, or it is too young and there is no
+    /// quarantine.
+    fn is_foreign(&self, now: ServerTime, record: &Namespace, entry: &Entry) -> bool {
         entry.memory.as_ref().is_some_and(|memory| {
+            let minted_at = ServerTime::from_micros(record.generation.number);
+            let was_there = minted_at <= memory.answered_at();
+            let waited = minted_at + entry.known_ttl() <= now || record.quarantine(now).is_some();
             let is_another = record.generation != memory.generation;
-            let was_there = record.generation.number <= memory.answered_at().as_micros();
-            !self.lineage.continues(memory.lineage) || is_another && was_there
+            !self.lineage.continues(memory.lineage) || is_another && (was_there || !waited)
         })
     }
 

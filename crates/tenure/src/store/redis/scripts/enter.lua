@@ -58,9 +58,10 @@ else
   elseif not continues(ns.lineage, id, before) or not continues(ARGV[14], id, before) then
     -- What the record says may have come with the data.
     because = 'data_replaced'
-  elseif not newcomer and (ns.generation ~= ARGV[5] or ns.stamp ~= ARGV[6]) and tonumber(ns.generation) <= tonumber(ARGV[15]) then
-    -- Another generation, which was there when the store still answered as of ours: it has come from elsewhere, and whoever
-    -- minted it has waited for none of our leases.
+  elseif not newcomer and (ns.generation ~= ARGV[5] or ns.stamp ~= ARGV[6]) and (tonumber(ns.generation) <= tonumber(ARGV[15])
+    or tonumber(ns.generation) + known > now and quarantine_left(ns.closed_until, ns.closed_for, now) == 0) then
+    -- Another generation, whose minter has waited for none of our leases: it was there when the store still answered as of
+    -- ours, or it is too young and there is no quarantine. It may have come from elsewhere.
     because = 'data_replaced'
   elseif rolled_back then
     because = 'tokens_went_back'
