@@ -12,7 +12,7 @@ use crate::serve::Instance;
 use crate::stage::{Place, busy, until};
 
 /// What must be said on a server that is too young.
-const ADVICE: &str = "if nothing else uses this server: --bootstrap";
+const ADVICE: &str = "if nothing else uses this server: --bootstrap, or tenure reopen";
 
 fn status(place: &Place) -> Value {
     let output = place.plain(&["--log-level", "off", "status", "--json"]).output().unwrap();
