@@ -510,7 +510,7 @@ mod tests {
         let builder = RedisServer::builder().argument("maxmemory", "10mb").password("a\"b").acl_users(&["user bob on"]);
         assert_eq!(
             builder.settings(7, Path::new("/a folder/log.txt")),
-            "bind 127.0.0.1\nport 7\ndir \"/a folder\"\nlogfile \"/a folder/log.txt\"\nsave \"\"\nappendonly no\n\
+            "bind 127.0.0.1\nport 7\ndir \"/a folder\"\nlogfile \"/a folder/log.txt\"\nsave \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n\
              maxmemory 10mb\nrequirepass \"a\\\"b\"\n\
              user testbed on >testbed-own-password ~* &* +@all\nuser bob on\n"
         );
