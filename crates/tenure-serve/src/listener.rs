@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers until it is told to end, and then what was asked by then.
 pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Future<Output = ()>) {
-    // Whoever comes when all places are taken waits.
+    // A connection that comes when all places are taken waits.
     let places = Arc::new(Semaphore::new(FileBudget::of_this_process().api));
     let (reserve, graceful) = (Reserve::new(), GracefulShutdown::new());
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();

@@ -44,19 +44,19 @@ impl Promise {
 
     /// Takes in what happened to the promise itself. No term is relied on for longer than `longest_ttl`.
     pub fn observe(&mut self, now: TrueTime, seen: &Observation, longest_ttl: Duration) {
-        let everybody = (None, None);
+        let all_terms = (None, None);
         let (cause, (process, lease), lasts) = match seen {
             Observation::Fault(Fault::Freeze { process, span }) => {
                 ("overlap after frozen clocks", (Some(*process), None), *span)
             }
             Observation::Fault(Fault::ServerClockStep { .. }) => {
-                ("overlap after a server clock step", everybody, Duration::ZERO)
+                ("overlap after a server clock step", all_terms, Duration::ZERO)
             }
             Observation::Fault(Fault::OutsiderDeletes { lease }) => {
                 ("overlap after an outsider's delete", (None, Some(*lease)), Duration::ZERO)
             }
             Observation::FoundedTooSoon => {
-                ("overlap after a newcomer founded a lost namespace", everybody, Duration::ZERO)
+                ("overlap after a newcomer founded a lost namespace", all_terms, Duration::ZERO)
             }
             _ => return,
         };

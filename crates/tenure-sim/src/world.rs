@@ -437,7 +437,7 @@ impl World {
         let now = self.timeline.now();
         let Some(holder) = self.server.holder(now, LeaseId(0), &self.directory) else {
             // Had it never held there would be nothing to see of a take-over.
-            let message = "nobody holds the first lease in the calm".to_owned();
+            let message = "no process holds the first lease in the calm".to_owned();
             let missing = Violation { invariant: "a holder can be killed in the calm", message, at: now };
             self.violation.get_or_insert(missing);
             return;

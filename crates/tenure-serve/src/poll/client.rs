@@ -409,14 +409,53 @@ mod tests {
         assert!(inside.visits().is_empty());
     }
 
+    /// A client for targets of this host, by their addresses.
+    fn local(budget: FileBudget) -> PollClient {
+        let look_up: LookUp = Arc::new(|_| Box::pin(async { Err(io::Error::other("no names here")) }));
+        PollClient::looking_up(Allowed { near: true, nets: Vec::new() }, look_up, budget).unwrap()
+    }
+
+    async fn look(target: &mut TargetClient, server: &WebServer) -> Result<Answer, Trouble> {
+        let (url, none) = (Url::parse(&server.url("/")).unwrap(), HeaderMap::new());
+        target.ask(&url, &none, &none, Duration::from_secs(60), false).await
+    }
+
+    #[tokio::test]
+    async fn connections_are_kept_for_no_more_targets_than_there_are_places() {
+        let client = local(FileBudget { kept: 2, ..FileBudget::of(1_024) });
+        let servers: Vec<WebServer> = (0..4).map(|_| WebServer::start()).collect();
+        let mut targets: Vec<TargetClient> = servers.iter().map(|_| client.for_target()).collect();
+        for _ in 0..3 {
+            for (target, server) in targets.iter_mut().zip(&servers) {
+                assert!(look(target, server).await.is_ok());
+            }
+        }
+        assert_eq!(targets.iter().filter(|target| target.kept.is_some()).count(), 2);
+    }
+
+    #[tokio::test]
+    async fn redirects_elsewhere_are_not_followed_while_this_instance_is_short_of_files() {
+        let elsewhere = WebServer::start();
+        let to = elsewhere.url("/");
+        let redirect = move |_: &str| format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n");
+        let server = WebServer::answering(move |path| (Duration::ZERO, redirect(path)));
+        let client = local(FileBudget::of(1_024));
+        let mut target = client.for_target();
+        assert!(look(&mut target, &server).await.is_ok());
+        client.set_strained(true);
+        let trouble = look(&mut target, &server).await.unwrap_err();
+        assert_eq!(trouble.fault, Fault::Exhausts { is_short: false }, "{}", trouble.words);
+        assert!(look(&mut client.for_target(), &elsewhere).await.is_ok(), "others are polled");
+        client.set_strained(false);
+        assert!(look(&mut target, &server).await.is_ok());
+        assert_eq!(elsewhere.visits().len(), 3);
+    }
+
     #[tokio::test]
     async fn targets_that_take_long_leave_places_for_the_others() {
         let hangs = WebServer::answering(|_| (Duration::from_secs(3_600), String::new()));
         let quick = WebServer::start();
-        let allowed = Allowed { near: true, nets: Vec::new() };
-        let look_up: LookUp = Arc::new(|_| Box::pin(async { Err(io::Error::other("no names here")) }));
-        let budget = FileBudget { polls: 8, ..FileBudget::of(1_024) };
-        let client = PollClient::looking_up(allowed, look_up, budget).unwrap();
+        let client = local(FileBudget { polls: 8, ..FileBudget::of(1_024) });
         let ask = |url: String, limit| {
             let (mut target, url) = (client.for_target(), Url::parse(&url).unwrap());
             async move {
@@ -431,9 +470,8 @@ mod tests {
         while hangs.visits().len() < 4 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let (url, none) = (Url::parse(&quick.url("/")).unwrap(), HeaderMap::new());
         for _ in 0..20 {
-            let answer = target.ask(&url, &none, &none, Duration::from_secs(60), false).await;
+            let answer = look(&mut target, &quick).await;
             assert!(answer.is_ok(), "{answer:?}");
         }
         assert_eq!(hangs.visits().len(), 4, "half of the places");

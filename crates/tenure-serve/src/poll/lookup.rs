@@ -134,7 +134,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut under_way = lock(&self.shared.under_way);
-        // Whoever asks after an answer wants to know how it is then.
+        // A poll that asks after an answer wants to know how it is then.
         let is_over = self.cell.initialized() || Arc::strong_count(&self.cell) == 1;
         let is_ours = under_way.get(&self.key).is_some_and(|cell| std::ptr::eq(cell.as_ptr(), Arc::as_ptr(&self.cell)));
         if is_over && is_ours {

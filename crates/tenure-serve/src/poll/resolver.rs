@@ -20,7 +20,7 @@ const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// How often it is seen whether they have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The longest that an answer is believed. Whoever moves a target expects it to be found soon.
+/// The longest that an answer is believed. An operator who moves a target expects it to be found soon.
 const BELIEVED_FOR: Duration = Duration::from_secs(30);
 
 /// As the system is set up to.

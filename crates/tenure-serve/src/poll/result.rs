@@ -24,7 +24,7 @@ pub struct Poll {
 
 /// The document that is kept.
 ///
-/// `failures` is how often the target has failed in a row, this time included: whoever polls it next goes on from there.
+/// `failures` is how often the target has failed in a row, this time included: its next holder goes on from there.
 pub fn document(
     poll: &Poll,
     polled_at: SystemTime,

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unheld_is_shared_out_among_those_with_room_and_everybody_agrees() {
+    fn what_is_unheld_is_shared_out_among_those_with_room_and_all_agree() {
         let mut fleet = fleet(&[10, 7, 10, 3, 0]);
         fleet[4].presence = super::super::Presence::Draining;
         let targets = targets(20);

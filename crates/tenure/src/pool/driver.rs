@@ -131,7 +131,7 @@ impl Driver {
                         desk.told_to_drain = drain || stopping.is_some();
                         desk.drain_as_asked();
                     }
-                    Some(Command::Able(able)) => desk.is_able(able),
+                    Some(Command::Able(able)) => desk.set_able(able),
                     Some(Command::Stop(done)) => match &mut stopping {
                         Some((_, waiting)) => waiting.push(done),
                         None => {
@@ -463,12 +463,11 @@ impl Desk {
         self.tell_fleet_at_once();
     }
 
-    fn is_able(&mut self, able: bool) {
-        if able != self.engine.is_unable() {
-            return;
+    fn set_able(&mut self, able: bool) {
+        if able != self.engine.is_able() {
+            self.input(Input::Able(able));
+            self.tell_fleet_at_once();
         }
-        self.input(Input::Able(able));
-        self.tell_fleet_at_once();
     }
 
     fn tell_fleet_at_once(&self) {
@@ -482,7 +481,7 @@ impl Desk {
     fn tell_fleet(&self) {
         // For whoever tidies up after it.
         self.tenure.say(listed(self.naming.pool(), self.tenure.instance(), true));
-        let (leaving, unable) = (self.engine.is_draining(), self.engine.is_unable());
+        let (leaving, able) = (self.engine.is_draining(), self.engine.is_able());
         let settings = &self.settings;
         self.tenure.update_record(|record: &mut InstanceRecord| {
             let ours = self.naming.pool();
@@ -492,7 +491,7 @@ impl Desk {
             record.heartbeat_every = least(record.heartbeat_every, settings.heartbeat_every);
             record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
             record.tells_of(ours, self.engine.held(), leaving);
-            record.reports_able(ours, !unable);
+            record.reports_able(ours, able);
         });
     }
 

@@ -1,6 +1,8 @@
 //! What one instance does about all targets of a pool: a state machine without I/O, clock or async. It knows of every target who
 //! holds it, as far as it was told, and asks for those that it should have; placement says which.
 
+mod succession;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -36,9 +38,6 @@ const PATIENCE: u32 = 10;
 const EACH_READS_EACH: Duration = Duration::from_micros(50);
 const LONGEST_BREATH: Duration = Duration::from_secs(1);
 
-/// How long after a target turns out to be one of an instance that is gone it is decided who takes it over: there may be more.
-const PLAN_AFTER: Duration = Duration::from_millis(50);
-
 /// Just after a lease has expired: stores count in milliseconds.
 const AFTER_THE_END: Duration = Duration::from_millis(2);
 
@@ -66,7 +65,7 @@ pub struct Engine {
     /// When somebody was last seen to have taken what nobody held.
     taken_at: Moment,
     draining: bool,
-    unable: bool,
+    able: bool,
     scouts: bool,
     /// What this instance should hold, and whom a target suits better, until something changes.
     place: Option<Place>,
@@ -104,7 +103,7 @@ impl Engine {
             looking: false,
             taken_at: Moment::ZERO,
             draining: false,
-            unable: false,
+            able: true,
             scouts: false,
             place: None,
             quiet_since: Moment::ZERO,
@@ -149,7 +148,7 @@ impl Engine {
             Input::Over { target, ending } => self.over(now, &target, &ending),
             Input::Drain => self.drains(now, true),
             Input::Stay => self.drains(now, false),
-            Input::Able(able) => self.is_able(now, able),
+            Input::Able(able) => self.set_able(now, able),
             Input::Scouts(scouts) => self.scouts = scouts,
             Input::Tick => {}
         }
@@ -184,10 +183,10 @@ impl Engine {
             instance: self.me.clone(),
             weight: self.weight,
             held: self.targets.mine(),
-            presence: match (self.draining, self.unable) {
+            presence: match (self.draining, self.able) {
                 (true, _) => Presence::Draining,
-                (false, true) => Presence::Unable,
-                (false, false) => Presence::Ready,
+                (false, false) => Presence::Unable,
+                (false, true) => Presence::Ready,
             },
         });
         peers
@@ -198,9 +197,9 @@ impl Engine {
         self.draining
     }
 
-    /// Whether this instance cannot work at present.
-    pub fn is_unable(&self) -> bool {
-        self.unable
+    /// Whether this instance can work.
+    pub fn is_able(&self) -> bool {
+        self.able
     }
 
     /// Whether a claim of a target is on its way.
@@ -321,16 +320,9 @@ impl Engine {
                 let is_quiet = !self.tells(&holder);
                 let is_theirs = self.is_theirs(target, holder);
                 self.held_last(target, None);
-                // Nobody will say when it has expired.
+                // No announcement will say when it has expired.
                 if is_theirs && is_quiet {
-                    if let Some(entry) = self.targets.get_mut(target) {
-                        let orphan = entry.orphan.get_or_insert_default();
-                        orphan.ends = ends;
-                        if orphan.successor.is_none() {
-                            self.plan_at.get_or_insert(now + PLAN_AFTER);
-                        }
-                    }
-                    self.wait_for_its_end(now, target);
+                    self.is_orphaned(now, target, ends);
                 }
             }
         }
@@ -360,99 +352,6 @@ impl Engine {
             self.company.declined(now, receiver);
             self.place = None;
         }
-    }
-
-    fn was_held_by(&mut self, now: Moment, instance: &InstanceId, targets: Vec<Target>) {
-        let mut held = Vec::new();
-        for target in targets {
-            match self.targets.fate(&target) {
-                // Whoever held it, we do now; or nobody should.
-                Some(Fate::Mine | Fate::Leaving { .. }) | None => {
-                    self.actions.push(Action::Forget { instance: instance.clone(), target });
-                }
-                Some(Fate::Free { .. } | Fate::Asked) => {}
-                Some(Fate::Unseen | Fate::Theirs { .. }) => held.push(target),
-            }
-        }
-        for target in &held {
-            if self.targets.fate(target) == Some(&Fate::Unseen) {
-                self.targets.turns(target, Fate::Theirs { holder: instance.clone() });
-            }
-            let is_theirs = matches!(self.targets.fate(target), Some(Fate::Theirs { holder }) if holder == instance);
-            if let Some(entry) = self.targets.get_mut(target).filter(|_| is_theirs) {
-                entry.orphan.get_or_insert_default();
-            }
-        }
-        self.plan_succession(now);
-        // Those that are ours to take come first: their ends must be known before they come.
-        let is_ours =
-            |target: &Target| self.targets.get(target).is_some_and(|entry| entry.successor() == Some(Successor::Us));
-        held.sort_by_key(|target| !is_ours(target));
-        held.into_iter().for_each(|target| self.inspect(target));
-    }
-
-    /// Decides who takes over what instances held that are gone, before their leases end: each takes its own part then, and
-    /// no instance has to see first what the others leave.
-    fn plan_succession(&mut self, now: Moment) {
-        self.plan_at = None;
-        let (company, me) = (&self.company, &self.me);
-        let is_gone = |holder: &InstanceId| holder != me && !company.is_alive(holder);
-        let mut orphans = Vec::new();
-        for (target, entry) in self.targets.iter_mut().filter(|(_, entry)| entry.orphan.is_some()) {
-            let is_orphan = match entry.fate() {
-                Fate::Theirs { holder } => is_gone(holder),
-                // What is asked for already has its place in the plan.
-                Fate::Free { .. } | Fate::Asked => entry.last.as_ref().is_some_and(is_gone),
-                Fate::Unseen | Fate::Mine | Fate::Leaving { .. } => false,
-            };
-            if is_orphan && entry.wanted {
-                orphans.push((target.clone(), entry.score));
-            } else {
-                entry.orphan = None;
-            }
-        }
-        if orphans.is_empty() {
-            return;
-        }
-        let peers = self.peers(now);
-        let shares = placement::shares(&peers, self.unheld(&peers));
-        let scores: Vec<TargetScore> = orphans.iter().map(|(_, score)| *score).collect();
-        let successors = placement::successors(&peers, &shares, &scores);
-        // After an outage those who were there come first.
-        let is_outage = self.company.forgives(now).is_some();
-        // This instance stands last among its peers.
-        let own = peers.len() - 1;
-        for ((target, _), at) in orphans.into_iter().zip(successors) {
-            let successor = at.map(|at| if at == own { Successor::Us } else { Successor::Other });
-            if let Some(orphan) = self.targets.get_mut(&target).and_then(|entry| entry.orphan.as_mut()) {
-                orphan.successor = successor.filter(|_| !is_outage);
-            }
-            match self.targets.fate(&target) {
-                Some(Fate::Theirs { .. }) => self.wait_for_its_end(now, &target),
-                Some(Fate::Free { .. }) => self.wait_for_our_turn(now, &target),
-                _ => {}
-            }
-        }
-    }
-
-    /// Comes back when the lease of a holder that is gone has ended: at once if this instance takes it over, after the one
-    /// that does otherwise.
-    fn wait_for_its_end(&mut self, now: Moment, target: &Target) {
-        let Some(entry) = self.targets.get(target) else { return };
-        // When it ends may not be known yet: then something else is waited for.
-        let Some(ends) = entry.orphan.and_then(|orphan| orphan.ends) else { return };
-        let (successor, score) = (entry.successor(), entry.score);
-        let grace = match successor {
-            Some(Successor::Other) => self.grace_behind_successor(now, score),
-            Some(Successor::Us) | None => Duration::ZERO,
-        };
-        self.targets.arm(target, Some(ends + AFTER_THE_END + grace));
-    }
-
-    /// How long the instance that takes a target over has for it before this one does.
-    fn grace_behind_successor(&mut self, now: Moment, score: TargetScore) -> Duration {
-        let rank = self.place(now).ranking.rank(score);
-        placement::grace(rank + 1, true, self.settings.longest_grace)
     }
 
     /// Sees who holds these. What is heard from now on is newer than the answer.
@@ -610,7 +509,7 @@ impl Engine {
     /// When to ask for a target that nobody holds: at once when it suits nobody better, or when we held it last.
     fn our_turn(&mut self, now: Moment, target: &Target) -> Option<Moment> {
         // One that cannot work takes what no other can: it may be able soon.
-        if self.draining || !self.company.is_known() || self.unable && self.place(now).any_takes_part {
+        if self.draining || !self.company.is_known() || !self.able && self.place(now).any_takes_part {
             return None;
         }
         let has_room = self.has_room(now);
@@ -829,7 +728,7 @@ impl Engine {
 
     /// Whether this instance should hold nothing.
     fn gives_all_away(&self) -> bool {
-        self.draining || self.unable
+        self.draining || !self.able
     }
 
     fn give_all_away(&mut self, now: Moment) {
@@ -903,11 +802,11 @@ impl Engine {
         }
     }
 
-    fn is_able(&mut self, now: Moment, able: bool) {
-        if self.unable != able {
+    fn set_able(&mut self, now: Moment, able: bool) {
+        if self.able == able {
             return;
         }
-        self.unable = !able;
+        self.able = able;
         self.place = None;
         self.wait_for_our_turns(now);
         // Who is there now, and able, decides who gets what.

@@ -45,7 +45,7 @@ pub enum Input {
     Unread,
     /// Who holds these.
     Holders(Vec<(Target, Option<InstanceId>)>),
-    /// Who holds this one, and when its lease ends without renewal. Without an end, nobody knows.
+    /// Who holds this one, and when its lease ends without renewal. Without an end it is not known.
     Report {
         /// Which target.
         target: Target,

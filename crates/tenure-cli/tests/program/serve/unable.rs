@@ -70,7 +70,7 @@ fn an_instance_without_files_gives_its_sessions_away_and_comes_back_by_itself() 
     let released = |events: &[(String, Value)]| events.last().is_some_and(|(_, event)| event["reason"] == "unable");
     assert_eq!(read_events(stream, released).last().unwrap().1["event"], "lease.released");
 
-    // Now nobody can: what it holds it keeps.
+    // Now no instance can: what it holds it keeps.
     let before_too = two.run_out_of_files();
     until("the other is unable, too", || is(one.sees(&two), "unable", 40));
     std::thread::sleep(TTL * 2);
