@@ -28,9 +28,13 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Whether the command asks and answers: its answer is what counts, and says what went wrong on the way.
-    pub fn only_asks(&self) -> bool {
-        !matches!(self.command, Command::Run(_) | Command::Serve(_) | Command::Watch(_))
+    /// What is logged unless a level is given. A command that asks and answers is no instance: it says what went wrong itself.
+    pub fn usual_log_level(&self) -> LogLevel {
+        match self.command {
+            Command::Run(_) | Command::Serve(_) => LogLevel::Info,
+            Command::Watch(_) => LogLevel::Warn,
+            _ => LogLevel::Error,
+        }
     }
 }
 
@@ -74,7 +78,7 @@ pub struct LogArguments {
     /// How log lines are written [default: text on a terminal, json otherwise]
     #[arg(long, global = true, env = "TENURE_LOG", value_name = "FORMAT")]
     pub log: Option<LogFormat>,
-    /// What is written: debug, info, warn, error or off [default: info, and error for commands that ask and answer]
+    /// What is written: debug, info, warn, error or off [default: info for serve and run, error otherwise]
     #[arg(long, global = true, env = "TENURE_LOG_LEVEL", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
 }

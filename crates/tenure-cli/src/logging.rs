@@ -1,24 +1,17 @@
 //! Log lines on stderr.
 
-use std::io::IsTerminal;
-
-use tenure::log::{EventLayer, Format};
+use tenure::log::EventLayer;
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::arguments::{LogArguments, LogFormat, LogLevel};
+use crate::arguments::{LogArguments, LogLevel};
+use crate::notice;
 
-/// Events are lines from now on.
-pub fn start(arguments: &LogArguments, only_asks: bool) {
-    let format = match arguments.log {
-        Some(LogFormat::Text) => Format::Text,
-        Some(LogFormat::Json) => Format::Json,
-        None if std::io::stderr().is_terminal() => Format::Text,
-        None => Format::Json,
-    };
-    let usual = if only_asks { LogLevel::Error } else { LogLevel::Info };
+/// Events are lines from now on. Those of other crates are not: each line is an event of this instance.
+pub fn start(arguments: &LogArguments, usual: LogLevel) {
+    let format = notice::set_format(arguments.log);
     let level = match arguments.log_level.unwrap_or(usual) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Info => LevelFilter::INFO,
@@ -26,5 +19,6 @@ pub fn start(arguments: &LogArguments, only_asks: bool) {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Off => LevelFilter::OFF,
     };
-    tracing_subscriber::registry().with(EventLayer::new(format, std::io::stderr()).with_filter(level)).init();
+    let ours = Targets::new().with_target("tenure", level);
+    tracing_subscriber::registry().with(EventLayer::new(format, std::io::stderr()).with_filter(ours)).init();
 }

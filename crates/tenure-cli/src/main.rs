@@ -6,6 +6,7 @@ mod duration;
 mod exit;
 mod logging;
 mod meant;
+mod notice;
 mod output;
 mod run;
 mod serve;
@@ -14,6 +15,7 @@ mod store;
 
 use std::process::ExitCode;
 
+use crate::notice::failure;
 use arguments::{Arguments, Command};
 use exit::Failure;
 
@@ -26,11 +28,11 @@ fn main() -> ExitCode {
     if let Command::Guard(guard) = &arguments.command {
         return run::guardian::watch_over(guard);
     }
-    logging::start(&arguments.log, arguments.only_asks());
+    logging::start(&arguments.log, arguments.usual_log_level());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("tenure: cannot start: {error}");
+            failure!("cannot start: {error}");
             return ExitCode::from(exit::SOFTWARE);
         }
     };
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("tenure: {failure}");
+            failure!("{failure}");
             ExitCode::from(failure.code())
         }
     }

@@ -14,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::arguments::{Serve, StoreArguments};
 use crate::duration::shown;
 use crate::exit::{DONE, Failure};
+use crate::notice::{self, note};
 
 /// The part of the drain time-out in which sessions are given away. The rest is for letting go of what nobody took.
 const GIVING_AWAY: f64 = 0.8;
@@ -49,6 +50,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     let listener = TcpListener::bind(serve.listen).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
     let tenure = builder.start()?;
+    notice::set_instance(tenure.instance());
     let told_to_stop = signals()?;
     let running = tenure_serve::start(&tenure, |pool| sized(pool, &serve), settings, listener).map_err(wrong)?;
     let about = format!(
@@ -59,7 +61,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         TAKEOVER_LATENESS.as_millis(),
     );
     tokio::select! {
-        () = told_to_stop => eprintln!("tenure: {} is leaving; a second signal ends it at once", tenure.instance()),
+        () = told_to_stop => note!("{} is leaving; a second signal ends it at once", tenure.instance()),
         error = present(&tenure, &about) => return Err(error.into()),
     }
     let leave = async {
@@ -68,7 +70,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     };
     // Whatever could not be let go of within the time runs out by itself.
     let _ = tokio::time::timeout(serve.drain_timeout, leave).await;
-    eprintln!("tenure: {} has left", tenure.instance());
+    note!("{} has left", tenure.instance());
     Ok(DONE)
 }
 
@@ -96,9 +98,9 @@ async fn present(tenure: &Tenure, about: &str) -> StoreError {
         Ok(()) => {
             let quarantine = tenure.inspect_namespace().await.ok().and_then(|report| report.quarantine);
             let quarantine = quarantine.map_or_else(String::new, |quarantine| format!("; {quarantine}"));
-            eprintln!("tenure: {about}{quarantine}");
+            note!("{about}{quarantine}");
         }
-        Err(error) if error.is_retryable() => eprintln!("tenure: {about}; the store is waited for: {error}"),
+        Err(error) if error.is_retryable() => note!("{about}; the store is waited for: {error}"),
         Err(error) => return error,
     }
     std::future::pending().await

@@ -7,6 +7,8 @@ use clap::{CommandFactory, FromArgMatches};
 
 use crate::arguments::Arguments;
 use crate::exit::USAGE;
+use crate::notice::{self, failure};
+use tenure::log::Format;
 
 /// Reads the command line, the environment and the file.
 pub fn read() -> Result<Arguments, ExitCode> {
@@ -18,7 +20,7 @@ pub fn read() -> Result<Arguments, ExitCode> {
         None => matches,
         Some(path) => {
             let said = |why: String| {
-                eprintln!("tenure: {}: {why}", path.display());
+                failure!("{}: {why}", path.display());
                 ExitCode::from(USAGE)
             };
             let text = std::fs::read_to_string(&path).map_err(|error| said(error.to_string()))?;
@@ -30,9 +32,16 @@ pub fn read() -> Result<Arguments, ExitCode> {
     let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
     parsed.map_err(|error| {
         // Help and version are no errors.
-        let code = if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
-        let _ = error.print();
-        code
+        if !error.use_stderr() {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        if notice::set_format(None) == Format::Text {
+            let _ = error.print();
+        } else {
+            failure!("{}", error.render().to_string().trim().trim_start_matches("error: "));
+        }
+        ExitCode::from(USAGE)
     })
 }
 

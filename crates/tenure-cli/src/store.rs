@@ -11,6 +11,7 @@ use tenure_serve::keys::Keys;
 
 use crate::arguments::StoreArguments;
 use crate::exit::Failure;
+use crate::notice::{note, warning};
 
 impl StoreArguments {
     /// An instance of this name, or of the host's, on that store.
@@ -26,7 +27,7 @@ impl StoreArguments {
             }
         };
         if url.starts_with("memory:") {
-            eprintln!("tenure: memory: is this process alone; nobody else sees its leases");
+            warning!("memory: is this process alone; nobody else sees its leases");
         }
         self.builder_on(&url, name)
     }
@@ -52,7 +53,7 @@ impl StoreArguments {
 
     /// Connects as an observer, which acquires nothing, or says within a moment why that cannot be.
     pub async fn connect(&self) -> Result<Tenure, Failure> {
-        Ok(self.builder(None)?.observer().connect().await?)
+        Ok(self.builder(None)?.observer().unlogged().connect().await?)
     }
 
     /// The same, for those who only look: a file that is not there is not made, and nothing is found in it.
@@ -65,8 +66,8 @@ impl StoreArguments {
         match url.strip_prefix("sqlite:") {
             // Whoever may not look finds that out when it is opened.
             Some(path) if is_url && Path::new(path).try_exists().is_ok_and(|exists| !exists) => {
-                eprintln!("tenure: there is no {path}: nothing has run on it yet");
-                Ok(self.builder_on("memory:", None)?.connect().await?)
+                note!("there is no {path}: nothing has run on it yet");
+                Ok(self.builder_on("memory:", None)?.unlogged().connect().await?)
             }
             _ => self.connect().await,
         }

@@ -100,8 +100,8 @@ impl Collector for Reading {
         page.counter("publish_refused", "Results that were refused because their term was over", self.tally.refused)?;
         page.gauge(
             "keeper_lag_seconds",
-            "The longest that leases were looked after too late",
-            stands.worst_lag.as_secs_f64(),
+            "Longest delay of a due renewal or deadline in the last half minute",
+            stands.lag.as_secs_f64(),
         )?;
         page.counter("events_dropped", "Events that nobody took in time", stands.events_dropped)?;
         page.gauge(

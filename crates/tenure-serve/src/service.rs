@@ -255,7 +255,7 @@ pub fn start(
 /// # Errors
 /// When it cannot.
 pub fn check(pool: impl FnOnce(PoolBuilder) -> PoolBuilder, settings: &Settings) -> Result<(), ServeError> {
-    let nowhere = Tenure::builder("memory:").start()?;
+    let nowhere = Tenure::builder("memory:").unlogged().start()?;
     sized(&nowhere, pool, settings)?.check()?;
     housekeeping::check(&nowhere, &settings.keys, settings.ttl)?;
     Ok(())

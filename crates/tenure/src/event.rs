@@ -91,12 +91,14 @@ pub enum Happening {
         /// The length of the lease.
         ttl: Duration,
     },
-    /// The lease could not be had for now.
+    /// The lease was not acquired.
     AcquireFailed {
-        /// Who has it, when somebody has.
+        /// Its holder, if it has one.
         owner: Option<InstanceId>,
-        /// What went wrong, when something did.
+        /// What went wrong, if something did.
         error: Option<String>,
+        /// Whether the caller waits for the lease: then another holder is no failure.
+        waits: bool,
     },
     /// A term goes on.
     Renewed {
@@ -203,6 +205,17 @@ pub enum Happening {
         /// What went wrong, when something did.
         error: Option<String>,
     },
+    /// Many events of one kind within a short time, as one line of a log. Streams have each of them.
+    Folded {
+        /// The name of each of them.
+        name: &'static str,
+        /// Their level.
+        level: Level,
+        /// Their number.
+        count: u64,
+        /// The reason or the error of the last.
+        detail: Option<(&'static str, String)>,
+    },
     /// A result was not published because its term was over.
     PublishRefused {
         /// Who has the lease now, when somebody has.
@@ -242,6 +255,7 @@ impl Happening {
             Self::PollStarted => "poll.started",
             Self::PollFinished { .. } => "poll.finished",
             Self::PublishRefused { .. } => "publish.refused",
+            Self::Folded { name, .. } => name,
         }
     }
 
@@ -253,8 +267,10 @@ impl Happening {
     /// How loud it is.
     pub fn level(&self) -> Level {
         match self {
-            Self::PollStarted | Self::PollFinished { .. } => Level::Debug,
-            Self::AcquireFailed { error: None, .. } => Level::Info,
+            Self::PollStarted | Self::PollFinished { .. } | Self::Renewed { .. } => Level::Debug,
+            Self::AcquireFailed { error: None, waits: true, .. } => Level::Debug,
+            Self::AcquireFailed { error: None, waits: false, .. } => Level::Info,
+            Self::Folded { level, .. } => *level,
             Self::AcquireFailed { .. }
             | Self::RenewFailed { .. }
             | Self::ReleaseFailed { .. }
@@ -292,7 +308,7 @@ impl Event {
         }
         match &self.what {
             Happening::Acquired { ttl } | Happening::Renewed { ttl } => add("ttl_ms", ttl.as_millis().to_string()),
-            Happening::AcquireFailed { owner, error } => {
+            Happening::AcquireFailed { owner, error, .. } => {
                 owner.iter().for_each(|owner| add("owner", owner.to_string()));
                 error.iter().for_each(|error| add("error", error.clone()));
             }
@@ -326,6 +342,10 @@ impl Event {
             }
             Happening::Joined { instance } | Happening::Left { instance } => add("owner", instance.to_string()),
             Happening::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
+            Happening::Folded { count, detail, .. } => {
+                add("count", count.to_string());
+                detail.iter().for_each(|(name, text)| add(name, text.clone()));
+            }
             Happening::StoreQuarantined(quarantine) => {
                 add("remaining_ms", quarantine.remaining.as_millis().to_string());
                 add("reason", quarantine.reason.word().to_owned());

@@ -5,6 +5,8 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::time::Moment;
+
 /// The upper ends of all steps but the last, which has none.
 pub const STEPS: [Duration; 16] = [
     Duration::from_millis(1),
@@ -26,6 +28,61 @@ pub const STEPS: [Duration; 16] = [
 ];
 
 const COUNTS: usize = STEPS.len() + 1;
+
+/// The longest span of the last while. It falls again: a span counts for one window at least, and for two at most.
+///
+/// One thread records, any may read.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::meter::{RECENT_WINDOW, RecentMax};
+/// use tenure::time::Moment;
+///
+/// let (lag, start) = (RecentMax::default(), Moment::ZERO);
+/// lag.record(start, Duration::from_secs(2));
+/// lag.record(start + RECENT_WINDOW, Duration::from_millis(1));
+/// assert_eq!(lag.read(start + RECENT_WINDOW), Duration::from_secs(2));
+/// assert_eq!(lag.read(start + RECENT_WINDOW * 2), Duration::from_millis(1));
+/// assert_eq!(lag.read(start + RECENT_WINDOW * 3), Duration::ZERO);
+/// ```
+#[derive(Debug, Default)]
+pub struct RecentMax {
+    window: AtomicU64,
+    now: AtomicU64,
+    before: AtomicU64,
+}
+
+/// The window of [`RecentMax`].
+pub const RECENT_WINDOW: Duration = Duration::from_secs(30);
+
+impl RecentMax {
+    /// Counts a span that ends now.
+    pub fn record(&self, now: Moment, span: Duration) {
+        let window = window_of(now);
+        let last = self.window.load(Ordering::Relaxed);
+        if window != last {
+            let before = if window == last + 1 { self.now.load(Ordering::Relaxed) } else { 0 };
+            self.before.store(before, Ordering::Relaxed);
+            self.now.store(0, Ordering::Relaxed);
+            self.window.store(window, Ordering::Relaxed);
+        }
+        self.now.fetch_max(u64::try_from(span.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The longest of this window and the last.
+    pub fn read(&self, now: Moment) -> Duration {
+        let (latest, before) = (self.now.load(Ordering::Relaxed), self.before.load(Ordering::Relaxed));
+        Duration::from_micros(match window_of(now).saturating_sub(self.window.load(Ordering::Relaxed)) {
+            0 => latest.max(before),
+            1 => latest,
+            _ => 0,
+        })
+    }
+}
+
+fn window_of(now: Moment) -> u64 {
+    now.since(Moment::ZERO).as_secs() / RECENT_WINDOW.as_secs()
+}
 
 /// Spans that are written down as they come, from any thread.
 ///

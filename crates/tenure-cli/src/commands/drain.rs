@@ -9,6 +9,7 @@ use tenure::{InstanceId, Tenure};
 use crate::arguments::{Drain, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
 use crate::meant::meant;
+use crate::notice::{note, warning};
 
 /// How often is looked whether it has happened.
 const LOOK: Duration = Duration::from_millis(100);
@@ -20,7 +21,7 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool) -> Resul
     let code = match meant(&arguments.instance, &instances, "instance") {
         Ok(instance) => {
             if drain && !members.iter().any(|member| member.instance != instance && takes_part(member)) {
-                eprintln!("tenure: nobody else takes part: what {instance} lets go of is polled by nobody");
+                warning!("nobody else takes part: what {instance} lets go of is polled by nobody");
             }
             if drain {
                 tenure.drain(&instance).await?
@@ -30,7 +31,7 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool) -> Resul
             wait(&tenure, &instance, drain, arguments.wait).await?
         }
         Err(why) => {
-            eprintln!("tenure: {why}");
+            note!("{why}");
             NO
         }
     };
@@ -49,11 +50,11 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
     loop {
         let members = tenure.fleet().await?;
         let Some(member) = members.iter().find(|member| member.instance == *instance) else {
-            eprintln!("tenure: {instance} is gone");
+            note!("{instance} is gone");
             return Ok(if drain { DONE } else { NO });
         };
         let Some(record) = InstanceRecord::decode(&member.record) else {
-            eprintln!("tenure: {instance} is not tenure's: it cannot be asked");
+            note!("{instance} is not tenure's: it cannot be asked");
             return Ok(NO);
         };
         let held = record.held.values().fold(0_usize, |sum, held| sum.saturating_add(*held));
@@ -63,7 +64,7 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
             return Ok(DONE);
         }
         if start.elapsed() >= limit {
-            eprintln!("tenure: {instance} was asked, is {} and holds {held}", record.status.word());
+            note!("{instance} was asked, is {} and holds {held}", record.status.word());
             return Ok(NO);
         }
         tokio::time::sleep(LOOK).await;

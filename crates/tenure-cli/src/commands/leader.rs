@@ -6,6 +6,7 @@ use tenure::Group;
 use crate::arguments::{Leader, StoreArguments};
 use crate::duration::shown;
 use crate::exit::{DONE, Failure, NO};
+use crate::notice::note;
 
 pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Failure> {
     let names = store.roles(&arguments.role)?;
@@ -34,17 +35,17 @@ pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Fail
     } else if let Some(leader) = &leader {
         println!("{}", leader.instance);
         match (leader.token, leader.remaining) {
-            (Some(token), Some(left)) => eprintln!("term {token}, for {} without renewal", shown(left)),
-            (None, Some(left)) => eprintln!("a program that is not tenure, for {}", shown(left)),
-            (_, None) => eprintln!("the lease has no end; delete its key {name} if nobody holds it"),
+            (Some(token), Some(left)) => note!("term {token}, for {} without renewal", shown(left)),
+            (None, Some(left)) => note!("a program that is not tenure, for {}", shown(left)),
+            (_, None) => note!("the lease has no end; delete its key {name} if nobody holds it"),
         }
     } else {
-        eprintln!("nobody leads {}", arguments.role);
+        note!("nobody leads {}", arguments.role);
     }
     let others = candidates.iter().filter(|one| leader.as_ref().is_none_or(|leader| leader.instance != one.instance));
     let others: Vec<&str> = others.map(|candidate| candidate.instance.as_str()).collect();
     if !arguments.json && !others.is_empty() {
-        eprintln!("waiting: {}", others.join(", "));
+        note!("waiting: {}", others.join(", "));
     }
     tenure.shutdown().await;
     Ok(if leader.is_some() { DONE } else { NO })

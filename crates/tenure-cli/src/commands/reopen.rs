@@ -11,6 +11,7 @@ use tenure_serve::shown_quarantine;
 use super::watch::timestamp;
 use crate::arguments::{Reopen, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
+use crate::notice::note;
 use crate::output::say;
 
 /// How many of the latest records of terms are read: all that a store keeps.
@@ -31,7 +32,7 @@ pub async fn reopen(store: &StoreArguments, arguments: Reopen) -> Result<u8, Fai
         if arguments.json {
             say(&json!({"quarantine": null, "holders": [], "instances": [], "reopened": false}).to_string())?;
         } else {
-            eprintln!("tenure: there is no quarantine");
+            note!("there is no quarantine");
         }
         tenure.shutdown().await;
         return Ok(DONE);
@@ -45,7 +46,7 @@ pub async fn reopen(store: &StoreArguments, arguments: Reopen) -> Result<u8, Fai
     if arguments.json {
         say(&as_json(&quarantine, &open, &instances, reopened).to_string())?;
     } else {
-        eprintln!("tenure: {}", if reopened { "the quarantine is over" } else { "nothing was changed" });
+        note!("{}", if reopened { "the quarantine is over" } else { "nothing was changed" });
     }
     tenure.shutdown().await;
     Ok(if reopened { DONE } else { NO })

@@ -4,6 +4,7 @@ use tenure::{LeaseKind, LeaseName};
 
 use crate::arguments::{Revoke, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
+use crate::notice::note;
 use crate::store::by_key;
 
 pub async fn revoke(store: &StoreArguments, arguments: Revoke) -> Result<u8, Failure> {
@@ -21,11 +22,11 @@ pub async fn revoke(store: &StoreArguments, arguments: Revoke) -> Result<u8, Fai
     }
     match foreign {
         Some((name, holder)) if code == NO => {
-            eprintln!(
+            note!(
                 "{name} is {holder}'s, which is not tenure's: it cannot be revoked; delete the key if nobody relies on it"
             );
         }
-        None if code == NO => eprintln!("nobody holds {}", arguments.lease),
+        None if code == NO => note!("nobody holds {}", arguments.lease),
         _ => {}
     }
     tenure.shutdown().await;

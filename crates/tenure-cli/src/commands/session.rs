@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use crate::arguments::{SessionAdd, SessionCommand, SessionId, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
+use crate::notice::note;
 use crate::output::say;
 
 pub async fn manage(store: &StoreArguments, command: SessionCommand) -> Result<u8, Failure> {
@@ -79,7 +80,7 @@ fn done(session: &SessionId, edited: Result<(), EditError>) -> Result<u8, Failur
     match edited {
         Ok(()) => Ok(DONE),
         Err(EditError::Missing) => {
-            eprintln!("tenure: there is no session {}", session.id);
+            note!("there is no session {}", session.id);
             Ok(NO)
         }
         Err(error) => Err(unwritten(error)),
@@ -95,7 +96,7 @@ async fn export(tenure: &Tenure) -> Result<u8, Failure> {
     }
     let unreadable = all.unreadable();
     for (id, error) in &unreadable {
-        eprintln!("tenure: session {id:?} is left out: {error}");
+        note!("session {id:?} is left out: {error}");
     }
     Ok(if unreadable.is_empty() { DONE } else { NO })
 }
@@ -111,7 +112,7 @@ async fn import(tenure: &Tenure, keys: &Keys) -> Result<u8, Failure> {
             Ok(session) => session,
             Err(error) => {
                 refused += 1;
-                eprintln!("tenure: line {number}: {error}");
+                note!("line {number}: {error}");
                 continue;
             }
         };
@@ -119,19 +120,16 @@ async fn import(tenure: &Tenure, keys: &Keys) -> Result<u8, Failure> {
             Ok(()) => there += 1,
             Err(EditError::Taken) => {
                 refused += 1;
-                eprintln!(
-                    "tenure: line {number}: session {} is there and is not the same; it was left as it is",
-                    session.id
-                );
+                note!("line {number}: session {} is there and is not the same; it was left as it is", session.id);
             }
             Err(error @ EditError::Leaving) => {
                 refused += 1;
-                eprintln!("tenure: line {number}: {error}");
+                note!("line {number}: {error}");
             }
             Err(error) => return Err(unwritten(error)),
         }
     }
-    eprintln!("tenure: there now: {there}; refused: {refused}");
+    note!("there now: {there}; refused: {refused}");
     Ok(if refused > 0 { NO } else { DONE })
 }
 

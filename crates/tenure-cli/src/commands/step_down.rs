@@ -7,6 +7,7 @@ use tenure::{Group, InstanceId, LeaseName, Tenure, Token};
 use crate::arguments::{StepDown, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
 use crate::meant::meant;
+use crate::notice::note;
 
 /// How often is looked whether it has happened.
 const LOOK: Duration = Duration::from_millis(50);
@@ -17,7 +18,7 @@ pub async fn ask(store: &StoreArguments, arguments: StepDown) -> Result<u8, Fail
     let code = match resolve(&tenure, store, &arguments).await? {
         Ok(to) => ask_one_of(&tenure, &names, to.as_ref(), &arguments).await?,
         Err(why) => {
-            eprintln!("{why}");
+            note!("{why}");
             NO
         }
     };
@@ -55,13 +56,13 @@ async fn ask_one_of(
         }
         if let Some(leader) = tenure.leader_of(name).await? {
             match leader.token {
-                None => eprintln!("{} leads, which is not tenure's: it cannot be asked", leader.instance),
-                Some(_) => eprintln!("{} was told to go already", leader.instance),
+                None => note!("{} leads, which is not tenure's: it cannot be asked", leader.instance),
+                Some(_) => note!("{} was told to go already", leader.instance),
             }
             return Ok(NO);
         }
     }
-    eprintln!("nobody leads {}", arguments.role);
+    note!("nobody leads {}", arguments.role);
     Ok(NO)
 }
 
@@ -80,7 +81,7 @@ async fn wait(
         let late = start.elapsed() >= arguments.wait;
         match (leader.as_ref(), next, to) {
             (Some(leader), None, _) if late => {
-                eprintln!("{} was asked, and still leads {}", leader.instance, arguments.role);
+                note!("{} was asked, and still leads {}", leader.instance, arguments.role);
                 return Ok(NO);
             }
             (None, _, None) => return Ok(DONE),
@@ -93,17 +94,17 @@ async fn wait(
                 return Ok(DONE);
             }
             (_, Some(next), Some(to)) if next.instance != *to => {
-                eprintln!("{to} did not take it; {} leads", next.instance);
+                note!("{to} did not take it; {} leads", next.instance);
                 return Ok(NO);
             }
             (None, _, Some(to)) if late => {
-                eprintln!("{to} did not take it; nobody leads");
+                note!("{to} did not take it; nobody leads");
                 return Ok(NO);
             }
             _ => {}
         }
         if late {
-            eprintln!("it is kept for {}, which has not taken it", to.map_or("nobody", InstanceId::as_str));
+            note!("it is kept for {}, which has not taken it", to.map_or("nobody", InstanceId::as_str));
             return Ok(NO);
         }
         tokio::time::sleep(LOOK).await;

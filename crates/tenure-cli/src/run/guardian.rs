@@ -18,6 +18,7 @@ use super::processes::{self, Children};
 use super::protocol::{Deadline, Order, Report, now};
 use crate::arguments::Guard;
 use crate::exit;
+use crate::notice::failure;
 
 /// How often is looked who is left, once all have to go, and once they are being killed.
 const LOOK: Duration = Duration::from_millis(20);
@@ -44,14 +45,14 @@ pub fn watch_over(guard: &Guard) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("tenure: the guardian cannot start: {error}");
+            failure!("the guardian cannot start: {error}");
             return ExitCode::from(exit::SOFTWARE);
         }
     };
     match runtime.block_on(guard_command(guard)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tenure: the guardian has failed: {error}");
+            failure!("the guardian has failed: {error}");
             ExitCode::from(exit::SOFTWARE)
         }
     }

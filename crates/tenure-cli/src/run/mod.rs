@@ -30,6 +30,7 @@ use tokio::time::MissedTickBehavior;
 use crate::arguments::{Run, StoreArguments};
 use crate::duration::shown;
 use crate::exit::{self, Failure};
+use crate::notice::{self, note, warning};
 
 /// The first and the longest pause before a command is run again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -53,6 +54,7 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
     let name = store.role(&arguments.role)?;
     processes::adopt_orphans();
     let tenure = store.builder(arguments.name.as_deref())?.longest_ttl(settings.ttl()).share_events().start()?;
+    notice::set_instance(tenure.instance());
     if std::io::stderr().is_terminal() {
         tokio::spawn(say_why_nothing_is_granted(tenure.clone()));
     }
@@ -105,7 +107,7 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
 async fn say_why_nothing_is_granted(tenure: Tenure) {
     // When the store cannot be asked, that is said elsewhere.
     if let Ok(Some(quarantine)) = tenure.inspect_namespace().await.map(|report| report.quarantine) {
-        eprintln!("tenure: {quarantine}");
+        note!("{quarantine}");
     }
 }
 
@@ -192,7 +194,7 @@ impl Runner<'_> {
         let (code, was_done) = match self.guarded(&term, signals).await? {
             Ended::ByItself(code) => (code, true),
             Ended::NotStarted { code, why } => {
-                eprintln!("tenure: {why}");
+                note!("{why}");
                 (code, false)
             }
             Ended::LeaseLost => (exit::LOST, false),
@@ -277,7 +279,7 @@ impl Runner<'_> {
                     }
                     // One that has been told to end the command is given until its deadline.
                     if !told_to_end && silence.is_final() {
-                        eprintln!("tenure: the guardian does not answer; the command is ended");
+                        warning!("the guardian does not answer; the command is ended");
                         return Ok(kill(guardian, deadline, ended).await);
                     }
                 }
@@ -303,8 +305,8 @@ impl Runner<'_> {
     fn leave_to_expire(&self, pids: &[i32]) -> ! {
         let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
         let pids = if pids.is_empty() { "not visible here".to_owned() } else { pids.join(", ") };
-        eprintln!(
-            "tenure: cannot end the command: processes still running: {pids}; the lease is not released and expires within {}",
+        note!(
+            "cannot end the command: processes still running: {pids}; the lease is not released and expires within {}",
             shown(self.settings.ttl())
         );
         std::process::exit(i32::from(exit::LOST))

@@ -7,6 +7,7 @@ use tenure::{Tenure, TermHandle};
 
 use crate::duration::shown;
 use crate::exit::Failure;
+use crate::notice::{note, warning};
 
 /// The record beside the lease.
 const RECORD: &str = "once";
@@ -20,14 +21,14 @@ pub async fn time_left(tenure: &Tenure, term: &TermHandle, period: Duration) -> 
     let Some(since) = now.as_micros().checked_sub(last).map(Duration::from_micros) else {
         // The store's clock was ahead then. Counted from now the period ends, and no run is repeated for it.
         write(term, now).await;
-        eprintln!("tenure: skipped: the last start is in the future of the store's clock; counted from now");
+        note!("skipped: the last start is in the future of the store's clock; counted from now");
         return Ok(Some(period));
     };
     let left = period.saturating_sub(since);
     if left.is_zero() {
         return Ok(None);
     }
-    eprintln!("tenure: skipped: started {} ago and completed; next in {}", shown(since), shown(left));
+    note!("skipped: started {} ago and completed; next in {}", shown(since), shown(left));
     Ok(Some(left))
 }
 
@@ -48,7 +49,7 @@ async fn write(term: &TermHandle, started: ServerTime) {
 }
 
 fn warn(why: &str) {
-    eprintln!("tenure: cannot record the run, so it may be repeated: {why}");
+    warning!("cannot record the run, so it may be repeated: {why}");
 }
 
 async fn began(tenure: &Tenure, term: &TermHandle) -> Result<Option<ServerTime>, Failure> {

@@ -21,6 +21,8 @@
 mod alarm;
 mod hearers;
 mod link;
+#[cfg(feature = "tracing")]
+mod log_folding;
 mod membership;
 mod notes;
 mod observers;
@@ -35,7 +37,7 @@ mod thread;
 mod timers;
 
 use std::fmt;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -50,7 +52,7 @@ pub(crate) use thread::{Plan, start};
 use crate::election::ElectionError;
 use crate::event::Event;
 use crate::lease::{LeaseSettings, Outlook, ReleaseReason, SettingsError, Wish};
-use crate::meter::Meter;
+use crate::meter::{Meter, RecentMax};
 use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{ErrorKind, Heard, Outcome, Quarantine, Request, StoreError};
 use crate::tenure::TermHandle;
@@ -286,7 +288,9 @@ impl Door {
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) held: AtomicU64,
-    pub(crate) lag_micros: AtomicU64,
+    pub(crate) lag: RecentMax,
+    /// Whether events are kept out of the log.
+    pub(crate) unlogged: AtomicBool,
     pub(crate) events_dropped: AtomicU64,
     pub(crate) notes_dropped: AtomicU64,
     /// Server time less the lease clock, in microseconds, as last seen.

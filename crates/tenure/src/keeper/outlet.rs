@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(feature = "tracing")]
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use tokio::sync::broadcast;
 
 use super::Gauges;
+#[cfg(feature = "tracing")]
+use super::log_folding::LogFolding;
 use crate::event::{Event, Happening, Level};
 
 /// How many turns of the keeper may wait to be told.
@@ -41,10 +45,11 @@ impl Outlet {
     /// Starts the thread that tells everybody.
     pub(crate) fn open(listeners: Vec<Listener>, streams: Streams, gauges: Arc<Gauges>) -> std::io::Result<Self> {
         let (queue, events) = sync_channel(TURNS_WAITING);
+        let is_logged = !gauges.unlogged.load(Ordering::Relaxed);
         gauges.hears_all.fetch_add(listeners.len() as u64, Ordering::Relaxed);
         std::thread::Builder::new()
             .name("tenure-events".to_owned())
-            .spawn(move || tell_everybody(&events, &listeners, &streams))?;
+            .spawn(move || tell_everybody(&events, &listeners, &streams, is_logged))?;
         Ok(Self { queue, gauges })
     }
 
@@ -65,7 +70,8 @@ impl Gauges {
     /// Whether anybody would hear of this.
     pub(crate) fn wants(&self, what: &Happening) -> bool {
         let somebody = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
-        is_traced(what.level()) || somebody(&self.hears_all) || somebody(&self.hears_news) && !what.is_routine()
+        let is_logged = !self.unlogged.load(Ordering::Relaxed) && is_traced(what.level());
+        is_logged || somebody(&self.hears_all) || somebody(&self.hears_news) && !what.is_routine()
     }
 }
 
@@ -85,16 +91,14 @@ fn is_traced(_: Level) -> bool {
     false
 }
 
-fn tell_everybody(queue: &Receiver<Vec<Event>>, listeners: &[Listener], streams: &Streams) {
-    while let Ok(events) = queue.recv() {
+fn tell_everybody(queue: &Receiver<Vec<Event>>, listeners: &[Listener], streams: &Streams, is_logged: bool) {
+    let mut log = Log::new();
+    while let Some(events) = log.next(queue) {
         for event in events {
-            // One that panics hurts nobody else, and is called again next time.
-            let call = |listener: &dyn Fn(&Event)| {
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(&event)));
-            };
-            #[cfg(feature = "tracing")]
-            call(&crate::log::emit);
-            listeners.iter().for_each(|listener| call(listener));
+            if is_logged {
+                log.write(&event);
+            }
+            listeners.iter().for_each(|listener| call(listener, &event));
             // Nobody listening is not an error.
             if !event.what.is_routine() {
                 let _ = streams.news.send(event.clone());
@@ -102,4 +106,67 @@ fn tell_everybody(queue: &Receiver<Vec<Event>>, listeners: &[Listener], streams:
             let _ = streams.all.send(event);
         }
     }
+}
+
+/// A listener that panics hurts no other, and is called again next time.
+fn call(listener: &dyn Fn(&Event), event: &Event) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(event)));
+}
+
+/// The log, in which many failures at once are one line.
+#[cfg(feature = "tracing")]
+struct Log {
+    folding: LogFolding,
+    start: std::time::Instant,
+}
+
+#[cfg(feature = "tracing")]
+impl Log {
+    fn new() -> Self {
+        Self { folding: LogFolding::default(), start: std::time::Instant::now() }
+    }
+
+    /// Waits for the next events, and writes the lines that are due meanwhile. `None` when no more will come.
+    fn next(&mut self, queue: &Receiver<Vec<Event>>) -> Option<Vec<Event>> {
+        loop {
+            let due = self.folding.next_due().map(|due| due.saturating_sub(self.start.elapsed()));
+            let received = match due {
+                Some(wait) => queue.recv_timeout(wait),
+                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let ended = received == Err(RecvTimeoutError::Disconnected);
+            let now = if ended { std::time::Duration::MAX } else { self.start.elapsed() };
+            for line in self.folding.take_due(now) {
+                call(&crate::log::emit, &line);
+            }
+            match received {
+                Ok(events) => return Some(events),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+
+    fn write(&mut self, event: &Event) {
+        // A reader of the debug log wants all of them.
+        if is_traced(Level::Debug) || self.folding.has_own_line(self.start.elapsed(), event) {
+            call(&crate::log::emit, event);
+        }
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+struct Log;
+
+#[cfg(not(feature = "tracing"))]
+impl Log {
+    fn new() -> Self {
+        Self
+    }
+
+    fn next(&mut self, queue: &Receiver<Vec<Event>>) -> Option<Vec<Event>> {
+        queue.recv().ok()
+    }
+
+    fn write(&mut self, _: &Event) {}
 }

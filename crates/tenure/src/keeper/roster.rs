@@ -680,9 +680,12 @@ impl Roster {
         None
     }
 
-    fn tell(&mut self, now: Now, id: LeaseId, event: Event) {
+    fn tell(&mut self, now: Now, id: LeaseId, mut event: Event) {
         if let Some(entry) = self.entry(id) {
-            match &event.what {
+            match &mut event.what {
+                Happening::AcquireFailed { waits, .. } => {
+                    *waits = entry.claim.as_ref().is_some_and(|claim| claim.mode == Mode::Wait);
+                }
                 Happening::Lost(loss) => entry.shared.explain(Ending::Lost(loss.clone())),
                 Happening::Released(reason) => entry.shared.explain(Ending::Released(*reason)),
                 // Its heartbeat would outlive it. Should it live after all, it beats again.

@@ -341,9 +341,9 @@ impl Keeper {
         gauges.held.store(self.roster.held() as u64, Ordering::Relaxed);
         gauges.server_offset.store(self.roster.server_offset(), Ordering::Relaxed);
         gauges.notes_dropped.store(self.roster.notes_dropped(), Ordering::Relaxed);
-        let lag = u64::try_from(std::mem::take(&mut self.roster.lag).as_micros()).unwrap_or(u64::MAX);
-        if lag > 0 {
-            gauges.lag_micros.fetch_max(lag, Ordering::Relaxed);
+        let lag = std::mem::take(&mut self.roster.lag);
+        if !lag.is_zero() {
+            gauges.lag.record(SystemClock.now(), lag);
         }
     }
 }

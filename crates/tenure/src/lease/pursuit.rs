@@ -228,7 +228,7 @@ impl Pursuit {
                     self.obstacle = Obstacle::Quarantine;
                     let error = quarantine.to_string();
                     self.complaint = Some(error.clone());
-                    ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
+                    ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error), waits: false });
                 }
             }
             Reply::NotEntered => {
@@ -295,7 +295,7 @@ impl Pursuit {
         };
         if news || stuck {
             let error = stuck.then(|| format!("the lease has no end; delete its key {} if nobody holds it", ctx.name));
-            ctx.tell(None, Happening::AcquireFailed { owner: Some(rival.owner.clone()), error });
+            ctx.tell(None, Happening::AcquireFailed { owner: Some(rival.owner.clone()), error, waits: false });
         }
         self.obstacle = Obstacle::Somebody(rival);
         // Unless it was heard meanwhile that this one has let go.
@@ -333,7 +333,7 @@ impl Pursuit {
         }
         if self.complaint.as_ref() != Some(&error) {
             self.complaint = Some(error.clone());
-            ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error) });
+            ctx.tell(None, Happening::AcquireFailed { owner: None, error: Some(error), waits: false });
         }
     }
 

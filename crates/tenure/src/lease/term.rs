@@ -175,6 +175,8 @@ impl Term {
             Input::ConnectionLost => {
                 if self.renewing.take().is_some() {
                     self.failures += 1;
+                    let error = "the connection was lost before the answer".to_owned();
+                    ctx.tell(Some(self.token), Happening::RenewFailed { error });
                     // Once at once, then with growing pauses: a store that can be entered may still fail renewals.
                     let again = self.failures > 1;
                     self.next_renewal = if again { now + ctx.backoff(self.failures) } else { now };
@@ -234,7 +236,9 @@ impl Term {
         if let Trust::Deferred { until } = self.trust
             && now >= until
         {
-            self.doubt("the connection was lost and could not be replaced in time".to_owned(), ctx);
+            let error = "the connection was lost and could not be replaced in time".to_owned();
+            ctx.tell(Some(self.token), Happening::RenewFailed { error: error.clone() });
+            self.doubt(error, ctx);
         }
         if self.renewing.is_some_and(|in_flight| now >= ctx.give_up_at(&in_flight)) {
             let limit = ctx.settings.attempt_timeout();

@@ -36,6 +36,8 @@ pub fn emit(event: &Event) {
                 lease = text("lease"),
                 token = number("token"),
                 ttl_ms = number("ttl_ms"),
+                count = number("count"),
+                remaining_ms = number("remaining_ms"),
                 from = text("from"),
                 to = text("to"),
                 reason = text("reason"),

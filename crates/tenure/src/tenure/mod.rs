@@ -27,7 +27,7 @@ use crate::store::{
     self, EntryId, ErrorKind, Generation, Keyspace, LeaseReport, LogEntry, NamespaceReport, Outcome, Published, Reply,
     Request, Store, StoreError, TermNote,
 };
-use crate::time::{Moment, ServerTime};
+use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
 /// Leases on one store, for one process.
 ///
@@ -245,7 +245,7 @@ impl Tenure {
         HowItStands {
             connected: *self.door.contact.borrow() == Contact::Entered,
             held: gauges.held.load(Ordering::Relaxed),
-            worst_lag: Duration::from_micros(gauges.lag_micros.load(Ordering::Relaxed)),
+            lag: gauges.lag.read(SystemClock.now()),
             events_dropped: gauges.events_dropped.load(Ordering::Relaxed),
             notes_dropped: gauges.notes_dropped.load(Ordering::Relaxed),
             renewals: gauges.renewals.read(),
@@ -400,8 +400,8 @@ pub struct HowItStands {
     pub connected: bool,
     /// How many leases are held.
     pub held: u64,
-    /// The longest that the keeper has been late for anything.
-    pub worst_lag: Duration,
+    /// The longest that the keeper was late for anything in the last half minute.
+    pub lag: Duration,
     /// How many events were dropped because nobody took them in time.
     pub events_dropped: u64,
     /// How many notes about terms were dropped: there were too many, or the store could not be reached for too long.
@@ -472,6 +472,7 @@ pub struct TenureBuilder {
     bootstrap: bool,
     durable: bool,
     shares_events: bool,
+    unlogged: bool,
     listeners: Vec<Listener>,
 }
 
@@ -491,6 +492,7 @@ impl TenureBuilder {
             bootstrap: false,
             durable: false,
             shares_events: false,
+            unlogged: false,
             listeners: Vec::new(),
         }
     }
@@ -526,6 +528,12 @@ impl TenureBuilder {
     /// moment later.
     pub fn share_events(mut self) -> Self {
         self.shares_events = true;
+        self
+    }
+
+    /// Keeps this instance's events out of the log (`tracing`). Listeners and streams have them.
+    pub fn unlogged(mut self) -> Self {
+        self.unlogged = true;
         self
     }
 
@@ -605,7 +613,7 @@ impl TenureBuilder {
         let failed = |error: std::io::Error| {
             StoreError::new(ErrorKind::Unavailable, format!("the keeper's thread cannot be started: {error}"))
         };
-        let gauges = Arc::new(Gauges::default());
+        let gauges = Arc::new(Gauges { unlogged: self.unlogged.into(), ..Gauges::default() });
         let streams = Streams::open();
         let weak = WeakStreams { all: streams.all.downgrade(), news: streams.news.downgrade() };
         let plan = Plan {

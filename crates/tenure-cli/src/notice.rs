@@ -1,0 +1,101 @@
+//! What the program has to say beside its result: text for people, or a line of JSON like those of the log.
+
+use std::fmt;
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+use std::time::SystemTime;
+
+use serde_json::Value;
+use tenure::InstanceId;
+use tenure::log::Format;
+
+use crate::arguments::LogFormat;
+
+static FORMAT: OnceLock<Format> = OnceLock::new();
+static INSTANCE: OnceLock<InstanceId> = OnceLock::new();
+
+/// How important a notice is.
+#[derive(Clone, Copy)]
+pub enum Importance {
+    Info,
+    Warning,
+    /// The command ends because of it.
+    Failure,
+}
+
+/// The format of everything on stderr, as the flags have it.
+pub fn set_format(chosen: Option<LogFormat>) -> Format {
+    *FORMAT.get_or_init(|| match chosen {
+        Some(LogFormat::Text) => Format::Text,
+        Some(LogFormat::Json) => Format::Json,
+        None => format_without_flag(),
+    })
+}
+
+/// Before the flags were understood: what they seem to say, then the environment, then text on a terminal.
+fn format_without_flag() -> Format {
+    let mut arguments =
+        std::env::args().take_while(|argument| argument != "--").skip_while(|argument| !argument.starts_with("--log"));
+    let flag = match arguments.next().as_deref() {
+        Some("--log") => arguments.next(),
+        Some(argument) => argument.strip_prefix("--log=").map(str::to_owned),
+        None => None,
+    };
+    match flag.or_else(|| std::env::var("TENURE_LOG").ok()).as_deref() {
+        Some("text") => Format::Text,
+        Some("json") => Format::Json,
+        _ if std::io::stderr().is_terminal() => Format::Text,
+        _ => Format::Json,
+    }
+}
+
+/// The instance that this process is, once it is one.
+pub fn set_instance(instance: &InstanceId) {
+    let _ = INSTANCE.set(instance.clone());
+}
+
+/// Writes a notice to stderr.
+pub fn print(importance: Importance, text: fmt::Arguments<'_>) {
+    let line = match FORMAT.get().copied().unwrap_or_else(format_without_flag) {
+        Format::Text => format!("tenure: {text}"),
+        Format::Json => json(importance, &text.to_string()),
+    };
+    // With stderr gone there is no one left to tell.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+fn json(importance: Importance, text: &str) -> String {
+    let (level, event) = match importance {
+        Importance::Info => ("info", "program.notice"),
+        Importance::Warning => ("warn", "program.notice"),
+        Importance::Failure => ("error", "program.failed"),
+    };
+    let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+    let fields = [
+        ("timestamp", timestamp.into()),
+        ("level", level.into()),
+        ("event", event.into()),
+        ("instance_id", INSTANCE.get().map_or(Value::Null, |instance| instance.as_str().into())),
+        ("message", text.into()),
+    ];
+    let fields: Vec<String> =
+        fields.iter().map(|(name, value): &(&str, Value)| format!("\"{name}\":{value}")).collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// A notice of the ordinary course of things.
+macro_rules! note {
+    ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Info, format_args!($($text)*)) };
+}
+
+/// A notice that somebody should act on.
+macro_rules! warning {
+    ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Warning, format_args!($($text)*)) };
+}
+
+/// Why the command ends.
+macro_rules! failure {
+    ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Failure, format_args!($($text)*)) };
+}
+
+pub(crate) use {failure, note, warning};
