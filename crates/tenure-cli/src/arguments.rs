@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use tenure_serve::keeping::{self, Backoff};
+
 use crate::duration;
 
 /// The heading of flags that every command has.
@@ -171,6 +173,15 @@ pub struct Serve {
     /// Listen beyond loopback without a token
     #[arg(long, env = "TENURE_INSECURE")]
     pub insecure: bool,
+    /// How much of the body of each session's last result is kept; the history keeps 1 KiB of each
+    #[arg(long, env = "TENURE_MAX_BODY", default_value = "64KiB", value_parser = keeping::body_size, value_name = "SIZE")]
+    pub max_body: usize,
+    /// How many results of each session are kept
+    #[arg(long, env = "TENURE_KEEP_RESULTS", default_value = "100", value_parser = keeping::result_count, value_name = "N")]
+    pub keep_results: usize,
+    /// How a target that fails is backed off: on (once a minute at least), off, or the longest pause
+    #[arg(long, env = "TENURE_BACKOFF", default_value = "on", value_name = "on|off|DURATION")]
+    pub backoff: Backoff,
     /// Private networks that may be polled
     #[arg(long, env = "TENURE_ALLOW_TARGETS", value_delimiter = ',', value_name = "CIDR,…")]
     pub allow_targets: Vec<ipnet::IpNet>,
@@ -222,6 +233,8 @@ pub enum SessionCommand {
     Add(SessionAdd),
     /// List all sessions
     Ls(SessionList),
+    /// Print the last result of a session; exit 1 if there is none
+    Result(SessionResult),
     /// Leave a session alone for now; exit 1 if there is none
     Pause(SessionId),
     /// Poll it again
@@ -248,6 +261,21 @@ pub struct SessionAdd {
     /// How long an answer is waited for [default: 2s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub timeout: Option<Duration>,
+    /// A header that is sent with each poll; can be given several times. `@FILE` as the value reads it from a file
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = crate::commands::session::header)]
+    pub headers: Vec<(String, String)>,
+    /// How much of the last result's body is kept [default: what the instance keeps]
+    #[arg(long, value_parser = keeping::body_size, value_name = "SIZE")]
+    pub max_body: Option<usize>,
+    /// How many results are kept [default: what the instance keeps]
+    #[arg(long, value_parser = keeping::result_count, value_name = "N")]
+    pub keep_results: Option<usize>,
+    /// How the target is backed off when it fails: on, off, or the longest pause [default: what the instance does]
+    #[arg(long, value_name = "on|off|DURATION")]
+    pub backoff: Option<Backoff>,
+    /// Make it paused
+    #[arg(long)]
+    pub paused: bool,
     /// Print the session as JSON
     #[arg(long)]
     pub json: bool,
@@ -262,6 +290,18 @@ pub struct Status {
 
 #[derive(Debug, Args)]
 pub struct SessionList {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SessionResult {
+    #[command(flatten)]
+    pub session: SessionId,
+    /// Print this many of the latest results, the last first; their bodies are cut at 1 KiB
+    #[arg(long, value_parser = keeping::result_count, value_name = "N")]
+    pub history: Option<usize>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -6,6 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenure::Tenure;
 use tenure::pool::PoolBuilder;
 use tenure::store::StoreError;
+use tenure_serve::keeping::Defaults;
 use tenure_serve::poll::safety::Allowed;
 use tenure_serve::{ApiToken, ServeError, Settings};
 use tokio::net::TcpListener;
@@ -40,6 +41,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         discover_every: serve.discover_every,
         ttl: serve.ttl,
         keys: store.keys(),
+        results: Defaults { max_body: serve.max_body, keep_results: serve.keep_results, backoff: serve.backoff },
     };
     let wrong = |error: ServeError| Failure::Usage(error.to_string());
     tenure_serve::check(|pool| sized(pool, &serve), &settings).map_err(wrong)?;

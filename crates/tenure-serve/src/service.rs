@@ -18,6 +18,7 @@ use crate::catalogue::Catalogue;
 use crate::counts::Counts;
 use crate::events::FleetEvents;
 use crate::housekeeping::{self, Housekeeping, TALLY};
+use crate::keeping::Defaults;
 use crate::keys::Keys;
 use crate::listener;
 use crate::poll::ability::Ability;
@@ -55,6 +56,8 @@ pub struct Settings {
     pub ttl: Duration,
     /// What leases are called.
     pub keys: Keys,
+    /// What is kept of results, unless a session says something else.
+    pub results: Defaults,
 }
 
 /// Why the service cannot be started.
@@ -199,6 +202,7 @@ pub fn start(
         counts: counts.clone(),
         supervisor: supervisor.clone(),
         tenure: tenure.clone(),
+        defaults: settings.results,
     };
     let (targets, known) = (catalogue.follow(tenure.clone(), settings.discover_every), catalogue.clone());
     let events = FleetEvents::listen(tenure, counts.clone());

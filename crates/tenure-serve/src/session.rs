@@ -10,6 +10,7 @@ use thiserror::Error;
 use url::{ParseError, Url};
 use uuid::Uuid;
 
+use crate::keeping::{Backoff, Keeping};
 use crate::poll::safety::{self, Forbidden};
 
 /// What an interval may be, and what it is when nobody says.
@@ -49,12 +50,16 @@ const NOT_TO_BE_SET: [&str; 8] = [
     "tenure-due",
 ];
 
+/// What can be set of a new session; all but its id can be changed.
+const CREATABLE: [&str; 10] =
+    ["id", "name", "url", "interval", "timeout", "headers", "isPaused", "maxBody", "keepResults", "backoff"];
+
 /// What is wrong with a session.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct Invalid(String);
 
-fn invalid(why: impl Into<String>) -> Invalid {
+pub(crate) fn invalid(why: impl Into<String>) -> Invalid {
     Invalid(why.into())
 }
 
@@ -79,6 +84,8 @@ pub struct Session {
     pub timeout: Duration,
     /// Sent with every poll.
     pub headers: HeaderMap,
+    /// What is kept of its results, where that is not what its instance keeps.
+    pub keeping: Keeping,
     /// Whether it is left alone for now.
     pub is_paused: bool,
     /// When it was made, as its maker wrote it.
@@ -133,7 +140,7 @@ impl Session {
         if request.get("url").is_none() {
             return Err(invalid("`url` is missing"));
         }
-        only_known(&request, &["id", "name", "url", "interval", "timeout", "headers", "isPaused"])?;
+        only_known(&request, &CREATABLE)?;
         let mut document = Map::new();
         document.insert("id".to_owned(), Value::String(id.to_string()));
         for (field, usual) in [
@@ -145,6 +152,12 @@ impl Session {
             ("isPaused", Value::Bool(false)),
         ] {
             document.insert(field.to_owned(), request.get(field).cloned().unwrap_or(usual));
+        }
+        // What is not said here is the instance's to say.
+        for field in ["maxBody", "keepResults", "backoff"] {
+            if let Some(value) = request.get(field).filter(|value| !value.is_null()) {
+                document.insert(field.to_owned(), value.clone());
+            }
         }
         document.insert("createdAt".to_owned(), Value::String(now.to_string()));
         let session = Self::of(id, document)?;
@@ -159,7 +172,7 @@ impl Session {
     /// # Errors
     /// When it cannot be like that.
     pub fn change(&self, request: Map<String, Value>) -> Result<Self, Invalid> {
-        only_known(&request, &["name", "url", "interval", "timeout", "headers", "isPaused"])?;
+        only_known(&request, &CREATABLE[1..])?;
         let mut document = self.document();
         let keeps_headers = match request.get("headers") {
             Some(Value::Object(headers)) => headers.values().any(|value| value == HIDDEN),
@@ -247,10 +260,11 @@ impl Session {
             Some(Value::Bool(paused)) => *paused,
             Some(_) => return Err(invalid("`isPaused` must be true or false")),
         };
+        let keeping = Keeping::read(&document)?;
         let created_at = text("createdAt")?.map(str::to_owned);
         let headers = headers(document.get("headers"))?;
         let text = Value::Object(document).to_string().into();
-        Ok(Self { id, name, url, interval, timeout, headers, is_paused, created_at, text })
+        Ok(Self { id, name, url, interval, timeout, headers, keeping, is_paused, created_at, text })
     }
 
     fn document(&self) -> Map<String, Value> {
@@ -274,15 +288,24 @@ impl Session {
         Value::Object(document)
     }
 
-    /// Reads what was [exported](Self::exported).
+    /// Reads what was [exported](Self::exported), or written by hand: a session without an id is a new one.
     ///
     /// # Errors
-    /// When it is nothing that can be polled, or has no id.
-    pub fn imported(line: &[u8]) -> Result<Self, Invalid> {
+    /// When it is nothing that can be polled.
+    pub fn imported(line: &[u8], now: Timestamp) -> Result<Self, Invalid> {
         let document: Value =
             serde_json::from_slice(line).map_err(|error| invalid(format!("it is no JSON: {error}")))?;
-        let id = document.get("id").and_then(Value::as_str).ok_or_else(|| invalid("it has no `id`"))?;
-        Self::read(id, line)?.fits()
+        match document.get("id") {
+            Some(Value::String(id)) => Self::read(id, line)?.fits(),
+            Some(Value::Null) | None => {
+                let Value::Object(mut document) = document else { return Err(invalid("it is JSON, but no object")) };
+                let id = Uuid::now_v7();
+                document.insert("id".to_owned(), Value::String(id.to_string()));
+                document.entry("createdAt").or_insert_with(|| Value::String(now.to_string()));
+                Self::of(id, document)?.fits()
+            }
+            Some(_) => Err(invalid("`id` must be text")),
+        }
     }
 
     /// As it is shown: values of headers are nobody's business, and a URL's password is not either.
@@ -300,6 +323,9 @@ impl Session {
             "timeout": written(self.timeout),
             "headers": Value::Object(hidden),
             "isPaused": self.is_paused,
+            "maxBody": self.keeping.max_body,
+            "keepResults": self.keeping.keep_results,
+            "backoff": self.keeping.backoff.map(Backoff::shown),
             "createdAt": self.created_at,
         })
     }

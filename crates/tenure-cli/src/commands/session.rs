@@ -8,10 +8,11 @@ use tenure::Tenure;
 use tenure_serve::catalogue::Catalogue;
 use tenure_serve::editing::{self, EditError};
 use tenure_serve::keys::Keys;
+use tenure_serve::results;
 use tenure_serve::session::{Invalid, Session, written};
 use uuid::Uuid;
 
-use crate::arguments::{SessionAdd, SessionCommand, SessionId, StoreArguments};
+use crate::arguments::{SessionAdd, SessionCommand, SessionId, SessionResult, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
 use crate::notice::note;
 use crate::output::say;
@@ -24,6 +25,7 @@ pub async fn manage(store: &StoreArguments, command: SessionCommand) -> Result<u
     let done = match command {
         SessionCommand::Add(add) => create(&tenure, &store.keys(), add).await,
         SessionCommand::Ls(list) => show(&tenure, list.json).await,
+        SessionCommand::Result(result) => results(&tenure, &store.keys(), &result).await,
         SessionCommand::Pause(session) => pause(&tenure, &session, true).await,
         SessionCommand::Resume(session) => pause(&tenure, &session, false).await,
         SessionCommand::Rm(session) => remove(&tenure, &session).await,
@@ -41,6 +43,17 @@ async fn create(tenure: &Tenure, keys: &Keys, add: SessionAdd) -> Result<u8, Fai
         [("name", add.name), ("interval", add.interval.map(written)), ("timeout", add.timeout.map(written))]
     {
         request.extend(value.map(|value| (field.to_owned(), Value::String(value))));
+    }
+    let headers: Map<String, Value> =
+        add.headers.into_iter().map(|(name, value)| (name, Value::String(value))).collect();
+    for (field, value) in [
+        ("headers", (!headers.is_empty()).then_some(Value::Object(headers))),
+        ("maxBody", add.max_body.map(Value::from)),
+        ("keepResults", add.keep_results.map(Value::from)),
+        ("backoff", add.backoff.map(|backoff| Value::from(backoff.shown()))),
+        ("isPaused", add.paused.then_some(Value::Bool(true))),
+    ] {
+        request.extend(value.map(|value| (field.to_owned(), value)));
     }
     let session = Session::create(request, Timestamp::now()).map_err(wrong)?;
     editing::create(tenure, keys, &session).await.map_err(unwritten)?;
@@ -66,6 +79,48 @@ async fn show(tenure: &Tenure, json: bool) -> Result<u8, Failure> {
         say(&format!("{id} cannot be polled: {error}"))?;
     }
     Ok(DONE)
+}
+
+/// The last result of a session, or the latest ones.
+async fn results(tenure: &Tenure, keys: &Keys, asked: &SessionResult) -> Result<u8, Failure> {
+    let id = asked.session.id.to_string();
+    let name = keys.session(&id).map_err(|error| Failure::Usage(error.to_string()))?;
+    let found = match asked.history {
+        Some(count) => results::latest(tenure, &name, count).await?,
+        None => results::last(tenure, &name).await?.into_iter().collect(),
+    };
+    if found.is_empty() {
+        let exists = editing::stored(tenure, &id).await?.is_some();
+        note!(
+            "{}",
+            if exists { format!("session {id} has not been polled yet") } else { format!("there is no session {id}") }
+        );
+        return Ok(NO);
+    }
+    for result in &found {
+        if asked.json {
+            print(result)?;
+        } else {
+            say(&line(result))?;
+            if asked.history.is_none() {
+                result["body"].as_str().unwrap_or_default().lines().try_for_each(|line| say(line).map(drop))?;
+            }
+        }
+    }
+    Ok(DONE)
+}
+
+/// A result on one line.
+fn line(result: &Value) -> String {
+    let text = |field: &str| result[field].as_str().unwrap_or_default().to_owned();
+    let outcome = match (result["status"].as_u64(), result["error"].as_str()) {
+        (Some(status), _) => status.to_string(),
+        (None, Some(error)) => error.to_owned(),
+        (None, None) => "no answer".to_owned(),
+    };
+    let ok = if result["ok"] == true { "ok" } else { "failed" };
+    let latency = result["latencyMs"].as_f64().unwrap_or_default();
+    format!("{} {ok} {outcome} {latency:.0} ms by {}", text("polledAt"), text("instanceId"))
 }
 
 async fn pause(tenure: &Tenure, session: &SessionId, paused: bool) -> Result<u8, Failure> {
@@ -108,7 +163,7 @@ async fn import(tenure: &Tenure, keys: &Keys) -> Result<u8, Failure> {
         if line.trim().is_empty() {
             continue;
         }
-        let session = match Session::imported(line.as_bytes()) {
+        let session = match Session::imported(line.as_bytes(), Timestamp::now()) {
             Ok(session) => session,
             Err(error) => {
                 refused += 1;
@@ -147,6 +202,19 @@ fn unwritten(error: EditError) -> Failure {
 
 fn print(value: &Value) -> Result<u8, Failure> {
     say(&value.to_string())
+}
+
+/// Reads `Name: value`, or `Name: @FILE`.
+pub fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is written as `Name: value`")?;
+    let value = value.trim();
+    let value = match value.strip_prefix('@') {
+        Some(file) => {
+            std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?.trim().to_owned()
+        }
+        None => value.to_owned(),
+    };
+    Ok((name.trim().to_owned(), value))
 }
 
 /// Reads an id.

@@ -94,9 +94,29 @@ async fn read_in_time(request: Request, next: Next) -> Response {
 
 async fn in_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(ANSWERED_WITHIN, next.run(request)).await {
-        Ok(response) => in_our_words(response),
-        Err(_) => Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "this took too long").into_response(),
+        Ok(response) => with_newline(in_our_words(response)).await,
+        Err(_) => {
+            let failure = Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "this took too long");
+            with_newline(failure.into_response()).await
+        }
     }
+}
+
+/// Ends a document with a newline: what is read in a terminal does not run into the prompt.
+async fn with_newline(response: Response) -> Response {
+    let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    if !is_json {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    // All of them are in memory already.
+    let Ok(bytes) = to_bytes(body, usize::MAX).await else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    let mut bytes = Vec::from(bytes);
+    if bytes.last() != Some(&b'\n') {
+        bytes.push(b'\n');
+    }
+    parts.headers.remove(header::CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(bytes))
 }
 
 #[cfg(test)]

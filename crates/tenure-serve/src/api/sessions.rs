@@ -7,12 +7,12 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use tenure::store::LogEntry;
 use uuid::Uuid;
 
 use super::failure::Failure;
 use crate::editing;
-use crate::poll::poller::{KEPT, RESULTS};
+use crate::keeping::{Defaults, MOST_RESULTS};
+use crate::results;
 use crate::service::Service;
 use crate::session::{Invalid, Session};
 
@@ -24,8 +24,9 @@ type Parameters = Query<HashMap<String, String>>;
 
 pub(super) async fn list(State(service): State<Service>, Query(asked): Parameters) -> Result<Json<Value>, Failure> {
     let limit = limit(&asked, PAGE, LARGEST_PAGE)?;
-    if !service.catalogue().is_known() {
-        let message = "the store has not been reached yet, so nobody knows which sessions there are";
+    // What was known before may be out of date, and would look like an answer.
+    if !service.tenure().how_it_stands().connected || !service.catalogue().is_known() {
+        let message = "cannot list sessions: the store is not reachable; try again when /readyz answers 200";
         return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message));
     }
     let cursor = asked.get("cursor").map(String::as_str);
@@ -79,7 +80,8 @@ pub(super) async fn delete(State(service): State<Service>, Path(id): Path<String
 
 pub(super) async fn state(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
     let id = existing(&service, &id).await?;
-    match results(&service, &id, 1).await?.pop() {
+    let Ok(name) = service.keys().session(&id) else { return Err(Failure::no_session()) };
+    match results::last(service.tenure(), &name).await? {
         Some(last) => Ok(Json(last)),
         None => Err(Failure::not_found("this session has not been polled yet")),
     }
@@ -90,23 +92,10 @@ pub(super) async fn history(
     Path(id): Path<String>,
     Query(asked): Parameters,
 ) -> Result<Json<Value>, Failure> {
-    let limit = limit(&asked, KEPT, KEPT)?;
+    let limit = limit(&asked, Defaults::default().keep_results, MOST_RESULTS)?;
     let id = existing(&service, &id).await?;
-    let mut results = results(&service, &id, limit).await?;
-    // The latest first.
-    results.reverse();
-    Ok(Json(json!({"results": results})))
-}
-
-async fn results(service: &Service, id: &str, limit: usize) -> Result<Vec<Value>, Failure> {
-    let Ok(name) = service.keys().session(id) else { return Err(Failure::no_session()) };
-    let entries = service.tenure().recent(&name, RESULTS, None, limit).await?;
-    Ok(entries.iter().filter_map(shown).collect())
-}
-
-/// A result as it was kept; nothing if it is not one.
-fn shown(entry: &LogEntry) -> Option<Value> {
-    serde_json::from_slice(&entry.value).ok().filter(Value::is_object)
+    let Ok(name) = service.keys().session(&id) else { return Err(Failure::no_session()) };
+    Ok(Json(json!({"results": results::latest(service.tenure(), &name, limit).await?})))
 }
 
 /// The id as it stands in the store. What is none names no session.

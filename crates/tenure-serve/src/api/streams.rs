@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::failure::Failure;
 use super::sessions::identity;
 use crate::catalogue::Known;
-use crate::poll::poller::KEPT;
+use crate::keeping::MOST_RESULTS;
 use crate::results::{Kept, Results};
 use crate::service::Service;
 
@@ -64,7 +64,8 @@ impl Reader {
     async fn read(&mut self, send: &mpsc::Sender<Event>) -> Option<()> {
         loop {
             // Whoever reads slowly is waited for here, and holds up nobody; what is not kept any more by then it misses.
-            let Ok(missed) = Results::after(self.service.tenure(), &self.lease, Some(self.last), KEPT).await else {
+            let Ok(missed) = Results::after(self.service.tenure(), &self.lease, Some(self.last), MOST_RESULTS).await
+            else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };

@@ -24,9 +24,6 @@ use super::safety::{Allowed, Forbidden};
 /// How often a target may send us elsewhere.
 const REDIRECTS: usize = 5;
 
-/// How much of an answer is kept.
-const BODY_KEPT: usize = 4 * 1024;
-
 /// How long a connection is kept that is not used.
 const IDLE: Duration = Duration::from_secs(90);
 
@@ -204,7 +201,7 @@ impl TargetClient {
         own: &HeaderMap,
         ours: &HeaderMap,
         limit: Duration,
-        light: bool,
+        max_body: usize,
     ) -> Result<Answer, Trouble> {
         let client = self.client.clone();
         let deadline = Instant::now() + limit;
@@ -220,7 +217,7 @@ impl TargetClient {
             return Err(Trouble { words: words.to_owned(), fault: Fault::Crowded });
         };
         let begun = Instant::now();
-        let answer = match tokio::time::timeout_at(deadline, self.follow(url, own, ours, light)).await {
+        let answer = match tokio::time::timeout_at(deadline, self.follow(url, own, ours, max_body)).await {
             Ok(answer) => answer,
             Err(_) => Err(format!("no whole answer within {}", crate::session::written(limit)).into()),
         };
@@ -231,7 +228,13 @@ impl TargetClient {
         answer
     }
 
-    async fn follow(&mut self, first: &Url, own: &HeaderMap, ours: &HeaderMap, light: bool) -> Result<Answer, Trouble> {
+    async fn follow(
+        &mut self,
+        first: &Url,
+        own: &HeaderMap,
+        ours: &HeaderMap,
+        max_body: usize,
+    ) -> Result<Answer, Trouble> {
         let shared = self.client.0.clone();
         let mut url = first.clone();
         for _ in 0..=REDIRECTS {
@@ -254,7 +257,7 @@ impl TargetClient {
             let response = request.send().await.map_err(|error| blamed(in_words(&error), is_own))?;
             match elsewhere(&url, &response) {
                 Some(next) => url = next?,
-                None => return read(response, light).await,
+                None => return read(response, max_body).await,
             }
         }
         Err(format!("it redirects more than {REDIRECTS} times").into())
@@ -306,16 +309,26 @@ fn elsewhere(url: &Url, response: &Response) -> Option<Result<Url, String>> {
     Some(next.ok_or_else(|| "it sends us somewhere that is no URL".to_owned()))
 }
 
-async fn read(mut response: Response, light: bool) -> Result<Answer, Trouble> {
+async fn read(mut response: Response, max_body: usize) -> Result<Answer, Trouble> {
     let status = response.status().as_u16();
-    let (mut body, mut truncated) = (Vec::new(), light);
-    while !light && !truncated {
+    let (mut body, mut truncated) = (Vec::new(), false);
+    while !truncated {
         let Some(chunk) = response.chunk().await.map_err(|error| in_words(&error))? else { break };
-        let room = BODY_KEPT - body.len();
+        let room = max_body - body.len();
         truncated = chunk.len() > room;
         body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
     }
-    Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned(), truncated })
+    // What is not text becomes longer when it is made visible.
+    let body = String::from_utf8_lossy(&body);
+    let cut = cut(&body, max_body);
+    truncated |= cut.len() < body.len();
+    Ok(Answer { status, body: cut.to_owned(), truncated })
+}
+
+/// The beginning of a text, in so many bytes at most.
+pub(super) fn cut(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
 }
 
 /// The whole chain of causes, without the URL: it may have secrets in it. An address that must not be polled says enough by itself.
@@ -400,10 +413,10 @@ mod tests {
         let url = Url::parse(&format!("http://rebinds.example:{port}/")).unwrap();
         let none = HeaderMap::new();
         let limit = Duration::from_secs(60);
-        let first = client.ask(&url, &none, &none, limit, false).await;
+        let first = client.ask(&url, &none, &none, limit, 65_536).await;
         assert_eq!(first.map(|answer| answer.body), Ok("ok".to_owned()));
         for _ in 0..3 {
-            let later = client.ask(&url, &none, &none, limit, false).await.unwrap_err().words;
+            let later = client.ask(&url, &none, &none, limit, 65_536).await.unwrap_err().words;
             assert!(later.contains("127.0.0.1 is not polled"), "{later}");
         }
         assert!(inside.visits().is_empty());
@@ -417,7 +430,7 @@ mod tests {
 
     async fn look(target: &mut TargetClient, server: &WebServer) -> Result<Answer, Trouble> {
         let (url, none) = (Url::parse(&server.url("/")).unwrap(), HeaderMap::new());
-        target.ask(&url, &none, &none, Duration::from_secs(60), false).await
+        target.ask(&url, &none, &none, Duration::from_secs(60), 65_536).await
     }
 
     #[tokio::test]
@@ -460,7 +473,7 @@ mod tests {
             let (mut target, url) = (client.for_target(), Url::parse(&url).unwrap());
             async move {
                 let none = HeaderMap::new();
-                (target.ask(&url, &none, &none, limit, false).await, target)
+                (target.ask(&url, &none, &none, limit, 65_536).await, target)
             }
         };
         let (known, mut target) = ask(quick.url("/"), Duration::from_secs(60)).await;

@@ -10,17 +10,18 @@ use tenure::pool::{Target, Tick};
 use tenure::{Happening, Tenure, TermHandle};
 
 use super::client::{Fault, PollClient, TargetClient, Trouble};
-use super::pace::{Pace, Poll as Turn};
-use super::result::{self, Poll};
+use super::pace::Pace;
+use super::result::{self, Kept, Poll};
 use super::supervisor::Supervisor;
 use crate::catalogue::Catalogue;
 use crate::counts::Counts;
+use crate::keeping::Defaults;
 use crate::session::Session;
 
-/// The log of results beside the lease of a session, and how many are kept.
+/// The log of results beside the lease of a session.
 pub const RESULTS: &str = "results";
-/// How many results are kept.
-pub const KEPT: usize = 20;
+/// The record of its last result, where that is more than the log keeps of it.
+pub const STATE: &str = "state";
 
 /// How long it may take to see how a target was doing before; otherwise it begins anew.
 const READS_WITHIN: Duration = Duration::from_secs(1);
@@ -38,6 +39,8 @@ pub struct Poller {
     pub supervisor: Supervisor,
     /// Where results are kept.
     pub tenure: Tenure,
+    /// What is kept of them, unless a session says something else.
+    pub defaults: Defaults,
 }
 
 /// How one target is doing here.
@@ -91,8 +94,10 @@ impl Poller {
                     ticks.end().await;
                     break;
                 };
-                if let Some(result) = self.turn(&session, &lease, tick, &mut state).await {
-                    ticks.append(RESULTS, result, KEPT);
+                if let Some(kept) = self.turn(&session, &lease, tick, &mut state).await {
+                    let whole = kept.whole.map(|whole| (STATE.to_owned(), whole.into_bytes()));
+                    let keep_results = session.keeping.or(self.defaults).keep_results;
+                    ticks.append_with(RESULTS, kept.entry, keep_results, whole.into_iter().collect());
                 }
                 if session.interval != interval {
                     ticks.end().await;
@@ -108,15 +113,16 @@ impl Poller {
     }
 
     /// What came of a poll, if it was time for one.
-    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, state: &mut State) -> Option<String> {
+    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, state: &mut State) -> Option<Kept> {
+        let Defaults { max_body, backoff, .. } = session.keeping.or(self.defaults);
+        let longest = backoff.longest();
         let pace = match &mut state.pace {
             Some(pace) => pace,
-            none => none.insert(self.pace_before(session, lease).await),
+            none => none.insert(self.pace_before(session, lease, longest).await),
         };
-        let light = match pace.next(session.interval) {
-            Turn::Skip => return None,
-            turn => turn == Turn::Light,
-        };
+        if !pace.is_due(session.interval, longest) {
+            return None;
+        }
         // While renewals fail nothing is begun that may not come to its end.
         let doubtful = lease.state() != LeaseState::Owned && lease.require(session.timeout).is_err();
         if doubtful || !lease.is_valid() {
@@ -126,7 +132,7 @@ impl Poller {
         let poll = Poll { session: session.id, instance: lease.info().holder, token: lease.token(), due: tick.due() };
         let (polled_at, began) = (SystemTime::now(), std::time::Instant::now());
         let ours = carried(&poll, tick);
-        let answer = state.client.ask(&session.url, &session.headers, &ours, session.timeout, light).await;
+        let answer = state.client.ask(&session.url, &session.headers, &ours, session.timeout, max_body).await;
         let took = began.elapsed();
         let answer = match answer {
             Ok(answer) => Ok(answer),
@@ -145,7 +151,7 @@ impl Poller {
         let ok = answer.as_ref().is_ok_and(result::is_ok);
         match &answer {
             Err(Trouble { fault: Fault::Exhausts { is_short }, words }) => {
-                pace.exhausts(session.interval);
+                pace.exhausts(session.interval, longest);
                 if *is_short {
                     self.supervisor.poll_could_not_be_made(words);
                 }
@@ -157,17 +163,17 @@ impl Poller {
         }
         self.counts.polled(ok, took);
         let answer = answer.map_err(|trouble| trouble.words);
-        let document = result::document(&poll, polled_at, took, &answer, pace.failures());
+        let kept = result::kept(&poll, polled_at, took, &answer, pace.failures());
         lease.tell(Happening::PollFinished { error: answer.err() });
-        Some(document.to_string())
+        Some(kept)
     }
 
     /// How the target was doing with its last holder: a back-off goes on with the next one.
-    async fn pace_before(&self, session: &Session, lease: &TermHandle) -> Pace {
+    async fn pace_before(&self, session: &Session, lease: &TermHandle, longest: Option<Duration>) -> Pace {
         let last = tokio::time::timeout(READS_WITHIN, self.tenure.recent(lease.name(), RESULTS, None, 1)).await;
         let last = last.ok().and_then(Result::ok).and_then(|mut results| results.pop());
         let Some((failures, at)) = last.and_then(|last| result::failures(&last.value)) else { return Pace::default() };
-        Pace::resume(failures, at.elapsed().unwrap_or_default(), session.interval)
+        Pace::resume(failures, at.elapsed().unwrap_or_default(), session.interval, longest)
     }
 }
 

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tenure::{InstanceId, Token};
 use uuid::Uuid;
 
-use super::client::Answer;
+use super::client::{Answer, cut};
+use crate::keeping::BODY_IN_HISTORY;
 
 /// Who polled what, and when it was due.
 #[derive(Clone, Debug)]
@@ -22,10 +23,43 @@ pub struct Poll {
     pub due: SystemTime,
 }
 
+/// What is kept of one poll.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// For the history: its body may be cut.
+    pub entry: String,
+    /// All of it, where that is more.
+    pub whole: Option<String>,
+}
+
+/// What is kept of a poll: a short one for the history, and a whole one of the last.
+pub fn kept(
+    poll: &Poll,
+    polled_at: SystemTime,
+    took: Duration,
+    answer: &Result<Answer, String>,
+    failures: u32,
+) -> Kept {
+    let shown = |answer: &Result<Answer, String>| document(poll, polled_at, took, answer, failures).to_string();
+    match answer {
+        Ok(answer) if answer.body.len() > BODY_IN_HISTORY => {
+            let body = cut(&answer.body, BODY_IN_HISTORY).to_owned();
+            let short = Answer { status: answer.status, body, truncated: true };
+            Kept { entry: shown(&Ok(short)), whole: Some(shown(&Ok(answer.clone()))) }
+        }
+        answer => Kept { entry: shown(answer), whole: None },
+    }
+}
+
+/// Whether two documents are of the same poll.
+pub fn is_same_poll(one: &Value, other: &Value) -> bool {
+    ["sessionId", "token", "dueAt", "polledAt"].iter().all(|field| one[field] == other[field])
+}
+
 /// The document that is kept.
 ///
 /// `failures` is how often the target has failed in a row, this time included: its next holder goes on from there.
-pub fn document(
+fn document(
     poll: &Poll,
     polled_at: SystemTime,
     took: Duration,

@@ -144,6 +144,17 @@ impl Ticks {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn append(&mut self, log: &str, value: impl Into<Vec<u8>>, kept: usize) {
+        self.append_with(log, value, kept, Vec::new());
+    }
+
+    /// The same, and [publishes](TermHandle::publish) these records in the same step.
+    pub fn append_with(
+        &mut self,
+        log: &str,
+        value: impl Into<Vec<u8>>,
+        kept: usize,
+        mut records: Vec<(String, Vec<u8>)>,
+    ) {
         let claims = self.last.and_then(|last| {
             let now = self.term.server_time();
             let due = next_due(now, last, self.interval, phase(self.term.name().label(), self.interval));
@@ -152,8 +163,8 @@ impl Ticks {
             (left + self.interval <= self.term.remaining() && !self.term.is_leaving()).then_some(due)
         });
         let (holding, log, value) = (self.term.holding(), log.to_owned(), value.into());
-        let mark = claims.map(|due| (RECORD.to_owned(), written(due)));
-        let answer = self.term.ask_ahead(Request::Append { holding, log, value, kept, mark });
+        records.extend(claims.map(|due| (RECORD.to_owned(), written(due))));
+        let answer = self.term.ask_ahead(Request::Append { holding, log, value, kept, records });
         self.ahead = Some(Ahead { claims, answer });
     }
 

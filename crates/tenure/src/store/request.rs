@@ -184,8 +184,8 @@ pub enum Request {
         value: Vec<u8>,
         /// How many of the latest are kept; one at least.
         kept: usize,
-        /// A record beside the lease that is written with it, and what to write.
-        mark: Option<(String, Vec<u8>)>,
+        /// Records beside the lease that are written with it, and what to write.
+        records: Vec<(String, Vec<u8>)>,
     },
     /// Read a log, the oldest entry first: the latest ones, or the first ones after one that is known.
     Recent {

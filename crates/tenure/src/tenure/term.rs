@@ -296,7 +296,7 @@ impl TermHandle {
     /// The entry may or may not be added.
     pub async fn append(&self, log: &str, value: impl Into<Vec<u8>>, kept: usize) -> Result<(), PublishError> {
         let (holding, log, value) = (self.holding(), log.to_owned(), value.into());
-        self.write(Request::Append { holding, log, value, kept, mark: None }).await
+        self.write(Request::Append { holding, log, value, kept, records: Vec::new() }).await
     }
 
     /// Asks something under this term, soon. The answer can be waited for later: nobody is woken by it until then.

@@ -74,7 +74,7 @@ fn a_reader_that_does_not_read_holds_up_nobody_and_gets_the_latest() {
     let server = WebServer::answering(move |_| (Duration::ZERO, web::ok(&large)));
     let (place, probe) = (Place::new(), Probe::start());
     let one = Instance::start(&place, &[]);
-    let request = json!({"url": server.url("/"), "interval": "100ms"}).to_string();
+    let request = json!({"url": server.url("/"), "interval": "100ms", "keepResults": 20}).to_string();
     let id = one.ask("POST", "/v1/sessions", &request).1["id"].as_str().unwrap().to_owned();
     let path = format!("/v1/sessions/{id}/events");
     until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);

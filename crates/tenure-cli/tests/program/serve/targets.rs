@@ -32,7 +32,7 @@ fn targets_that_misbehave_hold_up_nobody_and_lead_nowhere() {
     error(&round, "more than 5 times");
     until("the flood is cut", || {
         let state = one.get(&format!("/v1/sessions/{flood}/state")).1;
-        state["truncated"] == json!(true) && state["body"].as_str().is_some_and(|body| body.len() == 4_096)
+        state["truncated"] == json!(true) && state["body"].as_str().is_some_and(|body| body.len() == 65_536)
     });
     let well = add("/well");
     until("others are polled", || one.get(&format!("/v1/sessions/{well}/state")).1["ok"] == json!(true));

@@ -309,12 +309,12 @@ impl Ledger {
         log: &str,
         value: &[u8],
         kept: usize,
-        mark: Option<&(String, Vec<u8>)>,
+        records: &[(String, Vec<u8>)],
     ) -> Reply {
         if let Err(refusal) = self.check_taken_up(now, holding) {
             return Reply::Refused(refusal);
         }
-        if let Some((record, value)) = mark {
+        for (record, value) in records {
             let published = Published { token: holding.token, at: now, value: value.clone() };
             self.records.insert((holding.name.key().to_owned(), record.clone()), published);
         }

@@ -180,8 +180,8 @@ impl Ledger {
                 self.publish(now, holding, record, value, announced.then_some(announcements))
             }
             Request::Read { name, record } => self.read(name, record),
-            Request::Append { holding, log, value, kept, mark } => {
-                self.append(now, holding, log, value, *kept, mark.as_ref())
+            Request::Append { holding, log, value, kept, records } => {
+                self.append(now, holding, log, value, *kept, records)
             }
             Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit),
             Request::Forget { name, idle_for, session, .. } => self.forget(now, name, *idle_for, session),

@@ -113,12 +113,12 @@ impl Wire {
                 command.arg(flag(*announced)).arg(holding.name.encode()).arg(&keys.channel);
                 command.into()
             }
-            Request::Append { holding, log, value, kept, mark } => {
+            Request::Append { holding, log, value, kept, records: written } => {
                 let (lease, term) = (keys.lease(&holding.name), keys.term(&holding.name));
                 let (log, records) = (keys.log(&holding.name, log), keys.records(&holding.name));
                 let mut command = self.call(Script::Append, &[&lease, &term, &log, &records]);
-                who(&mut command, holding).arg(value.as_slice()).arg((*kept).max(1)).arg(flag(mark.is_some()));
-                if let Some((record, value)) = mark {
+                who(&mut command, holding).arg(value.as_slice()).arg((*kept).max(1));
+                for (record, value) in written {
                     command.arg(record).arg(value.as_slice());
                 }
                 command.into()
@@ -425,7 +425,7 @@ mod tests {
                 announced: true,
             },
             Request::Read { name: name.clone(), record: "state".to_owned() },
-            Request::Append { holding, log: "results".to_owned(), value: Vec::new(), kept: 1, mark: None },
+            Request::Append { holding, log: "results".to_owned(), value: Vec::new(), kept: 1, records: Vec::new() },
             Request::Recent { name: name.clone(), log: "results".to_owned(), after: None, limit: 1 },
             Request::ReadSessions { ids: vec!["a".to_owned()] },
             Request::Announce(Announcement::Joined { group: Group::FLEET, instance: holder.clone() }),

@@ -23,7 +23,7 @@ pub(super) async fn what_is_forgotten_leaves_nothing_behind_but_its_token(trial:
     let term = alice.wins(&job(), LONG).await;
     alice.send(term.publication("state", b"1")).await;
     let (log, value) = ("results".to_owned(), b"1".to_vec());
-    alice.send(Request::Append { holding: term.holding(), log, value, kept: 9, mark: None }).await;
+    alice.send(Request::Append { holding: term.holding(), log, value, kept: 9, records: Vec::new() }).await;
     assert!(has_log(&alice, &job()).await);
     alice.send(term.release()).await;
     assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done);

@@ -9,7 +9,7 @@ const LOG: &str = "results";
 
 async fn add(player: &Player, term: &Term, value: &str, kept: usize) -> Reply {
     let (log, value) = (LOG.to_owned(), value.as_bytes().to_vec());
-    player.send(Request::Append { holding: term.holding(), log, value, kept, mark: None }).await
+    player.send(Request::Append { holding: term.holding(), log, value, kept, records: Vec::new() }).await
 }
 
 async fn read(player: &Player, name: &LeaseName, after: Option<EntryId>, limit: usize) -> Vec<LogEntry> {
@@ -76,10 +76,12 @@ pub(super) async fn a_record_is_written_with_an_entry_or_neither_is(trial: &Tria
     let term = alice.wins(&job(), LONG).await;
     let add = |value: &str, mark: &str| {
         let (log, value, mark) = (LOG.to_owned(), value.as_bytes().to_vec(), mark.as_bytes().to_vec());
-        Request::Append { holding: term.holding(), log, value, kept: 9, mark: Some(("due".to_owned(), mark)) }
+        let records = vec![("state".to_owned(), b"whole".to_vec()), ("due".to_owned(), mark)];
+        Request::Append { holding: term.holding(), log, value, kept: 9, records }
     };
     assert_eq!(alice.send(add("a", "1")).await, Reply::Done);
     assert_eq!(alice.read_value(&job(), "due").await, Some(b"1".to_vec()));
+    assert_eq!(alice.read_value(&job(), "state").await, Some(b"whole".to_vec()));
     // An entry that is there already is not added again, and its record is what it should be.
     assert_eq!(alice.send(add("a", "2")).await, Reply::Done);
     assert_eq!(alice.read_value(&job(), "due").await, Some(b"2".to_vec()));

@@ -1,13 +1,13 @@
 -- Adds an entry to a log beside the lease, unless the term is over, or it is the last one already.
 --
 -- KEYS  1 lease, 2 term record, 3 log, 4 records
--- ARGV  1 holder, 2 token, 3 value, 4 how many are kept, 5 '1' when a record is written with it, 6 which, 7 what
+-- ARGV  1 holder, 2 token, 3 value, 4 how many are kept, and then the records that are written with it: which, and what
 local refused = refusal_unless_taken_up(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
 if refused then
   return refused
 end
-if ARGV[5] == '1' then
-  redis.call('HSET', KEYS[4], ARGV[6], ARGV[2] .. ' ' .. digits(clock()) .. ' ' .. ARGV[7])
+for at = 5, #ARGV, 2 do
+  redis.call('HSET', KEYS[4], ARGV[at], ARGV[2] .. ' ' .. digits(clock()) .. ' ' .. ARGV[at + 1])
 end
 local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)[1]
 if last and last[2][2] == ARGV[2] and last[2][4] == ARGV[3] then
