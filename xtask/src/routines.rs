@@ -24,6 +24,7 @@ impl Routine {
                 command("tests", "cargo test --workspace --all-features"),
                 command("library alone", "cargo test -p tenure --no-default-features"),
                 command("redis alone", "cargo test -p tenure --no-default-features --features keeper,redis --lib"),
+                command("tls alone", "cargo check -p tenure --no-default-features --features tls"),
                 command("sqlite alone", "cargo test -p tenure --no-default-features --features keeper,sqlite --lib"),
                 Stage::check("small tree", small_tree::check).repeat_with(&small_tree::command()),
                 command("simulator", "cargo run --release -p tenure-sim -- --seeds 5000"),

@@ -44,7 +44,7 @@ impl Arguments {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = SETTINGS)]
 pub struct StoreArguments {
-    /// sqlite:PATH, redis://[user:password@]host[:port][/db] or memory: [default: a file of this host's, in /var/lib/tenure for root, in ~/.local/state/tenure for others]
+    /// sqlite:PATH, redis://[user:password@]host[:port][/db], rediss://… for TLS (?ca=FILE&cert=FILE&key=FILE&server-name=NAME; without ca the system's roots) or memory: [default: a file of this host's, in /var/lib/tenure for root, in ~/.local/state/tenure for others]
     #[arg(long, global = true, env = "TENURE_STORE", value_name = "URL", hide_env_values = true)]
     pub store: Option<String>,
     /// Put before every key as `NAME:`, so that deployments can share a store

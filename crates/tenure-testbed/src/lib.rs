@@ -7,6 +7,7 @@
 //! - [`Probe`]: how late this machine is.
 //! - [`servers`]: which releases of Redis there are on this machine.
 //! - [`web`]: a web server that writes down who asks it for what, and a client.
+//! - [`Authority`]: an authority and the certificates that it signs.
 //! - [`Connection`]: the plainest of clients, for a look at a server that no code under test has a part in.
 //!
 //! All of it blocks and panics: it is for tests alone, where what can not be set up is a test that fails.
@@ -14,6 +15,7 @@
 #![expect(clippy::panic, clippy::unwrap_used, reason = "only tests use this crate; in a test, a panic is a failure")]
 
 mod birth;
+mod certificates;
 mod clock;
 mod connection;
 mod ports;
@@ -25,6 +27,7 @@ mod reply;
 pub mod servers;
 pub mod web;
 
+pub use certificates::{Authority, Certificate};
 pub use connection::Connection;
 pub use probe::Probe;
 pub use process::Process;

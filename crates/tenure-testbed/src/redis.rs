@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::clock::{self, Clock};
 use crate::ports::Port;
-use crate::{Connection, Release, Reply, birth, servers};
+use crate::{Authority, Certificate, Connection, Release, Reply, birth, servers};
 
 /// How long a server may take to answer. Only a machine in trouble needs it.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -37,6 +37,8 @@ const CLOCK: &str = "clock";
 pub struct RedisServer {
     binary: PathBuf,
     port: Port,
+    /// Where it speaks TLS, if it does.
+    tls_port: Option<Port>,
     folder: TempDir,
     clock: Option<Clock>,
     /// Whether a connection must say who it is.
@@ -53,9 +55,30 @@ pub struct RedisBuilder {
     users: Vec<String>,
     closed: bool,
     own_clock: bool,
+    tls: Option<Tls>,
+}
+
+/// How a server speaks TLS.
+#[derive(Clone, Debug)]
+struct Tls {
+    own: Certificate,
+    ca: PathBuf,
+    asks_clients: bool,
 }
 
 impl RedisBuilder {
+    /// Speaks TLS on a port of its own, with this certificate.
+    pub fn tls(mut self, own: Certificate, authority: &Authority) -> Self {
+        self.tls = Some(Tls { own, ca: authority.file(), asks_clients: false });
+        self
+    }
+
+    /// The same, and wants a certificate of the authority's from its clients.
+    pub fn mutual_tls(mut self, own: Certificate, authority: &Authority) -> Self {
+        self.tls = Some(Tls { own, ca: authority.file(), asks_clients: true });
+        self
+    }
+
     /// Runs this `redis-server`. Otherwise it is [`servers::installed`].
     pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
         self.binary = Some(path.into());
@@ -119,12 +142,17 @@ impl RedisBuilder {
             let server = RedisServer {
                 binary: binary.clone(),
                 port: Port::take(),
+                tls_port: self.tls.as_ref().map(|_| Port::take()),
                 folder,
                 clock,
                 closed: self.closed,
                 child: Mutex::new(None),
             };
-            fs::write(server.path(SETTINGS), self.settings(server.port(), server.path(LOG).as_path())).unwrap();
+            fs::write(
+                server.path(SETTINGS),
+                self.settings(server.port(), server.tls_port.as_ref().map(Port::number), server.path(LOG).as_path()),
+            )
+            .unwrap();
             match server.launch() {
                 Ok(()) => return server,
                 // Someone outside the testbed may have taken the port since we looked.
@@ -135,7 +163,7 @@ impl RedisBuilder {
         unreachable!("the last attempt gives up")
     }
 
-    fn settings(&self, port: u16, log: &Path) -> String {
+    fn settings(&self, port: u16, tls_port: Option<u16>, log: &Path) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: &str| writeln!(text, "{name} {value}").unwrap();
         line("bind", "127.0.0.1");
@@ -148,6 +176,13 @@ impl RedisBuilder {
         line("repl-diskless-sync-delay", "0");
         for (name, value) in &self.settings {
             line(name, value);
+        }
+        if let (Some(tls), Some(port)) = (&self.tls, tls_port) {
+            line("tls-port", &port.to_string());
+            line("tls-cert-file", &quoted(&tls.own.cert.display().to_string()));
+            line("tls-key-file", &quoted(&tls.own.key.display().to_string()));
+            line("tls-ca-cert-file", &quoted(&tls.ca.display().to_string()));
+            line("tls-auth-clients", if tls.asks_clients { "yes" } else { "no" });
         }
         if self.closed {
             line("user", &format!("{OWN_USER} on >{OWN_PASSWORD} ~* &* +@all"));
@@ -205,6 +240,15 @@ impl RedisServer {
     /// address gives a meaning.
     pub fn url_as(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@{}/", self.address())
+    }
+
+    /// Its address with TLS, by this host name, with settings such as `ca=FILE`.
+    ///
+    /// # Panics
+    /// When it speaks none.
+    pub fn tls_url(&self, host: &str, settings: &str) -> String {
+        let port = self.tls_port.as_ref().map_or_else(|| panic!("this server speaks no TLS"), Port::number);
+        format!("rediss://{host}:{port}/?{settings}")
     }
 
     /// The folder with its data and its log.
@@ -509,7 +553,7 @@ mod tests {
     fn the_settings_say_where_and_what() {
         let builder = RedisServer::builder().argument("maxmemory", "10mb").password("a\"b").acl_users(&["user bob on"]);
         assert_eq!(
-            builder.settings(7, Path::new("/a folder/log.txt")),
+            builder.settings(7, None, Path::new("/a folder/log.txt")),
             "bind 127.0.0.1\nport 7\ndir \"/a folder\"\nlogfile \"/a folder/log.txt\"\nsave \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n\
              maxmemory 10mb\nrequirepass \"a\\\"b\"\n\
              user testbed on >testbed-own-password ~* &* +@all\nuser bob on\n"

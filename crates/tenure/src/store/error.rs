@@ -38,6 +38,14 @@ impl StoreError {
         Self { kind, message: message.into() }
     }
 
+    /// The same with a word on what else it may be.
+    #[cfg(feature = "redis")]
+    pub(super) fn with_hint(mut self, hint: &str) -> Self {
+        self.message.push_str("; ");
+        self.message.push_str(hint);
+        self
+    }
+
     /// What the error means.
     pub fn kind(&self) -> ErrorKind {
         self.kind

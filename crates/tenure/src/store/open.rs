@@ -5,13 +5,14 @@ use std::sync::Arc;
 use super::{ErrorKind, Keyspace, Store, StoreError};
 
 /// What a URL may look like, for those who wrote another.
-const KNOWN: &str = "use `redis://host`, `sqlite:PATH` or `memory:`";
+const KNOWN: &str = "use `redis://host`, `rediss://host`, `sqlite:PATH` or `memory:`";
 
 /// Opens the store at a URL. Nothing is connected until the store is entered.
 ///
 /// | URL | store |
 /// |---|---|
 /// | `redis://[user:password@]host[:port][/database]` | a Redis or Valkey server; `valkey://` is the same |
+/// | `rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME]` | the same over TLS (feature `tls`); without `ca` the system's roots; `valkeys://` is the same |
 /// | `sqlite:PATH` | a file that the processes of one host share |
 /// | `memory:` | this process alone; each call opens a new, empty one |
 ///
@@ -38,7 +39,9 @@ pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError
         "memory" => memory(rest),
         "sqlite" => sqlite(rest, keyspace),
         "redis" | "valkey" => redis(url, keyspace),
-        "rediss" | "redis+sentinel" | "redis+cluster" | "valkeys" | "valkey+sentinel" | "valkey+cluster" => {
+        "rediss" | "valkeys" => encrypted_redis(url, keyspace),
+        "redis+sentinel" | "redis+cluster" | "rediss+sentinel" | "rediss+cluster" | "valkey+sentinel"
+        | "valkey+cluster" | "valkeys+sentinel" | "valkeys+cluster" => {
             bad(format!("`{scheme}` stores are not part of tenure {} yet; {KNOWN}", env!("CARGO_PKG_VERSION")))
         }
         _ => {
@@ -87,7 +90,17 @@ fn redis(_url: &str, _keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError>
     Err(not_built("redis"))
 }
 
-#[cfg(not(all(feature = "memory", feature = "sqlite", feature = "redis")))]
+#[cfg(feature = "tls")]
+fn encrypted_redis(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
+    redis(url, keyspace)
+}
+
+#[cfg(not(feature = "tls"))]
+fn encrypted_redis(_url: &str, _keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
+    Err(not_built("tls"))
+}
+
+#[cfg(not(all(feature = "memory", feature = "sqlite", feature = "redis", feature = "tls")))]
 fn not_built(feature: &str) -> StoreError {
     let message = format!("this build of tenure has no `{feature}` store; enable the feature `{feature}`");
     StoreError::new(ErrorKind::Address, message)
@@ -108,7 +121,8 @@ mod tests {
             "hunter2:6379",
             "Hunter2-secret:6379",
             "redis://:hunter2@",
-            "rediss://:hunter2@host",
+            "rediss://:hunter2@",
+            "rediss://host?ca=/no/such/file",
             "redis+cluster://:hunter2@host",
             "valkey+sentinel://:hunter2@host",
         ] {

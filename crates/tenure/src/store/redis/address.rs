@@ -1,31 +1,70 @@
 //! From a URL to an address. Secrets stay in here.
 
+use std::sync::Arc;
+
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 
-use crate::store::{ErrorKind, StoreError};
+#[cfg(feature = "tls")]
+use super::tls::{Tls, TlsOptions};
+use crate::store::{BoxFuture, ErrorKind, StoreError};
+
+/// A user and a password.
+#[derive(Clone)]
+pub struct Credentials {
+    user: Option<String>,
+    password: String,
+}
+
+impl Credentials {
+    /// A user and its password.
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { user: Some(user.into()), password: password.into() }
+    }
+
+    /// The password of the server's default user.
+    pub fn password(password: impl Into<String>) -> Self {
+        Self { user: None, password: password.into() }
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credentials(***)")
+    }
+}
+
+/// Asked for credentials before each connection.
+pub(super) type CredentialsProvider =
+    Arc<dyn Fn() -> BoxFuture<'static, Result<Credentials, StoreError>> + Send + Sync>;
 
 /// Where a server is and how to log in.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) host: String,
     pub(super) port: u16,
-    pub(super) login: RedisConnectionInfo,
+    login: RedisConnectionInfo,
+    pub(super) credentials: Option<CredentialsProvider>,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<Tls>,
     /// The URL without user and password.
     pub(super) location: String,
 }
 
 impl Address {
-    /// Reads `redis://[user:password@]host[:port][/database]`.
+    /// Reads `redis://[user:password@]host[:port][/database]`, or `rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME]`.
     pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
         let bad = |why: &str| {
-            let form = "a Redis store is written redis://[user:password@]host[:port][/database], with whatever has a \
-                        meaning in URLs written as %2F, %40 and so on";
+            let form = "a Redis store is written redis://[user:password@]host[:port][/database], or rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME] \
+                        with TLS, and whatever has a meaning in URLs is written as %2F, %40 and so on";
             StoreError::new(ErrorKind::Address, format!("{why}; {form}"))
         };
-        if url.contains('?') {
-            return Err(bad("nothing can be set with `?`"));
+        let (plain, options) = url.split_once('?').map_or((url, None), |(plain, options)| (plain, Some(options)));
+        let (scheme, rest) = plain.split_once("://").ok_or_else(|| bad("the host is missing"))?;
+        let encrypted = matches!(scheme, "rediss" | "valkeys");
+        if options.is_some() && !encrypted {
+            return Err(bad("only rediss:// has settings behind `?`"));
         }
-        let info = url.into_connection_info().map_err(|error| {
+        let info = format!("redis://{rest}").into_connection_info().map_err(|error| {
             // The error's own text, which has no part of the URL in it.
             bad(error.detail().unwrap_or("this is no such URL"))
         })?;
@@ -39,8 +78,56 @@ impl Address {
         let database = login.db();
         let shown = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         let path = if database == 0 { String::new() } else { format!("/{database}") };
-        Ok(Self { host: host.clone(), port: *port, login, location: format!("redis://{shown}:{port}{path}") })
+        let scheme = if encrypted { "rediss" } else { "redis" };
+        Ok(Self {
+            host: host.clone(),
+            port: *port,
+            login,
+            credentials: None,
+            #[cfg(feature = "tls")]
+            tls: encrypted.then(|| Tls::new(host, tls_options(options, bad)?)).transpose()?,
+            location: format!("{scheme}://{shown}:{port}{path}"),
+        })
     }
+
+    /// Whether connections are not encrypted.
+    pub(super) fn is_plain(&self) -> bool {
+        self.location.starts_with("redis://")
+    }
+
+    /// The number of the database.
+    pub(super) fn database(&self) -> i64 {
+        self.login.db()
+    }
+
+    /// How to log in, now: passwords may be tokens that expire.
+    pub(super) async fn login(&self) -> Result<RedisConnectionInfo, StoreError> {
+        let Some(provider) = &self.credentials else { return Ok(self.login.clone()) };
+        let Credentials { user, password } = provider().await?;
+        let login = self.login.clone().set_password(password);
+        Ok(match user {
+            Some(user) => login.set_username(user),
+            None => login,
+        })
+    }
+}
+
+#[cfg(feature = "tls")]
+fn tls_options(options: Option<&str>, bad: impl Fn(&str) -> StoreError) -> Result<TlsOptions, StoreError> {
+    let mut read = TlsOptions::default();
+    for option in options.unwrap_or_default().split('&').filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').ok_or_else(|| bad("a setting behind `?` is written NAME=VALUE"))?;
+        let value = percent_encoding::percent_decode_str(value);
+        let value = value.decode_utf8().map_err(|_| bad("a setting behind `?` is not text"))?.into_owned();
+        match name {
+            "ca" => read.ca = Some(value.into()),
+            "cert" => read.cert = Some(value.into()),
+            "key" => read.key = Some(value.into()),
+            "server-name" => read.server_name = Some(value),
+            _ => return Err(bad("only ca, cert, key and server-name can be set behind `?`")),
+        }
+    }
+    Ok(read)
 }
 
 impl std::fmt::Debug for Address {
@@ -64,8 +151,15 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused_without_repeating_it() {
-        for url in ["redis://", "redis://:hunter2@", "redis://h:hunter2/", "redis://h/hunter2", "redis+unix:///hunter2"]
-        {
+        for url in [
+            "redis://",
+            "redis://:hunter2@",
+            "redis://h:hunter2/",
+            "redis://h/hunter2",
+            "redis+unix:///hunter2",
+            "redis://h?ca=hunter2",
+            "rediss://h?password=hunter2",
+        ] {
             let error = Address::parse(url).unwrap_err().to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }

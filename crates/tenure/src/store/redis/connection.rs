@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -18,14 +19,14 @@ use super::keys::Keys;
 use super::replies::{self, ServerFacts};
 use super::scripts::Script;
 
-use crate::store::{BoxFuture, Connection, Entered, Entry, Outcome, Request, StoreError};
+use crate::store::{BoxFuture, Connection, Entered, Entry, ErrorKind, Outcome, Request, StoreError};
 
 /// How long the kernel may go on sending to a server that acknowledges nothing.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
 /// Opens a TCP connection that is closed with a reset: what is still in its buffers when we give it up is thrown away
 /// and does not arrive late.
-pub(super) async fn dial(address: &Address) -> Result<TcpStream, StoreError> {
+pub(super) async fn dial(address: &Address) -> Result<Box<dyn Stream>, StoreError> {
     let failed = |error: std::io::Error| failure::unreachable(&address.location, &error.to_string());
     let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
@@ -35,8 +36,17 @@ pub(super) async fn dial(address: &Address) -> Result<TcpStream, StoreError> {
     let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, UNACKNOWLEDGED);
     let millis = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, millis);
-    Ok(stream)
+    #[cfg(feature = "tls")]
+    if let Some(tls) = &address.tls {
+        return Ok(Box::new(tls.handshake(stream, &address.location).await?));
+    }
+    Ok(Box::new(stream))
 }
+
+/// A connection, encrypted or not.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Whether the server is told the scripts before it is asked to run them.
 #[derive(Clone, Copy)]
@@ -93,7 +103,7 @@ pub(super) struct RedisConnection {
 impl RedisConnection {
     pub(super) async fn enter(address: &Address, keys: Keys, entry: &Entry) -> Result<Self, StoreError> {
         let link = Link::open(address).await?;
-        let (digests, server) = link.prepare(&keys).await?;
+        let (digests, server) = link.prepare(&keys).await.map_err(|error| hung_up(address, error))?;
         let wire = Wire { keys, digests };
         let answer = link.ask_one(wire.enter(entry, &server)).await?;
         let entered = replies::entered(answer, server.run)
@@ -232,9 +242,10 @@ impl Link {
         let stream = dial(address).await?;
         // Deadlines come from the leases, so the client has none of its own.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let (connection, carrier) = MultiplexedConnection::new_with_config(&address.login, stream, config)
+        let login = address.login().await?;
+        let (connection, carrier) = MultiplexedConnection::new_with_config(&login, stream, config)
             .await
-            .map_err(|error| failure::broken(&location, &error))?;
+            .map_err(|error| hung_up(address, failure::broken(&location, &error)))?;
         let closed = Arc::new(watch::Sender::new(false));
         let carrier = tokio::spawn({
             let closed = closed.clone();
@@ -334,6 +345,14 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// A connection that broke in the first exchange: a server that expects TLS hangs up on anything else.
+fn hung_up(address: &Address, error: StoreError) -> StoreError {
+    match error.kind() {
+        ErrorKind::Unreachable if address.is_plain() => error.with_hint("if the server expects TLS, use rediss://"),
+        _ => error,
     }
 }
 

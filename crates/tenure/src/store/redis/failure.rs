@@ -119,7 +119,12 @@ fn from_text(location: &str, text: &str) -> StoreError {
 /// What went wrong with the connection.
 pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
     if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
-        return unreachable(location, &error.to_string());
+        let text = error.to_string();
+        // A server that wants a client certificate says so only after the handshake.
+        if let Some((_, word)) = text.split_once("received fatal alert: ") {
+            return StoreError::new(ErrorKind::Configuration, format!("{location}: {}", alert(word)));
+        }
+        return unreachable(location, &text);
     }
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
         let why = "wrong user name or password; give them as redis://user:password@host, or redis://:password@host when there are no users";
@@ -135,6 +140,11 @@ pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
         (None, _) => error.to_string(),
     };
     from_text(location, &text)
+}
+
+/// What a server says that refuses TLS.
+pub(super) fn alert(word: &str) -> String {
+    format!("the server refused TLS ({word}); if it wants a client certificate, add `?cert=FILE&key=FILE`")
 }
 
 pub(super) fn unreachable(location: &str, why: &str) -> StoreError {

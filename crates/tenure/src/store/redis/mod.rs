@@ -16,11 +16,14 @@ mod keys;
 mod replies;
 mod scripts;
 mod subscription;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
 
 use address::Address;
+pub use address::Credentials;
 use connection::RedisConnection;
 use keys::Keys;
 use subscription::RedisSubscription;
@@ -47,14 +50,53 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// The server at `redis://[user:password@]host[:port][/database]`. Nothing is connected yet.
+    /// The server at `redis://[user:password@]host[:port][/database]`, or with the feature `tls` at
+    /// `rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME]`. Nothing is connected yet.
     ///
     /// # Errors
     /// When the URL is not of that form.
     pub fn open(url: &str, keyspace: &Keyspace) -> Result<Self, StoreError> {
         let address = Address::parse(url)?;
-        let keys = Keys::new(keyspace, address.login.db());
+        let keys = Keys::new(keyspace, address.database());
         Ok(Self { address, keys })
+    }
+
+    /// Asks for credentials before each connection, instead of those in the URL: for tokens that expire.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tenure::Tenure;
+    /// use tenure::store::Keyspace;
+    /// use tenure::store::redis::{Credentials, RedisStore};
+    ///
+    /// # fn token() -> String { String::new() }
+    /// let store = RedisStore::open("redis://cache.internal", &Keyspace::default())?
+    ///     .credentials(|| async { Ok(Credentials::new("tenure", token())) });
+    /// let tenure = Tenure::on(Arc::new(store));
+    /// # Ok::<(), tenure::store::StoreError>(())
+    /// ```
+    #[must_use]
+    pub fn credentials<F, Fut>(mut self, provider: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Credentials, StoreError>> + Send + 'static,
+    {
+        self.address.credentials = Some(Arc::new(move || Box::pin(provider())));
+        self
+    }
+
+    /// Uses this configuration of TLS for `rediss://`, instead of the files that the URL names: own roots, own verifier, own keys.
+    ///
+    /// # Errors
+    /// When the URL is not `rediss://`.
+    #[cfg(feature = "tls")]
+    pub fn tls_config(mut self, config: Arc<rustls::ClientConfig>) -> Result<Self, StoreError> {
+        let Some(tls) = self.address.tls.take() else {
+            let message = format!("{}: TLS is for rediss:// only", self.address.location);
+            return Err(StoreError::new(super::ErrorKind::Address, message));
+        };
+        self.address.tls = Some(tls.with_config(config));
+        Ok(self)
     }
 }
 

@@ -29,7 +29,7 @@ impl RedisSubscription {
     pub(super) async fn open(address: &Address, keys: &Keys) -> Result<Self, StoreError> {
         let failed = |error: redis::RedisError| failure::broken(&address.location, &error);
         let stream = dial(address).await?;
-        let mut pubsub = PubSub::new(&address.login, stream).await.map_err(failed)?;
+        let mut pubsub = PubSub::new(&address.login().await?, stream).await.map_err(failed)?;
         pubsub.subscribe(&keys.channel).await.map_err(failed)?;
         let (sink, messages) = pubsub.split();
         Ok(Self { sink, messages, location: address.location.clone() })

@@ -1,0 +1,178 @@
+//! TLS: whom to trust, who we are, and what a failed handshake means.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::store::{ErrorKind, StoreError};
+
+/// How long a server may take to shake hands.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(2);
+
+/// What to do about a server that does not.
+const NO_TLS: &str = "if the server does not speak TLS on this port, use its TLS port or redis://";
+
+/// What the URL says about TLS.
+#[derive(Clone, Default)]
+pub(super) struct TlsOptions {
+    /// The certificates to trust, instead of the system's.
+    pub(super) ca: Option<PathBuf>,
+    /// Our own certificate, and its key.
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+    /// The name in the server's certificate, when that is not the host of the URL.
+    pub(super) server_name: Option<String>,
+}
+
+/// How connections are encrypted.
+#[derive(Clone)]
+pub(super) struct Tls {
+    options: TlsOptions,
+    server_name: ServerName<'static>,
+    /// The caller's own configuration, instead of the options.
+    own: Option<Arc<ClientConfig>>,
+}
+
+impl Tls {
+    /// Reads all files once, so that what is wrong with them is said at the start.
+    pub(super) fn new(host: &str, options: TlsOptions) -> Result<Self, StoreError> {
+        let name = options.server_name.as_deref().unwrap_or(host).to_owned();
+        let server_name = ServerName::try_from(name.clone())
+            .map_err(|_| bad(format!("{name:?} is not a name that a certificate can have; set `server-name`")))?;
+        let tls = Self { options, server_name, own: None };
+        tls.config()?;
+        Ok(tls)
+    }
+
+    /// The same with a configuration of the caller's.
+    pub(super) fn with_config(mut self, config: Arc<ClientConfig>) -> Self {
+        self.own = Some(config);
+        self
+    }
+
+    /// Encrypts a connection. Files are read again each time: certificates are replaced while programs run.
+    pub(super) async fn handshake(
+        &self,
+        stream: TcpStream,
+        location: &str,
+    ) -> Result<TlsStream<TcpStream>, StoreError> {
+        let config = match &self.own {
+            Some(config) => config.clone(),
+            None => Arc::new(self.config()?),
+        };
+        let handshake = TlsConnector::from(config).connect(self.server_name.clone(), stream);
+        match tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await {
+            Ok(shaken) => shaken.map_err(|error| self.explain(location, &error)),
+            // A Redis that speaks no TLS waits for the end of a line.
+            Err(_) => {
+                let why = format!("no answer to the TLS handshake within {HANDSHAKE_WITHIN:?}; {NO_TLS}");
+                Err(super::failure::unreachable(location, &why))
+            }
+        }
+    }
+
+    fn config(&self) -> Result<ClientConfig, StoreError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| bad(format!("TLS cannot be set up: {error}")))?
+            .with_root_certificates(self.roots()?);
+        match (&self.options.cert, &self.options.key) {
+            (None, None) => Ok(builder.with_no_client_auth()),
+            (Some(cert), Some(key)) => {
+                let chain = certificates("cert", cert)?;
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unread("key", key, &error))?;
+                builder
+                    .with_client_auth_cert(chain, secret)
+                    .map_err(|error| bad(format!("`cert` and `key` cannot be used together: {error}")))
+            }
+            (Some(_), None) => Err(bad("`cert` needs `key`, the file with its private key".to_owned())),
+            (None, Some(_)) => Err(bad("`key` needs `cert`, the file with its certificate".to_owned())),
+        }
+    }
+
+    fn roots(&self) -> Result<RootCertStore, StoreError> {
+        let mut roots = RootCertStore::empty();
+        if let Some(ca) = &self.options.ca {
+            for certificate in certificates("ca", ca)? {
+                roots.add(certificate).map_err(|error| unread("ca", ca, &error))?;
+            }
+            return Ok(roots);
+        }
+        // The system may have some that cannot be read; the others will do.
+        let found = rustls_native_certs::load_native_certs();
+        let (usable, _) = roots.add_parsable_certificates(found.certs);
+        if usable == 0 {
+            let message =
+                "the system has no certificates to trust; install ca-certificates, or name yours with `?ca=FILE`";
+            return Err(bad(message.to_owned()));
+        }
+        Ok(roots)
+    }
+
+    /// A handshake that failed, in one line.
+    fn explain(&self, location: &str, error: &std::io::Error) -> StoreError {
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        let name = self.server_name.to_str();
+        let why = match cause {
+            Some(rustls::Error::InvalidCertificate(reason)) => match reason {
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+                    "the server's certificate is not signed by {}; name the right CA with `?ca=FILE`",
+                    if self.options.ca.is_some() { "the CA in `ca`" } else { "a CA that the system trusts" }
+                ),
+                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                    "the server's certificate has expired; renew it, or check this machine's clock".to_owned()
+                }
+                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                    "the server's certificate is not valid yet; check this machine's clock".to_owned()
+                }
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => format!(
+                    "the server's certificate is not valid for {name}; name the host as in the certificate, or set `?server-name=NAME`"
+                ),
+                other => format!("the server's certificate cannot be used: {other:?}"),
+            },
+            Some(rustls::Error::InvalidMessage(_)) => {
+                format!("the answer to the TLS handshake is not TLS; {NO_TLS}")
+            }
+            Some(rustls::Error::AlertReceived(alert)) => super::failure::alert(&format!("{alert:?}")),
+            Some(other) => format!("the TLS handshake failed: {other}"),
+            // Cut short: the link, a server that is stopping, or one that speaks no TLS and hangs up.
+            None => {
+                let why = format!("the TLS handshake was cut short ({error}); is this its TLS port?");
+                return super::failure::unreachable(location, &why);
+            }
+        };
+        StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"))
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+fn certificates(option: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
+    let read = CertificateDer::pem_file_iter(file).map_err(|error| unread(option, file, &error))?;
+    let found = read.collect::<Result<Vec<_>, _>>().map_err(|error| unread(option, file, &error))?;
+    if found.is_empty() {
+        return Err(unread(option, file, &"there is no certificate in it"));
+    }
+    Ok(found)
+}
+
+fn unread(option: &str, file: &Path, why: &dyn fmt::Display) -> StoreError {
+    bad(format!("cannot read `{option}` from {}: {why}; it must be a PEM file", file.display()))
+}
+
+fn bad(message: String) -> StoreError {
+    StoreError::new(ErrorKind::Address, message)
+}
