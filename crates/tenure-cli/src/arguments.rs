@@ -1,7 +1,7 @@
 //! What can be asked of the program.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,15 +16,28 @@ const SETTINGS: &str = "Settings of every command";
 
 /// One leader per role, on the Redis you already run, or on a file for the processes of one host.
 #[derive(Debug, Parser)]
-#[command(name = "tenure", version, max_term_width = 110)]
+#[command(
+    name = "tenure",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Every flag can be set by the environment (--drain-timeout as TENURE_DRAIN_TIMEOUT) and by the file that --config names (drain-timeout = \"10s\"); a flag comes before the environment \
+before the file. Booleans are true/false, 1/0 or yes/no.
+
+Exit status: 0 done, 1 the answer is no, 64 wrong usage, 69 the store cannot be reached or refuses, 70 an error of the program itself, 71 the address of --listen cannot be used, 73 the folder \
+of the embedded store cannot be written, 75 not leader, 76 the lease was lost while the command was running."
+)]
 pub struct Arguments {
     #[command(flatten)]
     pub store: StoreArguments,
     #[command(flatten)]
     pub log: LogArguments,
     /// A TOML file with the same settings: `store = "redis://…"`; flags and the environment come before it
-    #[arg(long, global = true, env = "TENURE_CONFIG", value_name = "FILE", help_heading = SETTINGS)]
+    #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]
     pub config: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long, global = true, help_heading = SETTINGS)]
+    pub json: bool,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -45,31 +58,31 @@ impl Arguments {
 #[command(next_help_heading = SETTINGS)]
 pub struct StoreArguments {
     /// sqlite:PATH, redis://[user:password@]host[:port][/db], rediss://… for TLS (?ca=FILE&cert=FILE&key=FILE&server-name=NAME; without ca the system's roots) or memory: [default: a file of this host's, in /var/lib/tenure for root, in ~/.local/state/tenure for others]
-    #[arg(long, global = true, env = "TENURE_STORE", value_name = "URL", hide_env_values = true)]
+    #[arg(long, global = true, value_name = "URL")]
     pub store: Option<String>,
     /// Put before every key as `NAME:`, so that deployments can share a store
-    #[arg(long, global = true, env = "TENURE_NAMESPACE", value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME")]
     pub namespace: Option<String>,
     /// The server is new: do not wait for it to grow older than any lease could be. Only when nothing has used it before it was started; has no effect while others are connected or its data is known to be lost
-    #[arg(long, global = true, env = "TENURE_BOOTSTRAP")]
+    #[arg(long, global = true)]
     pub bootstrap: bool,
     /// A restart of the server loses nothing: do not wait for its leases to expire. Has no effect when a loss is proven
-    #[arg(long, global = true, env = "TENURE_DURABLE")]
+    #[arg(long, global = true)]
     pub durable: bool,
     /// The prefix of the leases of sessions
-    #[arg(long, global = true, env = "TENURE_KEYS_LEASE", default_value = "poll:lease:", hide = true)]
+    #[arg(long, global = true, default_value = "poll:lease:", hide = true)]
     pub keys_lease: String,
     /// The prefix of the keys that say which instance lives
-    #[arg(long, global = true, env = "TENURE_KEYS_NODE", default_value = "poll:node:", hide = true)]
+    #[arg(long, global = true, default_value = "poll:node:", hide = true)]
     pub keys_node: String,
     /// The prefix of the keys of sessions
-    #[arg(long, global = true, env = "TENURE_KEYS_SESSION", default_value = "session:", hide = true)]
+    #[arg(long, global = true, default_value = "session:", hide = true)]
     pub keys_session: String,
     /// The prefix of leader keys
-    #[arg(long, global = true, env = "TENURE_KEYS_LEADER", default_value = "leader:", hide = true)]
+    #[arg(long, global = true, default_value = "leader:", hide = true)]
     pub keys_leader: String,
     /// The prefix of the heartbeats of candidates, before the role
-    #[arg(long, global = true, env = "TENURE_KEYS_HEARTBEAT", default_value = "heartbeat:", hide = true)]
+    #[arg(long, global = true, default_value = "heartbeat:", hide = true)]
     pub keys_heartbeat: String,
 }
 
@@ -78,10 +91,10 @@ pub struct StoreArguments {
 #[command(next_help_heading = SETTINGS)]
 pub struct LogArguments {
     /// How log lines are written [default: text on a terminal, json otherwise]
-    #[arg(long, global = true, env = "TENURE_LOG", value_name = "FORMAT")]
+    #[arg(long, global = true, value_name = "FORMAT")]
     pub log: Option<LogFormat>,
     /// What is written: debug, info, warn, error or off [default: info for serve and run, error otherwise]
-    #[arg(long, global = true, env = "TENURE_LOG_LEVEL", value_name = "LEVEL")]
+    #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
 }
 
@@ -110,7 +123,7 @@ pub enum Command {
     #[command(subcommand)]
     Session(SessionCommand),
     /// Print who is there, who holds which session, and what nobody holds or can read
-    Status(Status),
+    Status,
     /// Print who leads a role; exit 1 if nobody does
     Leader(Leader),
     /// Ask the leader of a role to hand over; exit 0 when it has
@@ -123,6 +136,9 @@ pub enum Command {
     Revoke(Revoke),
     /// Print lease and election events of the whole fleet as they happen
     Watch(Watch),
+    /// List roles, and forget those that are no longer led
+    #[command(subcommand)]
+    Role(RoleCommand),
     /// End a quarantine by hand, after listing who was last known to hold what
     Reopen(Reopen),
     /// Watches over a command; `run` starts it.
@@ -138,52 +154,52 @@ Polled URLs come from whoever may use the API. Link-local and metadata addresses
 when --allow-targets names them.")]
 pub struct Serve {
     /// Where the API listens; beyond loopback it needs a token
-    #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8368", value_parser = address, value_name = "ADDRESS")]
+    #[arg(long, default_value = "127.0.0.1:8368", value_parser = address, value_name = "ADDRESS")]
     pub listen: SocketAddr,
     /// What the id of this instance begins with [default: the host's name]
-    #[arg(long, env = "TENURE_NAME", value_name = "HOST")]
+    #[arg(long, value_name = "HOST")]
     pub name: Option<String>,
     /// The length of each lease: how long after a crash a session is polled again, at most
-    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub ttl: Duration,
     /// How often each is renewed [default: a third of the ttl]
-    #[arg(long, env = "TENURE_RENEW_EVERY", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub renew_every: Option<Duration>,
     /// For how long a heartbeat may be believed [default: the ttl]
-    #[arg(long, env = "TENURE_HEARTBEAT_TTL", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub heartbeat_ttl: Option<Duration>,
     /// How often a heartbeat is sent, at least [default: a third of the ttl]
-    #[arg(long, env = "TENURE_HEARTBEAT_EVERY", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub heartbeat_every: Option<Duration>,
     /// How often sessions and instances are looked for although nothing was heard
-    #[arg(long, env = "TENURE_DISCOVER_EVERY", default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub discover_every: Duration,
     /// How long all must be quiet before sessions move for balance [default: 3s, or a tenth of the ttl]
-    #[arg(long, env = "TENURE_SETTLE", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub settle: Option<Duration>,
     /// How long sessions are given away for at the end
-    #[arg(long, env = "TENURE_DRAIN_TIMEOUT", default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub drain_timeout: Duration,
     /// How many sessions this instance should have, compared with the others
-    #[arg(long, env = "TENURE_WEIGHT", default_value_t = 1.0, value_name = "N")]
+    #[arg(long, default_value_t = 1.0, value_name = "N")]
     pub weight: f64,
     /// A file with the token that whoever uses the API has to know
-    #[arg(long, env = "TENURE_API_TOKEN_FILE", value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub api_token_file: Option<PathBuf>,
     /// Listen beyond loopback without a token
-    #[arg(long, env = "TENURE_INSECURE")]
+    #[arg(long)]
     pub insecure: bool,
     /// How much of the body of each session's last result is kept; the history keeps 1 KiB of each
-    #[arg(long, env = "TENURE_MAX_BODY", default_value = "64KiB", value_parser = keeping::body_size, value_name = "SIZE")]
+    #[arg(long, default_value = "64KiB", value_parser = keeping::body_size, value_name = "SIZE")]
     pub max_body: usize,
     /// How many results of each session are kept
-    #[arg(long, env = "TENURE_KEEP_RESULTS", default_value = "100", value_parser = keeping::result_count, value_name = "N")]
+    #[arg(long, default_value = "100", value_parser = keeping::result_count, value_name = "N")]
     pub keep_results: usize,
     /// How a target that fails is backed off: on (once a minute at least), off, or the longest pause
-    #[arg(long, env = "TENURE_BACKOFF", default_value = "on", value_name = "on|off|DURATION")]
+    #[arg(long, default_value = "on", value_name = "on|off|DURATION")]
     pub backoff: Backoff,
     /// Private networks that may be polled
-    #[arg(long, env = "TENURE_ALLOW_TARGETS", value_delimiter = ',', value_name = "CIDR,…")]
+    #[arg(long, value_delimiter = ',', value_parser = network, value_name = "CIDR,…")]
     pub allow_targets: Vec<ipnet::IpNet>,
 }
 
@@ -198,29 +214,29 @@ pub struct Run {
     /// The role: one at a time runs on all machines that share the store
     pub role: String,
     /// What the id of this instance begins with [default: the host's name]
-    #[arg(long, env = "TENURE_NAME", value_name = "HOST")]
+    #[arg(long, value_name = "HOST")]
     pub name: Option<String>,
     /// The length of the lease: how long after a crash another machine takes over
-    #[arg(long, env = "TENURE_TTL", default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub ttl: Duration,
     /// Wait for the leadership no longer than this [default: for ever]
-    #[arg(long, env = "TENURE_WAIT", value_parser = duration::parse, value_name = "DURATION", conflicts_with = "no_wait")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION", conflicts_with = "no_wait")]
     pub wait: Option<Duration>,
     /// Do not wait for the leadership
-    #[arg(long, env = "TENURE_NO_WAIT")]
+    #[arg(long)]
     pub no_wait: bool,
     /// Run the command again when it ends or when the leadership was lost
-    #[arg(long, env = "TENURE_RESTART")]
+    #[arg(long)]
     pub restart: bool,
     /// Skip the run if any instance started one within this interval and completed it, with whatever status; with
     /// --restart, run it again when the interval has passed
-    #[arg(long, env = "TENURE_ONCE_PER", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub once_per: Option<Duration>,
     /// The time that the command gets between SIGTERM and SIGKILL [default: 5s, or a sixth of the ttl]
-    #[arg(long, env = "TENURE_STOP_TIMEOUT", value_parser = duration::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub stop_timeout: Option<Duration>,
     /// Let the command inherit TENURE_STORE although it has a password in it
-    #[arg(long, env = "TENURE_PASS_STORE")]
+    #[arg(long)]
     pub pass_store: bool,
     /// The command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
@@ -232,7 +248,7 @@ pub enum SessionCommand {
     /// Make a session, and print its id
     Add(SessionAdd),
     /// List all sessions
-    Ls(SessionList),
+    Ls,
     /// Print the last result of a session; exit 1 if there is none
     Result(SessionResult),
     /// Leave a session alone for now; exit 1 if there is none
@@ -247,14 +263,28 @@ pub enum SessionCommand {
     Import,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum RoleCommand {
+    /// List all roles that were ever led, and their leaders
+    Ls,
+    /// Forget a role that has no leader; exit 1 if it has one
+    Rm(RoleName),
+}
+
+#[derive(Debug, Args)]
+pub struct RoleName {
+    /// The role
+    pub role: String,
+}
+
 #[derive(Debug, Args)]
 pub struct SessionAdd {
     /// What is polled
     #[arg(long, value_name = "U")]
     pub url: String,
     /// What people call it
-    #[arg(long, value_name = "N")]
-    pub name: Option<String>,
+    #[arg(long = "name", value_name = "N")]
+    pub session_name: Option<String>,
     /// How often it is polled [default: 5s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub interval: Option<Duration>,
@@ -276,23 +306,6 @@ pub struct SessionAdd {
     /// Make it paused
     #[arg(long)]
     pub paused: bool,
-    /// Print the session as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct Status {
-    /// Print JSON: instances, unheld, unreadable, leaders
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct SessionList {
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -302,9 +315,6 @@ pub struct SessionResult {
     /// Print this many of the latest results, the last first; their bodies are cut at 1 KiB
     #[arg(long, value_parser = keeping::result_count, value_name = "N")]
     pub history: Option<usize>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -316,11 +326,8 @@ pub struct SessionId {
 
 #[derive(Debug, Args)]
 pub struct Leader {
-    /// The role
+    /// A role; or a lease, a session's id, a target of a pool, or a whole key: then its holder
     pub role: String,
-    /// Print JSON: role, leader, token, remainingMs, metadata, candidates
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -348,16 +355,13 @@ pub struct Drain {
 #[command(after_help = "\
 Whoever holds it is told at its next renewal at the latest, and works until then; nobody else is granted the lease before it has let go, or its ttl has passed.")]
 pub struct Revoke {
-    /// A role, a lease, or a whole key
+    /// A role, a lease, a session's id, a target of a pool, or a whole key
     #[arg(value_name = "NAME")]
     pub lease: String,
 }
 
 #[derive(Debug, Args)]
 pub struct Watch {
-    /// Print JSON, an object on each line
-    #[arg(long)]
-    pub json: bool,
     /// Begin with what is on record
     #[arg(long)]
     pub all: bool,
@@ -375,9 +379,6 @@ pub struct Reopen {
     /// Do not ask for a confirmation
     #[arg(long)]
     pub yes: bool,
-    /// Print JSON: quarantine, holders, instances, reopened
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -390,6 +391,26 @@ pub struct Guard {
     pub command: Vec<OsString>,
 }
 
-fn address(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse().map_err(|_| "an address and a port are needed, as in 127.0.0.1:8368 or [::]:8368")
+/// An address and a port; a name is looked up.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let form = "an address and a port are needed, as in 127.0.0.1:8368, localhost:8368 or [::]:8368";
+    let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if !has_port {
+        return Err(format!("the port is missing: {form}"));
+    }
+    let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; {form}"))?;
+    found.next().ok_or_else(|| format!("the name stands for no address; {form}"))
+}
+
+fn network(text: &str) -> Result<ipnet::IpNet, String> {
+    match (text.parse(), text.parse::<IpAddr>()) {
+        (Ok(network), _) => Ok(network),
+        (Err(_), Ok(address)) => {
+            let whole = if address.is_ipv4() { 32 } else { 128 };
+            Err(format!(
+                "the length of the prefix is missing: {text}/{whole} is this address alone, {text}/8 a network"
+            ))
+        }
+        (Err(error), Err(_)) => Err(format!("{error}; a network is written 10.0.0.0/8 or fd00::/8")),
+    }
 }

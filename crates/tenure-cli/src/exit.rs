@@ -15,6 +15,10 @@ pub const USAGE: u8 = 64;
 pub const UNAVAILABLE: u8 = 69;
 /// Something that should not happen.
 pub const SOFTWARE: u8 = 70;
+/// The address cannot be listened on.
+pub const CANNOT_LISTEN: u8 = 71;
+/// The folder of the embedded store cannot be written.
+pub const CANNOT_WRITE: u8 = 73;
 /// Not leader.
 pub const NOT_LEADER: u8 = 75;
 /// The lease was lost while the command was running.
@@ -35,6 +39,12 @@ pub enum Failure {
     /// Somebody else leads, and was not to be waited for any longer.
     #[error("{0}")]
     NotLeader(String),
+    /// The address cannot be listened on.
+    #[error("{0}")]
+    Listen(String),
+    /// The folder of the embedded store cannot be written.
+    #[error("{0}")]
+    Folder(String),
     /// The system.
     #[error("{what}: {error}")]
     System {
@@ -52,6 +62,8 @@ impl Failure {
             Self::Store(error) if error.kind() == ErrorKind::Address => USAGE,
             Self::Store(_) | Self::Closed(_) => UNAVAILABLE,
             Self::NotLeader(_) => NOT_LEADER,
+            Self::Listen(_) => CANNOT_LISTEN,
+            Self::Folder(_) => CANNOT_WRITE,
             Self::System { .. } => SOFTWARE,
         }
     }

@@ -49,19 +49,20 @@ fn main() -> ExitCode {
 }
 
 async fn obey(arguments: Arguments) -> Result<u8, Failure> {
-    let Arguments { command, store, .. } = arguments;
+    let Arguments { command, store, json, .. } = arguments;
     match command {
         Command::Serve(serve) => serve::serve(&store, serve).await,
         Command::Run(run) => run::run(&store, run).await,
-        Command::Session(session) => commands::session::manage(&store, session).await,
-        Command::Status(status) => commands::status::print(&store, status).await,
-        Command::Leader(leader) => commands::leader::print(&store, leader).await,
-        Command::StepDown(step_down) => commands::step_down::ask(&store, step_down).await,
-        Command::Drain(drain) => commands::drain::ask(&store, drain, true).await,
-        Command::Undrain(drain) => commands::drain::ask(&store, drain, false).await,
-        Command::Revoke(revoke) => commands::revoke::revoke(&store, revoke).await,
-        Command::Watch(watch) => commands::watch::watch(&store, watch).await,
-        Command::Reopen(reopen) => commands::reopen::reopen(&store, reopen).await,
+        Command::Session(session) => commands::session::manage(&store, session, json).await,
+        Command::Status => commands::status::print(&store, json).await,
+        Command::Leader(leader) => commands::leader::print(&store, leader, json).await,
+        Command::StepDown(step_down) => commands::step_down::ask(&store, step_down, json).await,
+        Command::Drain(drain) => commands::drain::ask(&store, drain, true, json).await,
+        Command::Undrain(drain) => commands::drain::ask(&store, drain, false, json).await,
+        Command::Revoke(revoke) => commands::revoke::revoke(&store, revoke, json).await,
+        Command::Watch(watch) => commands::watch::watch(&store, watch, json).await,
+        Command::Reopen(reopen) => commands::reopen::reopen(&store, reopen, json).await,
+        Command::Role(role) => commands::role::manage(&store, role, json).await,
         Command::Guard(_) => Ok(exit::DONE),
     }
 }

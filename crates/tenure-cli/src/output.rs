@@ -13,3 +13,65 @@ pub fn say(line: &str) -> Result<u8, Failure> {
         _ => Ok(DONE),
     }
 }
+
+/// Columns that line up.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(head: &[&str]) -> Self {
+        Self { rows: vec![head.iter().map(|name| (*name).to_owned()).collect()] }
+    }
+
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.into());
+    }
+
+    /// Writes it, unless it is empty.
+    pub fn print(&self) -> Result<u8, Failure> {
+        if self.rows.len() > 1 {
+            self.lines().iter().try_for_each(|line| say(line).map(drop))?;
+        }
+        Ok(DONE)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let length = |cell: &String| cell.chars().count();
+        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let cells: Vec<String> = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| format!("{cell}{}", " ".repeat(width - length(cell))))
+                .collect();
+            cells.join("  ").trim_end().to_owned()
+        };
+        self.rows.iter().map(line).collect()
+    }
+}
+
+/// The beginning of a text, in so many characters at most.
+pub fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().take(most.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_by_characters() {
+        let mut table = Table::new(&["NAME", "N"]);
+        table.row(["grün".to_owned(), "1".to_owned()]);
+        table.row(["yellow".to_owned(), "20".to_owned()]);
+        assert_eq!(table.lines(), ["NAME    N", "grün    1", "yellow  20"]);
+        assert_eq!(shortened("abcdef", 4), "abc…");
+    }
+}

@@ -48,7 +48,9 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
     take_all_files();
     // Also when the store is down: it is waited for.
     let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).share_events();
-    let taken = |error: std::io::Error| Failure::Usage(format!("cannot listen on {}: {error}", serve.listen));
+    let taken = |error: std::io::Error| {
+        Failure::Listen(format!("cannot listen on {}: {error}; choose another address with --listen", serve.listen))
+    };
     let listener = TcpListener::bind(serve.listen).await.map_err(taken)?;
     let address = listener.local_addr().map_err(taken)?;
     let tenure = builder.start()?;

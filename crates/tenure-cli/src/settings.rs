@@ -3,29 +3,44 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+use tenure::log::Format;
 
 use crate::arguments::Arguments;
 use crate::exit::USAGE;
 use crate::notice::{self, failure};
-use tenure::log::Format;
+
+/// The settings whose values may be secrets.
+const SECRET: [&str; 2] = ["store", "headers"];
+
+/// What a file says: settings by the ids of their flags.
+type Values = BTreeMap<String, Vec<String>>;
 
 /// Reads the command line, the environment and the file.
 pub fn read() -> Result<Arguments, ExitCode> {
-    let plain = Arguments::command();
+    let plain = with_environment(Arguments::command());
     let matches = plain.clone().try_get_matches();
     // The file is named by a flag or by the environment, so these are read first. What is wrong with them is said then.
-    let file = matches.as_ref().ok().and_then(|matches| matches.get_one::<std::path::PathBuf>("config").cloned());
+    let file = match &matches {
+        Ok(matches) => matches.get_one::<std::path::PathBuf>("config").cloned(),
+        // A setting that is missing may be in the file.
+        Err(error) if error.use_stderr() => named_file(),
+        Err(_) => None,
+    };
     let matches = match file {
         None => matches,
         Some(path) => {
             let said = |why: String| {
-                failure!("{}: {why}", path.display());
+                notice::set_format(None);
+                failure!("cannot read settings from {}: {why}", path.display());
                 ExitCode::from(USAGE)
             };
             let text = std::fs::read_to_string(&path).map_err(|error| said(error.to_string()))?;
             let values = flatten(&text).map_err(said)?;
-            known(&plain, &values).map_err(|name| said(format!("`{name}` is no setting")))?;
+            if let Some(name) = values.keys().find(|name| !is_known(&plain, name)) {
+                return Err(said(format!("`{}` is not a setting; see `tenure --help`", name.replace('_', "-"))));
+            }
             with_defaults(plain, &values).try_get_matches()
         }
     };
@@ -45,23 +60,60 @@ pub fn read() -> Result<Arguments, ExitCode> {
     })
 }
 
-/// `[keys] leader = "x"` as `keys-leader = "x"`.
-fn flatten(text: &str) -> Result<BTreeMap<String, String>, String> {
+/// The file that the flags or the environment name, when the rest of them cannot be understood.
+fn named_file() -> Option<std::path::PathBuf> {
+    let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
+    let flag = arguments.find_map(|argument| match argument.to_str() {
+        Some("--config") => Some(None),
+        Some(text) => text.strip_prefix("--config=").map(|path| Some(path.into())),
+        None => None,
+    });
+    let flag = flag.and_then(|path| path.or_else(|| arguments.next()));
+    flag.or_else(|| std::env::var_os("TENURE_CONFIG")).map(Into::into)
+}
+
+/// Every flag can be set by the environment: `--drain-timeout` by `TENURE_DRAIN_TIMEOUT`.
+fn with_environment(command: Command) -> Command {
+    let name = |arg: Arg| {
+        if arg.is_positional() || matches!(arg.get_action(), ArgAction::Help | ArgAction::Version) {
+            return arg;
+        }
+        let variable = format!("TENURE_{}", arg.get_id().as_str().to_uppercase());
+        let is_secret = SECRET.contains(&arg.get_id().as_str());
+        let arg = if matches!(arg.get_action(), ArgAction::SetTrue) {
+            arg.value_parser(BoolishValueParser::new())
+        } else {
+            arg
+        };
+        arg.env(variable).hide_env_values(is_secret)
+    };
+    command.mut_args(name).mut_subcommands(with_environment)
+}
+
+/// `[keys] leader = "x"` as `keys_leader = "x"`.
+fn flatten(text: &str) -> Result<Values, String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())?;
-    let mut values = BTreeMap::new();
+    let mut values = Values::new();
     for (name, value) in table {
         match value {
             toml::Value::Table(inner) => {
                 for (field, value) in inner {
-                    values.insert(format!("{name}-{field}"), word(&field, &value)?);
+                    values.insert(id(&format!("{name}-{field}")), words(&field, &value)?);
                 }
             }
             value => {
-                values.insert(name.clone(), word(&name, &value)?);
+                values.insert(id(&name), words(&name, &value)?);
             }
         }
     }
     Ok(values)
+}
+
+fn words(name: &str, value: &toml::Value) -> Result<Vec<String>, String> {
+    match value {
+        toml::Value::Array(values) => values.iter().map(|value| word(name, value)).collect(),
+        value => Ok(vec![word(name, value)?]),
+    }
 }
 
 fn word(name: &str, value: &toml::Value) -> Result<String, String> {
@@ -69,33 +121,30 @@ fn word(name: &str, value: &toml::Value) -> Result<String, String> {
         toml::Value::String(text) => Ok(text.clone()),
         toml::Value::Boolean(flag) => Ok(flag.to_string()),
         toml::Value::Integer(number) => Ok(number.to_string()),
-        _ => Err(format!("`{name}` must be text, a number or true or false")),
+        toml::Value::Float(number) => Ok(number.to_string()),
+        _ => Err(format!("`{name}` must be text, a number, true or false, or a list of these")),
     }
 }
 
-fn known(command: &clap::Command, values: &BTreeMap<String, String>) -> Result<(), String> {
-    let mut names: Vec<String> = command.get_arguments().map(|argument| argument.get_id().to_string()).collect();
-    names.extend(command.get_subcommands().flat_map(|sub| sub.get_arguments().map(|a| a.get_id().to_string())));
-    match values.keys().find(|name| !names.contains(&id(name))) {
-        Some(name) => Err(name.clone()),
-        None => Ok(()),
-    }
+/// Whether a command, or one below it, has a flag with this id.
+fn is_known(command: &Command, id: &str) -> bool {
+    has_flag(command, id) || command.get_subcommands().any(|sub| is_known(sub, id))
+}
+
+fn has_flag(command: &Command, id: &str) -> bool {
+    command.get_arguments().any(|arg| arg.get_id() == id && !arg.is_positional())
 }
 
 /// What the file says, as defaults: whatever was said elsewhere comes first.
-fn with_defaults(command: clap::Command, values: &BTreeMap<String, String>) -> clap::Command {
-    let apply = |command: clap::Command| {
-        values.iter().fold(command, |command, (name, value)| {
-            let id = id(name);
-            if command.get_arguments().any(|argument| *argument.get_id() == *id) {
-                command.mut_arg(id, |argument| argument.default_value(value.clone()))
-            } else {
-                command
-            }
-        })
+fn with_defaults(command: Command, values: &Values) -> Command {
+    let apply = |command: Command, (id, values): (&String, &Vec<String>)| {
+        if has_flag(&command, id) {
+            command.mut_arg(id, |arg| arg.required(false).default_values(values.clone()))
+        } else {
+            command
+        }
     };
-    let subcommands: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
-    subcommands.into_iter().fold(apply(command), |command, name| command.mut_subcommand(name, apply))
+    values.iter().fold(command, apply).mut_subcommands(|sub| with_defaults(sub, values))
 }
 
 fn id(name: &str) -> String {

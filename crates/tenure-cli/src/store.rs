@@ -1,10 +1,13 @@
 //! The store that the flags name, and names in it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Access, access};
+use tenure::fleet::InstanceRecord;
 use tenure::store::Keyspace;
 use tenure::{LeaseKind, LeaseName, Tenure, TenureBuilder};
 use tenure_serve::keys::Keys;
@@ -20,9 +23,15 @@ impl StoreArguments {
             Some(url) => url.clone(),
             None => {
                 let folder = default_folder()?;
-                let failed = format!("cannot make {}, the folder of the embedded store", folder.display());
-                let mut make = DirBuilder::new();
-                make.recursive(true).mode(0o700).create(&folder).map_err(Failure::system(failed))?;
+                let failed = |error: std::io::Error| {
+                    let folder = folder.display();
+                    Failure::Folder(format!(
+                        "cannot write {folder}, the folder of the embedded store: {error}; name another store with --store"
+                    ))
+                };
+                DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+                // Of a folder that is there only the attempt says whether it can be written.
+                access(&folder, Access::WRITE_OK).map_err(|error| failed(error.into()))?;
                 in_folder(&folder)
             }
         };
@@ -78,10 +87,31 @@ impl StoreArguments {
         self.keys().role(role).map_err(|error| Failure::Usage(error.to_string()))
     }
 
-    /// The leases that a word may mean: a role's, or one by its whole key.
+    /// The roles that a word may mean: by its name, or by its whole key.
     pub fn roles(&self, word: &str) -> Result<Vec<LeaseName>, Failure> {
         let mut names = vec![self.role(word)?];
         names.extend(by_key(LeaseKind::Role, word));
+        Ok(names)
+    }
+
+    /// The leases that a word may mean: a role, a plain lease, a session or another target of a pool, or a whole key.
+    pub async fn leases(&self, tenure: &Tenure, word: &str) -> Result<Vec<LeaseName>, Failure> {
+        let mut names = vec![self.role(word)?];
+        names.extend(LeaseName::lease(word));
+        names.extend(self.keys().session(word));
+        let mut pools = BTreeSet::new();
+        for member in tenure.fleet().await? {
+            pools.extend(InstanceRecord::decode(&member.record).into_iter().flat_map(|record| record.held.into_keys()));
+        }
+        names.extend(pools.iter().filter_map(|pool| LeaseName::target(pool, word).ok()));
+        let kind = match word {
+            word if word.starts_with(&self.keys_leader) => LeaseKind::Role,
+            word if word.contains(":lease:") || word.starts_with(&self.keys_lease) => LeaseKind::Target,
+            _ => LeaseKind::Lease,
+        };
+        // As other tools show it: with the namespace.
+        let prefix = self.namespace.as_ref().map(|namespace| format!("{namespace}:")).unwrap_or_default();
+        names.extend(by_key(kind, word.strip_prefix(&prefix).unwrap_or(word)));
         Ok(names)
     }
 

@@ -63,7 +63,8 @@ impl FleetEvents {
     }
 }
 
-fn line(event: &FleetEvent) -> String {
+/// An event as a line of JSON, with the fields of a log line.
+pub fn line(event: &FleetEvent) -> String {
     let mut object = Map::new();
     let at = humantime::format_rfc3339_micros(event.at).to_string();
     for (name, value) in [("timestamp", at), ("level", event.level.clone()), ("event", event.name.clone())] {

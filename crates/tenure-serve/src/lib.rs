@@ -4,7 +4,7 @@ mod api;
 pub mod catalogue;
 pub mod counts;
 pub mod editing;
-mod events;
+pub mod events;
 pub mod holdings;
 pub mod housekeeping;
 pub mod keeping;

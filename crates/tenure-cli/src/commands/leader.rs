@@ -7,44 +7,57 @@ use crate::arguments::{Leader, StoreArguments};
 use crate::duration::shown;
 use crate::exit::{DONE, Failure, NO};
 use crate::notice::note;
+use crate::output::say;
 
-pub async fn print(store: &StoreArguments, arguments: Leader) -> Result<u8, Failure> {
-    let names = store.roles(&arguments.role)?;
+pub async fn print(store: &StoreArguments, arguments: Leader, json: bool) -> Result<u8, Failure> {
     let tenure = store.look().await?;
-    let group = Group::candidates(&store.keys().heartbeats(&arguments.role));
-    let group = group.map_err(|error| Failure::Usage(error.to_string()))?;
+    let names = store.leases(&tenure, &arguments.role).await?;
     let (mut leader, mut name) = (None, arguments.role.clone());
     for candidate in &names {
         if leader.is_none() {
             leader = tenure.leader_of(candidate).await?;
-            name = candidate.to_string();
+            name = tenure.lease_key(candidate);
         }
     }
-    let candidates = tenure.candidates(&group).await?;
-    if arguments.json {
+    // What is not a role has no candidates.
+    let candidates = match Group::candidates(&store.keys().heartbeats(&arguments.role)) {
+        Ok(group) => tenure.candidates(&group).await?,
+        Err(_) => Vec::new(),
+    };
+    if json {
         let field = leader.as_ref();
         let line = json!({
             "role": arguments.role,
             "leader": field.map(|leader| leader.instance.as_str()),
             "token": field.and_then(|leader| leader.token).map(tenure::Token::get),
             "remainingMs": field.and_then(|leader| leader.remaining).map(|left| left.as_millis() as u64),
+            "revoked": field.is_some_and(|leader| leader.is_revoked),
+            "key": field.map(|_| &name),
             "metadata": field.and_then(|leader| leader.metadata.as_deref()).map(String::from_utf8_lossy),
             "candidates": candidates.iter().map(|candidate| candidate.instance.as_str()).collect::<Vec<_>>(),
         });
-        println!("{line}");
+        say(&line.to_string())?;
     } else if let Some(leader) = &leader {
-        println!("{}", leader.instance);
+        say(leader.instance.as_str())?;
         match (leader.token, leader.remaining) {
-            (Some(token), Some(left)) => note!("term {token}, for {} without renewal", shown(left)),
-            (None, Some(left)) => note!("a program that is not tenure, for {}", shown(left)),
-            (_, None) => note!("the lease has no end; delete its key {name} if nobody holds it"),
+            (Some(token), Some(left)) if leader.is_revoked => {
+                note!(
+                    "revoked: term {token} was ended by force; {name} is free when its holder has let go, in {} at most",
+                    shown(left)
+                );
+            }
+            (Some(token), Some(left)) => note!("term {token} of {name}, for another {} without renewal", shown(left)),
+            (None, Some(left)) => {
+                note!("the holder of {name} is a program that is not tenure, for another {}", shown(left))
+            }
+            (_, None) => note!("{name} has no end; delete the key if no program holds it"),
         }
     } else {
-        note!("nobody leads {}", arguments.role);
+        note!("{} has no leader or holder", arguments.role);
     }
     let others = candidates.iter().filter(|one| leader.as_ref().is_none_or(|leader| leader.instance != one.instance));
     let others: Vec<&str> = others.map(|candidate| candidate.instance.as_str()).collect();
-    if !arguments.json && !others.is_empty() {
+    if !json && !others.is_empty() {
         note!("waiting: {}", others.join(", "));
     }
     tenure.shutdown().await;

@@ -4,6 +4,7 @@ pub mod drain;
 pub mod leader;
 pub mod reopen;
 pub mod revoke;
+pub mod role;
 pub mod session;
 pub mod status;
 pub mod step_down;

@@ -25,11 +25,11 @@ struct OpenTerm {
     holds_now: bool,
 }
 
-pub async fn reopen(store: &StoreArguments, arguments: Reopen) -> Result<u8, Failure> {
+pub async fn reopen(store: &StoreArguments, arguments: Reopen, json: bool) -> Result<u8, Failure> {
     let tenure = store.look().await?;
     let report = tenure.inspect_namespace().await?;
     let (Some(generation), Some(quarantine)) = (report.generation, report.quarantine) else {
-        if arguments.json {
+        if json {
             say(&json!({"quarantine": null, "holders": [], "instances": [], "reopened": false}).to_string())?;
         } else {
             note!("there is no quarantine");
@@ -39,11 +39,11 @@ pub async fn reopen(store: &StoreArguments, arguments: Reopen) -> Result<u8, Fai
     };
     let open = open_terms(&tenure).await?;
     let instances: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
-    if !arguments.json {
+    if !json {
         show(&quarantine, &open, &instances)?;
     }
     let reopened = (arguments.yes || confirm()?) && tenure.reopen(generation).await?;
-    if arguments.json {
+    if json {
         say(&as_json(&quarantine, &open, &instances, reopened).to_string())?;
     } else {
         note!("{}", if reopened { "the quarantine is over" } else { "nothing was changed" });

@@ -1,42 +1,40 @@
 //! `tenure revoke NAME`
 
-use tenure::{LeaseKind, LeaseName};
+use serde_json::json;
 
 use crate::arguments::{Revoke, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
 use crate::notice::note;
-use crate::store::by_key;
+use crate::output::say;
 
-pub async fn revoke(store: &StoreArguments, arguments: Revoke) -> Result<u8, Failure> {
-    let names = names(store, &arguments.lease)?;
+pub async fn revoke(store: &StoreArguments, arguments: Revoke, json: bool) -> Result<u8, Failure> {
     let tenure = store.look().await?;
-    let mut code = NO;
+    let mut revoked = None;
     let mut foreign = None;
-    for name in names {
-        if let Some(held) = tenure.revoke(&name).await? {
-            println!("{name} was {held}'s");
-            code = DONE;
+    for name in store.leases(&tenure, &arguments.lease).await? {
+        if let Some(holder) = tenure.revoke(&name).await? {
+            revoked = Some((tenure.lease_key(&name), holder));
             break;
         }
-        foreign = foreign.or(tenure.inspect(&name).await?.held.map(|held| (name, held.by)));
+        let held = tenure.inspect(&name).await?.held;
+        foreign = foreign.or(held.map(|held| (tenure.lease_key(&name), held.by)));
     }
-    match foreign {
-        Some((name, holder)) if code == NO => {
+    if json {
+        let (key, holder) = revoked.as_ref().or(foreign.as_ref()).map(|(key, holder)| (key, holder.as_str())).unzip();
+        say(&json!({"name": arguments.lease, "key": key, "holder": holder, "revoked": revoked.is_some()}).to_string())?;
+    }
+    match (&revoked, &foreign) {
+        (Some((key, holder)), _) if !json => {
+            say(&format!("{key} revoked; it was held by {holder}"))?;
+        }
+        (None, Some((key, holder))) => {
             note!(
-                "{name} is {holder}'s, which is not tenure's: it cannot be revoked; delete the key if nobody relies on it"
+                "{key} is held by {holder}, a program that is not tenure, so it cannot be revoked; delete the key if no program relies on it"
             );
         }
-        None if code == NO => note!("nobody holds {}", arguments.lease),
+        (None, None) => note!("{} is not held", arguments.lease),
         _ => {}
     }
     tenure.shutdown().await;
-    Ok(code)
-}
-
-/// What the word may mean: a role, a lease, or a key as it stands in the store.
-fn names(store: &StoreArguments, word: &str) -> Result<Vec<LeaseName>, Failure> {
-    let mut names = vec![store.role(word)?];
-    names.extend(LeaseName::lease(word));
-    names.extend(by_key(LeaseKind::Lease, word));
-    Ok(names)
+    Ok(if revoked.is_some() { DONE } else { NO })
 }

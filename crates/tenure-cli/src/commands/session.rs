@@ -3,7 +3,7 @@
 use std::io::BufRead;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tenure::Tenure;
 use tenure_serve::catalogue::Catalogue;
 use tenure_serve::editing::{self, EditError};
@@ -15,32 +15,32 @@ use uuid::Uuid;
 use crate::arguments::{SessionAdd, SessionCommand, SessionId, SessionResult, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
 use crate::notice::note;
-use crate::output::say;
+use crate::output::{Table, say, shortened};
 
-pub async fn manage(store: &StoreArguments, command: SessionCommand) -> Result<u8, Failure> {
+pub async fn manage(store: &StoreArguments, command: SessionCommand, json: bool) -> Result<u8, Failure> {
     let tenure = match command {
         SessionCommand::Add(_) | SessionCommand::Import => store.connect().await?,
         _ => store.look().await?,
     };
     let done = match command {
-        SessionCommand::Add(add) => create(&tenure, &store.keys(), add).await,
-        SessionCommand::Ls(list) => show(&tenure, list.json).await,
-        SessionCommand::Result(result) => results(&tenure, &store.keys(), &result).await,
-        SessionCommand::Pause(session) => pause(&tenure, &session, true).await,
-        SessionCommand::Resume(session) => pause(&tenure, &session, false).await,
-        SessionCommand::Rm(session) => remove(&tenure, &session).await,
+        SessionCommand::Add(add) => create(&tenure, &store.keys(), add, json).await,
+        SessionCommand::Ls => show(&tenure, json).await,
+        SessionCommand::Result(result) => results(&tenure, &store.keys(), &result, json).await,
+        SessionCommand::Pause(session) => pause(&tenure, &session, true, json).await,
+        SessionCommand::Resume(session) => pause(&tenure, &session, false, json).await,
+        SessionCommand::Rm(session) => remove(&tenure, &session, json).await,
         SessionCommand::Export => export(&tenure).await,
-        SessionCommand::Import => import(&tenure, &store.keys()).await,
+        SessionCommand::Import => import(&tenure, &store.keys(), json).await,
     };
     tenure.shutdown().await;
     done
 }
 
-async fn create(tenure: &Tenure, keys: &Keys, add: SessionAdd) -> Result<u8, Failure> {
+async fn create(tenure: &Tenure, keys: &Keys, add: SessionAdd, json: bool) -> Result<u8, Failure> {
     let mut request = Map::new();
     request.insert("url".to_owned(), Value::String(add.url));
     for (field, value) in
-        [("name", add.name), ("interval", add.interval.map(written)), ("timeout", add.timeout.map(written))]
+        [("name", add.session_name), ("interval", add.interval.map(written)), ("timeout", add.timeout.map(written))]
     {
         request.extend(value.map(|value| (field.to_owned(), Value::String(value))));
     }
@@ -57,7 +57,7 @@ async fn create(tenure: &Tenure, keys: &Keys, add: SessionAdd) -> Result<u8, Fai
     }
     let session = Session::create(request, Timestamp::now()).map_err(wrong)?;
     editing::create(tenure, keys, &session).await.map_err(unwritten)?;
-    if add.json { print(&session.shown()) } else { say(&session.id.to_string()) }
+    if json { print(&session.shown()) } else { say(&session.id.to_string()) }
 }
 
 async fn show(tenure: &Tenure, json: bool) -> Result<u8, Failure> {
@@ -65,16 +65,18 @@ async fn show(tenure: &Tenure, json: bool) -> Result<u8, Failure> {
     all.read_all(tenure).await?;
     let (sessions, unreadable) = (all.page(None, usize::MAX), all.unreadable());
     if json {
-        let unreadable = unreadable.iter().map(|(id, error)| serde_json::json!({"id": id, "error": error}));
+        let unreadable = unreadable.iter().map(|(id, error)| json!({"id": id, "error": error}));
         return print(&sessions.iter().map(|session| session.shown()).chain(unreadable).collect());
     }
+    let mut table = Table::new(&["SESSION", "EVERY", "STATE", "TARGET"]);
     for session in sessions {
-        let paused = if session.is_paused { " (paused)" } else { "" };
-        let name = session.name.as_deref().map(|name| format!(" {name}")).unwrap_or_default();
-        let (shown, every) = (session.shown(), written(session.interval));
+        let state = if session.is_paused { "paused" } else { "active" };
+        let shown = session.shown();
         let url = shown["url"].as_str().unwrap_or_default();
-        say(&format!("{} every {every}{paused} {url}{name}", session.id))?;
+        let target = session.name.as_ref().map_or_else(|| url.to_owned(), |name| format!("{name} {url}"));
+        table.row([session.id.to_string(), written(session.interval), state.to_owned(), shortened(&target, 28)]);
     }
+    table.print()?;
     for (id, error) in unreadable {
         say(&format!("{id} cannot be polled: {error}"))?;
     }
@@ -82,7 +84,7 @@ async fn show(tenure: &Tenure, json: bool) -> Result<u8, Failure> {
 }
 
 /// The last result of a session, or the latest ones.
-async fn results(tenure: &Tenure, keys: &Keys, asked: &SessionResult) -> Result<u8, Failure> {
+async fn results(tenure: &Tenure, keys: &Keys, asked: &SessionResult, json: bool) -> Result<u8, Failure> {
     let id = asked.session.id.to_string();
     let name = keys.session(&id).map_err(|error| Failure::Usage(error.to_string()))?;
     let found = match asked.history {
@@ -98,7 +100,7 @@ async fn results(tenure: &Tenure, keys: &Keys, asked: &SessionResult) -> Result<
         return Ok(NO);
     }
     for result in &found {
-        if asked.json {
+        if json {
             print(result)?;
         } else {
             say(&line(result))?;
@@ -123,20 +125,30 @@ fn line(result: &Value) -> String {
     format!("{} {ok} {outcome} {latency:.0} ms by {}", text("polledAt"), text("instanceId"))
 }
 
-async fn pause(tenure: &Tenure, session: &SessionId, paused: bool) -> Result<u8, Failure> {
-    done(session, editing::change(tenure, &session.id.to_string(), |session| session.paused(paused)).await.map(drop))
+async fn pause(tenure: &Tenure, session: &SessionId, paused: bool, json: bool) -> Result<u8, Failure> {
+    let changed = editing::change(tenure, &session.id.to_string(), |session| session.paused(paused)).await;
+    let changed = done(session, changed)?;
+    if let Some(changed) = changed.as_ref().filter(|_| json) {
+        print(&changed.shown())?;
+    }
+    Ok(if changed.is_some() { DONE } else { NO })
 }
 
-async fn remove(tenure: &Tenure, session: &SessionId) -> Result<u8, Failure> {
-    done(session, editing::delete(tenure, &session.id.to_string()).await)
+async fn remove(tenure: &Tenure, session: &SessionId, json: bool) -> Result<u8, Failure> {
+    let removed = done(session, editing::delete(tenure, &session.id.to_string()).await)?.is_some();
+    if json {
+        print(&json!({"id": session.id.to_string(), "removed": removed}))?;
+    }
+    Ok(if removed { DONE } else { NO })
 }
 
-fn done(session: &SessionId, edited: Result<(), EditError>) -> Result<u8, Failure> {
+/// What was edited, if it is there.
+fn done<T>(session: &SessionId, edited: Result<T, EditError>) -> Result<Option<T>, Failure> {
     match edited {
-        Ok(()) => Ok(DONE),
+        Ok(edited) => Ok(Some(edited)),
         Err(EditError::Missing) => {
             note!("there is no session {}", session.id);
-            Ok(NO)
+            Ok(None)
         }
         Err(error) => Err(unwritten(error)),
     }
@@ -156,7 +168,7 @@ async fn export(tenure: &Tenure) -> Result<u8, Failure> {
     Ok(if unreadable.is_empty() { DONE } else { NO })
 }
 
-async fn import(tenure: &Tenure, keys: &Keys) -> Result<u8, Failure> {
+async fn import(tenure: &Tenure, keys: &Keys, json: bool) -> Result<u8, Failure> {
     let (mut there, mut refused) = (0_u64, 0_u64);
     for (number, line) in (1_u64..).zip(std::io::stdin().lock().lines()) {
         let line = line.map_err(Failure::system("cannot read sessions"))?;
@@ -184,7 +196,11 @@ async fn import(tenure: &Tenure, keys: &Keys) -> Result<u8, Failure> {
             Err(error) => return Err(unwritten(error)),
         }
     }
-    note!("there now: {there}; refused: {refused}");
+    if json {
+        print(&json!({"there": there, "refused": refused}))?;
+    } else {
+        note!("there now: {there}; refused: {refused}");
+    }
     Ok(if refused > 0 { NO } else { DONE })
 }
 

@@ -1,96 +1,252 @@
 //! `tenure status`: who is there and who holds what, straight from the store, whether an instance runs or not.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tenure::InstanceId;
 use tenure::fleet::InstanceRecord;
+use tenure::store::{Member, Quarantine};
+use tenure::{InstanceId, Tenure};
 use tenure_serve::catalogue::Catalogue;
-use tenure_serve::{holdings, shown_quarantine};
+use tenure_serve::session::Session;
+use tenure_serve::{POOL, holdings, shown_quarantine};
 
-use crate::arguments::{Status, StoreArguments};
+use super::role::{self, Role};
+use crate::arguments::StoreArguments;
 use crate::exit::{DONE, Failure};
-use crate::output::say;
+use crate::output::{Table, say, shortened};
 
-pub async fn print(store: &StoreArguments, status: Status) -> Result<u8, Failure> {
+/// One instance, as the store knows it.
+struct Instance {
+    id: InstanceId,
+    status: &'static str,
+    record: Option<InstanceRecord>,
+    /// How old its heartbeat is.
+    heartbeat_age: Option<Duration>,
+    sessions: Vec<Held>,
+}
+
+/// A session that is held.
+struct Held {
+    session: Arc<Session>,
+    is_revoked: bool,
+}
+
+/// Everything that is shown.
+struct Overview {
+    quarantine: Option<Quarantine>,
+    instances: Vec<Instance>,
+    unheld: Vec<Arc<Session>>,
+    paused: usize,
+    unreadable: BTreeMap<String, String>,
+    roles: Vec<Role>,
+}
+
+pub async fn print(store: &StoreArguments, json: bool) -> Result<u8, Failure> {
     let tenure = store.look().await?;
-    let quarantine = tenure.inspect_namespace().await?.quarantine;
-    let catalogue = Catalogue::default();
-    catalogue.read_all(&tenure).await?;
-    let members = tenure.fleet().await?;
-    let ids: Vec<String> = catalogue.page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
-    let mut held: BTreeMap<InstanceId, Vec<String>> = BTreeMap::new();
-    let mut unheld = Vec::new();
-    let sessions = catalogue.unreadable().into_iter().map(|(id, error)| (tenure.session_key(&id), error));
-    let mut unreadable: BTreeMap<String, String> = sessions.collect();
-    for (id, report) in holdings::read(&tenure, &store.keys(), &ids).await? {
-        let held_by = match report {
-            Ok(report) => report.held,
-            Err((key, error)) => {
-                unreadable.insert(key, error.to_string());
-                continue;
-            }
-        };
-        match held_by {
-            Some(lease) => held.entry(lease.by).or_default().push(id),
-            None if catalogue.session(&id).is_some_and(|session| !session.is_paused) => unheld.push(id),
-            None => {}
-        }
-    }
-    let mut leaders = BTreeMap::new();
-    for (role, looked) in holdings::roles(&tenure).await? {
-        let leader = match looked {
-            Ok(report) => report.held.map(|held| held.by.to_string()),
-            Err((key, error)) => {
-                unreadable.insert(key, error.to_string());
-                None
-            }
-        };
-        leaders.insert(role.label().to_owned(), leader);
-    }
-    let mut instances = Vec::new();
-    for member in &members {
-        let record = InstanceRecord::decode(&member.record);
-        let status = record.as_ref().map_or("foreign", |record| record.status.word());
-        instances.push((member.instance.clone(), status, held.remove(&member.instance).unwrap_or_default()));
-    }
-    // Whoever is gone may hold leases that have not run out yet.
-    instances.extend(held.into_iter().map(|(instance, sessions)| (instance, "gone", sessions)));
-    if status.json {
-        let instance = |(instance, status, sessions): &(InstanceId, &str, Vec<String>)| json!({"instanceId": instance.as_str(), "status": status, "sessions": sessions});
-        let listed = |(key, error): (&String, &String)| json!({"key": key, "error": error});
-        let whole = json!({
-            "instances": instances.iter().map(instance).collect::<Vec<Value>>(),
-            "unheld": unheld,
-            "unreadable": unreadable.iter().map(listed).collect::<Vec<Value>>(),
-            "leaders": leaders,
-            "quarantine": quarantine.as_ref().map(shown_quarantine),
-        });
-        say(&whole.to_string())?;
+    let overview = Overview::read(&tenure, store).await?;
+    if json {
+        say(&overview.as_json().to_string())?;
     } else {
-        if let Some(quarantine) = &quarantine {
-            say(&quarantine.to_string())?;
-        }
-        if instances.is_empty() {
-            say("no instance is there")?;
-        }
-        for (instance, status, sessions) in &instances {
-            let sessions_are = if sessions.len() == 1 { "session" } else { "sessions" };
-            say(&format!("{instance} {status} {} {sessions_are}", sessions.len()))?;
-            for id in sessions {
-                say(&format!("  {id}"))?;
-            }
-        }
-        for id in &unheld {
-            say(&format!("unheld {id}"))?;
-        }
-        for (key, error) in &unreadable {
-            say(&format!("unreadable {key}: {error}"))?;
-        }
-        for (role, leader) in &leaders {
-            say(&format!("leader of {role}: {}", leader.as_deref().unwrap_or("nobody")))?;
-        }
+        overview.print()?;
     }
     tenure.shutdown().await;
     Ok(DONE)
+}
+
+impl Overview {
+    async fn read(tenure: &Tenure, store: &StoreArguments) -> Result<Self, Failure> {
+        let quarantine = tenure.inspect_namespace().await?.quarantine;
+        let catalogue = Catalogue::default();
+        catalogue.read_all(tenure).await?;
+        let ids: Vec<String> = catalogue.page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
+        let unreadable = catalogue.unreadable().into_iter().map(|(id, error)| (tenure.session_key(&id), error));
+        let mut unreadable: BTreeMap<String, String> = unreadable.collect();
+        let (mut held, mut unheld, mut paused) = (BTreeMap::<InstanceId, Vec<Held>>::new(), Vec::new(), 0);
+        for (id, looked) in holdings::read(tenure, &store.keys(), &ids).await? {
+            let report = match looked {
+                Ok(report) => report,
+                Err((key, error)) => {
+                    unreadable.insert(key, error.to_string());
+                    continue;
+                }
+            };
+            let Some(session) = catalogue.session(&id) else { continue };
+            let is_revoked = report.is_revoked();
+            match report.held {
+                Some(lease) => held.entry(lease.by).or_default().push(Held { session, is_revoked }),
+                None if session.is_paused => paused += 1,
+                None => unheld.push(session),
+            }
+        }
+        let mut instances: Vec<Instance> =
+            tenure.fleet().await?.into_iter().map(|member| listed(member, &mut held)).collect();
+        // An instance that is gone may hold leases that have not expired yet.
+        instances.extend(held.into_iter().map(|(id, sessions)| Instance {
+            id,
+            status: "gone",
+            record: None,
+            heartbeat_age: None,
+            sessions,
+        }));
+        let roles = role::read(tenure).await?;
+        unreadable.extend(roles.iter().filter_map(|role| role.error.clone()));
+        Ok(Self { quarantine, instances, unheld, paused, unreadable, roles })
+    }
+
+    fn as_json(&self) -> Value {
+        let listed = |(key, error): (&String, &String)| json!({"key": key, "error": error});
+        let leaders: BTreeMap<&str, Option<&str>> =
+            self.roles.iter().map(|role| (role.name.as_str(), role.leader.as_deref())).collect();
+        json!({
+            "instances": self.instances.iter().map(Instance::as_json).collect::<Vec<Value>>(),
+            "unheld": self.unheld.iter().map(|session| session.id.to_string()).collect::<Vec<_>>(),
+            "paused": self.paused,
+            "unreadable": self.unreadable.iter().map(listed).collect::<Vec<Value>>(),
+            "leaders": leaders,
+            "roles": self.roles.iter().map(Role::shown).collect::<Vec<Value>>(),
+            "quarantine": self.quarantine.as_ref().map(shown_quarantine),
+        })
+    }
+
+    fn print(&self) -> Result<(), Failure> {
+        if let Some(quarantine) = &self.quarantine {
+            say(&quarantine.to_string())?;
+        }
+        let held: usize = self.instances.iter().map(|instance| instance.sessions.len()).sum();
+        let total = held + self.unheld.len() + self.paused;
+        say(&format!(
+            "{}, {}: {held} held, {} unheld, {} paused",
+            counted(self.instances.len(), "instance"),
+            counted(total, "session"),
+            self.unheld.len(),
+            self.paused
+        ))?;
+        let mut table = Table::new(&["INSTANCE", "STATUS", "WEIGHT", "HELD", "STARTED"]);
+        for instance in &self.instances {
+            table.row(instance.cells());
+        }
+        table.print()?;
+        for note in self.instances.iter().flat_map(Instance::notes) {
+            say(&note)?;
+        }
+        let mut sessions = Table::new(&["SESSION", "HOLDER", "TARGET"]);
+        for instance in &self.instances {
+            for Held { session, is_revoked } in &instance.sessions {
+                let revoked = if *is_revoked { " (revoked)" } else { "" };
+                let holder = format!("{}{revoked}", short_id(&instance.id));
+                sessions.row([session.id.to_string(), holder, target(session)]);
+            }
+        }
+        for session in &self.unheld {
+            sessions.row([session.id.to_string(), "UNHELD".to_owned(), target(session)]);
+        }
+        sessions.print()?;
+        if !self.unheld.is_empty() {
+            let why = match (&self.quarantine, self.instances.iter().any(|instance| instance.status == "online")) {
+                (Some(_), _) => "nothing is granted during the quarantine",
+                (None, false) => "no instance takes sessions; start one with `tenure serve`",
+                (None, true) => "an instance takes them within moments, or says why not in its log",
+            };
+            say(&format!("unheld: {why}"))?;
+        }
+        for (key, error) in &self.unreadable {
+            say(&format!("unreadable {key}: {error}"))?;
+        }
+        role::table(&self.roles).map(drop)
+    }
+}
+
+fn listed(member: Member, held: &mut BTreeMap<InstanceId, Vec<Held>>) -> Instance {
+    let record = InstanceRecord::decode(&member.record);
+    let age = record.as_ref().map(|record| record.heartbeat_ttl.saturating_sub(member.remaining));
+    Instance {
+        status: record.as_ref().map_or("foreign", |record| record.status.word()),
+        heartbeat_age: age,
+        sessions: held.remove(&member.instance).unwrap_or_default(),
+        id: member.instance,
+        record,
+    }
+}
+
+impl Instance {
+    /// How old its heartbeat is, when that is more than it should be.
+    fn late(&self) -> Option<Duration> {
+        let every = self.record.as_ref()?.heartbeat_every;
+        self.heartbeat_age.filter(|age| *age > every + every / 5)
+    }
+
+    /// Targets of pools that are not sessions: those of programs that use the library.
+    fn pools(&self) -> BTreeMap<&str, usize> {
+        let held = self.record.iter().flat_map(|record| &record.held);
+        held.filter(|(pool, _)| *pool != POOL).map(|(pool, count)| (pool.as_str(), *count)).collect()
+    }
+
+    fn cells(&self) -> [String; 5] {
+        let status = if self.late().is_some() { "late" } else { self.status };
+        let weight = self.record.as_ref().map_or_else(
+            || "-".to_owned(),
+            |record| (f64::from(record.weight_in(POOL)) / f64::from(tenure::placement::FULL_WEIGHT)).to_string(),
+        );
+        let held = self.sessions.len() + self.pools().values().sum::<usize>();
+        let started = self.record.as_ref().and_then(|record| SystemTime::now().duration_since(record.started_at).ok());
+        let started = started.map_or_else(|| "-".to_owned(), |age| format!("{} ago", rough(age)));
+        [self.id.to_string(), status.to_owned(), weight, held.to_string(), started]
+    }
+
+    /// What a person should know beside the table.
+    fn notes(&self) -> Vec<String> {
+        let id = short_id(&self.id);
+        let late = self.late().map(|age| format!("  {id}: its last heartbeat is {} old", rough(age)));
+        let pools = self
+            .pools()
+            .into_iter()
+            .map(|(pool, count)| format!("  {id}: {} of pool {pool}", counted(count, "target")));
+        late.into_iter().chain(pools).collect()
+    }
+
+    fn as_json(&self) -> Value {
+        json!({
+            "instanceId": self.id.as_str(),
+            "status": self.status,
+            "sessions": self.sessions.iter().map(|held| held.session.id.to_string()).collect::<Vec<_>>(),
+            "revoked": self.sessions.iter().filter(|held| held.is_revoked).map(|held| held.session.id.to_string()).collect::<Vec<_>>(),
+            "pools": self.pools(),
+            "heartbeatAgeMs": self.heartbeat_age.map(|age| age.as_millis() as u64),
+            "isLate": self.late().is_some(),
+        })
+    }
+}
+
+/// What a session is about, for a person.
+fn target(session: &Session) -> String {
+    let shown = session.shown();
+    let url = shown["url"].as_str().unwrap_or_default();
+    shortened(session.name.as_deref().unwrap_or(url), 24)
+}
+
+/// The name and the last letters of an id: the time between them tells people nothing.
+fn short_id(id: &InstanceId) -> String {
+    let text = id.as_str();
+    let mut parts = text.rsplitn(3, '-');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(end), Some(_), Some(name)) => shortened(&format!("{name}…{end}"), 20),
+        _ => shortened(text, 20),
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A span of time in its largest unit.
+fn rough(span: Duration) -> String {
+    match span.as_secs() {
+        0 => format!("{} ms", span.as_millis()),
+        seconds @ 1..120 => format!("{seconds} s"),
+        seconds @ 120..7_200 => format!("{} min", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} d", seconds / 86_400),
+    }
 }

@@ -2,26 +2,36 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tenure::{Group, InstanceId, LeaseName, Tenure, Token};
 
 use crate::arguments::{StepDown, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
 use crate::meant::meant;
 use crate::notice::note;
+use crate::output::say;
 
 /// How often is looked whether it has happened.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub async fn ask(store: &StoreArguments, arguments: StepDown) -> Result<u8, Failure> {
+pub async fn ask(store: &StoreArguments, arguments: StepDown, json: bool) -> Result<u8, Failure> {
     let names = store.roles(&arguments.role)?;
     let tenure = store.look().await?;
     let code = match resolve(&tenure, store, &arguments).await? {
-        Ok(to) => ask_one_of(&tenure, &names, to.as_ref(), &arguments).await?,
+        Ok(to) => ask_one_of(&tenure, &names, to.as_ref(), &arguments, json).await?,
         Err(why) => {
             note!("{why}");
             NO
         }
     };
+    if json {
+        let mut leader = None;
+        for name in &names {
+            leader = leader.or(tenure.leader_of(name).await?);
+        }
+        let leader = leader.as_ref().map(|leader| leader.instance.as_str());
+        say(&json!({"role": arguments.role, "leader": leader, "steppedDown": code == DONE}).to_string())?;
+    }
     tenure.shutdown().await;
     Ok(code)
 }
@@ -49,10 +59,11 @@ async fn ask_one_of(
     names: &[LeaseName],
     to: Option<&InstanceId>,
     arguments: &StepDown,
+    json: bool,
 ) -> Result<u8, Failure> {
     for name in names {
         if let Some(token) = tenure.step_down(name, to).await? {
-            return wait(tenure, name, token, to, arguments).await;
+            return wait(tenure, name, token, to, arguments, json).await;
         }
         if let Some(leader) = tenure.leader_of(name).await? {
             match leader.token {
@@ -73,6 +84,7 @@ async fn wait(
     token: Token,
     to: Option<&InstanceId>,
     arguments: &StepDown,
+    json: bool,
 ) -> Result<u8, Failure> {
     let start = Instant::now();
     loop {
@@ -86,11 +98,15 @@ async fn wait(
             }
             (None, _, None) => return Ok(DONE),
             (_, Some(next), None) => {
-                println!("{}", next.instance);
+                if !json {
+                    say(next.instance.as_str())?;
+                }
                 return Ok(DONE);
             }
             (_, Some(next), Some(to)) if next.instance == *to && next.in_office => {
-                println!("{to}");
+                if !json {
+                    say(to.as_str())?;
+                }
                 return Ok(DONE);
             }
             (_, Some(next), Some(to)) if next.instance != *to => {

@@ -36,6 +36,9 @@ use crate::notice::{self, note, warning};
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
+/// A wait that may be over before the store has answered once.
+const SHORT_WAIT: Duration = Duration::from_secs(1);
+
 /// How long the kernel may take to end what was killed: kills are sent this long before the lease can be another's.
 const DYING: Duration = Duration::from_millis(100);
 
@@ -127,6 +130,11 @@ fn settings(arguments: &Run) -> Result<LeaseSettings, Failure> {
 async fn acquire(election: ElectionBuilder, arguments: &Run) -> Result<Leadership, AcquireError> {
     match arguments.wait {
         _ if arguments.no_wait => election.try_acquire().await,
+        // What is free is had in any case, however short the wait.
+        Some(limit) if limit < SHORT_WAIT => match election.clone().try_acquire().await {
+            Err(AcquireError::Held { .. }) if !limit.is_zero() => election.limit(limit).acquire().await,
+            tried => tried,
+        },
         Some(limit) => election.limit(limit).acquire().await,
         None => election.acquire().await,
     }

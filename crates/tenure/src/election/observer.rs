@@ -153,7 +153,14 @@ mod tests {
     fn leader(id: &str, token: u64, remaining: u64) -> Seen {
         let instance = InstanceId::new(id).unwrap();
         let remaining = Some(Duration::from_millis(remaining));
-        Seen::Leads(Leader { instance, token: Token::new(token), remaining, in_office: true, metadata: None })
+        Seen::Leads(Leader {
+            instance,
+            token: Token::new(token),
+            remaining,
+            is_revoked: false,
+            in_office: true,
+            metadata: None,
+        })
     }
 
     #[test]

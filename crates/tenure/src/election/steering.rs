@@ -20,6 +20,8 @@ pub struct Leader {
     pub token: Option<Token>,
     /// How long it leads without renewing. `None`: the lease has no end.
     pub remaining: Option<Duration>,
+    /// Whether its term was revoked: it is told so with its next renewal.
+    pub is_revoked: bool,
     /// Whether it has said so itself: one to whom the lease was handed over and who has not taken it up yet has not.
     pub in_office: bool,
     /// What it has published about itself, if it has.
@@ -80,6 +82,24 @@ impl Tenure {
         }
     }
 
+    /// Forgets a role that is not led: its last term, its records, and that it was ever led. Tokens go on growing all the same.
+    /// Returns whether it was forgotten: not while it is led. A candidate that leads it again lists it again.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// It may or may not be forgotten.
+    pub async fn forget_role(&self, role: &LeaseName) -> Result<bool, StoreError> {
+        let forget =
+            Request::Forget { name: role.clone(), logs: Vec::new(), idle_for: Duration::ZERO, session: String::new() };
+        if self.ask(forget).await? != Reply::Done {
+            return Ok(false);
+        }
+        let (index, entry) = (ROLES.to_owned(), role.encode());
+        self.ask(Request::IndexRemove { index, entry, announced: false }).await.map(|_| true)
+    }
+
     /// Who leads a role, also for those who are no candidates.
     ///
     /// # Errors
@@ -88,11 +108,20 @@ impl Tenure {
     /// # Cancel safety
     /// Safe.
     pub async fn leader_of(&self, role: &LeaseName) -> Result<Option<Leader>, StoreError> {
-        let Some(held) = self.inspect(role).await?.held else { return Ok(None) };
+        let report = self.inspect(role).await?;
+        let is_revoked = report.is_revoked();
+        let Some(held) = report.held else { return Ok(None) };
         let published = self.read(role, METADATA).await?;
         let published = published.filter(|record| Some(record.token) == held.token).map(|record| record.value);
         let in_office = published.is_some();
         let metadata = published.filter(|metadata| !metadata.is_empty());
-        Ok(Some(Leader { instance: held.by, token: held.token, remaining: held.remaining, in_office, metadata }))
+        Ok(Some(Leader {
+            instance: held.by,
+            token: held.token,
+            remaining: held.remaining,
+            is_revoked,
+            in_office,
+            metadata,
+        }))
     }
 }

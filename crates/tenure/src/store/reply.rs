@@ -203,6 +203,14 @@ pub struct LeaseReport {
     pub asked: Option<Ask>,
 }
 
+impl LeaseReport {
+    /// Whether it is held by a term that was revoked: its holder has not let go yet, and its ttl has not ended.
+    pub fn is_revoked(&self) -> bool {
+        let revoked = |last: &PreviousTerm| last.ended == Ended::Revoked;
+        self.held.as_ref().zip(self.last.as_ref()).is_some_and(|(held, last)| held.by == last.holder && revoked(last))
+    }
+}
+
 /// A record beside a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {

@@ -1,0 +1,103 @@
+//! `tenure role`: all roles that were ever led, and forgetting one.
+
+use serde_json::{Value, json};
+use tenure::Tenure;
+use tenure_serve::holdings;
+
+use crate::arguments::{RoleCommand, StoreArguments};
+use crate::exit::{DONE, Failure, NO};
+use crate::notice::note;
+use crate::output::{Table, say};
+
+pub async fn manage(store: &StoreArguments, command: RoleCommand, json: bool) -> Result<u8, Failure> {
+    let tenure = store.look().await?;
+    let done = match command {
+        RoleCommand::Ls => list(&tenure, json).await,
+        RoleCommand::Rm(role) => remove(&tenure, store, &role.role, json).await,
+    };
+    tenure.shutdown().await;
+    done
+}
+
+async fn list(tenure: &Tenure, json: bool) -> Result<u8, Failure> {
+    let roles = read(tenure).await?;
+    if json {
+        return say(&Value::Array(roles.iter().map(Role::shown).collect()).to_string());
+    }
+    table(&roles)
+}
+
+/// A role, as it is listed.
+pub struct Role {
+    pub name: String,
+    pub leader: Option<String>,
+    pub token: Option<u64>,
+    pub remaining_ms: Option<u64>,
+    pub is_revoked: bool,
+    /// Why nothing is known of it.
+    pub error: Option<(String, String)>,
+}
+
+impl Role {
+    pub fn shown(&self) -> Value {
+        json!({
+            "role": self.name,
+            "leader": self.leader,
+            "token": self.token,
+            "remainingMs": self.remaining_ms,
+            "revoked": self.is_revoked,
+        })
+    }
+}
+
+/// All roles that were ever led.
+pub async fn read(tenure: &Tenure) -> Result<Vec<Role>, Failure> {
+    let role = |(name, looked): (tenure::LeaseName, holdings::Looked)| {
+        let (report, error) = match looked {
+            Ok(report) => (Some(report), None),
+            Err((key, error)) => (None, Some((key, error.to_string()))),
+        };
+        let held = report.as_ref().and_then(|report| report.held.as_ref());
+        Role {
+            name: name.label().to_owned(),
+            leader: held.map(|held| held.by.to_string()),
+            token: held.and_then(|held| held.token).map(|token| token.get()),
+            remaining_ms: held.and_then(|held| held.remaining).map(|left| left.as_millis() as u64),
+            is_revoked: report.as_ref().is_some_and(tenure::store::LeaseReport::is_revoked),
+            error,
+        }
+    };
+    Ok(holdings::roles(tenure).await?.into_iter().map(role).collect())
+}
+
+pub fn table(roles: &[Role]) -> Result<u8, Failure> {
+    let mut table = Table::new(&["ROLE", "LEADER", "ENDS IN"]);
+    for role in roles {
+        let ends = match (role.is_revoked, role.remaining_ms) {
+            (true, _) => "revoked".to_owned(),
+            (false, Some(left)) => format!("{:.1} s", left as f64 / 1_000.0),
+            (false, None) => "-".to_owned(),
+        };
+        table.row([role.name.clone(), role.leader.clone().unwrap_or_else(|| "none".to_owned()), ends]);
+    }
+    table.print()
+}
+
+async fn remove(tenure: &Tenure, store: &StoreArguments, role: &str, json: bool) -> Result<u8, Failure> {
+    let known = tenure.roles().await?;
+    let name = known.into_iter().find(|known| known.label() == role);
+    let forgotten = match &name {
+        Some(name) => tenure.forget_role(name).await?,
+        None => false,
+    };
+    if json {
+        say(&json!({"role": role, "removed": forgotten}).to_string())?;
+    }
+    match (&name, forgotten) {
+        (_, true) if !json => drop(say(role)?),
+        (Some(_), false) => note!("{role} is led, or was until just now; step it down first: tenure step-down {role}"),
+        (None, _) => note!("there is no role {role}; its key would be {}", tenure.lease_key(&store.role(role)?)),
+        _ => {}
+    }
+    Ok(if forgotten { DONE } else { NO })
+}
