@@ -156,7 +156,7 @@ pub struct Serve {
     /// Where the API listens; beyond loopback it needs a token
     #[arg(long, default_value = "127.0.0.1:8368", value_parser = address, value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// What the id of this instance begins with [default: the host's name]
+    /// A name of its own, which its id begins with; the same after a restart, so that it gets back what it had [default: the host's name]
     #[arg(long, value_name = "HOST")]
     pub name: Option<String>,
     /// The length of each lease: how long after a crash a session is polled again, at most
@@ -180,6 +180,9 @@ pub struct Serve {
     /// How long sessions are given away for at the end
     #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub drain_timeout: Duration,
+    /// Whether sessions of an instance that stopped go back to it when it starts again under the same --name, within 10 min: on or off
+    #[arg(long, default_value = "on", action = clap::ArgAction::Set, value_parser = switch, value_name = "on|off")]
+    pub hand_back: bool,
     /// How many sessions this instance should have, compared with the others
     #[arg(long, default_value_t = 1.0, value_name = "N")]
     pub weight: f64,
@@ -389,6 +392,15 @@ pub struct Guard {
     /// The command and its arguments
     #[arg(required = true, last = true)]
     pub command: Vec<OsString>,
+}
+
+/// `on` or `off`, or another word for it.
+fn switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" | "true" | "yes" | "1" => Ok(true),
+        "off" | "false" | "no" | "0" => Ok(false),
+        _ => Err("it is on or off".to_owned()),
+    }
 }
 
 /// An address and a port; a name is looked up.

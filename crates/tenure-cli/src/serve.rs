@@ -80,7 +80,11 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
 
 /// The pool, with the numbers that were given.
 fn sized(mut pool: PoolBuilder, serve: &Serve) -> PoolBuilder {
-    pool = pool.ttl(serve.ttl).weight(serve.weight).drain_timeout(serve.drain_timeout.mul_f64(GIVING_AWAY));
+    pool = pool
+        .ttl(serve.ttl)
+        .weight(serve.weight)
+        .hand_back(serve.hand_back)
+        .drain_timeout(serve.drain_timeout.mul_f64(GIVING_AWAY));
     if let Some(every) = serve.renew_every {
         pool = pool.renew_every(every);
     }

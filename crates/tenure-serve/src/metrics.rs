@@ -10,9 +10,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use tenure::HowItStands;
+use tenure::lease::LeaseState;
 use tenure::meter::Spans;
 use tenure::pool::Overview;
+use tenure::{HowItStands, TermHandle};
 
 use crate::poll::ability::Ability;
 use crate::service::Service;
@@ -30,7 +31,7 @@ pub(crate) struct Reading {
     handovers: Spans,
     takeovers: Spans,
     /// By role: whether this instance leads it, and when that was last renewed, in seconds since the epoch.
-    leads: BTreeMap<&'static str, Option<f64>>,
+    leads: BTreeMap<String, Option<f64>>,
     streams: usize,
     able: bool,
 }
@@ -41,17 +42,21 @@ impl Reading {
         let (stands, mut events) = (service.tenure().how_it_stands(), service.counts().events());
         // These are so many that they are told to nobody who need not hear of them.
         events.insert("lease.renewed", stands.renewals.count());
-        let leads = service.housekeeping().elections().map(|(role, election)| {
-            let renewed = election.term().map(|term| seconds(term.info().last_renewed_at));
-            (role, renewed)
-        });
+        let elected = service.housekeeping().elections().map(|(role, election)| (role.to_owned(), election.term()));
+        let terms: Vec<(String, Option<TermHandle>)> =
+            elected.chain([(pool.scout_role(), pool.scout_term())]).collect();
+        let doubts = |(_, term): &&(String, Option<TermHandle>)| {
+            term.as_ref().is_some_and(|term| term.state() == LeaseState::Uncertain)
+        };
+        let uncertain = pool.uncertain() + terms.iter().filter(doubts).count();
+        let leads = terms.into_iter().map(|(role, term)| (role, term.map(|term| seconds(term.info().last_renewed_at))));
         Self {
             stands,
             tally: service.counts().read(),
             events,
             overview: pool.overview().await,
             instances: pool.live_instances().len(),
-            uncertain: pool.uncertain(),
+            uncertain,
             handovers: meters.handovers.read(),
             takeovers: meters.takeovers.read(),
             leads: leads.collect(),
@@ -74,14 +79,14 @@ impl Collector for Reading {
         let mut page = Page(encoder);
         let stands = &self.stands;
         page.gauge("leases_held", "Leases that this instance holds", stands.held as f64)?;
-        page.gauge("leases_uncertain", "Sessions that it holds and is not certain of", self.uncertain as f64)?;
+        page.gauge("leases_uncertain", "Leases that this instance holds and is not certain of", self.uncertain as f64)?;
         page.counters("lease_events", "What has happened to its leases", "event", &self.events)?;
         page.spans("renew_duration_seconds", "From sending a renewal to its answer", &stands.renewals)?;
         page.spans("handover_seconds", "From deciding to give a session away until it is another's", &self.handovers)?;
         page.spans("takeover_seconds", "From missing a holder until its session is this instance's", &self.takeovers)?;
-        let leads = self.leads.iter().map(|(role, renewed)| (*role, f64::from(u8::from(renewed.is_some()))));
+        let leads = self.leads.iter().map(|(role, renewed)| (role.as_str(), f64::from(u8::from(renewed.is_some()))));
         page.gauges("leader", "Whether it leads a role", "role", leads)?;
-        let renewed = self.leads.iter().filter_map(|(role, renewed)| Some((*role, (*renewed)?)));
+        let renewed = self.leads.iter().filter_map(|(role, renewed)| Some((role.as_str(), (*renewed)?)));
         let help = "When its leadership was last renewed";
         page.gauges("leader_last_renewal_timestamp_seconds", help, "role", renewed)?;
         page.gauge("fleet_instances", "Instances that count as alive", self.instances as f64)?;

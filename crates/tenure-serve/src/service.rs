@@ -274,7 +274,10 @@ fn sized(
     if settings.discover_every < SOONEST {
         return Err(ServeError::DiscoverEvery(settings.discover_every));
     }
-    Ok(pool(tenure.pool(POOL)).lease_prefix(&settings.keys.lease).discover_every(settings.discover_every))
+    Ok(pool(tenure.pool(POOL))
+        .role_prefix(&settings.keys.leader)
+        .lease_prefix(&settings.keys.lease)
+        .discover_every(settings.discover_every))
 }
 
 /// Says with this instance's heartbeats what it has counted, for whoever adds it up.

@@ -68,7 +68,7 @@ impl Fleet {
             overlooked.remove(me);
             let peers = self.view(&overlooked);
             let scores: Vec<TargetScore> = mine.iter().map(|target| TargetScore::of(target)).collect();
-            for gift in surrender(me, &peers, &shares(&peers, 0), &scores) {
+            for gift in surrender(me, &peers, &shares(&peers, 0), &scores, |_, _| 0) {
                 given.push((me.clone(), mine[gift.target].clone(), peers[gift.to].instance.clone()));
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tenure::fleet::InstanceRecord;
+use tenure::fleet::{HeldBack, InstanceRecord};
 use tenure::store::{Member, Quarantine};
 use tenure::{InstanceId, Tenure};
 use tenure_serve::catalogue::Catalogue;
@@ -25,6 +25,8 @@ struct Instance {
     /// How old its heartbeat is.
     heartbeat_age: Option<Duration>,
     sessions: Vec<Held>,
+    /// Why it waits for its share, if it does.
+    waits: Option<String>,
 }
 
 /// A session that is held.
@@ -82,6 +84,10 @@ impl Overview {
         }
         let mut instances: Vec<Instance> =
             tenure.fleet().await?.into_iter().map(|member| listed(member, &mut held)).collect();
+        let waiting = HeldBack::of_all(instances.iter().filter_map(|instance| instance.record.as_ref()));
+        for instance in &mut instances {
+            instance.waits = waiting.get(&instance.id).and_then(|held| held.note(SystemTime::now()));
+        }
         // An instance that is gone may hold leases that have not expired yet.
         instances.extend(held.into_iter().map(|(id, sessions)| Instance {
             id,
@@ -89,6 +95,7 @@ impl Overview {
             record: None,
             heartbeat_age: None,
             sessions,
+            waits: None,
         }));
         let roles = role::read(tenure).await?;
         unreadable.extend(roles.iter().filter_map(|role| role.error.clone()));
@@ -167,6 +174,7 @@ fn listed(member: Member, held: &mut BTreeMap<InstanceId, Vec<Held>>) -> Instanc
         sessions: held.remove(&member.instance).unwrap_or_default(),
         id: member.instance,
         record,
+        waits: None,
     }
 }
 
@@ -203,7 +211,8 @@ impl Instance {
             .pools()
             .into_iter()
             .map(|(pool, count)| format!("  {id}: {} of pool {pool}", counted(count, "target")));
-        late.into_iter().chain(pools).collect()
+        let waits = self.waits.iter().map(|why| format!("  {id}: {why}"));
+        late.into_iter().chain(waits).chain(pools).collect()
     }
 
     fn as_json(&self) -> Value {
@@ -215,6 +224,7 @@ impl Instance {
             "pools": self.pools(),
             "heartbeatAgeMs": self.heartbeat_age.map(|age| age.as_millis() as u64),
             "isLate": self.late().is_some(),
+            "note": self.waits,
         })
     }
 }

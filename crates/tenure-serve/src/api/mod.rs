@@ -16,7 +16,7 @@ use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Router, middleware};
 
 pub use access::ApiToken;
@@ -45,9 +45,12 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/sessions/{id}/history", get(sessions::history))
         .route("/v1/sessions/{id}/events", get(streams::results))
         .route("/v1/nodes", get(nodes::list))
+        .route("/v1/nodes/{id}/drain", post(nodes::drain))
+        .route("/v1/nodes/{id}/undrain", post(nodes::undrain))
         .route("/v1/roles", get(roles::list))
         .route("/v1/roles/{role}", get(roles::show))
         .route("/v1/roles/{role}/am-i-leader", get(roles::am_i_leader))
+        .route("/v1/roles/{role}/step-down", post(roles::step_down))
         .route("/v1/stats", get(health::stats))
         .route("/v1/events", get(streams::events))
         .route("/metrics", get(health::metrics))

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tenure::InstanceId;
-use tenure::fleet::InstanceRecord;
+use tenure::fleet::{HeldBack, InstanceRecord};
 use tenure::lease::LeaseState;
 use tenure::placement::FULL_WEIGHT;
 use tenure::store::{Held, Member};
@@ -16,6 +17,9 @@ use super::failure::Failure;
 use crate::holdings;
 use crate::poll::result::instant;
 use crate::service::{POOL, Service};
+
+/// A request that will be heeded in a moment.
+pub(super) type Accepted = (StatusCode, Json<Value>);
 
 pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, Failure> {
     // It looks at everything: a few at a time are enough.
@@ -49,8 +53,15 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
             None => {}
         }
     }
-    let nodes: Vec<Value> =
-        members.iter().map(|member| node(member, &me, owned.remove(&member.instance).unwrap_or_default())).collect();
+    let records: Vec<InstanceRecord> =
+        members.iter().filter_map(|member| InstanceRecord::decode(&member.record)).collect();
+    let waiting = HeldBack::of_all(&records);
+    let shown = |member: &Member| {
+        let mut shown = node(member, &me, owned.remove(&member.instance).unwrap_or_default());
+        shown["note"] = waiting.get(&member.instance).and_then(|held| held.note(SystemTime::now())).into();
+        shown
+    };
+    let nodes: Vec<Value> = members.iter().map(shown).collect();
     // Whoever gives no sign of life may hold leases that have not run out yet.
     let gone: Vec<Value> = owned
         .into_iter()
@@ -66,6 +77,32 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         "unowned": unowned,
         "unreadable": unreadable,
     })))
+}
+
+/// Takes an instance out of placement, or puts it back.
+pub(super) async fn drain(State(service): State<Service>, Path(id): Path<String>) -> Result<Accepted, Failure> {
+    let instance = known(&service, &id).await?;
+    service.tenure().drain(&instance).await?;
+    Ok((StatusCode::ACCEPTED, Json(json!({"instanceId": instance.as_str()}))))
+}
+
+pub(super) async fn undrain(State(service): State<Service>, Path(id): Path<String>) -> Result<Accepted, Failure> {
+    let instance = known(&service, &id).await?;
+    service.tenure().undrain(&instance).await?;
+    Ok((StatusCode::ACCEPTED, Json(json!({"instanceId": instance.as_str()}))))
+}
+
+/// The instance with this id, if it is there and can be asked.
+async fn known(service: &Service, id: &str) -> Result<InstanceId, Failure> {
+    let members = service.tenure().fleet().await?;
+    let Some(member) = members.into_iter().find(|member| member.instance.as_str() == id) else {
+        return Err(Failure::not_found("no such instance; see /v1/nodes"));
+    };
+    if InstanceRecord::decode(&member.record).is_none() {
+        let message = "this instance is a program that is not tenure: it cannot be asked";
+        return Err(Failure::new(StatusCode::CONFLICT, "conflict", message));
+    }
+    Ok(member.instance)
 }
 
 fn node(member: &Member, me: &InstanceId, owned: Vec<Value>) -> Value {

@@ -1,13 +1,16 @@
 //! Who leads which role.
 
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use serde_json::{Value, json};
-use tenure::LeaseName;
+use serde_json::{Map, Value, json};
 use tenure::store::LeaseReport;
+use tenure::{InstanceId, LeaseName};
 
 use super::failure::Failure;
+use super::nodes::Accepted;
+use super::sessions::object;
 use crate::holdings;
 use crate::service::Service;
 
@@ -52,6 +55,28 @@ pub(super) async fn am_i_leader(
     Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not_leader", "this instance does not lead that role"))
 }
 
+/// Asks the leader of a role to hand over: to an instance, or to any.
+pub(super) async fn step_down(
+    State(service): State<Service>,
+    Path(role): Path<String>,
+    body: Bytes,
+) -> Result<Accepted, Failure> {
+    let request = if body.is_empty() { Map::new() } else { object(&body)? };
+    let to = match request.get("to") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(to)) => Some(InstanceId::new(to).map_err(|error| Failure::bad(format!("`to`: {error}")))?),
+        Some(_) => return Err(Failure::bad("`to` must be the id of an instance")),
+    };
+    if let Some(other) = request.keys().find(|field| *field != "to") {
+        return Err(Failure::bad(format!("`{other}` is not known; only `to` can be given")));
+    }
+    let name = service.keys().role(&role).map_err(|error| Failure::bad(error.to_string()))?;
+    match service.tenure().step_down(&name, to.as_ref()).await? {
+        Some(token) => Ok((StatusCode::ACCEPTED, Json(json!({"role": role, "token": token.get()})))),
+        None => Err(Failure::new(StatusCode::CONFLICT, "conflict", "the role has no leader that could be asked")),
+    }
+}
+
 /// A role and its leader. Who leads one whose record an outsider has spoilt cannot be told.
 fn shown(role: &LeaseName, report: Option<&LeaseReport>) -> Value {
     let held = report.and_then(|report| report.held.as_ref());
@@ -60,5 +85,6 @@ fn shown(role: &LeaseName, report: Option<&LeaseReport>) -> Value {
         "leader": held.map(|held| held.by.as_str()),
         "token": held.and_then(|held| held.token).map(|token| token.get()),
         "remainingMs": held.and_then(|held| held.remaining).map(|left| left.as_millis() as u64),
+        "revoked": report.is_some_and(LeaseReport::is_revoked),
     })
 }

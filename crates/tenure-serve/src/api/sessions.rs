@@ -109,7 +109,7 @@ async fn existing(service: &Service, id: &str) -> Result<String, Failure> {
     if editing::stored(service.tenure(), &id).await?.is_some() { Ok(id) } else { Err(Failure::no_session()) }
 }
 
-fn object(body: &[u8]) -> Result<Map<String, Value>, Failure> {
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Failure> {
     match serde_json::from_slice(body) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(Failure::bad("the body must be a JSON object")),

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tenure::InstanceId;
 use tenure::fleet::{InstanceRecord, Status};
-use tenure::lease::{Ending, Loss, ReleaseReason};
+use tenure::lease::{Ending, Loss};
 use tenure::placement::{FULL_WEIGHT, Reason};
-use tenure::pool::{Action, Engine, EngineSettings, Input, Target, next_due, phase};
+use tenure::pool::{Action, Engine, EngineSettings, Input, Target, next_due, phase, released_because};
 use tenure::store::Member;
 use tenure::time::{Moment, ServerTime};
 
@@ -40,6 +40,7 @@ pub fn settings() -> EngineSettings {
         doubt_every: secs(5),
         scout_every: secs(10),
         forgiveness: TTL,
+        hand_back: true,
     }
 }
 
@@ -143,6 +144,9 @@ pub struct World {
     pub deaf: bool,
     /// What is left undone.
     pub lapse: Option<Lapse>,
+    hand_back: bool,
+    /// What was given back to an instance after a restart, as the giver has written down.
+    handed_back: BTreeMap<Target, InstanceId>,
     rng: fastrand::Rng,
 }
 
@@ -173,6 +177,8 @@ impl World {
             wrong: None,
             deaf: false,
             lapse: None,
+            hand_back: true,
+            handed_back: BTreeMap::new(),
             rng: fastrand::Rng::with_seed(seed),
         }
     }
@@ -189,10 +195,23 @@ impl World {
 
     /// One more, of this name: another life of whoever had it before.
     pub fn join_as(&mut self, n: usize, name: &str, weight: u32, wedged: bool) {
-        let mut record = InstanceRecord::new(name);
+        self.join_with_record(n, InstanceRecord { is_named: true, ..InstanceRecord::new(name) }, weight, wedged);
+    }
+
+    /// One more, on a host of this name, which it shares with others.
+    pub fn join_unnamed(&mut self, n: usize, host: &str) {
+        self.join_with_record(n, InstanceRecord::new(host), FULL_WEIGHT, false);
+    }
+
+    /// Whether those that join from now on give back what an instance had that is restarted.
+    pub fn set_hand_back(&mut self, hand_back: bool) {
+        self.hand_back = hand_back;
+    }
+
+    fn join_with_record(&mut self, n: usize, mut record: InstanceRecord, weight: u32, wedged: bool) {
         record.weight = weight;
         record.held.insert("poll".to_owned(), 0);
-        let engine = Engine::new(id(n), "poll", weight, settings());
+        let engine = Engine::new(id(n), "poll", weight, EngineSettings { hand_back: self.hand_back, ..settings() });
         let now = self.now;
         let next_beat = now + BEAT;
         let (wakes, away_until, retargeted) = (Moment::END, now, now);
@@ -672,7 +691,10 @@ impl World {
                         if self.last_holder.insert(target.clone(), one.clone()).is_some_and(|last| last != *one) {
                             self.moves += 1;
                         }
-                        self.later(back, one, Input::Granted(target));
+                        self.later(back, one, Input::Granted(target.clone()));
+                        if self.handed_back.get(&target) == Some(one) {
+                            self.later(back + secs(1), one, Input::CameHome(target));
+                        }
                     }
                 }
             }
@@ -689,13 +711,16 @@ impl World {
                 if !self.is_held_by(&target, one) {
                     return;
                 }
+                self.handed_back.remove(&target);
+                if reason == Reason::HandBack {
+                    self.handed_back.insert(target.clone(), to.clone());
+                }
                 let lease = Lease { holder: to.clone(), expires: Some(now + WINDOW), term: self.count };
                 self.leases.insert(target.clone(), lease);
                 self.indexes.entry(one.clone()).or_default().remove(&target);
                 self.announce(&Input::HandedOver { target: target.clone(), to });
-                let unable = reason == Reason::Unable;
-                let because = if unable { ReleaseReason::Unable } else { ReleaseReason::HandedOver };
-                self.later(back, one, Input::Over { target, ending: Ending::Released(because) });
+                let ending = Ending::Released(released_because(reason));
+                self.later(back, one, Input::Over { target, ending });
             }
             Action::Proclaim(target) => self.announce(&Input::Vacant(target)),
             Action::Explain { .. } => {}

@@ -16,6 +16,6 @@ pub use conduct::Conduct;
 pub use joining::Announcements;
 #[cfg(feature = "keeper")]
 pub(crate) use joining::DRAINING;
-pub use record::{InstanceRecord, Status};
+pub use record::{HeldBack, InstanceRecord, Status};
 pub use roll::{Roll, RollCall, Seen};
 pub use told::FleetEvent;

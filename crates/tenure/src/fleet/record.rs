@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::name::InstanceId;
 use crate::placement::FULL_WEIGHT;
 
 /// Whether an instance takes part.
@@ -47,6 +48,8 @@ impl Status {
 pub struct InstanceRecord {
     /// What its id begins with: the same for every start of the same replica.
     pub name: String,
+    /// Whether it was given that name, which is its own then. The host's name it may share with others.
+    pub is_named: bool,
     /// Its weight where none is said of a pool, in thousandths of [one that counts fully](FULL_WEIGHT).
     pub weight: u32,
     /// Its weight in a pool, where that is another.
@@ -75,6 +78,7 @@ impl InstanceRecord {
         let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         Self {
             name: name.to_owned(),
+            is_named: false,
             weight: FULL_WEIGHT,
             weights: BTreeMap::new(),
             started_at: UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0)),
@@ -170,6 +174,9 @@ impl InstanceRecord {
         for (pool, weight) in &self.weights {
             text.push_str(&format!(" weight:{pool}={weight}"));
         }
+        if self.is_named {
+            text.push_str(" named=1");
+        }
         for pool in &self.leaving {
             text.push_str(&format!(" leaving:{pool}=1"));
         }
@@ -193,6 +200,7 @@ impl InstanceRecord {
             words.iter().filter_map(|(word, value)| Some((word.strip_prefix("weight:")?, value.parse().ok()?)));
         Some(Self {
             name: (*words.get("name")?).to_owned(),
+            is_named: words.get("named") == Some(&"1"),
             weight: u32::try_from(number("weight")?).ok()?,
             weights: weights.map(|(pool, weight)| (pool.to_owned(), weight)).collect(),
             started_at: UNIX_EPOCH.checked_add(Duration::from_millis(number("started")?))?,
@@ -207,6 +215,61 @@ impl InstanceRecord {
             leaving: words.keys().filter_map(|word| word.strip_prefix("leaving:")).map(str::to_owned).collect(),
             unable: words.keys().filter_map(|word| word.strip_prefix("unable:")).map(str::to_owned).collect(),
         })
+    }
+}
+
+/// What stands before an instance in what others say about it: that it waits for its share.
+const HELD_BACK: &str = "held_back:";
+
+/// An instance that waits for its share because it crashed soon after it was given work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldBack {
+    /// Until when, by the clock of the instance that says so.
+    pub until: SystemTime,
+    /// How often it crashed lately.
+    pub crashes: u32,
+}
+
+impl HeldBack {
+    /// All that these instances say about others.
+    pub fn of_all<'a>(records: impl IntoIterator<Item = &'a InstanceRecord>) -> BTreeMap<InstanceId, Self> {
+        let mut found: BTreeMap<InstanceId, Self> = BTreeMap::new();
+        for (name, word) in records.into_iter().flat_map(|record| &record.about) {
+            let Some((id, said)) = name.strip_prefix(HELD_BACK).zip(Self::decode(word)) else { continue };
+            let known = found.entry(InstanceId::foreign(id)).or_insert(said);
+            known.until = known.until.max(said.until);
+            known.crashes = known.crashes.max(said.crashes);
+        }
+        found
+    }
+
+    /// For people: `share in 8 s: crashed twice`. `None` when it does not wait any more.
+    pub fn note(&self, now: SystemTime) -> Option<String> {
+        let left = self.until.duration_since(now).ok().filter(|left| !left.is_zero())?;
+        let times = match self.crashes {
+            1 => "once".to_owned(),
+            2 => "twice".to_owned(),
+            more => format!("{more} times"),
+        };
+        Some(format!("share in {} s: crashed {times}", left.as_secs_f64().ceil()))
+    }
+
+    fn encode(&self) -> String {
+        format!("{}:{}", self.until.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis(), self.crashes)
+    }
+
+    fn decode(word: &str) -> Option<Self> {
+        let (millis, crashes) = word.split_once(':')?;
+        let until = UNIX_EPOCH.checked_add(Duration::from_millis(millis.parse().ok()?))?;
+        Some(Self { until, crashes: crashes.parse().ok()? })
+    }
+}
+
+impl InstanceRecord {
+    /// Says which instances wait for their share, and nothing else about that.
+    pub(crate) fn says_who_waits(&mut self, waiting: &[(InstanceId, HeldBack)]) {
+        self.about.retain(|name, _| !name.starts_with(HELD_BACK));
+        self.about.extend(waiting.iter().map(|(id, held)| (format!("{HELD_BACK}{id}"), held.encode())));
     }
 }
 
@@ -241,6 +304,20 @@ mod tests {
         record.tells_of("poll", 3, false);
         record.reports_able("poll", true);
         assert_eq!(record.status, Status::Online);
+    }
+
+    #[test]
+    fn an_instance_that_waits_for_its_share_is_told_of() {
+        let (mut record, until) = (InstanceRecord::new("api-1"), UNIX_EPOCH + Duration::from_secs(1_000));
+        let crashed = InstanceId::new("api-2-1").unwrap();
+        record.says_who_waits(&[(crashed.clone(), HeldBack { until, crashes: 2 })]);
+        let read = InstanceRecord::decode(&record.encode()).unwrap();
+        let waiting = HeldBack::of_all([&read]);
+        let now = UNIX_EPOCH + Duration::from_secs(992);
+        assert_eq!(waiting[&crashed].note(now).as_deref(), Some("share in 8 s: crashed twice"));
+        assert_eq!(waiting[&crashed].note(until), None);
+        record.says_who_waits(&[]);
+        assert!(HeldBack::of_all([&record]).is_empty());
     }
 
     #[test]

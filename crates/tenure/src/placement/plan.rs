@@ -38,6 +38,7 @@ impl Move {
             Reason::HolderGone => "gone".to_owned(),
             Reason::Draining => "draining".to_owned(),
             Reason::Unable => "unable".to_owned(),
+            Reason::HandBack => "hand_back".to_owned(),
             Reason::Surplus { held, share } => format!("surplus held={held} share={share}"),
         };
         format!("from={from} to={} why={why}", self.to)
@@ -62,6 +63,7 @@ impl Move {
             "gone" => Reason::HolderGone,
             "draining" => Reason::Draining,
             "unable" => Reason::Unable,
+            "hand_back" => Reason::HandBack,
             "surplus" => Reason::Surplus { held: number("held")?, share: number("share")? },
             _ => return None,
         };
@@ -82,6 +84,8 @@ pub enum Reason {
     Draining,
     /// Its holder cannot work at present.
     Unable,
+    /// The instance that held it before has been restarted.
+    HandBack,
     /// Whoever holds it holds more than its share.
     Surplus {
         /// How many it holds.
@@ -98,6 +102,7 @@ impl fmt::Display for Reason {
             Self::HolderGone => f.write_str("its holder is gone"),
             Self::Draining => f.write_str("its holder is leaving"),
             Self::Unable => f.write_str("its holder cannot work"),
+            Self::HandBack => f.write_str("the instance that held it before is back"),
             Self::Surplus { held, share } => write!(f, "its holder has {held}, and {share} is its share"),
         }
     }
@@ -172,7 +177,7 @@ pub fn plan(peers: &[Peer], targets: &[Held]) -> Plan {
     let mut given = Vec::new();
     for (n, peer) in table.peers.iter().enumerate() {
         let mine: Vec<TargetScore> = table.mine[n].iter().map(|at| scores[*at]).collect();
-        for gift in surrender(&peer.instance, &table.peers, &shares, &mine) {
+        for gift in surrender(&peer.instance, &table.peers, &shares, &mine, |_, _| 0) {
             given.push((n, table.mine[n][gift.target], gift.to));
         }
     }

@@ -18,11 +18,18 @@ pub struct Gift {
 }
 
 /// What an instance gives away: whatever it holds beyond its share, to those who hold less than theirs. Of its targets it gives those
-/// that suit the receiver most and itself least.
+/// that have the highest preference for the receiver, by their places, and among these those that suit the receiver most and itself
+/// least.
 ///
 /// Everybody lines up all surpluses and all deficits in the same order and looks at its own stretch of the line, so that no two
 /// give to the same gap.
-pub fn surrender(me: &InstanceId, peers: &[Peer], shares: &[usize], mine: &[TargetScore]) -> Vec<Gift> {
+pub fn surrender(
+    me: &InstanceId,
+    peers: &[Peer],
+    shares: &[usize],
+    mine: &[TargetScore],
+    preference: impl Fn(usize, usize) -> u8,
+) -> Vec<Gift> {
     let Some(at) = peers.iter().position(|peer| peer.instance == *me) else { return Vec::new() };
     let surplus = |n: usize| peers[n].held.saturating_sub(shares[n]);
     let deficit = |n: usize| shares[n].saturating_sub(peers[n].held);
@@ -48,7 +55,9 @@ pub fn surrender(me: &InstanceId, peers: &[Peer], shares: &[usize], mine: &[Targ
         let theirs = InstanceScore::of(&peers[to].instance);
         let gain = |target: TargetScore| i128::from(theirs.with(target)) - i128::from(own.with(target));
         if count < left.len() && count > 0 {
-            left.select_nth_unstable_by_key(count - 1, |(place, target)| (Reverse(gain(*target)), *place));
+            left.select_nth_unstable_by_key(count - 1, |(place, target)| {
+                (Reverse((preference(*place, to), gain(*target))), *place)
+            });
         }
         gifts.extend(left.drain(..count).map(|(target, _)| Gift { target, to }));
     }
@@ -180,7 +189,7 @@ mod tests {
             let mut counts = held.to_vec();
             let mut moves = 0;
             for (n, held) in held.iter().enumerate() {
-                for gift in surrender(&id(n), &fleet, &shares, &targets(*held)) {
+                for gift in surrender(&id(n), &fleet, &shares, &targets(*held), |_, _| 0) {
                     counts[n] -= 1;
                     counts[gift.to] += 1;
                     moves += 1;
@@ -196,7 +205,7 @@ mod tests {
     fn what_suits_the_receiver_goes_first() {
         let fleet = fleet(&[10, 0]);
         let mine = targets(10);
-        let given = surrender(&id(0), &fleet, &shares(&fleet, 0), &mine);
+        let given = surrender(&id(0), &fleet, &shares(&fleet, 0), &mine, |_, _| 0);
         assert_eq!(given.len(), 5);
         let gain = |n: usize| {
             i128::from(InstanceScore::of(&id(1)).with(mine[n])) - i128::from(InstanceScore::of(&id(0)).with(mine[n]))
@@ -204,6 +213,28 @@ mod tests {
         let worst_given = given.iter().map(|gift| gain(gift.target)).min().unwrap();
         let best_kept = (0..10).filter(|n| given.iter().all(|gift| gift.target != *n)).map(gain).max().unwrap();
         assert!(worst_given > best_kept);
+    }
+
+    #[test]
+    fn what_a_receiver_had_before_goes_first_whatever_suits_it() {
+        let fleet = fleet(&[10, 0, 0]);
+        let mine = targets(10);
+        // The first three were held by the third instance before, the next three by the second.
+        let home = |target: usize| match target {
+            0..3 => Some(2),
+            3..6 => Some(1),
+            _ => None,
+        };
+        let preference = |target: usize, to: usize| match home(target) {
+            Some(home) if home == to => 2,
+            Some(_) => 0,
+            None => 1,
+        };
+        let given = surrender(&id(0), &fleet, &shares(&fleet, 0), &mine, preference);
+        for gift in &given {
+            assert!(home(gift.target).is_none_or(|home| home == gift.to), "{gift:?}");
+        }
+        assert_eq!(given.iter().filter(|gift| home(gift.target).is_some()).count(), 6);
     }
 
     #[test]
@@ -249,6 +280,6 @@ mod tests {
     #[test]
     fn whoever_is_not_among_the_peers_gives_nothing_away() {
         let fleet = fleet(&[9, 0]);
-        assert_eq!(surrender(&id(7), &fleet, &shares(&fleet, 0), &targets(9)), []);
+        assert_eq!(surrender(&id(7), &fleet, &shares(&fleet, 0), &targets(9), |_, _| 0), []);
     }
 }

@@ -10,8 +10,10 @@ use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
 use super::driver::{Command, Driver, Held};
+use super::handle::Views;
 use super::meters::PoolMeters;
 use super::naming::Naming;
+use super::scout::Scouting;
 use super::seat::{RemovedBecause, Work};
 use super::signal::EngineSettings;
 use super::source::{Names, Source, follow};
@@ -40,6 +42,7 @@ pub(super) struct PoolSettings {
     pub(super) read_every: Duration,
     pub(super) settle: Duration,
     pub(super) drain_timeout: Duration,
+    pub(super) hand_back: bool,
 }
 
 impl PoolSettings {
@@ -56,6 +59,7 @@ impl PoolSettings {
             scout_every: self.read_every,
             // A store that is back is reached again within this, too.
             forgiveness: self.heartbeat_ttl.max(Duration::from_secs(5)),
+            hand_back: self.hand_back,
         }
     }
 }
@@ -76,6 +80,7 @@ pub struct PoolBuilder {
     discover_every: Option<Duration>,
     settle: Option<Duration>,
     drain_timeout: Duration,
+    hand_back: bool,
 }
 
 impl Tenure {
@@ -118,6 +123,7 @@ impl Tenure {
             discover_every: None,
             settle: None,
             drain_timeout: Duration::from_secs(10),
+            hand_back: true,
         }
     }
 }
@@ -228,6 +234,20 @@ impl PoolBuilder {
         self
     }
 
+    /// Whether targets of an instance that stopped go back to it when it starts again under the same
+    /// [name](crate::TenureBuilder::name), within ten minutes: they do by default. Otherwise a restarted instance gets what is new or
+    /// unheld, and what others hold that stop.
+    pub fn hand_back(mut self, hand_back: bool) -> Self {
+        self.hand_back = hand_back;
+        self
+    }
+
+    /// The prefix of the role that the pool elects for itself, `<pool>-scout`: `leader:` by default.
+    pub fn role_prefix(mut self, prefix: &str) -> Self {
+        self.naming = self.naming.with_role_prefix(prefix);
+        self
+    }
+
     /// How often this instance says that it lives, at least: it does so whenever leases are renewed, too, which costs nothing.
     pub fn heartbeat_every(mut self, interval: Duration) -> Self {
         self.heartbeat_every = Some(interval);
@@ -299,7 +319,16 @@ impl PoolBuilder {
         }
         let weight = (self.weight * f64::from(FULL_WEIGHT)).round() as u32;
         let drain_timeout = self.drain_timeout.min(LONGEST_WAIT);
-        Ok(PoolSettings { lease, weight, heartbeat_every, heartbeat_ttl, read_every, settle, drain_timeout })
+        Ok(PoolSettings {
+            lease,
+            weight,
+            heartbeat_every,
+            heartbeat_ttl,
+            read_every,
+            settle,
+            drain_timeout,
+            hand_back: self.hand_back,
+        })
     }
 }
 
@@ -332,7 +361,10 @@ impl ReadyPool {
         if let Some(source) = builder.source {
             tokio::spawn(follow(source, naming.clone(), tell.downgrade(), unusable));
         }
-        let handle = Pool::new(tenure.clone(), naming.clone(), tell, held.clone(), seen, rejected, meters.clone());
+        let scouting = Scouting::default();
+        let (held_here, meters_here, scouting_here) = (held.clone(), meters.clone(), scouting.clone());
+        let views = Views { held: held_here, live: seen, rejected, meters: meters_here, scouting: scouting_here };
+        let handle = Pool::new(tenure.clone(), naming.clone(), tell, views);
         let driver = Driver {
             tenure,
             naming,
@@ -344,6 +376,7 @@ impl ReadyPool {
             commands,
             live,
             meters,
+            scouting,
         };
         tokio::spawn(driver.run());
         Ok(handle)

@@ -17,6 +17,12 @@ const SULKING: u32 = 20;
 /// A store that is back is reached again within this.
 const REUNION: Duration = Duration::from_secs(5);
 
+/// An instance that is restarted within this time gets back what it had.
+pub(super) const RETURN_WITHIN: Duration = Duration::from_secs(600);
+
+/// An instance that crashes within this time of being given work has crashed soon.
+const SOON: Duration = Duration::from_secs(60);
+
 /// Within this time whoever is given something has told everybody else that it has it.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
@@ -56,6 +62,14 @@ pub(super) struct Company {
     came: BTreeMap<InstanceId, Moment>,
     /// Who has vanished how often.
     conduct: Conduct,
+    /// Since when instances were seen to have work.
+    works_since: BTreeMap<InstanceId, Moment>,
+    /// Instances with a name of their own that are gone: the name, and since when.
+    gone: BTreeMap<InstanceId, (String, Moment)>,
+    /// When instances were last seen that were there to stay.
+    stayed_at: BTreeMap<InstanceId, Moment>,
+    /// Instances that were restarted: an earlier one had the same name.
+    returned: BTreeSet<InstanceId>,
     /// Whose heartbeats are late and have not ended: they may be back.
     late: BTreeSet<InstanceId>,
     /// Who did not take what it was offered, or has a habit of vanishing, and until when it is offered nothing.
@@ -79,6 +93,10 @@ impl Company {
             called_at: Moment::ZERO,
             came: BTreeMap::new(),
             conduct: Conduct::default(),
+            works_since: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            stayed_at: BTreeMap::new(),
+            returned: BTreeSet::new(),
             late: BTreeSet::new(),
             stuck: BTreeMap::new(),
             given: BTreeMap::new(),
@@ -92,11 +110,19 @@ impl Company {
         members: Vec<Member>,
         seen_to_hold: impl Fn(&InstanceId) -> usize,
     ) -> Turnout {
-        let before: BTreeMap<InstanceId, usize> =
-            self.peers(now, seen_to_hold).into_iter().map(|peer| (peer.instance, peer.held)).collect();
-        let name = |seen: &Seen| seen.record.as_ref().map(|record| record.name.clone());
+        let said = self.peers(now, &seen_to_hold).into_iter();
+        let before: BTreeMap<InstanceId, usize> = said
+            .map(|peer| (peer.held.max(seen_to_hold(&peer.instance)), peer.instance))
+            .map(|(held, id)| (id, held))
+            .collect();
+        // A host's name may be that of many: nothing follows from what one of them does.
+        let name =
+            |seen: &Seen| seen.record.as_ref().filter(|record| record.is_named).map(|record| record.name.clone());
         let names: BTreeMap<InstanceId, Option<String>> =
             self.roll.alive().map(|(id, seen)| (id.clone(), name(seen))).collect();
+        let shared = |name: &str, id: &InstanceId| {
+            names.iter().any(|(other, known)| other != id && known.as_deref() == Some(name))
+        };
         let listed: BTreeSet<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
         if self.lost_at.is_some_and(|lost| lost >= self.called_at) {
             self.back_at = Some(now);
@@ -106,12 +132,31 @@ impl Company {
         let first = !std::mem::replace(&mut self.called, true);
         call.went.retain(|id| *id != self.me);
         for id in &call.went {
+            let own_name = names.get(id).cloned().flatten().filter(|name| !shared(name, id));
+            if let Some(name) = &own_name {
+                self.gone.insert(id.clone(), (name.clone(), now));
+            }
+            // Whoever was given something just now has not said so itself yet.
+            let had_work = before.get(id).is_some_and(|held| *held > 0);
+            let crashed_soon = self.works_since.remove(id).map_or(had_work, |since| now.since(since) < SOON);
             if let Some((held, until)) = before.get(id).zip(self.forgives(now)) {
                 self.ghosts.insert(id.clone(), (*held, until));
-            } else if let Some(Some(name)) = names.get(id).filter(|_| listed.contains(id)) {
+            } else if let Some(name) = own_name.filter(|_| crashed_soon && listed.contains(id)) {
                 // Whoever leaves as it should leaves no heartbeat behind.
-                self.conduct.vanished(now, name);
+                self.conduct.vanished(now, &name);
                 self.late.insert(id.clone());
+            }
+        }
+        self.gone.retain(|_, (_, since)| now.since(*since) < RETURN_WITHIN);
+        self.stayed_at.retain(|_, at| now.since(*at) < RETURN_WITHIN * 2);
+        let staying: Vec<InstanceId> =
+            self.roll.alive().map(|(id, _)| id.clone()).filter(|id| self.stays(id)).collect();
+        self.stayed_at.extend(staying.into_iter().map(|id| (id, now)));
+        for (id, seen) in self.roll.alive() {
+            let works = seen.record.as_ref().is_some_and(|record| record.held.get(&self.pool) > Some(&0));
+            if works && *id != self.me {
+                // For how long those have worked that were there before us, we do not know.
+                self.works_since.entry(id.clone()).or_insert(if first { Moment::ZERO } else { now });
             }
         }
         self.late.retain(|id| listed.contains(id));
@@ -121,7 +166,10 @@ impl Company {
             self.came.insert(id.clone(), now);
             self.ghosts.remove(id);
             self.stuck.remove(id);
-            let name = self.roll.get(id).and_then(name);
+            let name = self.roll.get(id).and_then(name).filter(|name| !shared(name, id));
+            if self.gone.remove(id).is_none() && name.as_ref().is_some_and(|name| self.is_gone(name)) {
+                self.returned.insert(id.clone());
+            }
             if self.late.remove(id) {
                 name.iter().for_each(|name| self.conduct.was_late(name));
                 continue;
@@ -131,6 +179,7 @@ impl Company {
                 self.stuck.insert(id.clone(), until);
             }
         }
+        self.returned.retain(|id| self.roll.is_alive(id));
         self.stuck.retain(|_, until| *until > now);
         self.ghosts.retain(|_, (_, until)| *until > now);
         self.given.retain(|_, (_, until)| *until > now);
@@ -167,6 +216,56 @@ impl Company {
             _ => Presence::Ready,
         };
         Some(Peer { instance, weight: record.weight_in(&self.pool), held, presence })
+    }
+
+    /// The name of an instance, if it is its own.
+    pub(super) fn own_name(&self, id: &InstanceId) -> Option<&str> {
+        let record = self.roll.get(id).and_then(|seen| seen.record.as_ref());
+        match record {
+            Some(record) => Some(record.name.as_str()).filter(|_| record.is_named),
+            None => self.gone.get(id).map(|(name, _)| name.as_str()),
+        }
+    }
+
+    /// Whether an instance of this name is gone and may come back.
+    fn is_gone(&self, name: &str) -> bool {
+        self.gone.values().any(|(gone, _)| gone == name)
+    }
+
+    /// The one instance that has this name as its own.
+    pub(super) fn named(&self, name: &str) -> Option<&InstanceId> {
+        let mut all = self
+            .roll
+            .alive()
+            .filter(|(_, seen)| seen.record.as_ref().is_some_and(|record| record.is_named && record.name == name));
+        match (all.next(), all.next()) {
+            (Some((id, _)), None) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Whether an instance has stopped, or is about to: what it has given away since then, it has given away for that reason.
+    pub(super) fn had_stopped(&self, id: &InstanceId, by: Moment) -> bool {
+        !self.stays(id) && self.stayed_at.get(id).is_none_or(|stayed| by >= *stayed)
+    }
+
+    /// Whether an instance is there to stay: neither gone nor leaving.
+    fn stays(&self, id: &InstanceId) -> bool {
+        self.roll.get(id).is_some_and(|seen| seen.record.as_ref().is_none_or(|record| !record.is_leaving(&self.pool)))
+    }
+
+    /// Whether an instance has been restarted: an earlier one had its name.
+    pub(super) fn has_returned(&self, id: &InstanceId) -> bool {
+        self.returned.contains(id)
+    }
+
+    /// Instances that wait for their share because they crashed: for how long, and how often they did.
+    pub(super) fn held_back(&self, now: Moment) -> Vec<(InstanceId, Duration, u32)> {
+        let waits = |(id, until): (&InstanceId, &Moment)| {
+            let crashes = self.own_name(id).map_or(0, |name| self.conduct.crashes(now, name));
+            (*until > now && crashes > 0).then(|| (id.clone(), until.since(now), crashes))
+        };
+        self.stuck.iter().filter_map(waits).collect()
     }
 
     /// Whether heartbeats were read at all.

@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::company::RETURN_WITHIN;
 use super::engine::Engine;
 use super::meters::{PoolMeters, Stopwatch};
 use super::naming::Naming;
-use super::scout::Scout;
+use super::scout::{Scout, Scouting};
 use super::seat::{Order, RemovedBecause, Work, keep};
-use super::signal::{Action, Input};
+use super::signal::{Action, Input, released_because};
 use super::{Outlook, Overview, PoolSettings, Target};
 use crate::event::Happening;
-use crate::fleet::{DRAINING, InstanceRecord};
+use crate::fleet::{DRAINING, HeldBack, InstanceRecord};
 use crate::keeper::AcquireError;
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::{Group, InstanceId, LeaseName};
@@ -77,6 +78,7 @@ pub(super) struct Driver {
     pub(super) commands: mpsc::UnboundedReceiver<Command>,
     pub(super) live: watch::Sender<Vec<InstanceId>>,
     pub(super) meters: Arc<PoolMeters>,
+    pub(super) scouting: Scouting,
 }
 
 impl Driver {
@@ -92,6 +94,7 @@ impl Driver {
             mut commands,
             live,
             meters,
+            scouting,
         } = self;
         let engine = Engine::new(tenure.instance().clone(), naming.pool(), settings.weight, settings.engine());
         let (news, mut incoming) = mpsc::unbounded_channel();
@@ -110,13 +113,15 @@ impl Driver {
             waiting: HashMap::new(),
             tell_at: None,
             stopwatch: Stopwatch::default(),
+            started: std::time::Instant::now(),
+            waiting_instances: 0,
             meters,
             told_to_drain: false,
             asked_to_drain: false,
         };
         desk.tell_fleet();
         let wild = if discovers_sessions { vec![Wild::Nodes, Wild::Sessions] } else { vec![Wild::Nodes] };
-        let (scout, mut scouts) = Scout::stands(desk.tenure.clone(), &desk.naming, &desk.settings, wild);
+        let (scout, mut scouts) = Scout::stands(desk.tenure.clone(), &desk.naming, &desk.settings, wild, scouting);
         let mut stopping: Option<(tokio::time::Instant, Vec<oneshot::Sender<()>>)> = None;
         loop {
             let wake = desk.engine.next_wake().map(|at| at.since(SystemClock.now()));
@@ -205,6 +210,9 @@ struct Desk {
     /// When the others are told how many targets are held.
     tell_at: Option<tokio::time::Instant>,
     stopwatch: Stopwatch,
+    started: std::time::Instant,
+    /// How many instances wait for their share because they crashed.
+    waiting_instances: usize,
     meters: Arc<PoolMeters>,
     /// Whether the program wants everything to be given away, and whether an operator does.
     told_to_drain: bool,
@@ -233,6 +241,10 @@ impl Desk {
             for instance in before.into_iter().filter(|id| ids.binary_search(id).is_err()) {
                 self.stopwatch.misses(&instance);
                 self.tenure.tell(Happening::Left { instance });
+            }
+            let waiting = self.engine.held_back(SystemClock.now()).len();
+            if std::mem::replace(&mut self.waiting_instances, waiting) != waiting {
+                self.tell_at.get_or_insert(tokio::time::Instant::now() + TELL_AFTER);
             }
         }
     }
@@ -263,8 +275,10 @@ impl Desk {
                     self.decided(target, false);
                 }
                 if let Input::Over { target, ending } = &input {
-                    let handed_over =
-                        matches!(ending, Ending::Released(ReleaseReason::HandedOver | ReleaseReason::Unable));
+                    let handed_over = matches!(
+                        ending,
+                        Ending::Released(ReleaseReason::HandedOver | ReleaseReason::Rebalance | ReleaseReason::Unable)
+                    );
                     self.stopwatch.gave(target, handed_over, &self.meters);
                     self.seats.remove(target);
                     self.lock_held().remove(target);
@@ -287,7 +301,8 @@ impl Desk {
                 });
                 self.seats.insert(target.clone(), Seat { orders, task });
                 self.decided(&target, true);
-                self.input(Input::Granted(target));
+                self.input(Input::Granted(target.clone()));
+                self.see_whether_it_came_home(target);
             }
         }
     }
@@ -360,8 +375,7 @@ impl Desk {
                 // Before it is anybody else's.
                 self.explain(&target, Some(self.tenure.instance().clone()), to.clone(), reason);
                 self.stopwatch.gives(&target);
-                let because = if reason == Reason::Unable { ReleaseReason::Unable } else { ReleaseReason::HandedOver };
-                self.order(&target, Order::HandOver(to, because));
+                self.order(&target, Order::HandOver(to, released_because(reason)));
             }
             Action::Explain { target, from } => {
                 self.stopwatch.took_from(&from, &self.meters);
@@ -389,6 +403,20 @@ impl Desk {
             let (record, value) = (MOVED.to_owned(), moved.encode().into_bytes());
             self.tenure.say(Request::Publish { holding: term.holding(), record, value, announced: false });
         }
+    }
+
+    /// What was handed back to this instance after a restart is what it had before; the giver has written that down.
+    fn see_whether_it_came_home(&self, target: Target) {
+        if !self.tenure.is_named() || self.started.elapsed() >= RETURN_WITHIN {
+            return;
+        }
+        self.ask(move |tenure, naming| async move {
+            let name = naming.lease(&target).ok()?;
+            let record = tenure.read(&name, MOVED).await.ok()??;
+            let moved = Move::decode(&target, std::str::from_utf8(&record.value).ok()?)?;
+            let is_ours = moved.reason == Reason::HandBack && moved.to == *tenure.instance();
+            is_ours.then_some(Input::CameHome(target))
+        });
     }
 
     fn see_whether_to_drain(&self) {
@@ -482,6 +510,9 @@ impl Desk {
         // For whoever tidies up after it.
         self.tenure.say(listed(self.naming.pool(), self.tenure.instance(), true));
         let (leaving, able) = (self.engine.is_draining(), self.engine.is_able());
+        let (now, wall) = (SystemClock.now(), SystemTime::now());
+        let waits = |(id, left, crashes)| (id, HeldBack { until: wall + left, crashes });
+        let waiting: Vec<_> = self.engine.held_back(now).into_iter().map(waits).collect();
         let settings = &self.settings;
         self.tenure.update_record(|record: &mut InstanceRecord| {
             let ours = self.naming.pool();
@@ -492,6 +523,7 @@ impl Desk {
             record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
             record.tells_of(ours, self.engine.held(), leaving);
             record.reports_able(ours, able);
+            record.says_who_waits(&waiting);
         });
     }
 

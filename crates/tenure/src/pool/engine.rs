@@ -1,6 +1,7 @@
 //! What one instance does about all targets of a pool: a state machine without I/O, clock or async. It knows of every target who
 //! holds it, as far as it was told, and asks for those that it should have; placement says which.
 
+mod home;
 mod succession;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use crate::time::Moment;
 use super::company::Company;
 use super::signal::{Action, EngineSettings, Input, Target};
 use super::table::{Entry, Fate, Successor, Table};
+use home::Belongs;
 
 /// How many of its targets an instance gives away at once for balance, as a fraction.
 const BUDGET: usize = 10;
@@ -143,6 +145,7 @@ impl Engine {
             Input::FleetChanged => self.next_read = self.next_read.min(now.max(self.read_at + self.breath())),
             Input::Gap => self.gap(now),
             Input::Granted(target) => self.granted(now, &target),
+            Input::CameHome(target) => self.came_home(&target),
             Input::Refused { target, by, remaining } => self.refused(now, &target, by, remaining),
             Input::Failed { target, again_in } => self.failed(now, &target, again_in),
             Input::Over { target, ending } => self.over(now, &target, &ending),
@@ -190,6 +193,11 @@ impl Engine {
             },
         });
         peers
+    }
+
+    /// Instances that wait for their share because they crashed: for how long, and how often they did.
+    pub fn held_back(&self, now: Moment) -> Vec<(InstanceId, Duration, u32)> {
+        self.company.held_back(now)
     }
 
     /// Whether this instance gives everything away.
@@ -318,7 +326,7 @@ impl Engine {
             None => self.turns_out_free(now, target),
             Some((holder, ends)) => {
                 let is_quiet = !self.tells(&holder);
-                let is_theirs = self.is_theirs(target, holder);
+                let is_theirs = self.is_theirs(now, target, holder);
                 self.held_last(target, None);
                 // No announcement will say when it has expired.
                 if is_theirs && is_quiet {
@@ -389,7 +397,7 @@ impl Engine {
     /// Somebody holds it, and for how long is to be found out, unless it will be told.
     fn is_theirs_until(&mut self, now: Moment, target: &Target, holder: InstanceId) {
         let (tells, is_foreign) = (self.tells(&holder), self.company.is_alive(&holder) && holder != self.me);
-        if !self.is_theirs(target, holder) || self.targets.is_armed(target) {
+        if !self.is_theirs(now, target, holder) || self.targets.is_armed(target) {
             return;
         }
         if tells {
@@ -404,7 +412,7 @@ impl Engine {
     }
 
     /// Somebody holds it. Whether that leaves it theirs.
-    fn is_theirs(&mut self, target: &Target, holder: InstanceId) -> bool {
+    fn is_theirs(&mut self, now: Moment, target: &Target, holder: InstanceId) -> bool {
         match self.targets.fate(target) {
             None | Some(Fate::Mine | Fate::Leaving { .. } | Fate::Asked) => false,
             Some(Fate::Theirs { holder: before }) if *before == holder => true,
@@ -415,6 +423,7 @@ impl Engine {
             }
             Some(_) => {
                 let is_alive = self.company.is_alive(&holder);
+                self.moved(now, target, None, &holder);
                 self.targets.turns(target, Fate::Theirs { holder });
                 // Whoever had it before is not what matters any more.
                 self.held_last(target, None);
@@ -460,6 +469,10 @@ impl Engine {
 
     fn released(&mut self, now: Moment, target: &Target) {
         if matches!(self.targets.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
+            if let Some(Fate::Theirs { holder }) = self.targets.fate(target) {
+                let holder = holder.clone();
+                self.leaves(now, target, &holder);
+            }
             self.is_free(now, target);
             // Let go of on purpose: nobody is waited for, and whatever it was before, it is free as of now.
             self.held_last(target, None);
@@ -470,6 +483,7 @@ impl Engine {
 
     fn handed_over(&mut self, now: Moment, target: &Target, to: InstanceId) {
         if to == self.me {
+            self.moved(now, target, None, &to);
             if matches!(self.targets.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
                 // Whoever gives it has said why.
                 self.held_last(target, None);
@@ -556,6 +570,8 @@ impl Engine {
     }
 
     fn granted(&mut self, now: Moment, target: &Target) {
+        let me = self.me.clone();
+        self.moved(now, target, None, &me);
         let Some(entry) = self.targets.get_mut(target) else { return };
         let wanted = entry.wanted;
         let last = entry.last.replace(self.me.clone()).filter(|last| *last != self.me);
@@ -618,12 +634,16 @@ impl Engine {
         }
         let handed_over = matches!(
             ending,
-            Ending::Released(ReleaseReason::HandedOver | ReleaseReason::StepDown | ReleaseReason::Unable)
+            Ending::Released(
+                ReleaseReason::HandedOver | ReleaseReason::Rebalance | ReleaseReason::StepDown | ReleaseReason::Unable
+            )
         );
         match (to, ending) {
             _ if !wanted => self.targets.forget(target),
             (Some(to), _) if handed_over => {
                 self.company.gave(now, &to);
+                let me = self.me.clone();
+                self.moved(now, target, Some(&me), &to);
                 self.targets.turns(target, Fate::Theirs { holder: to });
                 self.held_last(target, Some(self.me.clone()));
                 // Whether it was taken up, nobody says.
@@ -657,8 +677,9 @@ impl Engine {
         }
     }
 
-    fn gives(&mut self, target: &Target, to: InstanceId, reason: Reason) {
+    fn gives(&mut self, now: Moment, target: &Target, to: InstanceId, reason: Reason) {
         if self.targets.fate(target) == Some(&Fate::Mine) {
+            let reason = if self.home_of(now, target) == Some(&to) { Reason::HandBack } else { reason };
             self.targets.turns(target, Fate::Leaving { to: Some(to.clone()) });
             self.actions.push(Action::HandOver { target: target.clone(), to, reason });
         }
@@ -722,7 +743,7 @@ impl Engine {
         self.giving = gifts.len();
         let reason = Reason::Surplus { held: self.held(), share: self.share(now) };
         for (target, to) in gifts {
-            self.gives(&target, to, reason);
+            self.gives(now, &target, to, reason);
         }
     }
 
@@ -734,7 +755,7 @@ impl Engine {
     fn give_all_away(&mut self, now: Moment) {
         let reason = if self.draining { Reason::Draining } else { Reason::Unable };
         for (target, to) in self.gifts(now, usize::MAX) {
-            self.gives(&target, to, reason);
+            self.gives(now, &target, to, reason);
         }
         // With no instance to take them, they are released; but one that cannot work keeps them: it may be able again before
         // another comes.
@@ -755,10 +776,15 @@ impl Engine {
             .unzip();
         let peers = self.peers(now);
         let shares = placement::shares(&peers, self.unheld(&peers));
-        let gifts = placement::surrender(&self.me, &peers, &shares, &scores);
+        let homes: Vec<Belongs> = names.iter().map(|target| self.belongs(now, target)).collect();
+        let preference = |target: usize, to: usize| homes[target].preference(&peers[to].instance);
+        let gifts = placement::surrender(&self.me, &peers, &shares, &scores, preference);
         let gift =
             |gift: placement::Gift| Some(((*names.get(gift.target)?).clone(), peers.get(gift.to)?.instance.clone()));
-        gifts.into_iter().filter_map(gift).take(budget).collect()
+        let is_given = |(_, to): &(Target, InstanceId)| {
+            self.settings.hand_back || self.gives_all_away() || !self.company.has_returned(to)
+        };
+        gifts.into_iter().filter_map(gift).filter(is_given).take(budget).collect()
     }
 
     pub(super) fn unheld(&self, peers: &[Peer]) -> usize {

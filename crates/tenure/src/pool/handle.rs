@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::driver::{Command, Held, MOVED};
 use super::meters::PoolMeters;
 use super::naming::Naming;
+use super::scout::Scouting;
 use super::source::Rejected;
 use super::{Outlook, Overview, Target};
 use crate::event::{Event, Happening};
@@ -28,19 +29,22 @@ pub struct Pool {
     live: watch::Receiver<Vec<InstanceId>>,
     rejected: watch::Receiver<Rejected>,
     meters: Arc<PoolMeters>,
+    scouting: Scouting,
+}
+
+/// What a handle shows of a pool without asking.
+pub(super) struct Views {
+    pub(super) held: Held,
+    pub(super) live: watch::Receiver<Vec<InstanceId>>,
+    pub(super) rejected: watch::Receiver<Rejected>,
+    pub(super) meters: Arc<PoolMeters>,
+    pub(super) scouting: Scouting,
 }
 
 impl Pool {
-    pub(super) fn new(
-        tenure: Tenure,
-        naming: Naming,
-        commands: mpsc::UnboundedSender<Command>,
-        held: Held,
-        live: watch::Receiver<Vec<InstanceId>>,
-        rejected: watch::Receiver<Rejected>,
-        meters: Arc<PoolMeters>,
-    ) -> Self {
-        Self { tenure, naming, commands, held, live, rejected, meters }
+    pub(super) fn new(tenure: Tenure, naming: Naming, commands: mpsc::UnboundedSender<Command>, views: Views) -> Self {
+        let Views { held, live, rejected, meters, scouting } = views;
+        Self { tenure, naming, commands, held, live, rejected, meters, scouting }
     }
 
     /// Whether this instance holds a target, computed from the deadline at every look: ask before every unit of work.
@@ -144,6 +148,16 @@ impl Pool {
             return BTreeMap::new();
         }
         answer.await.unwrap_or_default()
+    }
+
+    /// The role that one instance has for the whole pool.
+    pub fn scout_role(&self) -> String {
+        format!("{}-scout", self.naming.pool())
+    }
+
+    /// The term of that role, while this instance has it.
+    pub fn scout_term(&self) -> Option<TermHandle> {
+        self.scouting.term()
     }
 
     /// How many of the targets that this instance holds it is not certain of.

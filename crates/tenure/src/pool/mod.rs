@@ -30,7 +30,7 @@ mod ticks;
 
 pub use due::{last_tick, next_due, phase};
 pub use engine::Engine;
-pub use signal::{Action, EngineSettings, Input, Target};
+pub use signal::{Action, EngineSettings, Input, Target, released_because};
 pub use survey::{Outlook, Overview};
 
 #[cfg(feature = "keeper")]

@@ -8,17 +8,32 @@ use crate::name::{LeaseKind, LeaseName, NameError};
 pub(super) struct Naming {
     pool: String,
     prefix: Option<String>,
+    role_prefix: Option<String>,
 }
 
 impl Naming {
     /// A pool whose leases are `<pool>:lease:<target>`.
     pub(super) fn of(pool: &str) -> Self {
-        Self { pool: pool.to_owned(), prefix: None }
+        Self { pool: pool.to_owned(), prefix: None, role_prefix: None }
     }
 
     /// The same pool with leases under another prefix.
     pub(super) fn with_prefix(self, prefix: &str) -> Self {
         Self { prefix: Some(prefix.to_owned()), ..self }
+    }
+
+    /// The same pool with its own role under another prefix.
+    pub(super) fn with_role_prefix(self, prefix: &str) -> Self {
+        Self { role_prefix: Some(prefix.to_owned()), ..self }
+    }
+
+    /// The lease of the role that one instance has for all.
+    pub(super) fn scout(&self) -> Result<LeaseName, NameError> {
+        let role = format!("{}-scout", self.pool);
+        match &self.role_prefix {
+            Some(prefix) => LeaseName::with_prefix(LeaseKind::Role, prefix, &role),
+            None => LeaseName::role(&role),
+        }
     }
 
     pub(super) fn pool(&self) -> &str {
@@ -40,6 +55,6 @@ impl Naming {
 
     /// Whether it can be called that.
     pub(super) fn check(&self) -> Result<(), NameError> {
-        LeaseName::target(&self.pool, "any").and_then(|_| self.lease("any")).map(drop)
+        LeaseName::target(&self.pool, "any").and_then(|_| self.lease("any")).and_then(|_| self.scout()).map(drop)
     }
 }

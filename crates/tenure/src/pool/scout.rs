@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -14,7 +15,7 @@ use super::driver::{held_by, holders_of, until_answered};
 use super::naming::Naming;
 use crate::event::Happening;
 use crate::fleet::DRAINING;
-use crate::name::{Group, InstanceId, LeaseName};
+use crate::name::{Group, InstanceId};
 use crate::store::{Announcement, Member, Reply, Request, SESSIONS, Wild};
 use crate::tenure::{Tenure, TermHandle};
 
@@ -47,10 +48,11 @@ impl Scout {
         naming: &Naming,
         settings: &PoolSettings,
         wild: Vec<Wild>,
+        scouting: Scouting,
     ) -> (Self, mpsc::UnboundedReceiver<bool>) {
         let (stop, stopped) = oneshot::channel();
         let (tell, scouts) = mpsc::unbounded_channel();
-        let (name, naming) = (LeaseName::role(&format!("{}-scout", naming.pool())), naming.clone());
+        let (name, naming) = (naming.scout(), naming.clone());
         let (ttl, every) = (settings.lease.ttl(), settings.read_every);
         let task = tokio::spawn(async move {
             let mut stopped = pin!(stopped);
@@ -69,7 +71,7 @@ impl Scout {
                         _ = &mut stopped => return,
                     }
                 };
-                let office = Office::taken(&tell);
+                let office = Office::taken(&tell, &scouting, (*term).clone());
                 let stops = tokio::select! {
                     _ = term.run(scout(&tenure, &term, &naming, &wild, every)) => false,
                     () = term.leaving() => false,
@@ -98,18 +100,37 @@ impl Scout {
 }
 
 /// Says when it is taken and when it is dropped.
-struct Office(mpsc::UnboundedSender<bool>);
+struct Office {
+    tell: mpsc::UnboundedSender<bool>,
+    scouting: Scouting,
+}
 
 impl Office {
-    fn taken(tell: &mpsc::UnboundedSender<bool>) -> Self {
+    fn taken(tell: &mpsc::UnboundedSender<bool>, scouting: &Scouting, term: TermHandle) -> Self {
         let _ = tell.send(true);
-        Self(tell.clone())
+        scouting.set(Some(term));
+        Self { tell: tell.clone(), scouting: scouting.clone() }
     }
 }
 
 impl Drop for Office {
     fn drop(&mut self) {
-        let _ = self.0.send(false);
+        self.scouting.set(None);
+        let _ = self.tell.send(false);
+    }
+}
+
+/// The term of the scout, while this instance is it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scouting(Arc<Mutex<Option<TermHandle>>>);
+
+impl Scouting {
+    fn set(&self, term: Option<TermHandle>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = term;
+    }
+
+    pub(super) fn term(&self) -> Option<TermHandle> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(TermHandle::is_valid)
     }
 }
 

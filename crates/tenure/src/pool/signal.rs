@@ -32,6 +32,8 @@ pub struct EngineSettings {
     pub scout_every: Duration,
     /// For how long whoever is not back after an outage counts as there.
     pub forgiveness: Duration,
+    /// Whether a restarted instance gets back what it had. Otherwise it gets what becomes unheld or is given away by others that stop.
+    pub hand_back: bool,
 }
 
 /// What happened.
@@ -78,6 +80,8 @@ pub enum Input {
     Gap,
     /// A claim was granted.
     Granted(Target),
+    /// A target that was granted is one that an earlier life of this instance had.
+    CameHome(Target),
     /// Somebody else has what was claimed.
     Refused {
         /// Which target.
@@ -111,6 +115,15 @@ pub enum Input {
     Scouts(bool),
     /// Time has passed.
     Tick,
+}
+
+/// What a term that ends with a hand-over for this reason is said to have ended for.
+pub fn released_because(reason: Reason) -> ReleaseReason {
+    match reason {
+        Reason::Unable => ReleaseReason::Unable,
+        Reason::Surplus { .. } | Reason::HandBack => ReleaseReason::Rebalance,
+        _ => ReleaseReason::HandedOver,
+    }
 }
 
 /// What is to be done.

@@ -25,6 +25,17 @@ pub(super) enum Fate {
     Theirs { holder: InstanceId },
 }
 
+/// Where a target was before it moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Home {
+    /// The instance that held it.
+    pub(super) instance: InstanceId,
+    /// Its name, which it has again after a restart.
+    pub(super) name: String,
+    /// When it moved.
+    pub(super) since: Moment,
+}
+
 /// A target whose holder is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Orphan {
@@ -49,6 +60,10 @@ pub(super) struct Entry {
     unheld_since: Option<Moment>,
     /// Who held it last, as far as we know.
     pub(super) last: Option<InstanceId>,
+    /// The instance with a name of its own that held it before it moved, to which it goes back after a restart.
+    pub(super) home: Option<Home>,
+    /// Whether an earlier life of this instance held it.
+    pub(super) is_home: bool,
     /// What is known of the end of a holder that is gone; `None` when its holder is there, or was not looked for yet.
     pub(super) orphan: Option<Orphan>,
     /// When to do something about it.
@@ -90,8 +105,18 @@ impl Table {
     /// A target of which nothing is known.
     pub(super) fn add(&mut self, target: &Target) {
         let (score, fate) = (TargetScore::of(target), Fate::Unseen);
-        let entry =
-            Entry { score, fate, unheld_since: None, last: None, orphan: None, due: None, wanted: true, heard: false };
+        let entry = Entry {
+            score,
+            fate,
+            unheld_since: None,
+            last: None,
+            home: None,
+            is_home: false,
+            orphan: None,
+            due: None,
+            wanted: true,
+            heard: false,
+        };
         self.entries.insert(target.clone(), entry);
     }
 

@@ -57,6 +57,8 @@ pub struct Tenure {
     /// What this instance says about itself to the fleet, once it has joined.
     record: Arc<Mutex<Option<InstanceRecord>>>,
     keyspace: Arc<Keyspace>,
+    /// Whether this instance was given its name.
+    is_named: bool,
 }
 
 /// Streams of events, which end with the keeper.
@@ -327,10 +329,18 @@ impl Tenure {
         }
     }
 
+    /// Whether this instance was given its name: then it is the same again after a restart.
+    pub(crate) fn is_named(&self) -> bool {
+        self.is_named
+    }
+
     /// Changes what this instance says about itself to the fleet, joining it if it has not.
     pub(crate) fn update_record(&self, change: impl FnOnce(&mut InstanceRecord)) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = record.get_or_insert_with(|| InstanceRecord::new(self.instance().name()));
+        let record = record.get_or_insert_with(|| InstanceRecord {
+            is_named: self.is_named,
+            ..InstanceRecord::new(self.instance().name())
+        });
         change(record);
         self.join_fleet(record);
     }
@@ -471,6 +481,7 @@ pub struct TenureBuilder {
     observer: bool,
     bootstrap: bool,
     durable: bool,
+    is_named: bool,
     shares_events: bool,
     unlogged: bool,
     listeners: Vec<Listener>,
@@ -491,6 +502,7 @@ impl TenureBuilder {
             observer: false,
             bootstrap: false,
             durable: false,
+            is_named: false,
             shares_events: false,
             unlogged: false,
             listeners: Vec::new(),
@@ -537,7 +549,8 @@ impl TenureBuilder {
         self
     }
 
-    /// What the instance's id begins with, the host's name by default.
+    /// What the instance's id begins with, the host's name by default. A name that is given is this instance's own: started again
+    /// under it within ten minutes, it gets back the targets that it had.
     ///
     /// # Errors
     /// When the name is not acceptable.
@@ -545,6 +558,7 @@ impl TenureBuilder {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.instance = Some(InstanceId::generate(name, nanos, fastrand::u32(..))?);
+        self.is_named = true;
         Ok(self)
     }
 
@@ -635,6 +649,7 @@ impl TenureBuilder {
             elections: Elections::default(),
             record: Arc::default(),
             keyspace: Arc::new(self.keyspace),
+            is_named: self.is_named,
         })
     }
 }

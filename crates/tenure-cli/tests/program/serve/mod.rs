@@ -28,6 +28,7 @@ mod description;
 mod edits;
 mod faults;
 mod fleet;
+mod restarts;
 mod results;
 mod streams;
 mod targets;

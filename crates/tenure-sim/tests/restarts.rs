@@ -1,0 +1,145 @@
+//! Rolling restarts: what moves when one instance after the other is stopped and started again under its name.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure::InstanceId;
+use tenure::placement::FULL_WEIGHT;
+use tenure_sim::fleet::world::{World, id};
+
+const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// Counts how often each target changes its holder.
+struct Moves {
+    last: BTreeMap<String, InstanceId>,
+    counts: BTreeMap<String, usize>,
+}
+
+impl Moves {
+    fn begin(world: &World) -> Self {
+        let last = world.holders().into_iter().map(|(target, holder)| (target.to_string(), holder)).collect();
+        Self { last, counts: BTreeMap::new() }
+    }
+
+    fn look(&mut self, world: &World) {
+        for (target, holder) in world.holders() {
+            let before = self.last.insert(target.to_string(), holder.clone());
+            if before.is_some_and(|before| before != holder) {
+                *self.counts.entry(target.to_string()).or_default() += 1;
+            }
+        }
+    }
+
+    fn go_on(&mut self, world: &mut World, span: Duration) {
+        let end = world.now + span;
+        while world.now < end {
+            world.go_on(Duration::from_millis(50));
+            self.look(world);
+        }
+    }
+
+    fn most(&self) -> usize {
+        self.counts.values().copied().max().unwrap_or(0)
+    }
+
+    fn total(&self) -> usize {
+        self.counts.values().sum()
+    }
+}
+
+/// Three instances and thirty targets, restarted one after the other; each is away for a while, and the next follows after another.
+fn rolling_restart(seed: u64, hand_back: bool, crash: bool, away: Duration, between: Duration) -> (Moves, World) {
+    let mut world = World::new(seed, 30);
+    world.set_hand_back(hand_back);
+    (0..3).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
+    assert!(world.settles(secs(60)).is_some(), "seed {seed}");
+    world.go_on(secs(30));
+    let mut moves = Moves::begin(&world);
+    for n in 0..3 {
+        if crash {
+            world.kill(n);
+        } else {
+            world.drain(n);
+            moves.go_on(&mut world, secs(1));
+            world.leave(n);
+        }
+        moves.go_on(&mut world, away);
+        world.join_as(n + 10, &format!("replica-{n}"), FULL_WEIGHT, false);
+        moves.go_on(&mut world, between);
+    }
+    moves.go_on(&mut world, secs(90));
+    (moves, world)
+}
+
+#[test]
+fn each_target_moves_at_most_once_away_and_once_back() {
+    for seed in 0..20 {
+        for (away, between) in [(5, 60), (20, 30), (1, 10), (60, 5), (3, 5), (3, 2)] {
+            let (moves, world) = rolling_restart(seed, true, false, secs(away), secs(between));
+            // When the next is stopped before the last has its share again, some may have to move once more.
+            let most = if between < 5 { 3 } else { 2 };
+            assert!(moves.most() <= most, "seed {seed} {away} {between}: {:?}", moves.counts);
+            assert_eq!((world.dark(), world.spread()), (0, 0), "seed {seed} {away} {between}");
+        }
+    }
+}
+
+#[test]
+fn each_gets_back_what_it_had_when_there_is_time_between_restarts() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        (0..3).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
+        assert!(world.settles(secs(60)).is_some());
+        world.go_on(secs(30));
+        let before = world.holders();
+        world.drain(1);
+        world.go_on(secs(1));
+        world.leave(1);
+        world.go_on(secs(30));
+        world.join_as(11, "replica-1", FULL_WEIGHT, false);
+        world.go_on(secs(60));
+        for (target, holder) in world.holders() {
+            let expected = if before[&target] == id(1) { id(11) } else { before[&target].clone() };
+            assert_eq!(holder, expected, "seed {seed}: {target}");
+        }
+    }
+}
+
+#[test]
+fn without_hand_back_each_target_moves_at_most_once_for_each_stop_of_its_holder() {
+    for seed in 0..20 {
+        for (away, between) in [(secs(5), secs(60)), (secs(20), secs(30)), (secs(3), secs(2))] {
+            let (moves, world) = rolling_restart(seed, false, false, away, between);
+            // Ten of the first, and then fifteen of each: half of all are with those that have not been stopped yet.
+            assert!(moves.total() <= 10 + 15 + 15, "seed {seed} {away:?}: {} moves", moves.total());
+            assert_eq!(world.dark(), 0, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_crash_and_a_restart_under_the_same_name_is_once_away_and_once_back_too() {
+    for seed in 0..20 {
+        let (moves, world) = rolling_restart(seed, true, true, secs(45), secs(60));
+        assert!(moves.most() <= 2, "seed {seed}: {:?}", moves.counts);
+        assert_eq!((world.dark(), world.spread()), (0, 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn crashes_of_others_on_the_same_host_cost_a_healthy_newcomer_nothing() {
+    let mut world = World::new(8, 30);
+    (0..3).for_each(|n| world.join(n));
+    assert!(world.settles(secs(60)).is_some());
+    for life in 10..20 {
+        world.join_unnamed(life, "host");
+        world.go_on(secs(6));
+        world.kill(life);
+        world.go_on(secs(40));
+    }
+    world.join_unnamed(30, "host");
+    world.go_on(secs(15));
+    assert!(world.counts()[&id(30)] >= 7, "{:?}", world.counts());
+}
