@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::arguments::{Serve, StoreArguments};
 use crate::duration::shown;
 use crate::exit::{DONE, Failure};
-use crate::notice::{self, note};
+use crate::notice::{self, note, warning};
 
 /// The part of the drain time-out in which sessions are given away. The rest is for letting go of what nobody took.
 const GIVING_AWAY: f64 = 0.8;
@@ -64,10 +64,12 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         shown(serve.ttl),
         TAKEOVER_LATENESS.as_millis(),
     );
+    let warned = tokio::spawn(warn_of_settings(store.clone()));
     tokio::select! {
         () = told_to_stop => note!("{} is leaving; a second signal ends it at once", tenure.instance()),
         error = present(&tenure, &about) => return Err(error.into()),
     }
+    warned.abort();
     let leave = async {
         running.stop().await;
         tenure.shutdown().await;
@@ -112,6 +114,14 @@ async fn present(tenure: &Tenure, about: &str) -> StoreError {
         Err(error) => return error,
     }
     std::future::pending().await
+}
+
+/// Says what a person should know about how the store is set up.
+async fn warn_of_settings(store: StoreArguments) {
+    let Ok(store) = store.open() else { return };
+    for text in store.warnings().await {
+        warning!("{}: {text}", store.location());
+    }
 }
 
 /// Every poll and every reader is an open file, and what is usual is little. More than is allowed there are not.

@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{Access, access};
 use tenure::fleet::InstanceRecord;
-use tenure::store::Keyspace;
+use tenure::store::{Keyspace, Store, StoreError};
 use tenure::{LeaseKind, LeaseName, Tenure, TenureBuilder};
 use tenure_serve::keys::Keys;
 
@@ -39,6 +40,11 @@ impl StoreArguments {
             warning!("memory: is this process alone; nobody else sees its leases");
         }
         self.builder_on(&url, name)
+    }
+
+    /// The store itself, unless it is the embedded one.
+    pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
+        tenure::store::open(self.store.as_deref().unwrap_or("memory:"), &Keyspace::default())
     }
 
     fn builder_on(&self, url: &str, name: Option<&str>) -> Result<TenureBuilder, Failure> {

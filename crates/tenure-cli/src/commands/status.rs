@@ -130,6 +130,9 @@ impl Overview {
             self.unheld.len(),
             self.paused
         ))?;
+        if !self.instances.is_empty() {
+            say("")?;
+        }
         let mut table = Table::new(&["INSTANCE", "STATUS", "WEIGHT", "HELD", "STARTED"]);
         for instance in &self.instances {
             table.row(instance.cells());
@@ -149,6 +152,9 @@ impl Overview {
         for session in &self.unheld {
             sessions.row([session.id.to_string(), "UNHELD".to_owned(), target(session)]);
         }
+        if total > self.paused {
+            say("")?;
+        }
         sessions.print()?;
         if !self.unheld.is_empty() {
             let why = match (&self.quarantine, self.instances.iter().any(|instance| instance.status == "online")) {
@@ -160,6 +166,9 @@ impl Overview {
         }
         for (key, error) in &self.unreadable {
             say(&format!("unreadable {key}: {error}"))?;
+        }
+        if !self.roles.is_empty() {
+            say("")?;
         }
         role::table(&self.roles).map(drop)
     }

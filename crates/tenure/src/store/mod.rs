@@ -73,6 +73,14 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Where the store is, without secrets, for logs and errors.
     fn location(&self) -> &str;
+
+    /// What a person should know about how the store is set up, a sentence each. Nothing when it cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    fn warnings(&self) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(async { Vec::new() })
+    }
 }
 
 /// One connection that has entered. When it fails, or an answer does not come in time, it is dropped and the store is

@@ -31,7 +31,7 @@ impl Ledger {
         match (self.alive(now, &claim.name), term) {
             (Some(lease), Some(term)) if lease.holder == claim.holder && term.holder == claim.holder => {
                 let same = term.nonce == Some(claim.nonce) || term.nonce.is_none();
-                if ended == Some(term.token) {
+                if ended.is_some_and(|ended| term.had(ended)) {
                     // Its process is done with that term: this is a new one, even if a store that went back in time
                     // shows it as an offer not taken up.
                     let replaced = self.class_of(&claim.name);
@@ -122,7 +122,7 @@ impl Ledger {
             Err(Refusal::Revoked) if self.alive(now, &holding.name).is_some_and(|l| l.holder == holding.holder) => {}
             Err(refusal) => {
                 let again = self.terms.get(holding.name.key()).is_some_and(|term| {
-                    term.token == holding.token && term.holder == holding.holder && term.ended == Ended::Released
+                    term.had(holding.token) && term.holder == holding.holder && term.ended == Ended::Released
                 });
                 return if again { Reply::Done } else { Reply::Refused(refusal) };
             }
@@ -130,11 +130,13 @@ impl Ledger {
         let class = self.class_of(&holding.name);
         self.release_ttl(now, class, announcements);
         self.leases.remove(holding.name.key());
+        let mut token = holding.token;
         if let Some(term) = self.terms.get_mut(holding.name.key()) {
             term.ended = Ended::Released;
             term.ending = Some(ending.clone());
+            token = term.token;
         }
-        announcements.push(Announcement::Released { name: holding.name.clone(), token: holding.token });
+        announcements.push(Announcement::Released { name: holding.name.clone(), token });
         Reply::Done
     }
 
@@ -197,14 +199,21 @@ impl Ledger {
         let Some(lease) = self.alive(now, name).cloned() else {
             return Reply::Refused(Refusal::Missing);
         };
+        let floor = self.namespace.as_ref().map_or(Token::ZERO, |namespace| namespace.token_floor);
         match self.terms.get_mut(name.key()) {
-            Some(term) if term.holder == lease.holder && term.token == token => {
+            Some(term) if term.holder == lease.holder && term.had(token) => {
                 // The key stays until its holder lets go or the ttl ends: its work may be running, and only the holder
                 // knows. Said again, it changes nothing.
                 if term.ended == Ended::Silently {
                     term.ended = Ended::Revoked;
                     term.asked = None;
+                    // Whoever compares tokens refuses the holder from now on.
+                    let raised = term.token.next(floor, now.as_micros());
+                    if let Some(raised) = raised {
+                        (term.deposed, term.token) = (Some(token), raised);
+                    }
                     announcements.push(Announcement::Revoked { name: name.clone(), token });
+                    raised.into_iter().for_each(|raised| self.raise_floor(now, raised));
                 }
                 Reply::Done
             }
@@ -344,7 +353,7 @@ impl Ledger {
     fn check(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
         let term = self.terms.get(holding.name.key());
         let deposed = term.is_some_and(|term| term.deposed == Some(holding.token));
-        let same = |term: &TermRecord| term.holder == holding.holder && term.token == holding.token;
+        let same = |term: &TermRecord| term.holder == holding.holder && term.had(holding.token);
         if term.is_some_and(|term| same(term) && term.ended == Ended::Revoked) {
             return Err(Refusal::Revoked);
         }
@@ -558,7 +567,18 @@ impl Ledger {
     }
 }
 
+/// The token that a term was granted under; a revocation has raised it since.
+pub(super) fn granted_under(term: &TermRecord) -> Token {
+    term.deposed.filter(|_| term.ended == Ended::Revoked).unwrap_or(term.token)
+}
+
 impl TermRecord {
+    /// Whether its holder was granted it under this token. A revocation has raised it since.
+    fn had(&self, token: Token) -> bool {
+        let was_raised = matches!(self.ended, Ended::Revoked | Ended::Released);
+        self.token == token || was_raised && self.deposed == Some(token)
+    }
+
     /// A new term, not claimed by anybody yet.
     fn begun(now: ServerTime, token: Token, holder: InstanceId, before: Option<&Self>) -> Self {
         Self {

@@ -244,10 +244,10 @@ impl Ledger {
         }
     }
 
-    /// The lease as it stands: its holder, the token on record, and its end.
+    /// The lease as it stands: its holder, and the token that it was granted under.
     pub fn holder_of(&self, now: ServerTime, name: &LeaseName) -> Option<(InstanceId, Option<Token>)> {
         let lease = self.leases.get(name.key()).filter(|lease| lease.alive(now))?;
-        Some((lease.holder.clone(), self.terms.get(name.key()).map(|term| term.token)))
+        Some((lease.holder.clone(), self.terms.get(name.key()).map(leases::granted_under)))
     }
 
     /// What is known about the namespace.

@@ -87,7 +87,7 @@ impl Wire {
                 command.into()
             }
             Request::Revoke { name, token } => {
-                let mut command = self.call(Script::Revoke, &[&keys.lease(name), &keys.term(name)]);
+                let mut command = self.about(Script::Revoke, name);
                 command.arg(token.get()).arg(name.encode()).arg(&keys.channel);
                 command.into()
             }

@@ -356,6 +356,27 @@ fn hung_up(address: &Address, error: StoreError) -> StoreError {
     }
 }
 
+/// What a person should know about the settings of the server. Those that this user may not read are left out.
+pub(super) async fn warnings(address: &Address) -> Vec<String> {
+    let Ok(link) = Link::open(address).await else { return Vec::new() };
+    let mut pipeline = Pipeline::new();
+    for setting in ["appendonly", "save", "maxmemory-policy"] {
+        pipeline.cmd("CONFIG").arg("GET").arg(setting);
+    }
+    let values = link.values(&pipeline).await.unwrap_or_default().into_iter();
+    let settings: Vec<Option<String>> = values.map(replies::setting).collect();
+    let [appendonly, save, policy] = &settings[..] else { return Vec::new() };
+    let mut warnings = Vec::new();
+    if appendonly.as_deref() == Some("no") && save.as_deref() == Some("") {
+        let text = "the server keeps nothing on disk: a restart loses all sessions; set `appendonly yes`, or run `tenure session export` regularly";
+        warnings.push(text.to_owned());
+    }
+    if let Some(policy) = policy.as_ref().filter(|policy| policy.starts_with("allkeys")) {
+        warnings.push(format!("`maxmemory-policy {policy}` may evict leases and sessions; set `noeviction`"));
+    }
+    warnings
+}
+
 /// Tells the server all scripts.
 fn loading() -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(Script::ALL.len());

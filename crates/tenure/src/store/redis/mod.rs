@@ -118,6 +118,10 @@ impl Store for RedisStore {
     fn location(&self) -> &str {
         &self.address.location
     }
+
+    fn warnings(&self) -> BoxFuture<'_, Vec<String>> {
+        Box::pin(connection::warnings(&self.address))
+    }
 }
 
 impl fmt::Debug for RedisStore {

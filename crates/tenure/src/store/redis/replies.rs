@@ -360,6 +360,14 @@ fn bytes(value: Value) -> Option<Vec<u8>> {
 }
 
 /// Text as somebody wrote it; what is not text is made visible, never refused.
+/// The value of a setting, as `CONFIG GET` answers.
+pub(super) fn setting(value: Value) -> Option<String> {
+    match value {
+        Value::Array(mut pair) if pair.len() == 2 => text(pair.swap_remove(1)),
+        _ => None,
+    }
+}
+
 fn text(value: Value) -> Option<String> {
     let bytes = bytes(value)?;
     Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))

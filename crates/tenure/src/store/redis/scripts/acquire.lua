@@ -64,7 +64,7 @@ if lease_holder then
     local left = redis.call('PTTL', KEYS[1])
     local until_then = now + (left >= 0 and math.min(left, term.ttl) or term.ttl) * 1000
     wait_out_until = digits(math.max(tonumber(wait_out_until) or 0, until_then))
-  elseif own and ARGV[6] == term.token then
+  elseif own and had(term, ARGV[6]) then
     -- Its process is done with that term: this is a new one, even if a store that went back in time shows it as an
     -- offer not taken up.
     ended = 'released'

@@ -316,10 +316,16 @@ local function raised_floor(floor, token, now)
   return floor
 end
 
+-- Whether the holder of a term was granted it under this token. A revocation has raised it since.
+local function had(term, token)
+  local was_raised = term.ended == 'revoked' or term.ended == 'released'
+  return term.token == token or was_raised and token ~= '' and term.deposed == token
+end
+
 -- Why this holder and token are not the current term; nil when they are. Both must be equal: a token alone could be
 -- that of a stranger, a holder alone that of an earlier term.
 local function refusal(lease_holder, term, holder, token)
-  if term and term.holder == holder and term.token == token and term.ended == 'revoked' then
+  if term and term.holder == holder and term.ended == 'revoked' and had(term, token) then
     return {'refused', 'revoked'}
   end
   if not lease_holder then

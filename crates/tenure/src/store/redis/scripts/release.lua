@@ -15,7 +15,7 @@ end
 local refused = refusal(lease_holder, term, holder, token)
 -- A holder whose term was revoked lets go of what it still occupies.
 if refused and not (refused[2] == 'revoked' and lease_holder == holder) then
-  local again = term and term.token == token and term.holder == holder and term.ended == 'released'
+  local again = term and had(term, token) and term.holder == holder and term.ended == 'released'
   if again or ARGV[2] == '' then
     return {'done'}
   end
@@ -27,5 +27,5 @@ if ends then
   forget_ttl(KEYS[3], term, ARGV[6])
 end
 redis.call('HSET', KEYS[2], 'ended', 'released', 'ending', ARGV[4])
-announce(ARGV[6], 'released ' .. token .. ' ' .. ARGV[5])
+announce(ARGV[6], 'released ' .. term.token .. ' ' .. ARGV[5])
 return {'done'}
