@@ -34,13 +34,13 @@ pub fn set_format(chosen: Option<LogFormat>) -> Format {
 
 /// Before the flags were understood: what they seem to say, then the environment, then text on a terminal.
 fn format_without_flag() -> Format {
-    let mut arguments =
-        std::env::args().take_while(|argument| argument != "--").skip_while(|argument| !argument.starts_with("--log"));
-    let flag = match arguments.next().as_deref() {
-        Some("--log") => arguments.next(),
-        Some(argument) => argument.strip_prefix("--log=").map(str::to_owned),
+    let mut arguments = std::env::args().take_while(|argument| argument != "--");
+    let flag = arguments.find_map(|argument| match argument.strip_prefix("--log") {
+        Some("") => Some(None),
+        Some(value) => value.strip_prefix('=').map(|value| Some(value.to_owned())),
         None => None,
-    };
+    });
+    let flag = flag.and_then(|value| value.or_else(|| arguments.next()));
     match flag.or_else(|| std::env::var("TENURE_LOG").ok()).as_deref() {
         Some("text") => Format::Text,
         Some("json") => Format::Json,

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod ask;
+mod contract;
 mod guard;
 mod quarantine;
 mod run;

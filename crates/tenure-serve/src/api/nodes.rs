@@ -120,7 +120,7 @@ fn node(member: &Member, me: &InstanceId, owned: Vec<Value>) -> Value {
 }
 
 fn held_by(service: &Service, id: &str, held: &Held, preferred: Option<&InstanceId>) -> Value {
-    let info = service.pool().lease_info(id);
+    let info = service.pool().lease(id).map(|term| term.info());
     let state = match info.as_ref().map(|info| info.state) {
         Some(LeaseState::Owned) => "owned",
         Some(LeaseState::Uncertain) => "uncertain",

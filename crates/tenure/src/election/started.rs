@@ -11,12 +11,13 @@ use tokio::sync::watch;
 
 use super::campaign::{Ambition, Office, Outcome, campaign};
 use super::running::Running;
-use super::{Candidate, ElectionBuilder, ElectionEvent, Leader, Registration};
+use super::{Candidate, ElectionBuilder, ElectionEvent, ElectionNews, Leader, Registration};
 use crate::event::Standing;
-use crate::lease::ReleaseReason;
+use crate::lease::{Ending, ReleaseReason};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::StoreError;
 use crate::tenure::{Tenure, TermHandle};
+use crate::token::Token;
 
 /// A candidate for a role. Clones are the same candidate; when the last is dropped, it stops.
 ///
@@ -200,6 +201,57 @@ impl Election {
     /// When the process can have no more threads.
     pub fn on(&self, listener: impl Fn(&ElectionEvent) + Send + 'static) -> std::io::Result<Registration> {
         self.0.office.listeners.add(listener)
+    }
+
+    /// Registers a listener for each term that begins, with its token. It is called as those of [`on`](Self::on) are.
+    ///
+    /// # Errors
+    /// When this process cannot start a thread.
+    pub fn on_acquired(&self, listener: impl Fn(Token) + Send + 'static) -> std::io::Result<Registration> {
+        self.on(move |event| {
+            if let (ElectionNews::LeadershipAcquired, Some(token)) = (&event.news, event.token) {
+                listener(token);
+            }
+        })
+    }
+
+    /// Registers a listener for each term that ends, with its token and why it ended. It is called as those of [`on`](Self::on) are.
+    ///
+    /// # Errors
+    /// When this process cannot start a thread.
+    pub fn on_lost(&self, listener: impl Fn(Token, &Ending) + Send + 'static) -> std::io::Result<Registration> {
+        self.on(move |event| {
+            if let (ElectionNews::LeadershipLost { reason }, Some(token)) = (&event.news, event.token) {
+                listener(token, reason);
+            }
+        })
+    }
+
+    /// Registers a listener for each change of this candidate's state. It is called as those of [`on`](Self::on) are.
+    ///
+    /// # Errors
+    /// When this process cannot start a thread.
+    pub fn on_state_changed(
+        &self,
+        listener: impl Fn(Standing, Standing) + Send + 'static,
+    ) -> std::io::Result<Registration> {
+        self.on(move |event| {
+            if let ElectionNews::StateChanged { from, to } = &event.news {
+                listener(*from, *to);
+            }
+        })
+    }
+
+    /// Registers a listener for each election that failed, with what went wrong. It is called as those of [`on`](Self::on) are.
+    ///
+    /// # Errors
+    /// When this process cannot start a thread.
+    pub fn on_failed(&self, listener: impl Fn(&str) + Send + 'static) -> std::io::Result<Registration> {
+        self.on(move |event| {
+            if let ElectionNews::ElectionFailed { cause } = &event.news {
+                listener(cause);
+            }
+        })
     }
 
     /// Registers a listener whose futures run one after the other, in a task of their own.

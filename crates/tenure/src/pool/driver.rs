@@ -10,6 +10,7 @@ use super::company::RETURN_WITHIN;
 use super::engine::Engine;
 use super::meters::{PoolMeters, Stopwatch};
 use super::naming::Naming;
+use super::outcome::{StopReport, TargetError, TargetInfo};
 use super::scout::{Scout, Scouting};
 use super::seat::{Order, RemovedBecause, Work, keep};
 use super::signal::{Action, Input, released_because};
@@ -17,10 +18,10 @@ use super::{Outlook, Overview, PoolSettings, Target};
 use crate::event::Happening;
 use crate::fleet::{DRAINING, HeldBack, InstanceRecord};
 use crate::keeper::AcquireError;
-use crate::lease::{Ending, ReleaseReason};
+use crate::lease::{Ending, LeaseState, ReleaseReason};
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::placement::{Move, Reason};
-use crate::store::{Announcement, Heard, Held as HeldLease, Reply, Request, Wild};
+use crate::store::{Announcement, ErrorKind, Heard, Held as HeldLease, Reply, Request, StoreError, Wild};
 use crate::tenure::{Tenure, TermHandle};
 use crate::time::{LeaseClock, SystemClock};
 
@@ -46,10 +47,12 @@ pub(super) enum Command {
     /// Whether this instance can work.
     Able(bool),
     /// Lets go of everything and ends.
-    Stop(oneshot::Sender<()>),
-    Release(Target),
+    Stop(oneshot::Sender<StopReport>),
+    Release(Target, oneshot::Sender<Result<(), TargetError>>),
     /// Asks for a target at once.
-    TryAcquire(Target, oneshot::Sender<bool>),
+    TryAcquire(Target, Acquired),
+    /// What is known of a target.
+    Inspect(Target, oneshot::Sender<Option<TargetInfo>>),
     /// How it stands with a target.
     Outlook(Target, oneshot::Sender<Option<Outlook>>),
     /// How it stands with all of them.
@@ -58,11 +61,20 @@ pub(super) enum Command {
     Survey(oneshot::Sender<BTreeMap<Target, Outlook>>),
 }
 
+/// Who waits to hear whether a target was had.
+type Acquired = oneshot::Sender<Result<TermHandle, TargetError>>;
+
 /// News from tasks.
 enum News {
     Input(Input),
     /// A claim was granted.
     Seated(Target, crate::tenure::Term),
+    /// A claim was not granted.
+    Refused {
+        target: Target,
+        error: TargetError,
+        input: Input,
+    },
     /// Whether an operator asks this instance to give everything away.
     AskedToDrain(bool),
 }
@@ -111,6 +123,8 @@ impl Driver {
             news,
             seats: HashMap::new(),
             waiting: HashMap::new(),
+            releasing: HashMap::new(),
+            not_handed_over: None,
             tell_at: None,
             stopwatch: Stopwatch::default(),
             started: std::time::Instant::now(),
@@ -122,7 +136,7 @@ impl Driver {
         desk.tell_fleet();
         let wild = if discovers_sessions { vec![Wild::Nodes, Wild::Sessions] } else { vec![Wild::Nodes] };
         let (scout, mut scouts) = Scout::stands(desk.tenure.clone(), &desk.naming, &desk.settings, wild, scouting);
-        let mut stopping: Option<(tokio::time::Instant, Vec<oneshot::Sender<()>>)> = None;
+        let mut stopping: Option<(tokio::time::Instant, Vec<oneshot::Sender<StopReport>>)> = None;
         loop {
             let wake = desk.engine.next_wake().map(|at| at.since(SystemClock.now()));
             let wake = wake.unwrap_or(desk.settings.read_every).min(desk.settings.read_every);
@@ -140,12 +154,14 @@ impl Driver {
                     Some(Command::Stop(done)) => match &mut stopping {
                         Some((_, waiting)) => waiting.push(done),
                         None => {
+                            desk.not_handed_over.get_or_insert_default();
                             desk.told_to_drain = true;
                             desk.drain_as_asked();
                             stopping = Some((tokio::time::Instant::now() + desk.settings.drain_timeout, vec![done]));
                         }
                     },
-                    Some(Command::Release(target)) => desk.order(&target, Order::Release(ReleaseReason::Voluntary)),
+                    Some(Command::Release(target, reply)) => desk.release(target, reply),
+                    Some(Command::Inspect(target, reply)) => drop(reply.send(desk.info(&target))),
                     Some(Command::TryAcquire(target, reply)) => desk.try_acquire(target, reply),
                     Some(Command::Outlook(target, reply)) => {
                         let _ = reply.send(desk.engine.outlook(SystemClock.now(), &target));
@@ -180,8 +196,9 @@ impl Driver {
         scout.stop().await;
         desk.tenure.say(listed(desk.naming.pool(), desk.tenure.instance(), false));
         desk.tenure.leave_pool(desk.naming.pool()).await;
+        let not_handed_over: Vec<Target> = desk.not_handed_over.into_iter().flatten().collect();
         for done in stopping.into_iter().flat_map(|(_, waiting)| waiting) {
-            let _ = done.send(());
+            let _ = done.send(StopReport { not_handed_over: not_handed_over.clone() });
         }
     }
 }
@@ -206,7 +223,11 @@ struct Desk {
     news: mpsc::UnboundedSender<News>,
     seats: HashMap<Target, Seat>,
     /// Who waits to hear whether a target was had.
-    waiting: HashMap<Target, Vec<oneshot::Sender<bool>>>,
+    waiting: HashMap<Target, Vec<Acquired>>,
+    /// Who waits for the end of a term that it has asked for.
+    releasing: HashMap<Target, Vec<oneshot::Sender<Result<(), TargetError>>>>,
+    /// What ended without another holder, since the pool is stopping.
+    not_handed_over: Option<BTreeSet<Target>>,
     /// When the others are told how many targets are held.
     tell_at: Option<tokio::time::Instant>,
     stopwatch: Stopwatch,
@@ -249,41 +270,83 @@ impl Desk {
         }
     }
 
-    fn try_acquire(&mut self, target: Target, reply: oneshot::Sender<bool>) {
+    fn try_acquire(&mut self, target: Target, reply: Acquired) {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner).get(&target).cloned();
-        if held.is_some_and(|term| term.is_valid() && !term.is_leaving()) {
-            let _ = reply.send(true);
+        if let Some(term) = held.filter(|term| term.is_valid() && !term.is_leaving()) {
+            let _ = reply.send(Ok(term));
             return;
         }
         self.input(Input::Want(target.clone()));
-        // Otherwise there is nothing to wait for.
         if self.engine.is_asking(&target) {
             self.waiting.entry(target).or_default().push(reply);
+            return;
+        }
+        // There is nothing to wait for.
+        let error = match self.engine.holder(&target) {
+            _ if self.engine.outlook(SystemClock.now(), &target).is_none() => TargetError::NotATarget,
+            _ if self.engine.is_draining() => TargetError::Draining,
+            Some(holder) => TargetError::Held { holder: holder.clone(), remaining: None },
+            None => TargetError::NotATarget,
+        };
+        let _ = reply.send(Err(error));
+    }
+
+    fn decided(&mut self, target: &Target, outcome: &Result<TermHandle, TargetError>) {
+        for reply in self.waiting.remove(target).into_iter().flatten() {
+            let _ = reply.send(outcome.clone());
         }
     }
 
-    fn decided(&mut self, target: &Target, had: bool) {
-        for reply in self.waiting.remove(target).into_iter().flatten() {
-            let _ = reply.send(had);
+    fn release(&mut self, target: Target, reply: oneshot::Sender<Result<(), TargetError>>) {
+        if self.seats.contains_key(&target) {
+            self.order(&target, Order::Release(ReleaseReason::Voluntary));
+            self.releasing.entry(target).or_default().push(reply);
+            return;
         }
+        let is_target = self.engine.outlook(SystemClock.now(), &target).is_some();
+        let _ = reply.send(Err(if is_target { TargetError::NotHeld } else { TargetError::NotATarget }));
+    }
+
+    /// What is known of a target, as far as the engine knows.
+    fn info(&self, target: &Target) -> Option<TargetInfo> {
+        let outlook = self.engine.outlook(SystemClock.now(), target)?;
+        let holder = self.engine.holder(target).cloned();
+        let state = if holder.is_some() { LeaseState::Other } else { LeaseState::Unknown };
+        Some(TargetInfo {
+            target: target.clone(),
+            state,
+            holder,
+            token: None,
+            acquired_at: None,
+            last_renewed_at: None,
+            preferred: outlook.preferred,
+            unheld_for: outlook.unheld_for,
+        })
     }
 
     fn take_in(&mut self, news: News) {
         match news {
             News::Input(input) => {
-                if let Input::Refused { target, .. } | Input::Failed { target, .. } = &input {
-                    self.decided(target, false);
-                }
                 if let Input::Over { target, ending } = &input {
                     let handed_over = matches!(
                         ending,
                         Ending::Released(ReleaseReason::HandedOver | ReleaseReason::Rebalance | ReleaseReason::Unable)
                     );
+                    for reply in self.releasing.remove(target).into_iter().flatten() {
+                        let _ = reply.send(Ok(()));
+                    }
+                    if let Some(targets) = self.not_handed_over.as_mut().filter(|_| !handed_over) {
+                        targets.insert(target.clone());
+                    }
                     self.stopwatch.gave(target, handed_over, &self.meters);
                     self.seats.remove(target);
                     self.lock_held().remove(target);
                     self.index(target, false);
                 }
+                self.input(input);
+            }
+            News::Refused { target, error, input } => {
+                self.decided(&target, &Err(error));
                 self.input(input);
             }
             News::AskedToDrain(asked) => {
@@ -292,6 +355,7 @@ impl Desk {
             }
             News::Seated(target, term) => {
                 let handle = (*term).clone();
+                let term_handle = handle.clone();
                 self.lock_held().insert(target.clone(), handle.clone());
                 let (orders, orders_in) = mpsc::unbounded_channel();
                 let (news, work, seat) = (self.news.clone(), self.work.clone(), target.clone());
@@ -300,7 +364,7 @@ impl Desk {
                     let _ = news.send(News::Input(Input::Over { target: seat, ending: handle.ending() }));
                 });
                 self.seats.insert(target.clone(), Seat { orders, task });
-                self.decided(&target, true);
+                self.decided(&target, &Ok(term_handle));
                 self.input(Input::Granted(target.clone()));
                 self.see_whether_it_came_home(target);
             }
@@ -458,13 +522,18 @@ impl Desk {
                     if !ours {
                         tenure.say(index_of(&pool, tenure.instance(), &target, false));
                     }
-                    News::Input(match error {
-                        AcquireError::Held { by, remaining } => Input::Refused { target, by, remaining },
-                        AcquireError::Quarantined(quarantine) => {
-                            Input::Failed { target, again_in: quarantine.remaining }
-                        }
-                        _ => Input::Failed { target, again_in },
-                    })
+                    let (reason, input) = match error {
+                        AcquireError::Held { by, remaining } => (
+                            TargetError::Held { holder: by.clone(), remaining },
+                            Input::Refused { target: target.clone(), by, remaining },
+                        ),
+                        AcquireError::Quarantined(quarantine) => (
+                            TargetError::Quarantined(quarantine),
+                            Input::Failed { target: target.clone(), again_in: quarantine.remaining },
+                        ),
+                        other => (unacquired(other), Input::Failed { target: target.clone(), again_in }),
+                    };
+                    News::Refused { target, error: reason, input }
                 }
             };
             let _ = news.send(outcome);
@@ -532,6 +601,9 @@ impl Desk {
             let _ = seat.orders.send(Order::Stop(ReleaseReason::Shutdown));
         }
         for (target, seat) in std::mem::take(&mut self.seats) {
+            if let Some(targets) = &mut self.not_handed_over {
+                targets.insert(target.clone());
+            }
             let _ = seat.task.await;
             self.lock_held().remove(&target);
             self.index(&target, false);
@@ -540,6 +612,15 @@ impl Desk {
 
     fn lock_held(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Target, TermHandle>> {
         self.held.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a claim came to nothing that no holder and no quarantine stood in the way of.
+fn unacquired(error: AcquireError) -> TargetError {
+    match error {
+        AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => TargetError::Store(error),
+        AcquireError::ShutDown => TargetError::Stopped,
+        other => TargetError::Store(StoreError::new(ErrorKind::Unavailable, other.to_string())),
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::driver::{Command, Held, MOVED};
 use super::meters::PoolMeters;
 use super::naming::Naming;
+use super::outcome::{StopReport, TargetError, TargetInfo};
 use super::scout::Scouting;
 use super::source::Rejected;
 use super::{Outlook, Overview, Target};
@@ -17,7 +18,7 @@ use crate::lease::LeaseState;
 use crate::name::{InstanceId, LeaseName, NameError};
 use crate::placement::Move;
 use crate::store::StoreError;
-use crate::tenure::{EventStream, Tenure, TermHandle, TermInfo};
+use crate::tenure::{EventStream, Tenure, TermHandle};
 
 /// A pool that runs. Clones are the same pool; when the last is dropped, everything is let go of.
 #[derive(Clone)]
@@ -74,9 +75,22 @@ impl Pool {
         owned
     }
 
-    /// A target that this instance holds, in a few words.
-    pub fn lease_info(&self, target: &str) -> Option<TermInfo> {
-        self.lease(target).map(|term| term.info())
+    /// What this instance knows of a target, whoever holds it. `None` when there is no such target.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn lease_info(&self, target: &str) -> Option<TargetInfo> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::Inspect(Target::from(target), reply)).ok()?;
+        let mut info = answer.await.ok()??;
+        if let Some(ours) = self.lease(target).map(|term| term.info()) {
+            info.state = ours.state;
+            info.holder = Some(ours.holder);
+            info.token = Some(ours.token);
+            info.acquired_at = Some(ours.acquired_at);
+            info.last_renewed_at = Some(ours.last_renewed_at);
+        }
+        Some(info)
     }
 
     /// The instances that count as alive, this one included.
@@ -108,14 +122,18 @@ impl Pool {
         PoolEvents { events: self.tenure.events(), naming: self.naming.clone() }
     }
 
-    /// Asks for a target at once, whosever turn it is: whether this instance holds it then, or held it already. `false` when somebody else
-    /// holds it, when the store cannot be asked, when this instance drains, and for what is no target.
+    /// Acquires a target at once, whichever instance should have it. Returns its term, also when this instance held it already.
+    ///
+    /// # Errors
+    /// When another instance holds it, the store cannot be asked or grants nothing, this instance drains, or there is no such target.
     ///
     /// # Cancel safety
-    /// What is asked for may be acquired all the same.
-    pub async fn try_acquire(&self, target: &str) -> bool {
+    /// The target may be acquired all the same.
+    pub async fn try_acquire(&self, target: &str) -> Result<TermHandle, TargetError> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::TryAcquire(Target::from(target), reply)).is_ok() && answer.await.unwrap_or(false)
+        let sent = self.commands.send(Command::TryAcquire(Target::from(target), reply));
+        sent.map_err(|_| TargetError::Stopped)?;
+        answer.await.unwrap_or(Err(TargetError::Stopped))
     }
 
     /// Who should hold a target: who holds it, unless it should move; whom it suits best, when nobody does. `None` when there is no such target.
@@ -189,9 +207,18 @@ impl Pool {
         Ok(())
     }
 
-    /// Lets go of a target; it goes to whom it suits best, which may be this instance.
-    pub fn release(&self, target: &str) {
-        let _ = self.commands.send(Command::Release(Target::from(target)));
+    /// Releases a target when its work has ended, and waits for that. It goes to the instance that it suits best, which may be this one.
+    ///
+    /// # Errors
+    /// When this instance does not hold it, or there is no such target.
+    ///
+    /// # Cancel safety
+    /// It is released all the same.
+    pub async fn release(&self, target: &str) -> Result<(), TargetError> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.commands.send(Command::Release(Target::from(target), reply));
+        sent.map_err(|_| TargetError::Stopped)?;
+        answer.await.unwrap_or(Err(TargetError::Stopped))
     }
 
     /// Gives everything away and takes nothing more, until it is [told otherwise](Self::undrain).
@@ -210,14 +237,17 @@ impl Pool {
         let _ = self.commands.send(Command::Able(able));
     }
 
-    /// Gives everything away, one by one as it falls idle, and leaves the fleet. What nobody takes within the drain time-out is let go of.
+    /// Gives everything away, one by one as it falls idle, and leaves the fleet. What no instance takes within the drain time-out is released.
+    /// Returns what was not handed over.
     ///
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.
-    pub async fn stop(&self) {
+    pub async fn stop(&self) -> StopReport {
         let (done, over) = oneshot::channel();
         if self.commands.send(Command::Stop(done)).is_ok() {
-            let _ = over.await;
+            over.await.unwrap_or_default()
+        } else {
+            StopReport::default()
         }
     }
 }

@@ -17,6 +17,8 @@ mod meters;
 #[cfg(feature = "keeper")]
 mod naming;
 #[cfg(feature = "keeper")]
+mod outcome;
+#[cfg(feature = "keeper")]
 mod scout;
 #[cfg(feature = "keeper")]
 mod seat;
@@ -44,3 +46,5 @@ pub use self::{
 };
 #[cfg(feature = "keeper")]
 use builder::PoolSettings;
+#[cfg(feature = "keeper")]
+pub use outcome::{StopReport, TargetError, TargetInfo};

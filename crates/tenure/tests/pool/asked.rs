@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tenure::fleet::FleetEvent;
+use tenure::lease::LeaseState;
 use tenure::placement::Reason;
-use tenure::pool::{Pool, PoolBuilder};
+use tenure::pool::{Pool, PoolBuilder, Target, TargetError};
 use tenure::store::{Announcement, Heard};
 use tenure::{Event, Tenure};
 use tenure_testbed::{RedisServer, Reply};
@@ -27,23 +28,37 @@ async fn a_target_that_is_asked_for_is_had_or_not() {
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let first = start(one.pool("poll").targets(["a", "b"]));
     until("it has everything", || first.owned().len() == 2).await;
-    assert!(first.try_acquire("a").await, "it is held already");
-    assert!(!first.try_acquire("nothing").await, "that is no target");
+    assert!(first.try_acquire("a").await.is_ok(), "it is held already");
+    assert_eq!(first.try_acquire("nothing").await.unwrap_err(), TargetError::NotATarget);
+    assert_eq!(first.release("nothing").await, Err(TargetError::NotATarget));
     // One that counts for nothing is given nothing, and may ask.
     let second = start(two.pool("poll").targets(["a", "b"]).weight(0.0));
-    assert!(!second.try_acquire("a").await, "somebody holds it");
+    let refused = second.try_acquire("a").await.unwrap_err();
+    assert!(matches!(&refused, TargetError::Held { holder, .. } if holder == one.instance()), "{refused}");
+    assert_eq!(second.release("a").await, Err(TargetError::NotHeld));
+    let info = second.lease_info("a").await.unwrap();
+    assert_eq!((info.state, info.holder.as_ref()), (LeaseState::Other, Some(one.instance())));
+    let own = first.lease_info("a").await.unwrap();
+    assert!(own.state == LeaseState::Owned && own.token.is_some() && own.acquired_at.is_some(), "{own:?}");
+    assert_eq!(first.lease_info("nothing").await, None);
     first.retarget(["b"]).unwrap();
     until("it is let go of", || !first.is_owned("a")).await;
     let asks = async {
-        while !second.try_acquire("a").await {
+        while second.try_acquire("a").await.is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::time::timeout(never(), asks).await.unwrap();
     assert!(second.is_owned("a"));
+    second.drain();
+    until("it has given it away", || !second.is_owned("a")).await;
+    assert_eq!(second.try_acquire("b").await.unwrap_err(), TargetError::Draining);
     second.stop().await;
-    assert!(!second.try_acquire("a").await, "it has ended");
-    first.stop().await;
+    assert_eq!(second.try_acquire("a").await.unwrap_err(), TargetError::Stopped);
+    assert_eq!(first.release("b").await, Ok(()));
+    until("it has it again", || first.is_owned("b")).await;
+    // With no other instance nothing can be handed over.
+    assert_eq!(first.stop().await.not_handed_over, [Target::from("b")]);
 }
 
 #[tokio::test]

@@ -69,6 +69,17 @@ impl Instance {
         Self { process, address: address.unwrap() }
     }
 
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Stops the process until what is returned is dropped.
+    pub fn pause(&self) -> Paused {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::STOP).unwrap();
+        Paused(pid)
+    }
+
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let (status, body) = web::ask(&self.address, method, path, &[], body).unwrap_or((0, String::new()));
         (status, serde_json::from_str(&body).unwrap_or(Value::Null))
@@ -115,6 +126,15 @@ impl Instance {
     fn ends(&mut self) -> Option<i32> {
         until("it ends", || self.process.try_wait().unwrap().is_some());
         self.process.wait().unwrap().code()
+    }
+}
+
+/// An instance that is stopped.
+pub struct Paused(Pid);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
     }
 }
 

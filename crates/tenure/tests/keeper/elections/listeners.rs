@@ -64,3 +64,28 @@ async fn listeners_that_block_panic_or_leave_hurt_nobody() {
     assert_eq!(left.load(Ordering::SeqCst), 0, "who has left hears nothing");
     drop(shut);
 }
+
+#[tokio::test]
+async fn a_listener_hears_of_one_kind_of_event_alone() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", TTL).await;
+    let election = alice.tenure.election(ROLE).ttl(TTL).build().unwrap();
+    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+    let note = |kind: &'static str| {
+        let heard = heard.clone();
+        move |what: String| heard.lock().unwrap().push(format!("{kind} {what}"))
+    };
+    let (acquired, lost, changed, failed) = (note("acquired"), note("lost"), note("changed"), note("failed"));
+    election.on_acquired(move |token| acquired(token.to_string())).unwrap();
+    election.on_lost(move |token, why| lost(format!("{token} {}", why.word()))).unwrap();
+    election.on_state_changed(move |from, to| changed(format!("{} {}", from.word(), to.word()))).unwrap();
+    election.on_failed(move |why| failed(why.to_owned())).unwrap();
+    election.start();
+    until("it leads", || election.is_leader()).await;
+    let token = election.term().unwrap().token();
+    election.stop().await;
+    let expected =
+        [format!("acquired {token}"), format!("lost {token} shutdown"), "changed candidate leader".to_owned()];
+    until("all was heard", || expected.iter().all(|line| heard.lock().unwrap().contains(line))).await;
+    assert!(!heard.lock().unwrap().iter().any(|line| line.starts_with("failed")));
+}

@@ -1,0 +1,162 @@
+//! The HTTP API's fields and answers that other tests do not look at.
+
+use serde_json::{Value, json};
+use tenure_testbed::web::{self, WebServer};
+use tenure_testbed::{RedisServer, Reply};
+
+use crate::serve::Instance;
+use crate::stage::{Place, until};
+
+/// Each route and the fields of its answer.
+const FIELDS: &[(&str, &[&str])] = &[
+    ("/v1/sessions", &["/sessions/0/id", "/nextCursor"]),
+    (
+        "/v1/sessions/{id}",
+        &[
+            "/id",
+            "/name",
+            "/url",
+            "/interval",
+            "/timeout",
+            "/headers",
+            "/isPaused",
+            "/createdAt",
+            "/maxBody",
+            "/keepResults",
+            "/backoff",
+        ],
+    ),
+    (
+        "/v1/sessions/{id}/state",
+        &[
+            "/sessionId",
+            "/instanceId",
+            "/token",
+            "/dueAt",
+            "/polledAt",
+            "/ok",
+            "/status",
+            "/latencyMs",
+            "/body",
+            "/truncated",
+            "/error",
+        ],
+    ),
+    ("/v1/sessions/{id}/history?limit=1", &["/results/0/token"]),
+    (
+        "/v1/nodes",
+        &[
+            "/thisInstanceId",
+            "/timestamp",
+            "/liveNodes/0/instanceId",
+            "/liveNodes/0/isThisInstance",
+            "/liveNodes/0/status",
+            "/liveNodes/0/weight",
+            "/liveNodes/0/startedAt",
+            "/liveNodes/0/ownedSessions/0/sessionId",
+            "/liveNodes/0/ownedSessions/0/ownerId",
+            "/liveNodes/0/ownedSessions/0/preferredOwnerId",
+            "/liveNodes/0/ownedSessions/0/state",
+            "/liveNodes/0/ownedSessions/0/token",
+            "/liveNodes/0/ownedSessions/0/acquiredAt",
+            "/liveNodes/0/ownedSessions/0/lastRenewedAt",
+            "/unowned",
+            "/unreadable",
+        ],
+    ),
+    ("/v1/roles", &["/0/role", "/0/leader", "/0/token", "/0/remainingMs"]),
+    ("/v1/roles/janitor", &["/role", "/leader", "/token", "/remainingMs"]),
+    ("/v1/roles/janitor/am-i-leader", &["/role", "/leader"]),
+    ("/v1/stats", &["/total/polls", "/lastPeriod/polls"]),
+    ("/healthz", &["/status"]),
+    ("/readyz", &["/status"]),
+    ("/openapi.json", &["/openapi"]),
+];
+
+#[test]
+fn every_route_answers_with_its_fields_and_a_newline() {
+    let (server, place) = (WebServer::start(), Place::new());
+    let one = Instance::start(&place, &[]);
+    let id = one.add(&server.url("/"));
+    until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    until("it is added up", || one.get("/v1/stats").0 == 200);
+    until("it leads", || one.get("/v1/roles/janitor/am-i-leader").0 == 200);
+    for (route, fields) in FIELDS {
+        let (status, body) = web::ask(one.address(), "GET", &route.replace("{id}", &id), &[], "").unwrap();
+        assert!(status == 200 && body.ends_with('\n'), "{route}: {status} {body:?}");
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        for field in *fields {
+            assert!(answer.pointer(field).is_some(), "{route} has no {field}: {answer}");
+        }
+    }
+    let (status, failure) = one.get("/v1/nothing");
+    assert!(status == 404 && failure["error"]["code"].is_string() && failure["error"]["message"].is_string());
+}
+
+#[test]
+fn drain_undrain_and_step_down_are_accepted_and_heeded() {
+    let (server, place) = (WebServer::start(), Place::new());
+    let one = Instance::start(&place, &[]);
+    one.add(&server.url("/"));
+    until("it is polled", || !server.visits().is_empty());
+    let me = one.get("/readyz").0 == 200;
+    assert!(me);
+    let id = one.get("/v1/nodes").1["thisInstanceId"].as_str().unwrap().to_owned();
+    let status = || one.get("/v1/nodes").1["liveNodes"][0]["status"].clone();
+    assert_eq!(one.ask("POST", &format!("/v1/nodes/{id}/drain"), "").0, 202);
+    until("it drains", || status() == "draining");
+    assert_eq!(one.ask("POST", &format!("/v1/nodes/{id}/undrain"), "").0, 202);
+    until("it takes part again", || status() == "online");
+    assert_eq!(one.ask("POST", "/v1/nodes/nobody/drain", "").0, 404);
+    until("the janitor is led", || one.get("/v1/roles/janitor").1["leader"].is_string());
+    let token = one.get("/v1/roles/janitor").1["token"].clone();
+    assert_eq!(one.ask("POST", "/v1/roles/janitor/step-down", "{}").0, 202);
+    until("another term begins", || {
+        let now = one.get("/v1/roles/janitor").1;
+        now["leader"].is_string() && now["token"].as_u64() > token.as_u64()
+    });
+    assert_eq!(one.ask("POST", "/v1/roles/nothing/step-down", "").0, 409);
+    assert_eq!(one.ask("POST", "/v1/roles/janitor/step-down", r#"{"to": 5}"#).0, 400);
+}
+
+#[test]
+fn sessions_are_not_listed_from_memory_while_the_store_is_away() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let one = Instance::start(&place, &[]);
+    one.add("http://127.0.0.1:1/");
+    assert_eq!(one.get("/v1/sessions").0, 200);
+    server.kill();
+    for route in ["/v1/sessions", "/v1/nodes", "/v1/roles", "/v1/stats"] {
+        until(route, || {
+            let (status, body) = one.get(route);
+            status == 503 && body["error"]["code"] == "store_unavailable"
+        });
+    }
+}
+
+#[test]
+fn a_session_is_revoked_by_its_id_and_its_token_is_raised() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let one = Instance::start(&place, &["--ttl", "30s"]);
+    let id = one.add("http://127.0.0.1:1/");
+    let lease = format!("poll:lease:{id}");
+    until("it is held", || server.command(&["EXISTS", &lease]) == Reply::Int(1));
+    let leader = || -> Value { serde_json::from_slice(&place.output(&["leader", &id, "--json"]).stdout).unwrap() };
+    let before = leader();
+    assert_eq!(before["revoked"], json!(false));
+    // A holder that does not hear of it: its key stays.
+    let holder = one.pause();
+    assert_eq!(place.code(&["revoke", &id]), 0);
+    let after = leader();
+    assert_eq!((&after["revoked"], &after["leader"]), (&json!(true), &before["leader"]));
+    assert!(after["token"].as_u64() > before["token"].as_u64(), "{before} {after}");
+    let status: Value = serde_json::from_slice(&place.output(&["status", "--json"]).stdout).unwrap();
+    assert!(status["instances"].as_array().unwrap().iter().any(|one| one["revoked"] == json!([id])), "{status}");
+    drop(holder);
+    until("the next term has a larger token", || {
+        let now = leader();
+        now["revoked"] == json!(false) && now["token"].as_u64() > after["token"].as_u64()
+    });
+}

@@ -1,0 +1,154 @@
+//! Lines on stderr.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tenure_testbed::web::WebServer;
+use tenure_testbed::{Authority, RedisServer};
+
+use crate::stage::{Place, until};
+
+/// An instance whose stderr goes to a file, and which is killed at the end.
+struct Logged {
+    process: Child,
+}
+
+impl Logged {
+    fn start(place: &Place, file: &str, flags: &[&str]) -> Self {
+        let log = std::fs::File::create(place.path(file)).unwrap();
+        let arguments = [&["serve", "--bootstrap", "--listen", "127.0.0.1:0"], flags].concat();
+        let mut command = place.plain(&arguments);
+        Self { process: command.stdout(Stdio::null()).stderr(log).spawn().unwrap() }
+    }
+
+    fn stop(mut self) {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
+        until("it ends", || self.process.try_wait().unwrap().is_some());
+    }
+}
+
+impl Drop for Logged {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn lines(place: &Place, file: &str) -> Vec<Value> {
+    let text = place.read(file);
+    let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("not JSON: {error}: {line}"));
+    text.lines().map(parse).collect()
+}
+
+fn named<'a>(lines: &'a [Value], event: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["event"] == event).collect()
+}
+
+#[test]
+fn every_line_of_serve_is_json_with_four_fields_of_one_instance() {
+    let (server, place) = (WebServer::start(), Place::new());
+    let one = Logged::start(&place, "log", &["--ttl", "2s"]);
+    assert_eq!(place.code(&["session", "add", "--url", &server.url("/"), "--interval", "200ms"]), 0);
+    until("it is polled", || server.visits().len() > 5);
+    one.stop();
+    let lines = lines(&place, "log");
+    let ids: std::collections::BTreeSet<String> = lines.iter().map(|line| line["instance_id"].to_string()).collect();
+    assert!(ids.len() == 1 && !ids.contains("null"), "{ids:?}");
+    for line in &lines {
+        for field in ["timestamp", "level", "event", "instance_id"] {
+            assert!(line[field].is_string(), "no {field}: {line}");
+        }
+        // RFC 3339 with microseconds.
+        let timestamp = line["timestamp"].as_str().unwrap();
+        assert!(timestamp.len() == 27 && timestamp.ends_with('Z'), "{timestamp}");
+    }
+    assert_eq!(lines.iter().find(|line| line["event"] != "program.notice").unwrap()["event"], "store.entered");
+    let acquired = lines.iter().find(|line| line["event"] == "lease.acquired" && line["endpoint_id"].is_string());
+    let acquired = acquired.unwrap();
+    assert!(acquired["token"].is_u64() && acquired["ttl_ms"] == 2_000 && acquired["level"] == "info", "{acquired}");
+    let released = lines.iter().find(|line| line["event"] == "lease.released" && line["endpoint_id"].is_string());
+    assert_eq!(released.unwrap()["reason"], "shutdown");
+    for quiet in ["lease.renewed", "poll.started", "poll.finished"] {
+        assert!(named(&lines, quiet).is_empty(), "{quiet} is not a change");
+    }
+}
+
+/// FR-020: renewals are logged, with and without success.
+#[test]
+fn renewals_are_logged_at_debug_and_failures_at_info() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    assert_eq!(place.code(&["session", "add", "--url", "http://127.0.0.1:1/"]), 0);
+    let _debug = Logged::start(&place, "debug", &["--ttl", "2s", "--log-level", "debug"]);
+    until("a renewal is logged", || !named(&lines_so_far(&place, "debug"), "lease.renewed").is_empty());
+    server.kill();
+    until("a failure is logged", || !named(&lines_so_far(&place, "debug"), "lease.renew_failed").is_empty());
+    until("the loss is logged", || {
+        let lines = lines_so_far(&place, "debug");
+        let lost = named(&lines, "lease.lost");
+        lost.iter().any(|line| line["reason"] == "unreachable" && line["level"] == "warn")
+    });
+}
+
+/// The last line of a log that is being written may not be whole.
+fn lines_so_far(place: &Place, file: &str) -> Vec<Value> {
+    place.read(file).lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[test]
+fn an_outage_with_many_sessions_is_a_few_lines_and_a_quiet_minute_next_to_none() {
+    const SESSIONS: usize = 300;
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let sessions: String =
+        (0..SESSIONS).map(|n| format!("{{\"url\": \"http://127.0.0.1:1/{n}\", \"interval\": \"1h\"}}\n")).collect();
+    let output = crate::stage::with_input(place.tenure(&["session", "import"]), &sessions);
+    assert!(output.status.success(), "{output:?}");
+    let _one = Logged::start(&place, "log", &["--ttl", "3s"]);
+    until("it has all of them", || named(&lines_so_far(&place, "log"), "lease.acquired").len() > SESSIONS);
+    // Some renewals of each.
+    std::thread::sleep(Duration::from_secs(5));
+    let quiet = place.read("log").lines().count();
+    let begun = Instant::now();
+    std::thread::sleep(Duration::from_secs(6));
+    let after = place.read("log").lines().count();
+    assert!(after - quiet <= 20, "{} lines in {:?} in which nothing changed", after - quiet, begun.elapsed());
+    server.kill();
+    let folded = |lines: &[Value]| {
+        let counts =
+            lines.iter().filter(|line| line["event"] == "lease.lost").map(|line| line["count"].as_u64().unwrap_or(1));
+        counts.sum::<u64>()
+    };
+    until("all losses are in the log", || folded(&lines_so_far(&place, "log")) >= SESSIONS as u64);
+    let lines = place.read("log").lines().count() - after;
+    assert!(lines <= 100, "{lines} lines for one outage");
+}
+
+#[test]
+fn what_other_commands_say_is_json_too() {
+    let place = Place::new();
+    let authority = Authority::new();
+    for arguments in [
+        &["leader", "nothing"][..],
+        &["run"],
+        &["run", "role", "--ttl", "soon", "--", "true"],
+        &["--store", "redis://127.0.0.1:1", "status"],
+        &["--store", &format!("rediss://127.0.0.1:1?ca={}", authority.file().display()), "status"],
+        &["session", "rm", "0192f0c1-2e4e-7f00-8000-000000000001"],
+        &["--config", "/no/such/file", "status"],
+    ] {
+        let output = place.output(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!said.is_empty(), "{arguments:?}");
+        for line in said.lines() {
+            let line: Value =
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {line}"));
+            let has_all = ["timestamp", "level", "event", "instance_id"].iter().all(|field| line.get(field).is_some());
+            assert!(has_all && line["message"].is_string(), "{line}");
+        }
+        let output = place.output(&[&["--log", "text"], arguments].concat());
+        assert!(!output.stderr.starts_with(b"{"), "{arguments:?}: {output:?}");
+    }
+}
