@@ -7,32 +7,42 @@ use std::time::{Duration, Instant};
 /// The largest delay that this machine's scheduler has caused since it was made: what bounds are widened by.
 #[derive(Debug)]
 pub struct Probe {
-    worst: Arc<Mutex<Duration>>,
+    delays: Arc<Mutex<Vec<Duration>>>,
     stop: Arc<AtomicBool>,
 }
+
+/// Shorter delays are nothing to be counted.
+const NOTICEABLE: Duration = Duration::from_millis(2);
 
 impl Probe {
     /// Begins to measure.
     pub fn start() -> Self {
-        let worst: Arc<Mutex<Duration>> = Arc::default();
+        let delays: Arc<Mutex<Vec<Duration>>> = Arc::default();
         let stop: Arc<AtomicBool> = Arc::default();
-        let (seen, stopped) = (worst.clone(), stop.clone());
+        let (seen, stopped) = (delays.clone(), stop.clone());
         std::thread::spawn(move || {
             let nap = Duration::from_millis(2);
             while !stopped.load(Ordering::Relaxed) {
                 let start = Instant::now();
                 std::thread::sleep(nap);
                 let late = start.elapsed().saturating_sub(nap);
-                let mut worst = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                *worst = late.max(*worst);
+                if late >= NOTICEABLE {
+                    seen.lock().unwrap_or_else(PoisonError::into_inner).push(late);
+                }
             }
         });
-        Self { worst, stop }
+        Self { delays, stop }
     }
 
     /// The largest delay so far.
     pub fn lag(&self) -> Duration {
-        *self.worst.lock().unwrap_or_else(PoisonError::into_inner)
+        self.delays.lock().unwrap_or_else(PoisonError::into_inner).iter().max().copied().unwrap_or_default()
+    }
+
+    /// For how long in all the machine has stood still, in delays of at least this length: what it may have missed meanwhile, and no more.
+    pub fn stalled(&self, least: Duration) -> Duration {
+        let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        delays.iter().filter(|delay| **delay >= least).sum()
     }
 
     /// Something took this long; it may have taken so much, and what the machine was late by, several times over: it

@@ -12,6 +12,8 @@ mod failover;
 mod link;
 mod odd_keys;
 mod odd_stores;
+#[cfg(feature = "macros")]
+mod processes;
 mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
