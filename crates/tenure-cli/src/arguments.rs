@@ -180,6 +180,9 @@ pub struct Serve {
     /// How long sessions are given away for at the end
     #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub drain_timeout: Duration,
+    /// Let another instance do the work of a role (janitor, aggregator) when this one has not got on with it for this long [default: never]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    pub stall_after: Option<Duration>,
     /// Whether sessions of an instance that stopped go back to it when it starts again under the same --name, within 10 min: on or off
     #[arg(long, default_value = "on", action = clap::ArgAction::Set, value_parser = switch, value_name = "on|off")]
     pub hand_back: bool,
@@ -238,6 +241,10 @@ pub struct Run {
     /// The time that the command gets between SIGTERM and SIGKILL [default: 5s, or a sixth of the ttl]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub stop_timeout: Option<Duration>,
+    /// End the command and let another machine lead when it has made no progress for this long: it touches the file named in TENURE_PROGRESS to say
+    /// that it does [default: never]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
+    pub stall_after: Option<Duration>,
     /// Let the command inherit TENURE_STORE although it has a password in it
     #[arg(long)]
     pub pass_store: bool,

@@ -40,6 +40,7 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         allowed: Allowed { near: only_this_host, nets: serve.allow_targets.clone() },
         discover_every: serve.discover_every,
         ttl: serve.ttl,
+        stall_after: serve.stall_after,
         keys: store.keys(),
         results: Defaults { max_body: serve.max_body, keep_results: serve.keep_results, backoff: serve.backoff },
     };

@@ -40,6 +40,10 @@ const STREAMS: usize = 2_000;
 /// How long answers that are on their way are waited for.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// How often each instance tells what it has counted in one period of the aggregator: told once in each, some periods would see it twice and others not at
+/// all.
+const TELLS_PER_PERIOD: u32 = 3;
+
 /// The shortest time after which everything is looked at again.
 const SOONEST: Duration = Duration::from_millis(100);
 
@@ -54,6 +58,8 @@ pub struct Settings {
     pub discover_every: Duration,
     /// The ttl of leaderships.
     pub ttl: Duration,
+    /// After how long without progress a leader is replaced, if ever.
+    pub stall_after: Option<Duration>,
     /// What leases are called.
     pub keys: Keys,
     /// What is kept of results, unless a session says something else.
@@ -219,8 +225,8 @@ pub fn start(
         })
         .start()?;
     let period = settings.discover_every;
-    let housekeeping = Housekeeping::start(tenure, &settings.keys, settings.ttl, period)?;
-    let tells = tokio::spawn(tell_fleet(tenure.clone(), counts.clone(), period)).abort_handle();
+    let housekeeping = Housekeeping::start(tenure, &settings.keys, (settings.ttl, settings.stall_after), period)?;
+    let tells = tokio::spawn(tell_fleet(tenure.clone(), counts.clone(), period / TELLS_PER_PERIOD)).abort_handle();
     let watches = tokio::spawn(supervisor.clone().watch(tenure.clone(), pool.clone())).abort_handle();
     let (end, ended) = watch::channel(false);
     let kept = counts.clone();
@@ -261,7 +267,7 @@ pub fn start(
 pub fn check(pool: impl FnOnce(PoolBuilder) -> PoolBuilder, settings: &Settings) -> Result<(), ServeError> {
     let nowhere = Tenure::builder("memory:").unlogged().start()?;
     sized(&nowhere, pool, settings)?.check()?;
-    housekeeping::check(&nowhere, &settings.keys, settings.ttl)?;
+    housekeeping::check(&nowhere, &settings.keys, (settings.ttl, settings.stall_after))?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ pub mod guardian;
 mod guardian_handle;
 mod once;
 mod processes;
+mod progress;
 mod protocol;
 mod signals;
 
@@ -20,6 +21,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use guardian_handle::GuardianHandle;
+use progress::{PROGRESS_VARIABLE, ProgressFile};
 use protocol::{Deadline, Order, Report, now};
 use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
@@ -66,11 +68,14 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
     let runner = Runner { tenure: &tenure, settings, arguments: &arguments, hides_store };
     let mut pause = FIRST_PAUSE;
     let code = loop {
-        let election = tenure
+        let mut election = tenure
             .election_named(name.clone())
             .ttl(settings.ttl())
             .stop_budget(settings.stop_budget())
             .heartbeat_prefix(&store.keys().heartbeats(&arguments.role));
+        if let Some(limit) = settings.stall_after() {
+            election = election.stall_after(limit);
+        }
         let acquired = tokio::select! {
             acquired = acquire(election, &arguments) => acquired,
             signal = signals.fatal() => break Ok(128 + signal),
@@ -123,6 +128,9 @@ fn settings(arguments: &Run) -> Result<LeaseSettings, Failure> {
     let mut settings = LeaseSettings::builder().ttl(arguments.ttl);
     if let Some(budget) = arguments.stop_timeout {
         settings = settings.stop_budget(budget);
+    }
+    if let Some(limit) = arguments.stall_after {
+        settings = settings.stall_after(limit);
     }
     settings.build().map_err(|error| Failure::Usage(error.to_string()))
 }
@@ -225,11 +233,19 @@ impl Runner<'_> {
     async fn guarded(&self, term: &TermHandle, signals: &mut Signals) -> Result<Ended, Failure> {
         // Counted: the lease is not released while this lives.
         let Ok(work) = term.begin().await else { return Ok(Ended::LeaseLost) };
-        let environment = [
+        let mut environment = vec![
             ("TENURE_ROLE", self.arguments.role.clone()),
             ("TENURE_INSTANCE", self.tenure.instance().to_string()),
             ("TENURE_TOKEN", term.token().to_string()),
         ];
+        let mut progress = match self.arguments.stall_after {
+            Some(_) => Some(
+                ProgressFile::create(term.token())
+                    .map_err(Failure::system("cannot make a file for TENURE_PROGRESS"))?,
+            ),
+            None => None,
+        };
+        environment.extend(progress.as_ref().map(|file| (PROGRESS_VARIABLE, file.path())));
         let hidden: &[&str] = if self.hides_store { &[STORE_VARIABLE] } else { &[] };
         let guardian = GuardianHandle::start(&self.arguments.command, &environment, hidden);
         let mut guardian = guardian.map_err(Failure::system("cannot start a guardian"))?;
@@ -274,6 +290,9 @@ impl Runner<'_> {
                 }
                 () = sleep_until(silent_at) => return Ok(kill(guardian, deadline, ended).await),
                 _ = looks.tick() => {
+                    if progress.as_mut().is_some_and(ProgressFile::was_touched) {
+                        term.progress();
+                    }
                     if !told_to_end {
                         deadline = self.deadline(term);
                         // The next only when the last was heard: what is not read must not pile up.

@@ -258,3 +258,24 @@ fn a_password_in_the_stores_url_is_not_the_commands_unless_asked_for() {
     assert_eq!(seen[0], "store=");
     assert!(seen[1].contains("secret"), "{seen:?}");
 }
+
+#[test]
+fn a_leader_whose_command_makes_no_progress_is_replaced() {
+    let place = Place::new();
+    // It gets on for a second, and hangs then.
+    let hangs =
+        r#"for n in 1 2 3 4 5; do touch "$TENURE_PROGRESS"; sleep 0.2; done; echo hangs >> "$PLACE/log"; sleep 60"#;
+    let mut first = place.run("role", &["--ttl", "2s", "--stall-after", "1s"], hangs);
+    place.lines("log", 1);
+    let next = place.run("role", &["--ttl", "2s"], r#"echo next >> "$PLACE/log"; sleep 60"#);
+    assert_eq!(first.ends(), 76, "its lease ends");
+    assert_eq!(place.lines("log", 2), ["hangs", "next"]);
+    drop(next);
+}
+
+#[test]
+fn a_command_that_makes_progress_is_left_alone() {
+    let place = Place::new();
+    let works = r#"for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do touch "$TENURE_PROGRESS"; sleep 0.2; done"#;
+    assert_eq!(place.run("role", &["--ttl", "2s", "--stall-after", "1s"], works).ends(), 0);
+}

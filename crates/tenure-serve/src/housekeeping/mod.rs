@@ -41,6 +41,9 @@ const PATIENCE: Duration = Duration::from_secs(3_600);
 /// How long after the end of a term the next is waited for.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The ttl of a term, and after how long without progress it ends, if ever.
+pub(crate) type Terms = (Duration, Option<Duration>);
+
 /// The elections of the service, by role.
 #[derive(Clone, Debug)]
 pub(crate) struct Housekeeping {
@@ -50,23 +53,28 @@ pub(crate) struct Housekeeping {
 
 impl Housekeeping {
     /// Stands for everything.
-    pub(crate) fn start(tenure: &Tenure, keys: &Keys, ttl: Duration, period: Duration) -> Result<Self, ElectionError> {
+    pub(crate) fn start(
+        tenure: &Tenure,
+        keys: &Keys,
+        (ttl, stall_after): Terms,
+        period: Duration,
+    ) -> Result<Self, ElectionError> {
         let stand = |role: &'static str| {
-            let election = election(tenure, keys, ttl, role)?;
+            let election = election(tenure, keys, (ttl, stall_after), role)?;
             election.start();
             Ok::<_, ElectionError>((role, election))
         };
         let (janitor, aggregator) = (stand(JANITOR)?, stand(AGGREGATOR)?);
         let cleans = tokio::spawn({
             let (tenure, keys, election) = (tenure.clone(), keys.clone(), janitor.1.clone());
-            serve_whenever_elected(election, period.saturating_mul(SELDOM), move |_| {
+            serve_whenever_elected(election, period.saturating_mul(SELDOM), stall_after, move |_| {
                 let (tenure, keys) = (tenure.clone(), keys.clone());
                 async move { tidy_up(&tenure, &keys, ttl).await }
             })
         });
         let adds = tokio::spawn({
             let (tenure, election) = (tenure.clone(), aggregator.1.clone());
-            serve_whenever_elected(election, period, move |term| {
+            serve_whenever_elected(election, period, stall_after, move |term| {
                 let tenure = tenure.clone();
                 async move { add_up(&tenure, &term).await }
             })
@@ -95,17 +103,21 @@ impl Housekeeping {
 }
 
 /// Whether elections can be held like this.
-pub(crate) fn check(tenure: &Tenure, keys: &Keys, ttl: Duration) -> Result<(), ElectionError> {
-    [JANITOR, AGGREGATOR].into_iter().try_for_each(|role| election(tenure, keys, ttl, role).map(drop))
+pub(crate) fn check(tenure: &Tenure, keys: &Keys, terms: Terms) -> Result<(), ElectionError> {
+    [JANITOR, AGGREGATOR].into_iter().try_for_each(|role| election(tenure, keys, terms, role).map(drop))
 }
 
-fn election(tenure: &Tenure, keys: &Keys, ttl: Duration, role: &str) -> Result<Election, ElectionError> {
+fn election(tenure: &Tenure, keys: &Keys, (ttl, stall_after): Terms, role: &str) -> Result<Election, ElectionError> {
     let election = tenure.election(role).key(&format!("{}{role}", keys.leader));
-    election.heartbeat_prefix(&keys.heartbeats(role)).ttl(ttl).build()
+    let election = election.heartbeat_prefix(&keys.heartbeats(role)).ttl(ttl);
+    match stall_after {
+        Some(limit) => election.stall_after(limit).build(),
+        None => election.build(),
+    }
 }
 
 /// Does a duty every so often, whenever this instance leads and for as long as it does.
-async fn serve_whenever_elected<D, F>(election: Election, every: Duration, duty: D)
+async fn serve_whenever_elected<D, F>(election: Election, every: Duration, stall_after: Option<Duration>, duty: D)
 where
     D: Fn(TermHandle) -> F,
     F: Future<Output = ()>,
@@ -115,8 +127,14 @@ where
         let rounds = async {
             loop {
                 duty(term.clone()).await;
-                if !term.wait(every).await {
-                    return;
+                // Waiting for the next round is getting on, too.
+                let next = tokio::time::Instant::now() + every;
+                while tokio::time::Instant::now() < next {
+                    term.progress();
+                    let left = next.saturating_duration_since(tokio::time::Instant::now());
+                    if !term.wait(left.min(stall_after.unwrap_or(every) / 3)).await {
+                        return;
+                    }
                 }
             }
         };
