@@ -65,12 +65,10 @@ pub async fn serve(store: &StoreArguments, serve: Serve) -> Result<u8, Failure> 
         shown(serve.ttl),
         TAKEOVER_LATENESS.as_millis(),
     );
-    let warned = tokio::spawn(warn_of_settings(store.clone()));
     tokio::select! {
         () = told_to_stop => note!("{} is leaving; a second signal ends it at once", tenure.instance()),
-        error = present(&tenure, &about) => return Err(error.into()),
+        error = present(&tenure, store, &about) => return Err(error.into()),
     }
-    warned.abort();
     let leave = async {
         running.stop().await;
         tenure.shutdown().await;
@@ -104,7 +102,7 @@ fn sized(mut pool: PoolBuilder, serve: &Serve) -> PoolBuilder {
 }
 
 /// Says that this instance is there and how it stands with the store. Ends only when there is no use in waiting for that.
-async fn present(tenure: &Tenure, about: &str) -> StoreError {
+async fn present(tenure: &Tenure, store: &StoreArguments, about: &str) -> StoreError {
     match tenure.first_contact().await {
         Ok(()) => {
             let quarantine = tenure.inspect_namespace().await.ok().and_then(|report| report.quarantine);
@@ -114,11 +112,12 @@ async fn present(tenure: &Tenure, about: &str) -> StoreError {
         Err(error) if error.is_retryable() => note!("{about}; the store is waited for: {error}"),
         Err(error) => return error,
     }
+    warn_of_settings(store).await;
     std::future::pending().await
 }
 
 /// Says what a person should know about how the store is set up.
-async fn warn_of_settings(store: StoreArguments) {
+async fn warn_of_settings(store: &StoreArguments) {
     let Ok(store) = store.open() else { return };
     for text in store.warnings().await {
         warning!("{}: {text}", store.location());

@@ -4,6 +4,7 @@ mod access;
 mod failure;
 mod health;
 mod nodes;
+mod plan;
 mod roles;
 mod sessions;
 mod streams;
@@ -51,6 +52,8 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/roles/{role}", get(roles::show))
         .route("/v1/roles/{role}/am-i-leader", get(roles::am_i_leader))
         .route("/v1/roles/{role}/step-down", post(roles::step_down))
+        .route("/v1/plan", get(plan::show))
+        .route("/v1/moves", get(plan::moves))
         .route("/v1/stats", get(health::stats))
         .route("/v1/events", get(streams::events))
         .route("/metrics", get(health::metrics))

@@ -117,7 +117,7 @@ pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Failure> {
     }
 }
 
-fn limit(asked: &HashMap<String, String>, usual: usize, most: usize) -> Result<usize, Failure> {
+pub(super) fn limit(asked: &HashMap<String, String>, usual: usize, most: usize) -> Result<usize, Failure> {
     let Some(text) = asked.get("limit") else { return Ok(usual) };
     let limit: usize = text.parse().map_err(|_| Failure::bad("`limit` must be a number"))?;
     if (1..=most).contains(&limit) {

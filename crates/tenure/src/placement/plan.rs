@@ -33,15 +33,11 @@ impl Move {
     /// Words for the record that stands beside the lease, which [`decode`](Self::decode) reads and people can.
     pub fn encode(&self) -> String {
         let from = self.from.as_ref().map_or("", |from| from.as_str());
-        let why = match self.reason {
-            Reason::Unheld => "unheld".to_owned(),
-            Reason::HolderGone => "gone".to_owned(),
-            Reason::Draining => "draining".to_owned(),
-            Reason::Unable => "unable".to_owned(),
-            Reason::HandBack => "hand_back".to_owned(),
-            Reason::Surplus { held, share } => format!("surplus held={held} share={share}"),
+        let counts = match self.reason {
+            Reason::Surplus { held, share } => format!(" held={held} share={share}"),
+            _ => String::new(),
         };
-        format!("from={from} to={} why={why}", self.to)
+        format!("from={from} to={} why={}{counts}", self.to, self.reason.word())
     }
 
     /// Reads what [`encode`](Self::encode) wrote of this target; `None` for anything else.
@@ -93,6 +89,20 @@ pub enum Reason {
         /// How many it should.
         share: usize,
     },
+}
+
+impl Reason {
+    /// The word for interfaces.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Unheld => "unheld",
+            Self::HolderGone => "gone",
+            Self::Draining => "draining",
+            Self::Unable => "unable",
+            Self::HandBack => "hand_back",
+            Self::Surplus { .. } => "surplus",
+        }
+    }
 }
 
 impl fmt::Display for Reason {

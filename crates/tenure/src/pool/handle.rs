@@ -19,6 +19,7 @@ use crate::name::{InstanceId, LeaseName, NameError};
 use crate::placement::Move;
 use crate::store::StoreError;
 use crate::tenure::{EventStream, Tenure, TermHandle};
+use crate::time::ServerTime;
 
 /// A pool that runs. Clones are the same pool; when the last is dropped, everything is let go of.
 #[derive(Clone)]
@@ -103,18 +104,18 @@ impl Pool {
         self.rejected.borrow().clone()
     }
 
-    /// Why a target last came to another holder, whoever that was. `None` when it never has, or nobody knows.
+    /// Why a target last came to another holder, and when, by the store's clock. `None` when it never has, or that is not known.
     ///
     /// # Errors
     /// When the store cannot be asked.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn last_move(&self, target: &str) -> Result<Option<Move>, StoreError> {
+    pub async fn last_move(&self, target: &str) -> Result<Option<(Move, ServerTime)>, StoreError> {
         let Ok(name) = self.lease_name(target) else { return Ok(None) };
-        let record = self.tenure.read(&name, MOVED).await?;
-        let text = record.and_then(|record| String::from_utf8(record.value).ok());
-        Ok(text.and_then(|text| Move::decode(target, &text)))
+        let Some(record) = self.tenure.read(&name, MOVED).await? else { return Ok(None) };
+        let text = String::from_utf8(record.value).ok();
+        Ok(text.and_then(|text| Move::decode(target, &text)).map(|made| (made, record.at)))
     }
 
     /// Everything that happens to this pool's leases and fleet from now on, as this instance sees it.

@@ -72,14 +72,14 @@ async fn why_a_target_moved_is_written_down() {
     let second = start(two.pool("poll").targets(targets));
     until("it has its share", || second.owned().len() == 2).await;
     for target in second.owned() {
-        let moved = first.last_move(&target).await.unwrap().unwrap();
+        let (moved, _) = first.last_move(&target).await.unwrap().unwrap();
         assert_eq!((moved.from.as_ref(), &moved.to), (Some(one.instance()), two.instance()));
         // One at a time.
         assert!(matches!(moved.reason, Reason::Surplus { held: 3 | 4, share: 2 }), "{moved:?}");
     }
     first.stop().await;
     until("it has everything", || second.owned().len() == 4).await;
-    let moved = second.last_move("a").await.unwrap().unwrap();
+    let (moved, _) = second.last_move("a").await.unwrap().unwrap();
     assert!(moved.reason == Reason::Draining || moved.from.as_ref() == Some(one.instance()), "{moved:?}");
     second.stop().await;
 }

@@ -67,6 +67,8 @@ const FIELDS: &[(&str, &[&str])] = &[
     ("/v1/roles", &["/0/role", "/0/leader", "/0/token", "/0/remainingMs"]),
     ("/v1/roles/janitor", &["/role", "/leader", "/token", "/remainingMs"]),
     ("/v1/roles/janitor/am-i-leader", &["/role", "/leader"]),
+    ("/v1/plan", &["/instances/0/quota", "/sessions/0/preferredOwnerId", "/moves"]),
+    ("/v1/moves?limit=5", &["/moves"]),
     ("/v1/stats", &["/total/polls", "/lastPeriod/polls"]),
     ("/healthz", &["/status"]),
     ("/readyz", &["/status"]),

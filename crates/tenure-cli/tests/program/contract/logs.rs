@@ -127,6 +127,36 @@ fn an_outage_with_many_sessions_is_a_few_lines_and_a_quiet_minute_next_to_none()
 }
 
 #[test]
+fn a_move_for_balance_is_a_rebalance() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    for n in 0..4 {
+        assert_eq!(place.code(&["session", "add", "--url", &format!("http://127.0.0.1:1/{n}")]), 0);
+    }
+    let _one = Logged::start(&place, "one", &["--ttl", "3s"]);
+    until("it has all of them", || named(&lines_so_far(&place, "one"), "lease.acquired").len() >= 4);
+    let _two = Logged::start(&place, "two", &["--ttl", "3s"]);
+    until("two have moved", || {
+        let lines = lines_so_far(&place, "one");
+        let released = named(&lines, "lease.released");
+        released.iter().filter(|line| line["reason"] == "rebalance" && line["endpoint_id"].is_string()).count() == 2
+    });
+}
+
+#[test]
+fn serve_warns_of_a_server_that_keeps_nothing() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let _one = Logged::start(&place, "log", &[]);
+    until("it warns", || {
+        let lines = lines_so_far(&place, "log");
+        lines.iter().any(|line| {
+            line["level"] == "warn" && line["message"].as_str().is_some_and(|text| text.contains("session export"))
+        })
+    });
+}
+
+#[test]
 fn what_other_commands_say_is_json_too() {
     let place = Place::new();
     let authority = Authority::new();

@@ -4,5 +4,6 @@
 
 mod events;
 mod flags;
+mod library;
 mod logs;
 mod metrics;
