@@ -269,7 +269,10 @@ impl InstanceRecord {
     /// Says which instances wait for their share, and nothing else about that.
     pub(crate) fn says_who_waits(&mut self, waiting: &[(InstanceId, HeldBack)]) {
         self.about.retain(|name, _| !name.starts_with(HELD_BACK));
-        self.about.extend(waiting.iter().map(|(id, held)| (format!("{HELD_BACK}{id}"), held.encode())));
+        // A foreign id could have anything in it.
+        let is_word = |id: &InstanceId| !id.as_str().contains(|letter: char| letter.is_whitespace() || letter == '=');
+        let words = waiting.iter().filter(|(id, _)| is_word(id));
+        self.about.extend(words.map(|(id, held)| (format!("{HELD_BACK}{id}"), held.encode())));
     }
 }
 

@@ -297,7 +297,8 @@ async fn flushed_while_a_long_lease_is_held() {
     scene.alice.sees("store.quarantined").await;
     let quarantine = scene.alice.tenure.inspect_namespace().await.unwrap().quarantine.unwrap();
     assert!(quarantine.remaining > LONG * 3, "{quarantine}");
-    assert!(held.is_valid(), "it may not have noticed");
+    // Its holder relied on it when the data was lost. It may or may not have heard of that by now.
+    drop(held);
 }
 
 /// An operator who knows that no holder lives need not wait.
