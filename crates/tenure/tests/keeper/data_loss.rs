@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
-use tenure::store::{Quarantine, QuarantineReason};
+use tenure::store::{NamespaceReport, Quarantine, QuarantineReason};
 use tenure::{AcquireError, Tenure, Token};
 use tenure_testbed::{Probe, RedisServer, Reply};
 
@@ -19,6 +19,17 @@ const AFTER_ASSUMED_QUARANTINE: Duration = Duration::from_millis(30_000 + 1_500 
 /// When a refusal says that the store has lost the lease.
 fn is_loss_of_data(ending: &Ending) -> bool {
     matches!(ending, Ending::Lost(Loss::StoreReset | Loss::Missing))
+}
+
+/// What is known about the namespace. A connection that is replaced just then, because the data has changed, takes the question with it: it is
+/// asked again.
+async fn report(tenure: &Tenure) -> NamespaceReport {
+    loop {
+        match tenure.inspect_namespace().await {
+            Ok(report) => return report,
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    }
 }
 
 #[tokio::test]
@@ -176,7 +187,7 @@ async fn replaced_by_an_older_copy_of_its_data() {
         if was_used {
             // Entered there, and opened by an operator: the record names the copy's run and history.
             let drill = Instance::connect(&copy.url(), "drill", TTL).await;
-            let found = drill.tenure.inspect_namespace().await.unwrap();
+            let found = report(&drill.tenure).await;
             assert!(drill.tenure.reopen(found.generation.unwrap()).await.unwrap());
             drill.acquire("drill", TTL).await.release().await.unwrap();
         }
@@ -295,7 +306,7 @@ async fn flushed_while_a_long_lease_is_held() {
     let flushed = Instant::now();
     assert!(is_loss_of_data(&scene.stops(flushed, NEXT_RENEWAL).await));
     scene.alice.sees("store.quarantined").await;
-    let quarantine = scene.alice.tenure.inspect_namespace().await.unwrap().quarantine.unwrap();
+    let quarantine = report(&scene.alice.tenure).await.quarantine.unwrap();
     assert!(quarantine.remaining > LONG * 3, "{quarantine}");
     // Its holder relied on it when the data was lost. It may or may not have heard of that by now.
     drop(held);
@@ -309,13 +320,13 @@ async fn a_quarantine_that_an_operator_ends() {
     assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
     let operator = Tenure::builder(&server.url()).observer().connect().await.unwrap();
     assert!(is_loss_of_data(&scene.works.first_ending().await));
-    let mut report = operator.inspect_namespace().await.unwrap();
-    while report.quarantine.is_none() {
+    let mut found = report(&operator).await;
+    while found.quarantine.is_none() {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        report = operator.inspect_namespace().await.unwrap();
+        found = report(&operator).await;
     }
     let asked = Instant::now();
-    assert!(operator.reopen(report.generation.unwrap()).await.unwrap());
+    assert!(operator.reopen(found.generation.unwrap()).await.unwrap());
     // Whoever waits is told.
     scene.goes_on_with(asked, Duration::from_millis(500)).await;
     scene.ends().await;
@@ -337,7 +348,7 @@ async fn a_token_that_an_outsider_spoilt() {
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     alice.sees("store.lost").await;
     let _held = alice.acquire("three", LONG).await;
-    assert_eq!(alice.tenure.inspect_namespace().await.unwrap().quarantine, None);
+    assert_eq!(report(&alice.tenure).await.quarantine, None);
 }
 
 /// The next renewal is 10 s away, and would be too late to say it.
