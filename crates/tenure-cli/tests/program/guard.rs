@@ -46,9 +46,15 @@ fn guardian_of(program: &Program) -> u32 {
         // Whichever thread has started it.
         let all = std::fs::read_dir(format!("/proc/{}/task", program.pid())).unwrap().flatten();
         let lists = all.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+        // Between fork and exec it is still a copy of its parent, which waits for the exec.
+        let is_guardian = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains("__guard")
+        };
         found = lists
             .chain([std::fs::read_to_string(path).unwrap_or_default()])
-            .find_map(|list| list.split_whitespace().next().and_then(|pid| pid.parse().ok()));
+            .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+            .find(is_guardian);
         found.is_some()
     });
     found.unwrap()

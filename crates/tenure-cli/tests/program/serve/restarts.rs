@@ -47,8 +47,12 @@ fn a_rolling_restart_of_three_moves_no_session_more_than_twice_and_misses_no_slo
     let moved: BTreeMap<String, usize> =
         moves(&server).into_iter().map(|(session, count)| (session.clone(), count - before[&session])).collect();
     assert!(moved.values().all(|count| *count <= 2), "{moved:?}");
+    // A machine that stands still may leave out as many slots of each as it stood still for.
+    let stalled = probe.stalled(Duration::from_millis(INTERVAL_MS / 10));
+    let allowed = if stalled.is_zero() { 0 } else { stalled.as_millis() as u64 / INTERVAL_MS + 2 };
     let left_out = left_out(server.visits(), begun);
-    assert!(left_out == 0 || probe.lag() > PUNCTUAL, "{left_out} slots were left out");
+    let most = allowed * SESSIONS as u64;
+    assert!(left_out <= most, "{left_out} slots were left out, and the machine stood still for {stalled:?}");
     is_right(server.visits());
 }
 
