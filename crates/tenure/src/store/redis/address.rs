@@ -61,6 +61,9 @@ impl Address {
         let (plain, options) = url.split_once('?').map_or((url, None), |(plain, options)| (plain, Some(options)));
         let (scheme, rest) = plain.split_once("://").ok_or_else(|| bad("the host is missing"))?;
         let encrypted = matches!(scheme, "rediss" | "valkeys");
+        if encrypted && !cfg!(feature = "tls") {
+            return Err(bad("this build of tenure speaks no TLS; enable the feature `tls`"));
+        }
         if options.is_some() && !encrypted {
             return Err(bad("only rediss:// has settings behind `?`"));
         }
