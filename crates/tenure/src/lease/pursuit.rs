@@ -223,7 +223,13 @@ impl Pursuit {
         match reply {
             Reply::Held(held) => self.held(clocks, sent, held, ctx),
             Reply::Quarantined(quarantine) => {
-                self.next_at = Some(now + ctx.after_expiry(quarantine.remaining));
+                // Its end may have been announced while we were asking, and our question may have come first.
+                let at = if self.heard_since {
+                    ctx.behind_others(now)
+                } else {
+                    now + ctx.after_expiry(quarantine.remaining)
+                };
+                self.next_at = Some(at);
                 if self.obstacle != Obstacle::Quarantine {
                     self.obstacle = Obstacle::Quarantine;
                     let error = quarantine.to_string();

@@ -270,6 +270,21 @@ fn a_closed_namespace_is_waited_out_and_said_once() {
     assert!(rig.events().is_empty());
 }
 
+/// The announcement comes over another connection than the reply, and may overtake it.
+#[test]
+fn the_end_of_a_quarantine_that_overtakes_a_reply_is_not_lost() {
+    let mut rig = Rig::new();
+    rig.take();
+    rig.input(Input::LookAgain);
+    assert!(rig.requests().is_empty(), "one question at a time");
+    let reason = QuarantineReason::RecordMissing;
+    rig.reply(Reply::Quarantined(Quarantine { remaining: ms(20_000), reason }));
+    assert_eq!(rig.requests().len(), 1, "the reply may be older than the announcement: ask again");
+    rig.take();
+    rig.reply(Reply::Quarantined(Quarantine { remaining: ms(20_000), reason }));
+    assert!(rig.requests().is_empty(), "nothing was announced since");
+}
+
 #[test]
 fn a_namespace_that_changed_is_entered_again_before_asking() {
     let mut rig = Rig::new();
