@@ -70,7 +70,8 @@ pub enum Announcement {
         /// When, by the store's clock.
         server: ServerTime,
     },
-    /// An operator has ended a quarantine.
+    /// A quarantine ends earlier than was said: by an operator's word, or because an instance remembers shorter leases than
+    /// a newcomer had assumed.
     Reopened,
     /// An instance joined.
     Joined {

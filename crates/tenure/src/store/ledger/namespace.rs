@@ -32,7 +32,12 @@ impl Ledger {
             informed: entry.memory.is_some(),
         });
         let kept = found.as_ref().and_then(|record| kept_quarantine(server, record, entry));
+        let was_until = found.as_ref().and_then(|record| Some(now + record.quarantine(now)?.remaining));
         let quarantine = begun.into_iter().chain(kept).max_by_key(|quarantine| quarantine.until);
+        if !minted && was_until > quarantine.map(|quarantine| quarantine.until) {
+            // Those who were refused wait for the end that they were told.
+            announcements.push(Announcement::Reopened);
+        }
 
         let high_water = entry.memory.as_ref().map_or(Token::ZERO, |memory| memory.high_water.bounded(now));
         let mut record = found.unwrap_or_else(|| Namespace::new(server.run, self.lineage.id));
@@ -158,12 +163,25 @@ fn kept_quarantine(server: &Server, record: &Namespace, entry: &Entry) -> Option
     if quarantine.reason == QuarantineReason::ServerTooYoung && entry.bootstrap && server.listeners == 0 {
         return None;
     }
-    // A longer lease may have been granted before the quarantine began. Who only assumes so must not overrule an
-    // instance that remembers.
-    let is_better_informed = entry.memory.is_some() || !quarantine.informed;
-    let length = if is_better_informed { quarantine.length.max(entry.known_ttl()) } else { quarantine.length };
-    let until = server.now + remaining + (length - quarantine.length);
-    Some(QuarantineRecord { until, length, ..quarantine })
+    let known = entry.known_ttl();
+    let remembers_before = entry.memory.as_ref().is_some_and(|memory| {
+        let same_data = memory.generation == record.generation && memory.run == server.run;
+        !same_data
+    });
+    let length = if remembers_before && !quarantine.informed {
+        // The first instance that remembers replaces what a newcomer could only assume.
+        known.max(record.ttls.longest_on_record())
+    } else if entry.memory.is_some() || !quarantine.informed {
+        // A longer lease may have been granted before the quarantine began.
+        quarantine.length.max(known)
+    } else {
+        // An assumption must not overrule an instance that remembers.
+        quarantine.length
+    };
+    // The quarantine keeps its beginning: leases from before were granted before that.
+    let remaining = (remaining + length).saturating_sub(quarantine.length);
+    let informed = quarantine.informed || remembers_before;
+    (!remaining.is_zero()).then(|| QuarantineRecord { until: server.now + remaining, length, informed, ..quarantine })
 }
 
 impl Namespace {

@@ -264,8 +264,10 @@ impl Wire {
         command.arg(micros(entry.known_ttl())).arg(entry.stamp).arg(flag(entry.bootstrap)).arg(flag(entry.durable));
         command.arg(&self.keys.channel).arg(flag(entry.observer));
         match &entry.memory {
-            Some(memory) => command.arg(lineage(memory.lineage)).arg(memory.answered_at().as_micros()),
-            None => command.arg("").arg(0),
+            Some(memory) => {
+                command.arg(lineage(memory.lineage)).arg(memory.answered_at().as_micros()).arg(memory.run.to_string())
+            }
+            None => command.arg("").arg(0).arg(""),
         };
         command
     }

@@ -339,6 +339,26 @@ pub(super) async fn whoever_only_assumes_longer_leases_does_not(trial: &Trial<'_
     Ok(())
 }
 
+pub(super) async fn an_instance_that_remembers_corrects_what_a_newcomer_assumed(trial: &Trial<'_>) -> Checked {
+    trial.needs_marker()?;
+    let mut alice = trial.player("alice").await;
+    alice.wins(&job(), LONG).await;
+    trial.disturb(Disturbance::Flush).await?;
+    let newcomer = trial.enter(Entry { max_ttl: LONG * 10, ..Entry::default() }).await;
+    let newcomer = Player::new(instance("newcomer"), newcomer);
+    assert!(newcomer.entered().quarantined_for() > LONG, "it can only assume: {:?}", newcomer.entered());
+    let mut listener = trial.listener().await;
+    alice.enters_again(trial).await;
+    let left = alice.entered().quarantined_for();
+    assert!(!left.is_zero() && left <= LONG, "alice remembers that no lease was longer: {left:?}");
+    assert_eq!(listener.hears().await, Announcement::Reopened, "those who were told of a later end look again");
+    assert!(remaining(&newcomer).await <= LONG, "and find out");
+    let another = trial.player_with("another", LONG * 10).await;
+    let left = another.entered().quarantined_for();
+    assert!(left <= LONG, "no later assumption counts: {left:?}");
+    Ok(())
+}
+
 pub(super) async fn of_those_who_only_assume_the_longest_counts(trial: &Trial<'_>) -> Checked {
     trial.disturb(Disturbance::RestartEmpty).await?;
     for (max_ttl, least) in [(LONG, Duration::ZERO), (LONG * 2, LONG), (SHORT, LONG)] {

@@ -224,6 +224,7 @@ macro_rules! __conformance_cases {
                 whoever_waits_does_not_shorten_a_lease
                 whoever_remembers_longer_leases_makes_a_quarantine_longer
                 whoever_only_assumes_longer_leases_does_not
+                an_instance_that_remembers_corrects_what_a_newcomer_assumed
                 of_those_who_only_assume_the_longest_counts
                 what_is_remembered_of_the_longest_ttl_survives_a_loss
                 a_quarantine_is_remembered_while_it_lasts

@@ -5,7 +5,7 @@
 --       5 remembered generation ('' for a newcomer), 6 its stamp, 7 highest token remembered,
 --       8 longest ttl known, 9 stamp for a new generation, 10 '1' to bootstrap, 11 '1' when a restart loses nothing,
 --       12 channel, 13 '1' to observe: nothing is written, 14 history of the data remembered or '',
---       15 when the store last answered as of the generation remembered
+--       15 when the store last answered as of the generation remembered, 16 server run remembered
 local run, uptime, listeners = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local newcomer, known = ARGV[5] == '', tonumber(ARGV[8])
 local bootstrap, durable, observer = ARGV[10] == '1', ARGV[11] == '1', ARGV[13] == '1'
@@ -19,8 +19,8 @@ local found = read_namespace(KEYS[1])
 
 -- A new generation is announced: an instance that knows of longer leases must come and make the quarantine longer.
 -- Otherwise the empty message, which no instance heeds, shows whether announcing is possible at all.
-local function answer(ns, minted, rolled_back, began)
-  local text = minted and ('generation ' .. ns.generation .. ' ' .. ns.stamp) or ''
+local function answer(ns, minted, rolled_back, began, shortened)
+  local text = minted and ('generation ' .. ns.generation .. ' ' .. ns.stamp) or shortened and 'reopened' or ''
   local published = redis.pcall('PUBLISH', ARGV[12], text)
   local silent = type(published) == 'table' and published.err or ''
   local left = quarantine_left(ns.closed_until, ns.closed_for, now)
@@ -31,7 +31,7 @@ end
 local ns = found or {generation = '0', stamp = '0', run = run, lineage = id, closed_until = '', closed_for = 0, closed_because = '',
   closed_informed = '', ttls = {}, token_floor = 0}
 if observer then
-  return answer(ns, false, false, false)
+  return answer(ns, false, false, false, false)
 end
 if ns.legacy_ttl and ns.legacy_ttl > 0 then
   extend_ttl(ns.ttls, now, math.ceil(ns.legacy_ttl / 1000), math.ceil(ns.legacy_ttl / 1000))
@@ -74,16 +74,28 @@ local began = because ~= ''
 -- What becomes of a quarantine that is under way.
 local left, closed_for, closed_because, informed = quarantine_left(ns.closed_until, ns.closed_for, now), ns.closed_for,
   ns.closed_because, ns.closed_informed
+local was_left = left
+local remembers_before = not newcomer and (ns.generation ~= ARGV[5] or ns.stamp ~= ARGV[6] or ARGV[16] ~= run)
 if closed_because == 'server_too_young' and bootstrap and listeners == 0 then
   -- All that was missing was the server's age, and the operator makes up for that.
   left = 0
-elseif left > 0 and (not newcomer or informed ~= '1') and known > closed_for then
-  -- A longer lease may have been granted before it began. Who only assumes so must not overrule an instance that remembers.
-  left, closed_for = left + (known - closed_for), known
+elseif left > 0 then
+  local longest = closed_for
+  if remembers_before and informed ~= '1' then
+    -- The first instance that remembers replaces what a newcomer could only assume.
+    longest = math.max(known, ns.ttls[1] and ns.ttls[1].ttl * 1000 or 0)
+  elseif not newcomer or informed ~= '1' then
+    -- A longer lease may have been granted before it began. An assumption must not overrule an instance that remembers.
+    longest = math.max(known, closed_for)
+  end
+  -- It keeps its beginning: leases from before were granted before that.
+  left, closed_for = math.max(left + longest - closed_for, 0), longest
+  informed = (informed == '1' or remembers_before) and '1' or ''
 end
 if began and length - elapsed >= left then
   left, closed_for, closed_because, informed = length - elapsed, length, because, newcomer and '' or '1'
 end
+local shortened = left < was_left
 local changed = minted or began or not found or ns.format < FORMAT or ns.lineage ~= id or left > 0 or ns.closed_until ~= ''
 ns.closed_until, ns.closed_for, ns.closed_because, ns.closed_informed = '', 0, '', ''
 if left > 0 then
@@ -115,4 +127,4 @@ if changed then
     redis.call('HSET', KEYS[1], 'max_ttl', '')
   end
 end
-return answer(ns, minted, rolled_back, began)
+return answer(ns, minted, rolled_back, began, shortened)
