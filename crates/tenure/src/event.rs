@@ -228,6 +228,7 @@ impl Happening {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Acquired { .. } => "lease.acquired",
+            Self::AcquireFailed { error: None, waits: true, .. } => "lease.waiting",
             Self::AcquireFailed { .. } => "lease.acquire_failed",
             Self::Renewed { .. } => "lease.renewed",
             Self::RenewFailed { .. } => "lease.renew_failed",

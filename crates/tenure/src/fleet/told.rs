@@ -52,7 +52,7 @@ impl FleetEvent {
     /// Whether everybody should hear of it: what happens to leases and in elections, but not that all goes well, nor what others see for themselves.
     pub fn concerns_all(what: &Happening) -> bool {
         match what {
-            what if what.is_routine() => false,
+            what if what.level() == Level::Debug => false,
             Happening::PublishRefused { .. } => true,
             what => what.name().starts_with("lease.") || what.name().starts_with("election."),
         }

@@ -59,18 +59,19 @@ impl LogFolding {
         false
     }
 
-    /// The lines that are due, each for many events.
+    /// The lines that are due, each for many events, in the order in which these events began.
     pub(super) fn take_due(&mut self, now: Duration) -> Vec<Event> {
         let mut lines = Vec::new();
         self.0.retain(|_, row| {
             let has_ended = now >= row.last_at + ROW_ENDS_AFTER;
             if row.folded > 0 && (has_ended || now >= row.folded_since + LINE_EVERY) {
-                lines.push(row.line());
+                lines.push((row.folded_since, row.line()));
                 row.folded = 0;
             }
             !has_ended
         });
-        lines
+        lines.sort_by_key(|(since, _)| *since);
+        lines.into_iter().map(|(_, line)| line).collect()
     }
 
     /// When [`take_due`](Self::take_due) is to be called next.
@@ -135,6 +136,20 @@ mod tests {
         assert_eq!(lines[0].what.level(), lost.what.level());
         assert!(folding.next_due().is_none(), "nothing is left");
         assert!(folding.has_own_line(due, &lost), "the next outage begins with single lines");
+    }
+
+    #[test]
+    fn lines_that_are_due_together_are_in_the_order_of_their_events() {
+        let mut folding = LogFolding::default();
+        let error = String::from("timeout");
+        let outage = [Happening::Uncertain { error }, Happening::Recovered, Happening::Lost(Loss::Expired)];
+        for (second, what) in (0..).zip(outage) {
+            let event = event(what);
+            (0..20).for_each(|_| _ = folding.has_own_line(Duration::from_secs(second), &event));
+        }
+        let lines = folding.take_due(Duration::from_secs(10));
+        let names: Vec<&str> = lines.iter().map(|line| line.what.name()).collect();
+        assert_eq!(names, ["lease.uncertain", "lease.recovered", "lease.lost"]);
     }
 
     #[test]

@@ -42,7 +42,7 @@ async fn whoever_waits_is_told_and_does_not_poll() {
     let (alice, bob) = Instance::pair(&server.url(), LONG).await;
     let term = alice.acquire("job", LONG).await;
     let waiting = bob.waits_for("job", LONG);
-    bob.sees("lease.acquire_failed").await;
+    bob.sees("lease.waiting").await;
     let calls = || {
         let stats = server.command(&["INFO", "commandstats"]);
         let line =
@@ -150,7 +150,7 @@ async fn work_that_has_begun_is_waited_for_until_it_says_that_it_is_over() {
     assert_eq!(soon(work.lost()).await.reason, Ending::Released(ReleaseReason::Voluntary));
     assert!(!work.is_valid());
     let waits = bob.waits_for("job", LONG);
-    bob.sees("lease.acquire_failed").await;
+    bob.sees("lease.waiting").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!waits.is_finished(), "the work is not over yet");
     drop(work);
@@ -271,7 +271,7 @@ async fn shutting_down_stops_all_work_lets_go_of_everything_and_refuses_whoever_
     let working = record.candidate(&alice, "job", lasting(LONG));
     record.works("alice", Token::ZERO).await;
     let waiting = alice.waits_for("bobs", LONG);
-    alice.sees("lease.acquire_failed").await;
+    alice.sees("lease.waiting").await;
     soon(alice.tenure.shutdown()).await;
     assert_eq!(soon(waiting).await.unwrap().unwrap_err(), AcquireError::ShutDown);
     assert_eq!(working.first_ending().await, Ending::Released(ReleaseReason::Shutdown));

@@ -123,7 +123,7 @@ async fn somebody_who_only_waits_hears_again_after_its_link_was_cut() {
     let bob = Instance::connect(&proxy.url(), "bob", LONG).await;
     let term = alice.acquire("job", LONG).await;
     let waits = bob.waits_for("job", LONG);
-    bob.sees("lease.acquire_failed").await;
+    bob.sees("lease.waiting").await;
     // What is announced now bob cannot hear; that there was a gap it can.
     proxy.refuse();
     proxy.cut();

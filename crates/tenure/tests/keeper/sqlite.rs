@@ -118,7 +118,7 @@ async fn whoever_waits_is_told_by_another_process_of_the_host() {
     let (alice, bob) = Instance::pair(&url, LONG).await;
     let term = alice.acquire("job", LONG).await;
     let waits = bob.waits_for("job", LONG);
-    bob.sees("lease.acquire_failed").await;
+    bob.sees("lease.waiting").await;
     term.release().await.unwrap();
     // Thirty seconds before the ttl would have ended.
     assert!(soon(waits).await.unwrap().is_ok());

@@ -304,7 +304,7 @@ impl<'a> Setup<'a> {
         let works = record.candidate(&alice, "job", self.settings);
         let token = record.works("alice", Token::ZERO).await;
         let waits = record.candidate(&bob, "job", self.settings);
-        bob.sees("lease.acquire_failed").await;
+        bob.sees("lease.waiting").await;
         Scene { alice, bob, works, waits, token, record, bystander, probe: Probe::start() }
     }
 }

@@ -54,7 +54,7 @@ async fn a_leader_that_is_cut_off_stops_before_its_successor_works() {
     let first = leading(&record, &alice, TTL);
     let token = record.works("alice", Token::ZERO).await;
     let second = leading(&record, &bob, TTL);
-    bob.sees("lease.acquire_failed").await;
+    bob.sees("lease.waiting").await;
 
     proxy.swallow();
     let cut = Instant::now();

@@ -114,7 +114,7 @@ async fn a_step_down_goes_to_whom_it_was_for_however_long_the_work_takes_to_end(
             tokio::spawn(async move { tenure.election(ROLE).ttl(ttl).acquire().await.unwrap() })
         });
         for one in [&bob, &carol] {
-            until("it waits", || one.times("lease.acquire_failed") > round).await;
+            until("it waits", || one.times("lease.waiting") > round).await;
         }
         let named = if round % 2 == 0 { &bob } else { &carol };
         alice.tenure.step_down(leadership.name(), Some(named.tenure.instance())).await.unwrap();
