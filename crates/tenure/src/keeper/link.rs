@@ -139,9 +139,12 @@ impl Link {
         self.state = State::Down { retry_at: now + jittered(longest) };
     }
 
-    /// Something was answered: this is a connection that works.
-    pub(super) fn works(&mut self) {
-        self.failures = 0;
+    /// Something was answered: this is a connection that works, once it has lasted. A read-only replica answers every
+    /// read, and ends the connection at the first write.
+    pub(super) fn works(&mut self, now: Moment) {
+        if now.since(self.up_since) >= SHORT_LIFE {
+            self.failures = 0;
+        }
     }
 
     /// How much longer than at first an attempt may take.

@@ -231,7 +231,7 @@ impl Keeper {
                 if !usable {
                     self.lose_the_link(now, "an answer did not come in time");
                 } else if answers {
-                    self.link.works();
+                    self.link.works(now.moment);
                 }
             }
             Inside::Closed { .. } => self.lose_the_link(now, "the connection was closed"),

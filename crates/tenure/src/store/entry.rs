@@ -316,7 +316,10 @@ impl NamespaceMemory {
                 self.saw(grant.token);
             }
             Reply::Renewed { max_ttl, server, .. } => {
-                self.longest_ttl(*max_ttl, *server);
+                // The lease that was renewed can be relied on: zero means that an outsider has deleted the record.
+                if !max_ttl.is_zero() {
+                    self.longest_ttl(*max_ttl, *server);
+                }
                 self.answered_at = *server;
             }
             Reply::Held(held) => {
@@ -464,6 +467,18 @@ mod tests {
         assert_eq!(memory.max_ttl, seconds(3));
         memory.learn(&held(9, ServerTime::from_micros(5)));
         assert_eq!(memory.max_ttl, seconds(9), "the store's clock was set back");
+    }
+
+    #[test]
+    fn a_renewal_without_a_namespace_record_does_not_lower_the_longest_ttl() {
+        let mut memory = NamespaceMemory::of(&entered(5, true, 1));
+        let renewed = |max_ttl, seconds| {
+            let server = NOW + Duration::from_secs(seconds);
+            Reply::Renewed { server, max_ttl: Duration::from_secs(max_ttl), asked: None }
+        };
+        memory.learn(&renewed(3, 1));
+        memory.learn(&renewed(0, 2));
+        assert_eq!(memory.max_ttl, Duration::from_secs(3));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tenure::store::{NamespaceReport, Quarantine, QuarantineReason};
 use tenure::{AcquireError, Tenure, Token};
 use tenure_testbed::{Probe, RedisServer, Reply};
 
-use crate::stage::{FIRST_CONTACT, Instance, LONG, NEXT_RENEWAL, Record, Setup, TTL, lasting, soon};
+use crate::stage::{FIRST_CONTACT, Instance, LONG, NEXT_RENEWAL, Record, Setup, TTL, lasting, soon, until};
 
 /// A quarantine of one ttl, which begins with the first contact or the next renewal, and a moment for whoever waits.
 const AFTER_QUARANTINE: Duration = Duration::from_millis(2 * 1_500 + 500);
@@ -376,4 +376,24 @@ async fn an_outsider_deletes_a_lease() {
     // By alice again, or by bob, who waits for what was left of her ttl when he last looked.
     scene.goes_on_with(deleted, TTL * 2).await;
     scene.ends().await;
+}
+
+/// Renewals go on without the record, and say nothing about how long leases are.
+#[tokio::test]
+async fn a_namespace_record_that_an_outsider_deletes_begins_a_quarantine_of_the_longest_ttl() {
+    let server = RedisServer::start();
+    let (alice, bob) = Instance::pair(&server.url(), TTL).await;
+    let _held = [alice.acquire("one", TTL).await, bob.acquire("two", TTL).await];
+    server.command(&["DEL", "tenure:ns"]);
+    for instance in [&alice, &bob] {
+        let renewed = instance.times("lease.renewed");
+        until("renewed without the record", || instance.times("lease.renewed") > renewed).await;
+    }
+    for (instance, lease) in [(&alice, "three"), (&bob, "four")] {
+        // The first to ask learns that the record is gone, and enters again.
+        let _ = instance.tenure.lease(lease).ttl(TTL).try_acquire().await;
+        let quarantine = report(&instance.tenure).await.quarantine;
+        assert!(quarantine.is_none_or(|quarantine| quarantine.remaining <= TTL), "{quarantine:?}");
+    }
+    assert!(report(&alice.tenure).await.generation.is_some(), "the record was written again");
 }

@@ -165,3 +165,32 @@ async fn answers_that_are_late_are_answers_and_a_shutdown_need_not_wait_for_dead
     assert_eq!(alice.times("lease.released"), 2, "{:?}", alice.happened());
     assert_eq!(server.command(&["EXISTS", "lease:short", "lease:long"]), Reply::Int(0));
 }
+
+/// Its primary cannot be reached, so it keeps its data: it can be entered and read from, and every write ends the connection.
+#[tokio::test]
+async fn a_server_that_became_a_read_only_replica_is_not_stormed() {
+    let server = RedisServer::start();
+    let alice = Instance::connect(&server.url(), "alice", TTL).await;
+    let held = alice.acquire("job", LONG).await;
+    let reader = alice.tenure.clone();
+    let busy = tokio::spawn(async move {
+        loop {
+            let _ = tokio::join!(reader.fleet(), held.publish("result", "x"));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let connections = || {
+        let stats = server.command(&["INFO", "stats"]);
+        let line = stats.as_text().lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let before = connections();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    // Each attempt is a connection and a subscription, and the pauses double from 20 ms to 2 s.
+    let made = connections() - before;
+    assert!(made <= 50, "{made} connections in 4 s");
+    busy.abort();
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    assert!(soon(alice.waits_for("another", TTL)).await.unwrap().is_ok(), "and is used when it takes writes again");
+}
