@@ -57,6 +57,27 @@ async fn whoever_stops_hands_over_and_no_tick_is_missed_or_repeated() {
     witness.check_that_none_was_missed(begun, &probe);
 }
 
+/// Instances that seem dead because their server has no room for a heartbeat would hand everything around.
+#[tokio::test]
+async fn a_full_server_keeps_its_fleet() {
+    let server = RedisServer::builder().argument("maxmemory-policy", "noeviction").start();
+    let (witness, targets) = (Witness::start(), targets(6));
+    let one = Member::join(&server.url(), "one", witness.address(), &targets).await;
+    let two = Member::join(&server.url(), "two", witness.address(), &targets).await;
+    shares(&[&one, &two], &[3, 3]).await;
+    assert_eq!(server.command(&["CONFIG", "SET", "maxmemory", "1"]), Reply::text("OK"));
+    let begun = Instant::now();
+    while begun.elapsed() < ttl() * 2 {
+        for member in [&one, &two] {
+            let heartbeat = format!("poll:node:{}", member.tenure.instance());
+            assert_eq!(server.command(&["EXISTS", &heartbeat]), Reply::Int(1), "after {:?}", begun.elapsed());
+            assert_eq!((member.count(), member.pool.live_instances().len()), (3, 2), "after {:?}", begun.elapsed());
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    witness.check();
+}
+
 #[tokio::test]
 async fn targets_come_and_go_at_once() {
     let server = RedisServer::start();

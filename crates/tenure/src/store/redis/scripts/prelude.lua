@@ -37,9 +37,9 @@ local function list(index, instance, ttl)
 end
 
 -- Says that an instance is alive, and announces it when nobody knew. The heartbeat of a candidate is the time in milliseconds, that
--- of a member of the fleet is 1.
+-- of a member of the fleet is 1. The first write is PEXPIRE, which works when memory is full, and lets the others through.
 local function beat(heartbeat, said, ttl, record, timed, joined, channel)
-  local joins = redis.call('EXISTS', heartbeat) == 0
+  local joins = redis.call('PEXPIRE', heartbeat, ttl) == 0
   redis.call('SET', heartbeat, timed == '1' and digits(math.floor(clock() / 1000)) or '1', 'PX', ttl)
   redis.call('SET', said, record, 'PX', ttl)
   if joins then
