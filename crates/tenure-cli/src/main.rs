@@ -5,7 +5,6 @@ mod commands;
 mod duration;
 mod exit;
 mod logging;
-mod meant;
 mod notice;
 mod output;
 mod run;

@@ -7,6 +7,7 @@ pub mod editing;
 pub mod events;
 pub mod holdings;
 pub mod housekeeping;
+pub mod instances;
 pub mod keeping;
 pub mod keys;
 mod listener;

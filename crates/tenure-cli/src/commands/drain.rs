@@ -6,10 +6,10 @@ use serde_json::json;
 use tenure::fleet::{InstanceRecord, Status};
 use tenure::store::Member;
 use tenure::{InstanceId, Tenure};
+use tenure_serve::instances::resolve_instance;
 
 use crate::arguments::{Drain, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-use crate::meant::meant;
 use crate::notice::{note, warning};
 use crate::output::say;
 
@@ -20,7 +20,7 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool, json: bo
     let tenure = store.look().await?;
     let members = tenure.fleet().await?;
     let instances: Vec<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
-    let code = match meant(&arguments.instance, &instances, "instance") {
+    let code = match resolve_instance(&arguments.instance, &instances, "instance") {
         Ok(instance) => {
             if drain && !members.iter().any(|member| member.instance != instance && takes_part(member)) {
                 warning!("nobody else takes part: what {instance} lets go of is polled by nobody");

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::{Group, InstanceId, LeaseName, Tenure, Token};
+use tenure::{InstanceId, LeaseName, Tenure, Token};
+use tenure_serve::instances::resolve_candidate;
 
 use crate::arguments::{StepDown, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-use crate::meant::meant;
 use crate::notice::note;
 use crate::output::say;
 
@@ -17,7 +17,11 @@ const LOOK: Duration = Duration::from_millis(50);
 pub async fn ask(store: &StoreArguments, arguments: StepDown, json: bool) -> Result<u8, Failure> {
     let names = store.roles(&arguments.role)?;
     let tenure = store.look().await?;
-    let code = match resolve(&tenure, store, &arguments).await? {
+    let to = match &arguments.to {
+        Some(wanted) => resolve_candidate(&tenure, &store.keys(), &arguments.role, wanted).await?.map(Some),
+        None => Ok(None),
+    };
+    let code = match to {
         Ok(to) => ask_one_of(&tenure, &names, to.as_ref(), &arguments, json).await?,
         Err(why) => {
             note!("{why}");
@@ -34,24 +38,6 @@ pub async fn ask(store: &StoreArguments, arguments: StepDown, json: bool) -> Res
     }
     tenure.shutdown().await;
     Ok(code)
-}
-
-/// The candidate that is meant, by its id or by how that begins. What was asked for somebody who is not there would leave the role
-/// without a leader for a while.
-async fn resolve(
-    tenure: &Tenure,
-    store: &StoreArguments,
-    arguments: &StepDown,
-) -> Result<Result<Option<InstanceId>, String>, Failure> {
-    let Some(wanted) = &arguments.to else { return Ok(Ok(None)) };
-    let usage = |error: tenure::NameError| Failure::Usage(error.to_string());
-    let group = Group::candidates(&store.keys().heartbeats(&arguments.role)).map_err(usage)?;
-    let candidates: Vec<InstanceId> = tenure.candidates(&group).await?.into_iter().map(|one| one.instance).collect();
-    if candidates.is_empty() {
-        // Heartbeats may have a prefix of their own.
-        return Ok(Ok(Some(InstanceId::new(wanted).map_err(usage)?)));
-    }
-    Ok(meant(wanted, &candidates, "candidate").map(Some))
 }
 
 async fn ask_one_of(

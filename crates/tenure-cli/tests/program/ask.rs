@@ -131,7 +131,9 @@ fn a_step_down_for_nobody_is_refused_and_one_for_somebody_ends_when_it_leads() {
     let output = place.output(&["step-down", "role", "--to", "bogus"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        output.status.code() == Some(1) && said.contains("no candidate is called bogus") && said.contains("third-"),
+        output.status.code() == Some(1)
+            && said.contains(r#"no candidate matches \"bogus\""#)
+            && said.contains("third-"),
         "{said}"
     );
     assert_eq!(place.read("log.begun").lines().count(), 1, "the work goes on");

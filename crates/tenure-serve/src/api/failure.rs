@@ -34,6 +34,10 @@ impl Failure {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
+    }
+
     pub(super) fn method() -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this cannot be done here")
     }
@@ -41,7 +45,7 @@ impl Failure {
 
 impl From<Invalid> for Failure {
     fn from(error: Invalid) -> Self {
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", error.to_string())
+        Self::invalid(error.to_string())
     }
 }
 

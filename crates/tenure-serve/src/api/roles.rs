@@ -5,13 +5,14 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
+use tenure::LeaseName;
 use tenure::store::LeaseReport;
-use tenure::{InstanceId, LeaseName};
 
 use super::failure::Failure;
 use super::nodes::Accepted;
 use super::sessions::object;
 use crate::holdings;
+use crate::instances::resolve_candidate;
 use crate::service::Service;
 
 pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, Failure> {
@@ -64,13 +65,20 @@ pub(super) async fn step_down(
     let request = if body.is_empty() { Map::new() } else { object(&body)? };
     let to = match request.get("to") {
         None | Some(Value::Null) => None,
-        Some(Value::String(to)) => Some(InstanceId::new(to).map_err(|error| Failure::bad(format!("`to`: {error}")))?),
+        Some(Value::String(to)) => Some(to),
         Some(_) => return Err(Failure::bad("`to` must be the id of an instance")),
     };
     if let Some(other) = request.keys().find(|field| *field != "to") {
         return Err(Failure::bad(format!("`{other}` is not known; only `to` can be given")));
     }
     let name = service.keys().role(&role).map_err(|error| Failure::bad(error.to_string()))?;
+    let to = match to {
+        Some(wanted) => {
+            let candidate = resolve_candidate(service.tenure(), service.keys(), &role, wanted).await?;
+            Some(candidate.map_err(|why| Failure::invalid(format!("`to`: {why}")))?)
+        }
+        None => None,
+    };
     match service.tenure().step_down(&name, to.as_ref()).await? {
         Some(token) => Ok((StatusCode::ACCEPTED, Json(json!({"role": role, "token": token.get()})))),
         None => Err(Failure::new(StatusCode::CONFLICT, "conflict", "the role has no leader that could be asked")),

@@ -122,6 +122,37 @@ fn drain_undrain_and_step_down_are_accepted_and_heeded() {
 }
 
 #[test]
+fn a_step_down_through_the_api_names_a_candidate_or_is_refused() {
+    let place = Place::new();
+    let (one, two) = (Instance::start(&place, &["--name", "one"]), Instance::start(&place, &["--name", "two"]));
+    let id = |instance: &Instance| instance.get("/v1/nodes").1["thisInstanceId"].as_str().unwrap().to_owned();
+    let role = |role: &str| one.get(&format!("/v1/roles/{role}")).1;
+    // One has candidates with heartbeats, the other only the fleet.
+    for name in ["janitor", "poll-scout"] {
+        let path = format!("/v1/roles/{name}/step-down");
+        until("it is led", || role(name)["leader"].is_string());
+        let token = role(name)["token"].clone();
+        for to in ["bogus", "", " ", "ONE", "one-and-only", "redis://u:p@h"] {
+            let (status, failure) = one.ask("POST", &path, &json!({"to": to}).to_string());
+            assert_eq!((status, &failure["error"]["code"]), (422, &json!("invalid")), "{to}: {failure}");
+            assert!(failure["error"]["message"].as_str().unwrap().contains("known: one-"), "{failure}");
+        }
+        assert_eq!(role(name)["token"], token, "the term goes on");
+        // By an id, and by how it begins.
+        for (to, leader) in [(id(&two), id(&two)), ("one".to_owned(), id(&one)), ("two-".to_owned(), id(&two))] {
+            // An instance that has just stepped down may not take it: then the next leader is asked.
+            until("it leads", || {
+                let leads = role(name)["leader"] == leader.as_str();
+                if !leads {
+                    one.ask("POST", &path, &json!({"to": to}).to_string());
+                }
+                leads
+            });
+        }
+    }
+}
+
+#[test]
 fn sessions_are_not_listed_from_memory_while_the_store_is_away() {
     let server = RedisServer::start();
     let place = Place::on(&server.url());
