@@ -8,6 +8,7 @@ mod logging;
 mod notice;
 mod output;
 mod run;
+mod secrets;
 mod serve;
 mod settings;
 mod store;

@@ -1,18 +1,22 @@
 //! Flags before the environment before the file before defaults.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::builder::BoolishValueParser;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 use tenure::log::Format;
+use tenure_serve::session::HIDDEN;
 
 use crate::arguments::Arguments;
 use crate::exit::USAGE;
 use crate::notice::{self, failure};
+use crate::secrets::{hide, hide_in};
 
 /// The settings whose values may be secrets.
-const SECRET: [&str; 2] = ["store", "headers"];
+const SECRET: [&str; 3] = ["store", "headers", "url"];
 
 /// What a file says: settings by the ids of their flags.
 type Values = BTreeMap<String, Vec<String>>;
@@ -28,20 +32,23 @@ pub fn read() -> Result<Arguments, ExitCode> {
         Err(error) if error.use_stderr() => named_file(),
         Err(_) => None,
     };
+    let mut words = words_given();
     let matches = match file {
         None => matches,
         Some(path) => {
             let said = |why: String| {
                 notice::set_format(None);
-                failure!("cannot read settings from {}: {why}", path.display());
+                failure!("cannot read settings from {}: {why}", hide(&path.display().to_string()));
                 ExitCode::from(USAGE)
             };
             let text = std::fs::read_to_string(&path).map_err(|error| said(error.to_string()))?;
             let values = flatten(&text).map_err(said)?;
             if let Some(name) = values.keys().find(|name| !is_known(&plain, name)) {
-                return Err(said(format!("`{}` is not a setting; see `tenure --help`", name.replace('_', "-"))));
+                return Err(said(format!("`{}` is not a setting; see `tenure --help`", hide(&name.replace('_', "-")))));
             }
-            with_defaults(plain, &values).try_get_matches()
+            let matches = with_defaults(plain, &values).try_get_matches();
+            words.extend(values.into_values().flatten());
+            matches
         }
     };
     let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
@@ -51,13 +58,31 @@ pub fn read() -> Result<Arguments, ExitCode> {
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
+        let text = hide_in(&hide_secret_value(error).render().to_string(), &words);
         if notice::set_format(None) == Format::Text {
-            let _ = error.print();
+            let _ = write!(std::io::stderr(), "{text}");
         } else {
-            failure!("{}", error.render().to_string().trim().trim_start_matches("error: "));
+            failure!("{}", text.trim().trim_start_matches("error: "));
         }
         ExitCode::from(USAGE)
     })
+}
+
+/// What was given on the command line and by the environment: errors may repeat it.
+fn words_given() -> Vec<String> {
+    let arguments = std::env::args_os().skip(1).take_while(|argument| argument != "--");
+    let variables = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TENURE_"));
+    let words = arguments.chain(variables.map(|(_, value)| value));
+    words.map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// The same error without the value of a flag whose values are secrets as a whole.
+fn hide_secret_value(mut error: clap::Error) -> clap::Error {
+    let flag = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+    if ["--header ", "--store "].iter().any(|secret| flag.starts_with(secret)) {
+        error.insert(ContextKind::InvalidValue, ContextValue::String(HIDDEN.to_owned()));
+    }
+    error
 }
 
 /// The file that the flags or the environment name, when the rest of them cannot be understood.
@@ -92,7 +117,7 @@ fn with_environment(command: Command) -> Command {
 
 /// `[keys] leader = "x"` as `keys_leader = "x"`.
 fn flatten(text: &str) -> Result<Values, String> {
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string().trim().to_owned())?;
+    let table: toml::Table = text.parse().map_err(|error| syntax_error(text, &error))?;
     let mut values = Values::new();
     for (name, value) in table {
         match value {
@@ -109,6 +134,14 @@ fn flatten(text: &str) -> Result<Values, String> {
     Ok(values)
 }
 
+/// What is wrong, and where, without the line itself: it may have a password in it.
+fn syntax_error(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|letter| *letter != '\n').count() + 1;
+    format!("line {line}, column {column}: {}", error.message().trim())
+}
+
 fn words(name: &str, value: &toml::Value) -> Result<Vec<String>, String> {
     match value {
         toml::Value::Array(values) => values.iter().map(|value| word(name, value)).collect(),
@@ -122,7 +155,7 @@ fn word(name: &str, value: &toml::Value) -> Result<String, String> {
         toml::Value::Boolean(flag) => Ok(flag.to_string()),
         toml::Value::Integer(number) => Ok(number.to_string()),
         toml::Value::Float(number) => Ok(number.to_string()),
-        _ => Err(format!("`{name}` must be text, a number, true or false, or a list of these")),
+        _ => Err(format!("`{}` must be text, a number, true or false, or a list of these", hide(name))),
     }
 }
 

@@ -226,7 +226,9 @@ pub fn header(text: &str) -> Result<(String, String), String> {
     let value = value.trim();
     let value = match value.strip_prefix('@') {
         Some(file) => {
-            std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?.trim().to_owned()
+            // A value that is not a file may be a password that begins with `@`.
+            let failed = |error| format!("cannot read the file of the header `{}`: {error}", name.trim());
+            std::fs::read_to_string(file).map_err(failed)?.trim().to_owned()
         }
         None => value.to_owned(),
     };

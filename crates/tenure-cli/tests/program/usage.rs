@@ -45,6 +45,87 @@ fn a_secret_in_a_url_is_not_repeated() {
 }
 
 #[test]
+fn errors_of_the_parsers_repeat_no_password() {
+    const URL: &str = "redis://me:hunter2@h";
+    let place = Place::new();
+    let check = |arguments: &[&str], variable: Option<(&str, &str)>| {
+        for format in ["text", "json"] {
+            let mut command = place.plain(arguments);
+            // `--log` itself may be what is wrong.
+            command.env("TENURE_LOG", format).envs(variable);
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
+            assert_eq!(output.status.code(), Some(64), "{arguments:?} {variable:?}: {said}");
+            assert!(!said.contains("hunter2"), "{arguments:?} {variable:?}: {said}");
+            assert!(said.len() > 20, "{arguments:?} {variable:?}: {said}");
+        }
+    };
+    for arguments in [
+        &["--store", "redis://me:hunter2@h:notaport", "status"][..],
+        &["status", URL],
+        &["status", "me:hunter2@h"],
+        &[URL, "status"],
+        &["--storeredis://me:hunter2@h", "status"],
+        &["--stroe=redis://me:hunter2@h", "status"],
+        &["--json=redis://me:hunter2@h", "status"],
+        &["--log", URL, "status"],
+        &["--log-level", URL, "status"],
+        &["--config", URL, "status"],
+        &["serve", "--listen", URL],
+        &["serve", "--weight", URL],
+        &["serve", "--ttl", URL],
+        &["serve", "--backoff", "redis://me:\"hunter2@h"],
+        &["serve", "--max-body", URL],
+        &["serve", "--allow-targets", "10.0.0.0/8,redis://me:hunter2@h"],
+        &["session", "rm", URL],
+        &["session", "add", "--url", "http://me:hunter2@h:notaport"],
+        &["session", "add", "--url", "http://h", "--header", "hunter2"],
+        &["session", "add", "--url", "http://h", "--header=hunter2"],
+        &["session", "add", "--url", "http://h", "--header", "X-Key:", "hunter2"],
+        &["session", "add", "--url", "http://h", "--header", "X-Key: @hunter2"],
+    ] {
+        check(arguments, None);
+    }
+    for (variable, value) in [
+        ("TENURE_STORE", "redis://me:hunter2@h:notaport"),
+        ("TENURE_LOG_LEVEL", URL),
+        ("TENURE_JSON", URL),
+        ("TENURE_BOOTSTRAP", "me:hunter2@h"),
+        ("TENURE_CONFIG", URL),
+    ] {
+        check(&["status"], Some((variable, value)));
+    }
+    check(&["session", "add", "--url", "http://h"], Some(("TENURE_HEADERS", "hunter2")));
+    let config = place.path("tenure.toml").display().to_string();
+    for text in [
+        "store = \"redis://me:hunter2@h\n",
+        "store = 'redis://me:hunter2@h\n",
+        "store = redis://me:hunter2@h\n",
+        "store = \"redis://me:hunter2@h\" x\n",
+        "store = \"a\"\nstore = \"redis://me:hunter2@h\"\n",
+        "store = \"\"\"redis://me:hunter2@h\n",
+        "store = \"redis://me:hunter2\\q@h\"\n",
+        "redis://me:hunter2@h\n",
+        "\"redis://me:hunter2@h\" = 1\n",
+        "\"redis://me:hunter2@h\" = {a = {b = 1}}\n",
+        "store = {url = \"redis://me:hunter2@h\"}\n",
+        "log-level = \"redis://me:hunter2@h\"\n",
+        "json = \"redis://me:hunter2@h\"\n",
+    ] {
+        std::fs::write(&config, text).unwrap();
+        check(&["--config", &config, "status"], None);
+    }
+    std::fs::write(&config, "headers = \"hunter2\"\n").unwrap();
+    check(&["--config", &config, "session", "add", "--url", "http://h"], None);
+    // Where the mistake is, is said.
+    std::fs::write(&config, "ttl = \"5s\"\nstore = \"redis://me:hunter2@h\n").unwrap();
+    let said = String::from_utf8(place.output(&["--config", &config, "status"]).stderr).unwrap();
+    assert!(said.contains("line 2, column 30"), "{said}");
+    let help = place.plain(&["session", "add", "--help"]).env("TENURE_URL", "http://me:hunter2@h").output().unwrap();
+    assert!(!String::from_utf8_lossy(&help.stdout).contains("hunter2"), "{help:?}");
+}
+
+#[test]
 fn flags_come_before_the_environment_before_the_file() {
     let place = Place::new();
     let named = |name: &str| format!("sqlite:{}", place.path(name).display());
