@@ -25,7 +25,7 @@ Every flag can be set by the environment (--drain-timeout as TENURE_DRAIN_TIMEOU
 before the file. Booleans are true/false, 1/0 or yes/no.
 
 Exit status: 0 done, 1 the answer is no, 64 wrong usage, 69 the store cannot be reached or refuses, 70 an error of the program itself, 71 the address of --listen cannot be used, 73 the folder \
-of the embedded store cannot be written, 75 not leader, 76 the lease was lost while the command was running."
+of the embedded store, or the file of --output, cannot be written, 75 not leader, 76 the lease was lost while the command was running."
 )]
 pub struct Arguments {
     #[command(flatten)]
@@ -267,8 +267,8 @@ pub enum SessionCommand {
     Resume(SessionId),
     /// Delete a session; exit 1 if there is none
     Rm(SessionId),
-    /// Print all sessions, one line of JSON each, with the values of their headers
-    Export,
+    /// Print all sessions, one line of JSON each, with the values of their headers; exit 1 if some were left out
+    Export(SessionExport),
     /// Make the sessions whose lines are read from the input; exit 1 if some could not be made
     Import,
 }
@@ -316,6 +316,17 @@ pub struct SessionAdd {
     /// Make it paused
     #[arg(long)]
     pub paused: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure session export > sessions.jsonl
+  tenure --store redis://redis.internal session export --output /var/backups/tenure/sessions.jsonl")]
+pub struct SessionExport {
+    /// Replace this file in one step, readable by its owner alone; never by an empty export, which exits 1 [default: the output]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

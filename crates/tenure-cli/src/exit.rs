@@ -17,7 +17,7 @@ pub const UNAVAILABLE: u8 = 69;
 pub const SOFTWARE: u8 = 70;
 /// The address cannot be listened on.
 pub const CANNOT_LISTEN: u8 = 71;
-/// The folder of the embedded store cannot be written.
+/// The folder of the embedded store, or a file of the user's, cannot be written.
 pub const CANNOT_WRITE: u8 = 73;
 /// Not leader.
 pub const NOT_LEADER: u8 = 75;
@@ -42,9 +42,9 @@ pub enum Failure {
     /// The address cannot be listened on.
     #[error("{0}")]
     Listen(String),
-    /// The folder of the embedded store cannot be written.
+    /// The folder of the embedded store, or a file of the user's, cannot be written.
     #[error("{0}")]
-    Folder(String),
+    CannotWrite(String),
     /// The system.
     #[error("{what}: {error}")]
     System {
@@ -63,7 +63,7 @@ impl Failure {
             Self::Store(_) | Self::Closed(_) => UNAVAILABLE,
             Self::NotLeader(_) => NOT_LEADER,
             Self::Listen(_) => CANNOT_LISTEN,
-            Self::Folder(_) => CANNOT_WRITE,
+            Self::CannotWrite(_) => CANNOT_WRITE,
             Self::System { .. } => SOFTWARE,
         }
     }

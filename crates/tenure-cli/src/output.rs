@@ -1,6 +1,11 @@
 //! What a command answers.
 
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Result as IoResult, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use uuid::Uuid;
 
 use crate::exit::{DONE, Failure};
 
@@ -9,9 +14,34 @@ pub fn say(line: &str) -> Result<u8, Failure> {
     let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
     let line: String = line.chars().map(visible).collect();
     match writeln!(std::io::stdout(), "{line}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::system("cannot write")(error)),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::system("cannot write")(error)),
         _ => Ok(DONE),
     }
+}
+
+/// Replaces a file in one step: readers see the old text or the new one, also after a crash. Only its owner may read it. Where a
+/// symbolic link leads is replaced, not the link; devices and folders are refused.
+pub fn replace_file(file: &Path, text: &[u8]) -> IoResult<()> {
+    let file = match file.canonicalize() {
+        Ok(file) if file.is_file() => file,
+        Ok(_) => return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+        Err(error) if error.kind() == ErrorKind::NotFound => file.to_owned(),
+        Err(error) => return Err(error),
+    };
+    let name = file.file_name().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "it has no name"))?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let temporary = folder.join(format!(".{}.{}", name.to_string_lossy(), Uuid::now_v7()));
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).and_then(|mut new| {
+        new.write_all(text)?;
+        new.sync_all()?;
+        std::fs::rename(&temporary, &file)?;
+        File::open(folder)?.sync_all()
+    });
+    if written.is_err() {
+        // It is not there when it could not be made.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
 }
 
 /// Columns that line up.

@@ -26,7 +26,7 @@ impl StoreArguments {
                 let folder = default_folder()?;
                 let failed = |error: std::io::Error| {
                     let folder = folder.display();
-                    Failure::Folder(format!(
+                    Failure::CannotWrite(format!(
                         "cannot write {folder}, the folder of the embedded store: {error}; name another store with --store"
                     ))
                 };

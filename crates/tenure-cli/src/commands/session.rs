@@ -1,6 +1,7 @@
 //! `tenure session`: sessions, straight on the store, whether an instance runs or not.
 
 use std::io::BufRead;
+use std::path::Path;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -14,8 +15,8 @@ use uuid::Uuid;
 
 use crate::arguments::{SessionAdd, SessionCommand, SessionId, SessionResult, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-use crate::notice::note;
-use crate::output::{Table, say, shortened};
+use crate::notice::{failure, note, warning};
+use crate::output::{Table, replace_file, say, shortened};
 
 pub async fn manage(store: &StoreArguments, command: SessionCommand, json: bool) -> Result<u8, Failure> {
     let tenure = match command {
@@ -29,7 +30,7 @@ pub async fn manage(store: &StoreArguments, command: SessionCommand, json: bool)
         SessionCommand::Pause(session) => pause(&tenure, &session, true, json).await,
         SessionCommand::Resume(session) => pause(&tenure, &session, false, json).await,
         SessionCommand::Rm(session) => remove(&tenure, &session, json).await,
-        SessionCommand::Export => export(&tenure).await,
+        SessionCommand::Export(to) => export(&tenure, to.output.as_deref()).await,
         SessionCommand::Import => import(&tenure, &store.keys(), json).await,
     };
     tenure.shutdown().await;
@@ -155,15 +156,26 @@ fn done<T>(session: &SessionId, edited: Result<T, EditError>) -> Result<Option<T
 }
 
 /// Everything as it stands, the values of headers included: it is for another store.
-async fn export(tenure: &Tenure) -> Result<u8, Failure> {
+async fn export(tenure: &Tenure, file: Option<&Path>) -> Result<u8, Failure> {
     let all = Catalogue::default();
     all.read_all(tenure).await?;
-    for session in all.page(None, usize::MAX) {
-        say(&session.exported().to_string())?;
-    }
+    let lines: Vec<String> = all.page(None, usize::MAX).iter().map(|session| session.exported().to_string()).collect();
     let unreadable = all.unreadable();
     for (id, error) in &unreadable {
-        note!("session {id:?} is left out: {error}");
+        warning!("session {id:?} is left out: {error}");
+    }
+    match file {
+        Some(file) if lines.is_empty() => {
+            // After a loss of data the last good export is needed.
+            failure!("there are no sessions to export; {} is left as it is", file.display());
+            return Ok(NO);
+        }
+        Some(file) => {
+            let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+            replace_file(file, text.as_bytes())
+                .map_err(|error| Failure::CannotWrite(format!("cannot write {}: {error}", file.display())))?;
+        }
+        None => lines.iter().try_for_each(|line| say(line).map(drop))?,
     }
     Ok(if unreadable.is_empty() { DONE } else { NO })
 }

@@ -50,7 +50,7 @@ const FLAGS: &[(&[&str], &[&str])] = &[
     (&["session", "pause"], &[]),
     (&["session", "resume"], &[]),
     (&["session", "rm"], &[]),
-    (&["session", "export"], &[]),
+    (&["session", "export"], &["--output"]),
     (&["session", "import"], &[]),
     (&["status"], &[]),
     (&["watch"], &["--all"]),

@@ -94,6 +94,60 @@ fn one_that_is_imported_again_has_nothing_of_the_one_before() {
 }
 
 #[test]
+fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let (redis, place) = (RedisServer::start(), Place::new());
+    let on_redis = Place::on(&redis.url());
+    let backups = place.path("backups");
+    std::fs::create_dir(&backups).unwrap();
+    let file = backups.join("sessions.jsonl");
+    let export = |flags: &[&str]| {
+        let mut command = on_redis.plain(&[&["--bootstrap", "session", "export"], flags].concat());
+        command.env("TENURE_OUTPUT", &file).output().unwrap()
+    };
+    let read = || std::fs::read_to_string(&file).unwrap();
+    let names = || std::fs::read_dir(&backups).unwrap().count();
+    // Nothing yet: there is no file either.
+    assert_eq!((export(&[]).status.code(), names()), (Some(1), 0));
+    let add = ["session", "add", "--url", "http://127.0.0.1:1/", "--header", "x-key: secret"];
+    assert_eq!(on_redis.code(&add), 0);
+    std::fs::write(&file, "the last one").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    let reader = std::fs::File::open(&file).unwrap();
+    let output = export(&[]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let all = read();
+    assert_eq!(String::from_utf8(on_redis.output(&["session", "export"]).stdout).unwrap(), all);
+    assert!(all.contains("\"x-key\":\"secret\"") && all.ends_with("}\n"), "{all}");
+    let metadata = file.metadata().unwrap();
+    assert_eq!((metadata.permissions().mode() & 0o777, names()), (0o600, 1));
+    assert_ne!(metadata.ino(), reader.metadata().unwrap().ino(), "whoever reads the old one has the whole of it");
+    // One that cannot be polled is left out, and said.
+    redis.command(&["SET", "session:not-a-uuid", "{}"]);
+    let one = Instance::start(&on_redis, &[]);
+    until("it is listed", || one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == 1));
+    let output = export(&[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("not-a-uuid"), "{said}");
+    assert_eq!(read(), all);
+    // The flag comes before the environment.
+    let other = place.path("other.jsonl");
+    assert_eq!(export(&["--output", &other.display().to_string()]).status.code(), Some(1));
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), all);
+    // What is no file stays what it is.
+    for wrong in ["/dev/null", &backups.display().to_string(), "/no/such/folder/file"] {
+        assert_eq!(export(&["--output", wrong]).status.code(), Some(73), "{wrong}");
+    }
+    drop(one);
+    // All data is lost.
+    redis.command(&["FLUSHALL"]);
+    let output = export(&[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("no sessions to export"), "{said}");
+    assert_eq!((read(), names()), (all, 1));
+}
+
+#[test]
 fn one_that_is_paused_for_a_moment_goes_on_at_once() {
     let (server, place, probe) = (WebServer::start(), Place::new(), Probe::start());
     let one = Instance::start(&place, &[]);
