@@ -265,8 +265,8 @@ pub enum SessionCommand {
     Pause(SessionId),
     /// Poll it again
     Resume(SessionId),
-    /// Delete a session; exit 1 if there is none
-    Rm(SessionId),
+    /// Delete a session, also one that cannot be polled; exit 1 if there is none
+    Rm(SessionRm),
     /// Print all sessions, one line of JSON each, with the values of their headers; exit 1 if some were left out
     Export(SessionExport),
     /// Make the sessions whose lines are read from the input; exit 1 if some could not be made
@@ -343,6 +343,17 @@ pub struct SessionId {
     /// The session
     #[arg(value_parser = crate::commands::session::id)]
     pub id: uuid::Uuid,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure session rm 0192f0c1-2e4e-7f00-8000-000000000001
+  tenure session rm session:not-a-uuid")]
+pub struct SessionRm {
+    /// The session: its id, or its whole key, as `session ls` and `status` list it
+    #[arg(allow_hyphen_values = true)]
+    pub id: String,
 }
 
 #[derive(Debug, Args)]

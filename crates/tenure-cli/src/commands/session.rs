@@ -17,6 +17,7 @@ use crate::arguments::{SessionAdd, SessionCommand, SessionId, SessionResult, Sto
 use crate::exit::{DONE, Failure, NO};
 use crate::notice::{failure, note, warning};
 use crate::output::{Table, replace_file, say, shortened};
+use crate::secrets::hide;
 
 pub async fn manage(store: &StoreArguments, command: SessionCommand, json: bool) -> Result<u8, Failure> {
     let tenure = match command {
@@ -29,7 +30,7 @@ pub async fn manage(store: &StoreArguments, command: SessionCommand, json: bool)
         SessionCommand::Result(result) => results(&tenure, &store.keys(), &result, json).await,
         SessionCommand::Pause(session) => pause(&tenure, &session, true, json).await,
         SessionCommand::Resume(session) => pause(&tenure, &session, false, json).await,
-        SessionCommand::Rm(session) => remove(&tenure, &session, json).await,
+        SessionCommand::Rm(session) => remove(&tenure, &session.id, json).await,
         SessionCommand::Export(to) => export(&tenure, to.output.as_deref()).await,
         SessionCommand::Import => import(&tenure, &store.keys(), json).await,
     };
@@ -135,12 +136,37 @@ async fn pause(tenure: &Tenure, session: &SessionId, paused: bool, json: bool) -
     Ok(if changed.is_some() { DONE } else { NO })
 }
 
-async fn remove(tenure: &Tenure, session: &SessionId, json: bool) -> Result<u8, Failure> {
-    let removed = done(session, editing::delete(tenure, &session.id.to_string()).await)?.is_some();
-    if json {
-        print(&json!({"id": session.id.to_string(), "removed": removed}))?;
+/// Deletes the session with this id as it is listed, with this key, or with this UUID in another notation.
+async fn remove(tenure: &Tenure, listed: &str, json: bool) -> Result<u8, Failure> {
+    let uuid = Uuid::parse_str(listed).ok().map(|uuid| uuid.to_string());
+    let by_key = listed.strip_prefix(&tenure.session_key("")).map(str::to_owned);
+    let ids = [Some(listed.to_owned()), by_key, uuid.clone()];
+    let mut removed = None;
+    for id in ids.into_iter().flatten() {
+        match editing::delete(tenure, &id).await {
+            Ok(()) => {
+                removed = Some(id);
+                break;
+            }
+            Err(EditError::Missing) => {}
+            Err(error) => return Err(unwritten(error)),
+        }
     }
-    Ok(if removed { DONE } else { NO })
+    if removed.is_none() {
+        match uuid {
+            Some(uuid) => note!("there is no session {uuid}"),
+            None => {
+                return Err(Failure::Usage(format!(
+                    "no session has the id {:?}; see `tenure session ls`",
+                    hide(listed)
+                )));
+            }
+        }
+    }
+    if json {
+        print(&json!({"id": removed.as_deref().unwrap_or(listed), "removed": removed.is_some()}))?;
+    }
+    Ok(if removed.is_some() { DONE } else { NO })
 }
 
 /// What was edited, if it is there.

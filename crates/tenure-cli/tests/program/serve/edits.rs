@@ -148,6 +148,53 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
 }
 
 #[test]
+fn every_session_that_is_listed_can_be_removed() {
+    let redis = RedisServer::start();
+    let place = Place::on(&redis.url());
+    let one = Instance::start(&place, &["--namespace", "app"]);
+    let ids = [
+        "not-a-uuid",
+        "01a1e478-f45d-7685-907d-000000000001",
+        "01A1E478-F45D-7685-907D-000000000002",
+        "with space",
+        "-dash",
+        "--store",
+        "a:b",
+        "",
+    ];
+    let key = |id: &str| format!("app:session:{id}");
+    let write = || {
+        ids.iter().for_each(|id| drop(redis.command(&["SET", &key(id), "no JSON"])));
+        until("all are listed", || {
+            one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == ids.len())
+        });
+    };
+    let remove = |listed: &str| place.code(&["--namespace", "app", "session", "rm", "--", listed]);
+    write();
+    let listed = place.output(&["--namespace", "app", "session", "ls", "--json"]);
+    for session in serde_json::from_slice::<Vec<Value>>(&listed.stdout).unwrap() {
+        let id = session["id"].as_str().unwrap();
+        assert_eq!(remove(id), 0, "{id:?}");
+        assert_eq!(redis.command(&["EXISTS", &key(id)]), Reply::Int(0), "{id:?}");
+    }
+    write();
+    // By their keys, as `status` and the API list them.
+    let listed = place.output(&["--namespace", "app", "status", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["unreadable"].as_array().unwrap().len(), ids.len());
+    for session in listed["unreadable"].as_array().unwrap() {
+        assert_eq!(remove(session["key"].as_str().unwrap()), 0, "{session}");
+    }
+    until("none is listed", || one.get("/v1/nodes").1["unreadable"] == json!([]));
+    // Without `--`, and in another notation.
+    redis.command(&["MSET", &key("-dash"), "{}", &key(ids[1]), "{}"]);
+    for id in ["-dash", "01A1E478F45D7685907D000000000001"] {
+        assert_eq!(place.code(&["--namespace", "app", "session", "rm", id]), 0, "{id}");
+    }
+    assert_eq!((remove(ids[1]), remove("not-a-uuid")), (1, 64), "they are gone");
+}
+
+#[test]
 fn one_that_is_paused_for_a_moment_goes_on_at_once() {
     let (server, place, probe) = (WebServer::start(), Place::new(), Probe::start());
     let one = Instance::start(&place, &[]);
