@@ -269,7 +269,7 @@ pub enum SessionCommand {
     Rm(SessionRm),
     /// Print all sessions, one line of JSON each, with the values of their headers; exit 1 if some were left out
     Export(SessionExport),
-    /// Make the sessions whose lines are read from the input; exit 1 if some could not be made
+    /// Make the sessions whose lines are read from the input, and print the ids of new ones; exit 1 if some could not be made
     Import,
 }
 

@@ -160,11 +160,7 @@ impl Session {
             }
         }
         document.insert("createdAt".to_owned(), Value::String(now.to_string()));
-        let session = Self::of(id, document)?;
-        if session.url.password() == Some(HIDDEN) || session.headers.values().any(|value| value == HIDDEN) {
-            return Err(invalid(format!("`{HIDDEN}` stands for what is hidden, and there is nothing yet")));
-        }
-        session.fits()
+        Self::of(id, document)?.with_real_values()?.fits()
     }
 
     /// The same with some fields changed. Values of headers that are [hidden](HIDDEN) stay what they are.
@@ -218,6 +214,20 @@ impl Session {
     /// When it has grown too large.
     pub fn paused(&self, paused: bool) -> Result<Self, Invalid> {
         self.change([("isPaused".to_owned(), Value::Bool(paused))].into_iter().collect())
+    }
+
+    /// Refuses placeholders: a new session has no value that one of them could stand for.
+    fn with_real_values(self) -> Result<Self, Invalid> {
+        let header = self.headers.iter().find(|(_, value)| *value == HIDDEN);
+        let hidden = header.map(|(name, _)| format!("the header `{name}`"));
+        let hidden =
+            hidden.or_else(|| (self.url.password() == Some(HIDDEN)).then(|| "the password of `url`".to_owned()));
+        match hidden {
+            Some(what) => {
+                Err(invalid(format!("{what} is `{HIDDEN}`, which stands for a hidden value; give the value")))
+            }
+            None => Ok(self),
+        }
     }
 
     fn fits(self) -> Result<Self, Invalid> {
@@ -291,18 +301,21 @@ impl Session {
     /// Reads what was [exported](Self::exported), or written by hand: a session without an id is a new one.
     ///
     /// # Errors
-    /// When it is nothing that can be polled.
+    /// When it is nothing that can be polled, or has a [placeholder](HIDDEN) instead of a value.
     pub fn imported(line: &[u8], now: Timestamp) -> Result<Self, Invalid> {
         let document: Value =
             serde_json::from_slice(line).map_err(|error| invalid(format!("it is no JSON: {error}")))?;
         match document.get("id") {
-            Some(Value::String(id)) => Self::read(id, line)?.fits(),
+            Some(Value::String(id)) => Self::read(id, line)
+                .and_then(Self::with_real_values)
+                .and_then(Self::fits)
+                .map_err(|error| invalid(format!("session {}: {error}", shortened(id)))),
             Some(Value::Null) | None => {
                 let Value::Object(mut document) = document else { return Err(invalid("it is JSON, but no object")) };
                 let id = Uuid::now_v7();
                 document.insert("id".to_owned(), Value::String(id.to_string()));
                 document.entry("createdAt").or_insert_with(|| Value::String(now.to_string()));
-                Self::of(id, document)?.fits()
+                Self::of(id, document)?.with_real_values()?.fits()
             }
             Some(_) => Err(invalid("`id` must be text")),
         }
@@ -490,8 +503,8 @@ mod tests {
             (json!({"url": "http://a", "headers": []}), "object"),
             (json!({"url": "http://a", "name": "x".repeat(201)}), "`name`"),
             (json!({"url": "http://a", "isPaused": "yes"}), "true or false"),
-            (json!({"url": "http://u:***@a"}), "there is nothing yet"),
-            (json!({"url": "http://a", "headers": {"x": "***"}}), "there is nothing yet"),
+            (json!({"url": "http://u:***@a"}), "stands for a hidden value"),
+            (json!({"url": "http://a", "headers": {"x": "***"}}), "stands for a hidden value"),
             (json!({"url": "http://a", "createdAt": "now"}), "cannot be set"),
         ] {
             let error = create(request.clone()).unwrap_err().to_string();

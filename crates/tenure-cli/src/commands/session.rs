@@ -1,5 +1,6 @@
 //! `tenure session`: sessions, straight on the store, whether an instance runs or not.
 
+use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::path::Path;
 
@@ -207,7 +208,8 @@ async fn export(tenure: &Tenure, file: Option<&Path>) -> Result<u8, Failure> {
 }
 
 async fn import(tenure: &Tenure, keys: &Keys, json: bool) -> Result<u8, Failure> {
-    let (mut there, mut refused) = (0_u64, 0_u64);
+    let known: BTreeSet<String> = tenure.session_ids().await?.into_iter().collect();
+    let (mut there, mut refused, mut created) = (0_u64, 0_u64, Vec::new());
     for (number, line) in (1_u64..).zip(std::io::stdin().lock().lines()) {
         let line = line.map_err(Failure::system("cannot read sessions"))?;
         if line.trim().is_empty() {
@@ -221,8 +223,16 @@ async fn import(tenure: &Tenure, keys: &Keys, json: bool) -> Result<u8, Failure>
                 continue;
             }
         };
+        let id = session.id.to_string();
+        let is_new = !known.contains(&id);
         match editing::create(tenure, keys, &session).await {
-            Ok(()) => there += 1,
+            Ok(()) => {
+                there += 1;
+                if is_new && !json {
+                    say(&id)?;
+                }
+                created.extend(is_new.then_some(id));
+            }
             Err(EditError::Taken) => {
                 refused += 1;
                 note!("line {number}: session {} is there and is not the same; it was left as it is", session.id);
@@ -235,7 +245,7 @@ async fn import(tenure: &Tenure, keys: &Keys, json: bool) -> Result<u8, Failure>
         }
     }
     if json {
-        print(&json!({"there": there, "refused": refused}))?;
+        print(&json!({"there": there, "refused": refused, "created": created}))?;
     } else {
         note!("there now: {there}; refused: {refused}");
     }

@@ -195,6 +195,52 @@ fn every_session_that_is_listed_can_be_removed() {
 }
 
 #[test]
+fn an_import_prints_new_ids_and_refuses_placeholders() {
+    let place = Place::new();
+    let one = Instance::start(&place, &[]);
+    let shown = one.get(&format!("/v1/sessions/{}", one.add("http://127.0.0.1:1/"))).1;
+    assert_eq!(shown["headers"]["x-key"], "***");
+    let fresh = "01a1e478-f45d-7685-907d-000000000001";
+    let mut copy = shown.clone();
+    copy["id"] = json!(fresh);
+    let import = |lines: &[Value], flags: &[&str]| {
+        let mut command = place.tenure(&[&["session", "import"], flags].concat());
+        command.stderr(Stdio::piped());
+        let output = with_input(command, &lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let with_headers = |headers: Value| json!({"url": "http://127.0.0.1:1/", "headers": headers});
+    // What the API shows is not an export.
+    let lines = [
+        copy,
+        with_headers(json!({"a": "b", "X-Key": "***"})),
+        json!({"url": "http://me:***@127.0.0.1:1/"}),
+        with_headers(json!({"a": "b"})),
+    ];
+    let (code, printed, said) = import(&lines, &[]);
+    assert_eq!((code, printed.lines().count()), (Some(1), 1), "{printed} {said}");
+    for expected in ["line 1: session 01a1e478", "line 2: the header `x-key` is `***`", "line 3: the password of `url`"]
+    {
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    assert!(!said.contains("line 4"), "{said}");
+    assert_eq!(one.get(&format!("/v1/sessions/{fresh}")).0, 404);
+    let new = printed.trim();
+    until("the new one is known", || one.get(&format!("/v1/sessions/{new}")).0 == 200);
+    // The same again is not new.
+    let exported = place.output(&["session", "export"]).stdout;
+    let mut lines: Vec<Value> =
+        exported.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    lines.push(json!({"id": fresh, "url": "http://127.0.0.1:1/"}));
+    let (code, printed, _) = import(&lines, &["--json"]);
+    let printed: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((code, printed), (Some(0), json!({"there": 3, "refused": 0, "created": [fresh]})));
+    let (code, printed, _) = import(&lines, &[]);
+    assert_eq!((code, printed.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn one_that_is_paused_for_a_moment_goes_on_at_once() {
     let (server, place, probe) = (WebServer::start(), Place::new(), Probe::start());
     let one = Instance::start(&place, &[]);
