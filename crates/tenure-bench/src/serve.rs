@@ -92,7 +92,8 @@ fn fleet(size: &Size, program: &Path) -> Result<(Beginning, Measured), Box<dyn E
     let (store, mut parts, mut addresses) = (server.url(), Vec::new(), Vec::new());
     for n in 0..INSTANCES {
         let name = format!("api-{n}");
-        let arguments = ["--store", &store, "--bootstrap", "--log-level", "off", "serve", "--name", &name];
+        // At `info` it says where it answers; nothing that is measured is logged there.
+        let arguments = ["--store", &store, "--bootstrap", "--log-level", "info", "serve", "--name", &name];
         let arguments = [arguments.as_slice(), &["--listen", "127.0.0.1:0"]].concat();
         let (part, address) = Part::of(program, &arguments, address_in)?;
         parts.push(part);

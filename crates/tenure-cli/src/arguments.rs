@@ -93,7 +93,7 @@ pub struct LogArguments {
     /// How log lines are written [default: text on a terminal, json otherwise]
     #[arg(long, global = true, value_name = "FORMAT")]
     pub log: Option<LogFormat>,
-    /// What is written: debug, info, warn, error or off [default: info for serve and run, error otherwise]
+    /// What is written: debug, info, warn, error or off; why a command fails always is [default: info for serve and run, error otherwise]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
 }

@@ -12,6 +12,7 @@ use crate::notice;
 /// Events are lines from now on. Those of other crates are not: each line is an event of this instance.
 pub fn start(arguments: &LogArguments, usual: LogLevel) {
     let format = notice::set_format(arguments.log);
+    notice::set_level(arguments.log_level);
     let level = match arguments.log_level.unwrap_or(usual) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Info => LevelFilter::INFO,

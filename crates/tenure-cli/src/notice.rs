@@ -1,4 +1,5 @@
-//! What the program has to say beside its result: text for people, or a line of JSON like those of the log.
+//! What the program has to say beside its result: text for people, or a line of JSON like those of the log. `--log-level` holds for
+//! it, but the reason for a status other than 0 is part of the result and always appears.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -9,9 +10,10 @@ use serde_json::Value;
 use tenure::InstanceId;
 use tenure::log::Format;
 
-use crate::arguments::LogFormat;
+use crate::arguments::{LogFormat, LogLevel};
 
 static FORMAT: OnceLock<Format> = OnceLock::new();
+static LEVEL: OnceLock<LogLevel> = OnceLock::new();
 static INSTANCE: OnceLock<InstanceId> = OnceLock::new();
 
 /// How important a notice is.
@@ -19,8 +21,26 @@ static INSTANCE: OnceLock<InstanceId> = OnceLock::new();
 pub enum Importance {
     Info,
     Warning,
-    /// The command ends because of it.
+    /// The reason why the command ends with a status other than 0.
     Failure,
+}
+
+impl Importance {
+    /// Whether a notice like this appears at a level.
+    fn appears_at(self, level: LogLevel) -> bool {
+        match self {
+            Self::Info => matches!(level, LogLevel::Debug | LogLevel::Info),
+            Self::Warning => matches!(level, LogLevel::Debug | LogLevel::Info | LogLevel::Warn),
+            Self::Failure => true,
+        }
+    }
+}
+
+/// The level that was chosen. Without one all notices appear, whatever is logged.
+pub fn set_level(chosen: Option<LogLevel>) {
+    if let Some(level) = chosen {
+        let _ = LEVEL.set(level);
+    }
 }
 
 /// The format of everything on stderr, as the flags have it.
@@ -54,8 +74,11 @@ pub fn set_instance(instance: &InstanceId) {
     let _ = INSTANCE.set(instance.clone());
 }
 
-/// Writes a notice to stderr.
+/// Writes a notice to stderr, if it appears at the level that was chosen.
 pub fn print(importance: Importance, text: fmt::Arguments<'_>) {
+    if LEVEL.get().is_some_and(|level| !importance.appears_at(*level)) {
+        return;
+    }
     let line = match FORMAT.get().copied().unwrap_or_else(format_without_flag) {
         Format::Text => format!("tenure: {text}"),
         Format::Json => json(importance, &text.to_string()),
@@ -88,12 +111,12 @@ macro_rules! note {
     ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Info, format_args!($($text)*)) };
 }
 
-/// A notice that somebody should act on.
+/// A notice that a person should act on.
 macro_rules! warning {
     ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Warning, format_args!($($text)*)) };
 }
 
-/// Why the command ends.
+/// Why the command ends with a status other than 0.
 macro_rules! failure {
     ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Failure, format_args!($($text)*)) };
 }

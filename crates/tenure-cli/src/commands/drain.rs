@@ -10,7 +10,7 @@ use tenure_serve::instances::resolve_instance;
 
 use crate::arguments::{Drain, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-use crate::notice::{note, warning};
+use crate::notice::{failure, note, warning};
 use crate::output::say;
 
 /// How often is looked whether it has happened.
@@ -33,7 +33,7 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool, json: bo
             wait(&tenure, &instance, drain, arguments.wait, json).await?
         }
         Err(why) => {
-            note!("{why}");
+            failure!("{why}");
             NO
         }
     };
@@ -60,14 +60,18 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
     loop {
         let members = tenure.fleet().await?;
         let Some(member) = members.iter().find(|member| member.instance == *instance) else {
-            note!("{instance} is gone");
+            if drain {
+                note!("{instance} is gone");
+            } else {
+                failure!("{instance} is gone");
+            }
             if json {
                 answer(instance, "gone", 0, json)?;
             }
             return Ok(if drain { DONE } else { NO });
         };
         let Some(record) = InstanceRecord::decode(&member.record) else {
-            note!("{instance} is not tenure's: it cannot be asked");
+            failure!("{instance} is not tenure's: it cannot be asked");
             return Ok(NO);
         };
         let held = record.held.values().fold(0_usize, |sum, held| sum.saturating_add(*held));
@@ -77,7 +81,7 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
             return Ok(DONE);
         }
         if start.elapsed() >= limit {
-            note!("{instance} was asked, is {} and holds {held}", record.status.word());
+            failure!("{instance} was asked, is {} and holds {held}", record.status.word());
             if json {
                 answer(instance, record.status.word(), held, json)?;
             }

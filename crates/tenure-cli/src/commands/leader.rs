@@ -6,7 +6,7 @@ use tenure::Group;
 use crate::arguments::{Leader, StoreArguments};
 use crate::duration::shown;
 use crate::exit::{DONE, Failure, NO};
-use crate::notice::note;
+use crate::notice::{failure, note};
 use crate::output::say;
 
 pub async fn print(store: &StoreArguments, arguments: Leader, json: bool) -> Result<u8, Failure> {
@@ -53,7 +53,7 @@ pub async fn print(store: &StoreArguments, arguments: Leader, json: bool) -> Res
             (_, None) => note!("{name} has no end; delete the key if no program holds it"),
         }
     } else {
-        note!("{} has no leader or holder", arguments.role);
+        failure!("{} has no leader or holder", arguments.role);
     }
     let others = candidates.iter().filter(|one| leader.as_ref().is_none_or(|leader| leader.instance != one.instance));
     let others: Vec<&str> = others.map(|candidate| candidate.instance.as_str()).collect();

@@ -11,7 +11,7 @@ use tenure_serve::shown_quarantine;
 use super::watch::timestamp;
 use crate::arguments::{Reopen, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-use crate::notice::note;
+use crate::notice::{failure, note};
 use crate::output::say;
 
 /// How many of the latest records of terms are read: all that a store keeps.
@@ -45,8 +45,10 @@ pub async fn reopen(store: &StoreArguments, arguments: Reopen, json: bool) -> Re
     let reopened = (arguments.yes || confirm()?) && tenure.reopen(generation).await?;
     if json {
         say(&as_json(&quarantine, &open, &instances, reopened).to_string())?;
+    } else if reopened {
+        note!("the quarantine is over");
     } else {
-        note!("{}", if reopened { "the quarantine is over" } else { "nothing was changed" });
+        failure!("nothing was changed");
     }
     tenure.shutdown().await;
     Ok(if reopened { DONE } else { NO })

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::arguments::{Revoke, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-use crate::notice::note;
+use crate::notice::failure;
 use crate::output::say;
 
 pub async fn revoke(store: &StoreArguments, arguments: Revoke, json: bool) -> Result<u8, Failure> {
@@ -28,11 +28,11 @@ pub async fn revoke(store: &StoreArguments, arguments: Revoke, json: bool) -> Re
             say(&format!("{key} revoked; it was held by {holder}"))?;
         }
         (None, Some((key, holder))) => {
-            note!(
+            failure!(
                 "{key} is held by {holder}, a program that is not tenure, so it cannot be revoked; delete the key if no program relies on it"
             );
         }
-        (None, None) => note!("{} is not held", arguments.lease),
+        (None, None) => failure!("{} is not held", arguments.lease),
         _ => {}
     }
     tenure.shutdown().await;

@@ -6,7 +6,7 @@ use tenure_serve::holdings;
 
 use crate::arguments::{RoleCommand, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-use crate::notice::note;
+use crate::notice::failure;
 use crate::output::{Table, say};
 
 pub async fn manage(store: &StoreArguments, command: RoleCommand, json: bool) -> Result<u8, Failure> {
@@ -95,8 +95,10 @@ async fn remove(tenure: &Tenure, store: &StoreArguments, role: &str, json: bool)
     }
     match (&name, forgotten) {
         (_, true) if !json => drop(say(role)?),
-        (Some(_), false) => note!("{role} is led, or was until just now; step it down first: tenure step-down {role}"),
-        (None, _) => note!("there is no role {role}; its key would be {}", tenure.lease_key(&store.role(role)?)),
+        (Some(_), false) => {
+            failure!("{role} is led, or was until just now; step it down first: tenure step-down {role}")
+        }
+        (None, _) => failure!("there is no role {role}; its key would be {}", tenure.lease_key(&store.role(role)?)),
         _ => {}
     }
     Ok(if forgotten { DONE } else { NO })

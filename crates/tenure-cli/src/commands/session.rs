@@ -96,7 +96,7 @@ async fn results(tenure: &Tenure, keys: &Keys, asked: &SessionResult, json: bool
     };
     if found.is_empty() {
         let exists = editing::stored(tenure, &id).await?.is_some();
-        note!(
+        failure!(
             "{}",
             if exists { format!("session {id} has not been polled yet") } else { format!("there is no session {id}") }
         );
@@ -155,7 +155,7 @@ async fn remove(tenure: &Tenure, listed: &str, json: bool) -> Result<u8, Failure
     }
     if removed.is_none() {
         match uuid {
-            Some(uuid) => note!("there is no session {uuid}"),
+            Some(uuid) => failure!("there is no session {uuid}"),
             None => {
                 return Err(Failure::Usage(format!(
                     "no session has the id {:?}; see `tenure session ls`",
@@ -175,7 +175,7 @@ fn done<T>(session: &SessionId, edited: Result<T, EditError>) -> Result<Option<T
     match edited {
         Ok(edited) => Ok(Some(edited)),
         Err(EditError::Missing) => {
-            note!("there is no session {}", session.id);
+            failure!("there is no session {}", session.id);
             Ok(None)
         }
         Err(error) => Err(unwritten(error)),
@@ -219,7 +219,7 @@ async fn import(tenure: &Tenure, keys: &Keys, json: bool) -> Result<u8, Failure>
             Ok(session) => session,
             Err(error) => {
                 refused += 1;
-                note!("line {number}: {error}");
+                failure!("line {number}: {error}");
                 continue;
             }
         };
@@ -235,11 +235,11 @@ async fn import(tenure: &Tenure, keys: &Keys, json: bool) -> Result<u8, Failure>
             }
             Err(EditError::Taken) => {
                 refused += 1;
-                note!("line {number}: session {} is there and is not the same; it was left as it is", session.id);
+                failure!("line {number}: session {} is there and is not the same; it was left as it is", session.id);
             }
             Err(error @ EditError::Leaving) => {
                 refused += 1;
-                note!("line {number}: {error}");
+                failure!("line {number}: {error}");
             }
             Err(error) => return Err(unwritten(error)),
         }

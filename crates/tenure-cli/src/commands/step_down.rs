@@ -8,7 +8,7 @@ use tenure_serve::instances::resolve_candidate;
 
 use crate::arguments::{StepDown, StoreArguments};
 use crate::exit::{DONE, Failure, NO};
-use crate::notice::note;
+use crate::notice::failure;
 use crate::output::say;
 
 /// How often is looked whether it has happened.
@@ -24,7 +24,7 @@ pub async fn ask(store: &StoreArguments, arguments: StepDown, json: bool) -> Res
     let code = match to {
         Ok(to) => ask_one_of(&tenure, &names, to.as_ref(), &arguments, json).await?,
         Err(why) => {
-            note!("{why}");
+            failure!("{why}");
             NO
         }
     };
@@ -53,13 +53,13 @@ async fn ask_one_of(
         }
         if let Some(leader) = tenure.leader_of(name).await? {
             match leader.token {
-                None => note!("{} leads, which is not tenure's: it cannot be asked", leader.instance),
-                Some(_) => note!("{} was told to go already", leader.instance),
+                None => failure!("{} leads, which is not tenure's: it cannot be asked", leader.instance),
+                Some(_) => failure!("{} was told to go already", leader.instance),
             }
             return Ok(NO);
         }
     }
-    note!("nobody leads {}", arguments.role);
+    failure!("nobody leads {}", arguments.role);
     Ok(NO)
 }
 
@@ -79,7 +79,7 @@ async fn wait(
         let late = start.elapsed() >= arguments.wait;
         match (leader.as_ref(), next, to) {
             (Some(leader), None, _) if late => {
-                note!("{} was asked, and still leads {}", leader.instance, arguments.role);
+                failure!("{} was asked, and still leads {}", leader.instance, arguments.role);
                 return Ok(NO);
             }
             (None, _, None) => return Ok(DONE),
@@ -96,17 +96,17 @@ async fn wait(
                 return Ok(DONE);
             }
             (_, Some(next), Some(to)) if next.instance != *to => {
-                note!("{to} did not take it; {} leads", next.instance);
+                failure!("{to} did not take it; {} leads", next.instance);
                 return Ok(NO);
             }
             (None, _, Some(to)) if late => {
-                note!("{to} did not take it; nobody leads");
+                failure!("{to} did not take it; nobody leads");
                 return Ok(NO);
             }
             _ => {}
         }
         if late {
-            note!("it is kept for {}, which has not taken it", to.map_or("nobody", InstanceId::as_str));
+            failure!("it is kept for {}, which has not taken it", to.map_or("nobody", InstanceId::as_str));
             return Ok(NO);
         }
         tokio::time::sleep(LOOK).await;

@@ -32,7 +32,7 @@ use tokio::time::MissedTickBehavior;
 use crate::arguments::{Run, StoreArguments};
 use crate::duration::shown;
 use crate::exit::{self, Failure};
-use crate::notice::{self, note, warning};
+use crate::notice::{self, failure, note, warning};
 
 /// The first and the longest pause before a command is run again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -210,7 +210,7 @@ impl Runner<'_> {
         let (code, was_done) = match self.guarded(&term, signals).await? {
             Ended::ByItself(code) => (code, true),
             Ended::NotStarted { code, why } => {
-                note!("{why}");
+                failure!("{why}");
                 (code, false)
             }
             Ended::LeaseLost => (exit::LOST, false),
@@ -332,7 +332,7 @@ impl Runner<'_> {
     fn leave_to_expire(&self, pids: &[i32]) -> ! {
         let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
         let pids = if pids.is_empty() { "not visible here".to_owned() } else { pids.join(", ") };
-        note!(
+        failure!(
             "cannot end the command: processes still running: {pids}; the lease is not released and expires within {}",
             shown(self.settings.ttl())
         );

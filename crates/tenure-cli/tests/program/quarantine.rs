@@ -24,15 +24,15 @@ fn status(place: &Place) -> Value {
 fn the_first_half_minute_on_a_young_server_says_what_is_waited_for() {
     let redis = RedisServer::start();
     let place = Place::on(&redis.url());
-    let mut serve = place.plain(&["serve", "--listen", "127.0.0.1:0", "--log-level", "off"]);
+    let mut serve = place.plain(&["serve", "--listen", "127.0.0.1:0"]);
     let mut serve = serve.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    BufReader::new(serve.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let mut lines = BufReader::new(serve.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let said = lines.find(|line| line.contains("API at")).unwrap();
     let _ = serve.kill();
     let _ = serve.wait();
     assert!(said.contains("quarantine: ") && said.contains(ADVICE), "{said}");
 
-    let one = Instance::of(&mut place.plain(&["serve", "--listen", "127.0.0.1:0", "--log-level", "off"]));
+    let one = Instance::of(&mut place.plain(&["serve", "--listen", "127.0.0.1:0"]));
     until("it is ready", || one.get("/readyz").0 == 200);
     let quarantine = one.get("/readyz").1["quarantine"].clone();
     assert!(quarantine["remainingMs"].as_u64() > Some(0), "{quarantine}");
@@ -43,7 +43,7 @@ fn the_first_half_minute_on_a_young_server_says_what_is_waited_for() {
     assert!(first.starts_with("quarantine: ") && first.lines().next().unwrap().ends_with(ADVICE), "{first}");
     assert!(status(&place)["quarantine"]["remainingMs"].as_u64() > Some(0));
 
-    let run = format!("{} --log-level off run role --wait 2s -- true", env!("CARGO_BIN_EXE_tenure"));
+    let run = format!("{} run role --wait 2s -- true", env!("CARGO_BIN_EXE_tenure"));
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &run, "/dev/null"]).env("TENURE_STORE", redis.url()).stdin(Stdio::null());
     let output = terminal.output().unwrap();

@@ -39,7 +39,7 @@ impl Place {
 
     /// `tenure` with these arguments, on this store. What it runs finds this folder in `$PLACE`.
     pub fn tenure(&self, arguments: &[&str]) -> Command {
-        self.plain(&[&["--bootstrap", "--log-level", "off"], arguments].concat())
+        self.plain(&[&["--bootstrap"], arguments].concat())
     }
 
     /// The same, with nothing but these.

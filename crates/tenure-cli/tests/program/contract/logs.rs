@@ -182,3 +182,48 @@ fn what_other_commands_say_is_json_too() {
         assert!(!output.stderr.starts_with(b"{"), "{arguments:?}: {output:?}");
     }
 }
+
+#[test]
+fn the_log_level_holds_for_notices_and_not_for_the_reason_of_a_failure() {
+    let place = Place::new();
+    let said = |level: &str, arguments: &[&str]| {
+        let output = place.plain(&[&["--log-level", level], arguments].concat()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let memory: &[&str] = &["--store", "memory:", "run", "role", "--", "true"];
+    for (level, has_note, has_warning) in [
+        ("debug", true, true),
+        ("info", true, true),
+        ("warn", false, true),
+        ("error", false, false),
+        ("off", false, false),
+    ] {
+        let (code, stderr) = said(level, &["status"]);
+        assert_eq!((code, stderr.contains("nothing has run on it yet")), (Some(0), has_note), "{level}: {stderr}");
+        let (code, stderr) = said(level, memory);
+        assert_eq!((code, stderr.contains("this process alone")), (Some(0), has_warning), "{level}: {stderr}");
+        for (arguments, status, reason) in [
+            (&["leader", "nothing"][..], 1, "nothing has no leader"),
+            (&["session", "pause", "0192f0c1-2e4e-7f00-8000-000000000001"], 1, "there is no session"),
+            (&["step-down", "nothing"], 1, "leads nothing"),
+            (&["--store", "redis://127.0.0.1:1", "status"], 69, "127.0.0.1:1"),
+            (&["run", "role", "--", "/no/such/command"], 127, "/no/such/command"),
+        ] {
+            // Made before it is only looked at, so that there is no notice of that.
+            let place = Place::new();
+            assert_eq!(place.code(&["run", "role", "--", "true"]), 0);
+            let output = place.plain(&[&["--bootstrap", "--log-level", level], arguments].concat()).output().unwrap();
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(status), "{level} {arguments:?}: {stderr}");
+            assert!(stderr.contains(reason), "{level} {arguments:?}: {stderr}");
+            if level == "off" {
+                assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+            }
+        }
+    }
+    // `off` holds for `serve`, too.
+    let quiet = Logged::start(&place, "quiet", &["--log-level", "off"]);
+    until("it runs", || place.code(&["leader", "janitor"]) == 0);
+    quiet.stop();
+    assert_eq!(place.read("quiet"), "");
+}
