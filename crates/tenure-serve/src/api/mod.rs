@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::extract::DefaultBodyLimit;
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -58,6 +58,8 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/events", get(streams::events))
         .route("/metrics", get(health::metrics))
         .route("/openapi.json", get(health::description))
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(async || Failure::method())
         // Not before it is known who asks.
         .layer(middleware::from_fn(read_in_time))
         .layer(middleware::from_fn_with_state(service.clone(), access::guard));
@@ -65,11 +67,14 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .merge(guarded)
-        .fallback(async || Failure::not_found("there is nothing here"))
         .method_not_allowed_fallback(async || Failure::method())
         .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
         .layer(middleware::from_fn(in_time))
         .with_state(service)
+}
+
+async fn no_such_route(method: Method, uri: Uri) -> Failure {
+    Failure::not_found(&format!("no such route: {method} {}; see /openapi.json", uri.path()))
 }
 
 /// What the framework refuses by itself is said as we say everything.

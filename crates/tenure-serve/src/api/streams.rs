@@ -92,8 +92,9 @@ impl Reader {
     }
 }
 
-/// What happens to leases and in elections of the whole fleet, from now on.
+/// What happens to leases and in elections of the whole fleet, from now on. While the store is down nothing would come.
 pub(super) async fn events(State(service): State<Service>) -> Result<Response, Failure> {
+    service.tenure().inspect_namespace().await?;
     let (place, mut events) = (place(&service)?, service.events().follow());
     Ok(streamed(&service, place, |send| async move {
         loop {

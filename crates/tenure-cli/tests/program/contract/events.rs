@@ -1,5 +1,7 @@
 //! The HTTP API's fields and answers that other tests do not look at.
 
+use std::io::{BufRead, BufReader, Write};
+
 use serde_json::{Value, json};
 use tenure_testbed::web::{self, WebServer};
 use tenure_testbed::{RedisServer, Reply};
@@ -149,6 +151,51 @@ fn a_step_down_through_the_api_names_a_candidate_or_is_refused() {
                 leads
             });
         }
+    }
+}
+
+#[test]
+fn a_stream_of_events_is_refused_while_the_store_is_away() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let one = Instance::start(&place, &[]);
+    server.kill();
+    let (status, failure) = one.get("/v1/events");
+    assert_eq!((status, &failure["error"]["code"]), (503, &json!("store_unavailable")), "{failure}");
+    server.start_again();
+    until("events are streamed again", || {
+        // The stream has no end: its first line is enough.
+        let mut stream = std::net::TcpStream::connect(one.address()).unwrap();
+        write!(stream, "GET /v1/events HTTP/1.1\r\nhost: {}\r\n\r\n", one.address()).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        line.starts_with("HTTP/1.1 200")
+    });
+}
+
+#[test]
+fn everything_but_the_probes_needs_the_token() {
+    let place = Place::new();
+    std::fs::write(place.path("token"), "s3cret").unwrap();
+    let one = Instance::start(&place, &["--api-token-file", &place.path("token").display().to_string()]);
+    let ask = |method: &str, path: &str, headers: &[&str]| {
+        let (status, body) = web::ask(one.address(), method, path, headers, "").unwrap();
+        (status, serde_json::from_str::<Value>(&body).unwrap_or_default()["error"]["code"].clone())
+    };
+    let token = ["authorization: Bearer s3cret"];
+    for path in ["/", "/v1", "/v1/", "/v1/nothing", "/v1/sessions/", "/nothing", "/metrics/x", "/healthz/x", "//"] {
+        for method in ["GET", "POST", "DELETE"] {
+            assert_eq!(ask(method, path, &[]), (401, json!("unauthorized")), "{method} {path}");
+            assert_eq!(ask(method, path, &token), (404, json!("not_found")), "{method} {path}");
+        }
+    }
+    // A method that a route does not have, either.
+    for path in ["/v1/sessions", "/v1/nodes", "/metrics", "/v1/events"] {
+        assert_eq!(ask("PUT", path, &[]), (401, json!("unauthorized")), "{path}");
+        assert_eq!(ask("PUT", path, &token), (405, json!("method_not_allowed")), "{path}");
+    }
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!((ask("GET", path, &[]).0, ask("PUT", path, &[]).0), (200, 405), "{path}");
     }
 }
 
