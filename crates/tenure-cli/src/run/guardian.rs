@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, getpid, kill_process_group, set_parent_process_death_signal};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 
 use super::cgroup::Cgroup;
 use super::processes::{self, Children};
@@ -78,13 +78,19 @@ async fn guard_command(guard: &Guard) -> io::Result<()> {
     if now() >= deadline.end_at {
         return reports.write_all(Report::TooLate.line().as_bytes()).await;
     }
+    // A wrapper that was killed since it sent the deadline renews nothing: its command is not started.
+    if reports.write_all(Report::Heard.line().as_bytes()).await.is_err() {
+        return Ok(());
+    }
+    let children = signal(SignalKind::child())?;
     let (child, cgroup) = match start(guard, stdin) {
         Ok(started) => started,
         Err((code, why)) => return reports.write_all(Report::NotStarted { code, why }.line().as_bytes()).await,
     };
-    reports.write_all(Report::Heard.line().as_bytes()).await?;
+    // From here on nothing may fail: a guardian that returns leaves the command behind.
     let child = Pid::from_child(&child);
-    Guardian { child, cgroup, deadline, told_to_end: false, is_stuck: false, orders, reports }.watch().await
+    Guardian { child, cgroup, deadline, told_to_end: false, is_stuck: false, orders, reports }.watch(children).await;
+    Ok(())
 }
 
 /// The first deadline that is told; `None` when none will be.
@@ -144,8 +150,8 @@ struct Guardian {
 }
 
 impl Guardian {
-    async fn watch(mut self) -> io::Result<()> {
-        let mut children = signal(SignalKind::child())?;
+    /// Returns when nothing of the command is left, or when the guardian has given up on killing the rest.
+    async fn watch(mut self, mut children: unix::Signal) {
         loop {
             let (exited, left) = processes::reap();
             if let Some(child) = exited.iter().find(|exited| exited.pid == self.child) {
@@ -158,7 +164,7 @@ impl Guardian {
                     cgroup.remove();
                 }
                 self.report(&Report::Gone).await;
-                return Ok(());
+                return;
             }
             if now() >= self.deadline.end_at {
                 self.end();
@@ -170,7 +176,7 @@ impl Guardian {
                     self.report(&Report::Stuck { pids: processes::pids_of_descendants(getpid()) }).await;
                 }
                 if now() >= self.deadline.gone_by.saturating_add(LAST_TRY) {
-                    return Ok(());
+                    return;
                 }
             }
             let left = Duration::from_nanos(self.deadline.end_at.saturating_sub(now()));

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -197,20 +197,28 @@ fn a_lease_is_not_released_while_something_of_the_command_cannot_be_killed() {
     kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
 }
 
+/// Starts a guardian whose wrapper is this test.
+fn start_guardian(place: &Place, socket: UnixStream, script: &str) -> Child {
+    let mut command = place.plain(&["__guard", "--cgroup", "tenure-run-test", "--", "sh", "-c", script]);
+    command.stdin(Stdio::from(OwnedFd::from(socket))).spawn().unwrap()
+}
+
+/// The order with which the command may run for this many seconds.
+fn deadline_in(seconds: f64) -> String {
+    let at = |seconds: f64| (boot_time() as f64 + seconds * 1e9) as u64;
+    format!("deadline {} {} {}\n", at(seconds), at(seconds + 1.0), at(seconds + 1.1))
+}
+
 /// The process that tells deadlines may be stopped before it has told the first one, for as long as another needs to lead.
 #[test]
 fn nothing_is_started_before_a_deadline_is_known_and_while_there_is_time() {
     let place = Place::new();
     let guardian = || {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut command =
-            place.plain(&["__guard", "--cgroup", "tenure-run-test", "--", "sh", "-c", r#"echo x >> "$PLACE/started""#]);
-        let child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn().unwrap();
+        let child = start_guardian(&place, theirs, r#"echo x >> "$PLACE/started""#);
         (&ours).write_all(b"!").unwrap();
         (ours, child)
     };
-    let seconds = |seconds: f64| (boot_time() as f64 + seconds * 1e9) as u64;
-    let deadline = |s: f64| format!("deadline {} {} {}\n", seconds(s), seconds(s + 1.0), seconds(s + 1.1));
 
     let (silent, mut child) = guardian();
     std::thread::sleep(Duration::from_millis(300));
@@ -220,18 +228,47 @@ fn nothing_is_started_before_a_deadline_is_known_and_while_there_is_time() {
     assert_eq!(place.read("started"), "", "nor will be");
 
     let (mut late, mut child) = guardian();
-    late.write_all(deadline(-0.1).as_bytes()).unwrap();
+    late.write_all(deadline_in(-0.1).as_bytes()).unwrap();
     let mut said = String::new();
     late.read_to_string(&mut said).unwrap();
     child.wait().unwrap();
     assert_eq!((said.as_str(), place.read("started").as_str()), ("too-late\n", ""), "it has passed");
 
     let (mut in_time, mut child) = guardian();
-    in_time.write_all(deadline(60.0).as_bytes()).unwrap();
+    in_time.write_all(deadline_in(60.0).as_bytes()).unwrap();
     let mut said = String::new();
     in_time.read_to_string(&mut said).unwrap();
     child.wait().unwrap();
     assert_eq!((said.as_str(), place.read("started").as_str()), ("heard\nended 0\ngone\n", "x\n"));
+}
+
+/// The wrapper is killed after it has sent the first deadline and before the guardian has read it.
+#[test]
+fn the_command_of_a_wrapper_that_is_dead_by_then_is_not_started() {
+    let place = Place::new();
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.write_all(format!("!{}", deadline_in(60.0)).as_bytes()).unwrap();
+    drop(ours);
+    let mut child = start_guardian(&place, theirs, r#"echo $$ >> "$PLACE/started"; exec sleep 60"#);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(place.read("started"), "", "the guardian has left it behind");
+}
+
+/// The wrapper is killed as soon as the guardian has read the first deadline, while it starts the command.
+#[test]
+fn a_command_whose_wrapper_dies_while_it_is_started_ends() {
+    let place = Place::new();
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let mut child = start_guardian(&place, theirs, r#"echo $$ >> "$PLACE/started"; exec sleep 60"#);
+    ours.write_all(format!("!{}", deadline_in(60.0)).as_bytes()).unwrap();
+    let mut said = [0; 6];
+    ours.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"heard\n");
+    drop(ours);
+    assert!(child.wait().unwrap().success());
+    for pid in place.read("started").lines() {
+        assert!(!is_alive(pid.parse().unwrap()), "the guardian has left it behind");
+    }
 }
 
 fn boot_time() -> u64 {
