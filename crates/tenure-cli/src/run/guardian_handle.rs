@@ -6,18 +6,25 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
+use super::SILENT_FOR;
 use super::cgroup::Cgroup;
 use super::processes::{self, Children};
 use super::protocol::{Order, Report, now};
+use crate::notice::warning;
 
 /// How often is looked who is left.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// How often a guardian that has not started yet is told to go on.
+const WAKE_EVERY: Duration = Duration::from_millis(250);
 
 /// The guardian and the command that it starts.
 pub struct GuardianHandle {
@@ -42,7 +49,7 @@ impl GuardianHandle {
             guardian.env_remove(name);
         }
         // In a group of its own: what a terminal does to us it must survive.
-        let guardian = guardian.process_group(0).spawn()?;
+        let guardian = spawn(guardian.process_group(0))?;
         send_stdin(&ours)?;
         ours.set_nonblocking(true)?;
         let (reports, orders) = tokio::net::UnixStream::from_std(ours)?.into_split();
@@ -102,6 +109,30 @@ impl GuardianHandle {
             tokio::time::sleep(LOOK).await;
         }
     }
+}
+
+/// Starts a process. A process that is stopped between its fork and its exec holds up the thread that starts it, while others
+/// renew the lease. So another thread tells it to go on, and kills it if that does not help for as long as a guardian may be
+/// silent.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    let (done, spawned) = mpsc::channel::<()>();
+    let wake = move || {
+        let began = Instant::now();
+        while spawned.recv_timeout(WAKE_EVERY) == Err(RecvTimeoutError::Timeout) {
+            if began.elapsed() < SILENT_FOR {
+                processes::wake_all(getpid());
+            } else {
+                warning!("the guardian does not start; it is killed");
+                processes::kill_all(getpid());
+            }
+        }
+    };
+    thread::scope(|scope| {
+        thread::Builder::new().spawn_scoped(scope, wake)?;
+        let child = command.spawn();
+        drop(done);
+        child
+    })
 }
 
 /// The command reads from what we read from. The guardian does not: it hears from us there.

@@ -122,6 +122,11 @@ pub fn ask_to_end(of: Pid) {
     }
 }
 
+/// Tells all that comes from this process to go on, should it be stopped.
+pub fn wake_all(of: Pid) {
+    descendants(of).iter().for_each(|process| process.signal(Signal::CONT));
+}
+
 /// Kills all that comes from this process. Groups come first: the kernel kills a whole group at once, while a chain of
 /// processes that each start the next outruns a list.
 pub fn kill_all(of: Pid) {

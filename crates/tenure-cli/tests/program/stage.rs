@@ -143,8 +143,13 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Whether a process of this number runs.
 pub fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
+    state(pid).is_some_and(|state| state != 'Z')
+}
+
+/// The state of a process as `/proc` shows it: `T` when it is stopped.
+pub fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// A script that writes a line `token pid` when it begins, and then its token every 10 ms, with the time, until it ends.
