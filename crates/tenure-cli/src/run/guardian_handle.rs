@@ -1,7 +1,7 @@
 //! The guardian, from the side of the process that renews the lease.
 
 use std::ffi::OsString;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -135,14 +135,17 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     })
 }
 
-/// The command reads from what we read from. The guardian does not: it hears from us there.
+/// The command reads from what we read from. The guardian does not: it hears from us there. A terminal is not passed on: it
+/// stops a process group that is not its foreground group and reads from it, and the command has a group of its own.
 fn send_stdin(socket: &UnixStream) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let stdin = io::stdin();
     let descriptors = [stdin.as_fd()];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut sent = SendAncillaryBuffer::new(&mut space);
-    sent.push(SendAncillaryMessage::ScmRights(&descriptors));
+    if !stdin.is_terminal() {
+        sent.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
     match sendmsg(socket, &[IoSlice::new(b"!")], &mut sent, SendFlags::empty()) {
         // We were started without one.
         Err(rustix::io::Errno::BADF) => {

@@ -1,11 +1,12 @@
 //! `tenure run`: a command that runs only while its machine leads.
 
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tenure_testbed::{Proxy, RedisServer};
 
-use crate::stage::{Place, busy, is_alive, nobody_worked_twice, with_input};
+use crate::stage::{Place, Program, busy, is_alive, nobody_worked_twice, with_input};
 
 #[test]
 fn it_ends_as_the_command_does() {
@@ -27,6 +28,28 @@ fn the_command_knows_for_whom_it_works_and_reads_and_writes_as_usual() {
     let words: Vec<&str> = said.split_whitespace().collect();
     assert_eq!((words[0], &words[3..]), ("role", &["from", "outside"][..]), "{said}");
     assert!(words[1].starts_with("me-") && words[2].parse::<u64>().is_ok(), "{said}");
+}
+
+/// A terminal stops a process group in the background that reads from it.
+#[test]
+fn a_command_does_not_read_from_a_terminal() {
+    let place = Place::new();
+    let reads = r#"cat >> "$PLACE/read"; [ -t 0 ] && exit 9; echo done >> "$PLACE/log""#;
+    let plain = place.plain(&[]);
+    // `script` gives it a terminal of its own, and passes on the exit status.
+    let mut command = Command::new("script");
+    command.args([
+        "--quiet",
+        "--return",
+        "--command",
+        r#""$TENURE" --bootstrap run role -- sh -c "$READS""#,
+        "/dev/null",
+    ]);
+    command.env("TENURE", plain.get_program()).env("READS", reads);
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::piped());
+    let mut program = Program::spawn(command);
+    assert_eq!(program.ends(), 0);
+    assert_eq!((place.read("read").as_str(), place.read("log").as_str()), ("", "done\n"));
 }
 
 #[test]
