@@ -120,6 +120,52 @@ fn without_hand_back_each_target_moves_at_most_once_for_each_stop_of_its_holder(
 }
 
 #[test]
+fn an_instance_that_is_restarted_at_once_gets_nothing_until_its_crash_is_known_and_then_waits() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        (0..2).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
+        world.join_as(10, "looping", FULL_WEIGHT, false);
+        assert!(world.settles(secs(60)).is_some(), "seed {seed}");
+        for (life, wait) in [(11, secs(6)), (12, secs(12)), (13, secs(24))] {
+            world.go_on(secs(5));
+            world.kill(life - 1);
+            world.go_on(Duration::from_millis(100));
+            world.join_as(life, "looping", FULL_WEIGHT, false);
+            let late = world.late_at(life - 1).unwrap();
+            let mut notes = BTreeMap::new();
+            while world.counts()[&id(life)] == 0 {
+                world.go_on(Duration::from_millis(100));
+                notes.extend(world.held_back(0).into_iter().map(|(one, _, crashes)| (one, crashes)));
+                assert!(world.now < late + secs(120), "seed {seed} {life}: it is given its share after all");
+            }
+            assert!(
+                world.now >= late + wait,
+                "seed {seed} {life}: {:?} after the crash was known",
+                world.now.since(late)
+            );
+            assert_eq!(notes, BTreeMap::from([(id(life), u32::try_from(life).unwrap() - 10)]), "seed {seed}");
+            assert!(world.settles(secs(60)).is_some(), "seed {seed} {life}: {:?}", world.counts());
+        }
+    }
+}
+
+#[test]
+fn two_instances_that_share_a_name_both_get_their_share() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        world.join_as(1, "twin", FULL_WEIGHT, false);
+        world.go_on(secs(20));
+        world.join_as(2, "twin", FULL_WEIGHT, false);
+        world.join_as(3, "other", FULL_WEIGHT, false);
+        // The first has sent a heartbeat by then.
+        assert!(world.settles(secs(30)).is_some(), "seed {seed}: {:?}", world.counts());
+        world.kill(2);
+        assert!(world.settles(secs(40)).is_some(), "seed {seed}: {:?}", world.counts());
+        assert_eq!(world.held_back(1), [], "nothing follows from a crash of an instance without a name of its own");
+    }
+}
+
+#[test]
 fn a_crash_and_a_restart_under_the_same_name_is_once_away_and_once_back_too() {
     for seed in 0..20 {
         let (moves, world) = rolling_restart(seed, true, true, secs(45), secs(60));

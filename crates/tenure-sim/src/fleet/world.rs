@@ -3,10 +3,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tenure::InstanceId;
-use tenure::fleet::{InstanceRecord, Status};
+use tenure::fleet::{HeldBack, InstanceRecord, Status};
 use tenure::lease::{Ending, Loss};
 use tenure::placement::{FULL_WEIGHT, Reason};
 use tenure::pool::{Action, Engine, EngineSettings, Input, Target, next_due, phase, released_because};
@@ -210,6 +210,7 @@ impl World {
 
     fn join_with_record(&mut self, n: usize, mut record: InstanceRecord, weight: u32, wedged: bool) {
         record.weight = weight;
+        record.started_at = UNIX_EPOCH + self.now.since(Moment::ZERO);
         record.held.insert("poll".to_owned(), 0);
         let engine = Engine::new(id(n), "poll", weight, EngineSettings { hand_back: self.hand_back, ..settings() });
         let now = self.now;
@@ -411,6 +412,10 @@ impl World {
         if let Some(instance) = self.instances.get_mut(one) {
             instance.tells = false;
             instance.record.held.insert("poll".to_owned(), instance.engine.held());
+            let (now, wall) = (self.now, UNIX_EPOCH + self.now.since(Moment::ZERO));
+            let waits = |(id, left, crashes)| (id, HeldBack { until: wall + left, crashes });
+            let waiting: Vec<_> = instance.engine.held_back(now).into_iter().map(waits).collect();
+            instance.record.says_who_waits(&waiting);
             if instance.away_until <= self.now {
                 instance.beaten = self.now;
             }
@@ -474,6 +479,17 @@ impl World {
     /// How much stands written of what an instance held.
     pub fn remembered(&self, n: usize) -> usize {
         self.indexes.get(&id(n)).map_or(0, BTreeSet::len)
+    }
+
+    /// When the heartbeat of an instance that was killed is late.
+    pub fn late_at(&self, n: usize) -> Option<Moment> {
+        let beaten = self.fading.iter().find(|(one, _, _)| *one == id(n)).map(|(_, _, beaten)| *beaten);
+        beaten.map(|beaten| beaten + BEAT + BEAT / 5)
+    }
+
+    /// The instances that wait for their share because they crashed, as this one sees it: for how long, and how often they did.
+    pub fn held_back(&self, n: usize) -> Vec<(InstanceId, Duration, u32)> {
+        self.instances.get(&id(n)).map_or_else(Vec::new, |instance| instance.engine.held_back(self.now))
     }
 
     /// By how many the one with most and the one with least differ.

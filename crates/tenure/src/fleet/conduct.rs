@@ -58,9 +58,14 @@ impl Conduct {
     /// From when on an instance of this name that comes now is given targets: at once, unless it has crashed lately; then after two
     /// steps, and twice as many for each further crash.
     pub fn trusted_from(&self, now: Moment, name: &str, step: Duration) -> Moment {
-        match self.crashes(now, name) {
-            0 => now,
-            count => now + step.saturating_mul(1 << count.min(16)).min(LONGEST),
+        now + Self::wait(self.crashes(now, name), step)
+    }
+
+    /// How long an instance waits for targets after so many crashes.
+    pub(crate) fn wait(crashes: u32, step: Duration) -> Duration {
+        match crashes {
+            0 => Duration::ZERO,
+            count => step.saturating_mul(1 << count.min(16)).min(LONGEST),
         }
     }
 }

@@ -267,7 +267,7 @@ impl HeldBack {
 
 impl InstanceRecord {
     /// Says which instances wait for their share, and nothing else about that.
-    pub(crate) fn says_who_waits(&mut self, waiting: &[(InstanceId, HeldBack)]) {
+    pub fn says_who_waits(&mut self, waiting: &[(InstanceId, HeldBack)]) {
         self.about.retain(|name, _| !name.starts_with(HELD_BACK));
         // A foreign id could have anything in it.
         let is_word = |id: &InstanceId| !id.as_str().contains(|letter: char| letter.is_whitespace() || letter == '=');

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::fleet::{Conduct, Roll, Seen};
+use crate::fleet::{Conduct, HeldBack, InstanceRecord, Roll, Seen};
 use crate::name::InstanceId;
 use crate::placement::{FULL_WEIGHT, Peer, Presence};
 use crate::store::Member;
@@ -35,8 +35,10 @@ pub(super) struct Turnout {
     pub(super) came: bool,
     /// Whether somebody holds, weighs or says something else than before.
     pub(super) changed: bool,
-    /// Whether somebody is not left out any more, or not waited for.
-    pub(super) pardoned: bool,
+    /// Whether other instances are offered nothing, or waited for, than before.
+    pub(super) exceptions_changed: bool,
+    /// Whether other instances wait for their share than before.
+    pub(super) others_wait: bool,
     /// Whether heartbeats were never read before.
     pub(super) first: bool,
 }
@@ -48,6 +50,7 @@ pub(super) struct Company {
     pool: String,
     settle: Duration,
     forgiveness: Duration,
+    doubt_every: Duration,
     roll: Roll,
     /// Whether heartbeats were read at all: before that nobody knows who else is there.
     called: bool,
@@ -72,6 +75,12 @@ pub(super) struct Company {
     returned: BTreeSet<InstanceId>,
     /// Whose heartbeats are late and have not ended: they may be back.
     late: BTreeSet<InstanceId>,
+    /// Instances that were started while an earlier one of the same explicit name was listed: the earlier ones that may be dead, and from when
+    /// on the heartbeat is late that was listed then.
+    suspects: BTreeMap<InstanceId, BTreeMap<InstanceId, Moment>>,
+    /// Since when no earlier instance of our name is suspected, and when to see what the others say of it.
+    cleared_at: Option<Moment>,
+    review_at: Option<Moment>,
     /// Who did not take what it was offered, or has a habit of vanishing, and until when it is offered nothing.
     stuck: BTreeMap<InstanceId, Moment>,
     /// How much those hold to whom we gave something, whatever they last said, and until when that counts.
@@ -85,6 +94,7 @@ impl Company {
             pool: pool.to_owned(),
             settle: settings.settle,
             forgiveness: settings.forgiveness,
+            doubt_every: settings.doubt_every,
             roll: Roll::default(),
             called: false,
             ghosts: BTreeMap::new(),
@@ -98,6 +108,9 @@ impl Company {
             stayed_at: BTreeMap::new(),
             returned: BTreeSet::new(),
             late: BTreeSet::new(),
+            suspects: BTreeMap::new(),
+            cleared_at: None,
+            review_at: None,
             stuck: BTreeMap::new(),
             given: BTreeMap::new(),
         }
@@ -115,14 +128,8 @@ impl Company {
             .map(|peer| (peer.held.max(seen_to_hold(&peer.instance)), peer.instance))
             .map(|(held, id)| (id, held))
             .collect();
-        // A host's name may be that of many: nothing follows from what one of them does.
-        let name =
-            |seen: &Seen| seen.record.as_ref().filter(|record| record.is_named).map(|record| record.name.clone());
-        let names: BTreeMap<InstanceId, Option<String>> =
-            self.roll.alive().map(|(id, seen)| (id.clone(), name(seen))).collect();
-        let shared = |name: &str, id: &InstanceId| {
-            names.iter().any(|(other, known)| other != id && known.as_deref() == Some(name))
-        };
+        let names = self.explicit_names();
+        let waited = self.waiting(now);
         let listed: BTreeSet<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
         if self.lost_at.is_some_and(|lost| lost >= self.called_at) {
             self.back_at = Some(now);
@@ -131,8 +138,11 @@ impl Company {
         let mut call = self.roll.call(now, members);
         let first = !std::mem::replace(&mut self.called, true);
         call.went.retain(|id| *id != self.me);
+        for id in &call.came {
+            self.suspect_earlier(id);
+        }
         for id in &call.went {
-            let own_name = names.get(id).cloned().flatten().filter(|name| !shared(name, id));
+            let own_name = names.get(id).cloned().filter(|name| !self.is_shared(&names, name, id));
             if let Some(name) = &own_name {
                 self.gone.insert(id.clone(), (name.clone(), now));
             }
@@ -160,31 +170,122 @@ impl Company {
             }
         }
         self.late.retain(|id| listed.contains(id));
-        let known: BTreeSet<InstanceId> = self.stuck.keys().chain(self.ghosts.keys()).cloned().collect();
+        let exceptions = self.exceptions();
         self.came.retain(|_, came| *came + REUNION > now);
         for id in &call.came {
             self.came.insert(id.clone(), now);
             self.ghosts.remove(id);
             self.stuck.remove(id);
-            let name = self.roll.get(id).and_then(name).filter(|name| !shared(name, id));
-            if self.gone.remove(id).is_none() && name.as_ref().is_some_and(|name| self.is_gone(name)) {
-                self.returned.insert(id.clone());
-            }
-            if self.late.remove(id) {
-                name.iter().for_each(|name| self.conduct.was_late(name));
-                continue;
-            }
-            let trusted = name.map(|name| self.conduct.trusted_from(now, &name, self.settle));
-            if let Some(until) = trusted.filter(|from| *from > now && *id != self.me) {
-                self.stuck.insert(id.clone(), until);
-            }
         }
+        let cleared = self.clear();
+        let begin = call.came.iter().filter(|id| !self.suspects.contains_key(*id)).chain(&cleared);
+        let (begin, names) = (begin.cloned().collect::<Vec<_>>(), self.explicit_names());
+        for id in &begin {
+            self.begins(now, &names, id);
+        }
+        self.learn_own_wait(now);
         self.returned.retain(|id| self.roll.is_alive(id));
         self.stuck.retain(|_, until| *until > now);
         self.ghosts.retain(|_, (_, until)| *until > now);
         self.given.retain(|_, (_, until)| *until > now);
-        let pardoned = known.iter().any(|id| !self.stuck.contains_key(id) && !self.ghosts.contains_key(id));
-        Turnout { went: call.went, came: !call.came.is_empty(), changed: call.changed, pardoned, first }
+        Turnout {
+            went: call.went,
+            came: !call.came.is_empty(),
+            changed: call.changed,
+            exceptions_changed: self.exceptions() != exceptions,
+            others_wait: self.waiting(now) != waited,
+            first,
+        }
+    }
+
+    /// The instances that are offered nothing, or waited for.
+    fn exceptions(&self) -> BTreeSet<InstanceId> {
+        self.stuck.keys().chain(self.ghosts.keys()).chain(self.suspects.keys()).cloned().collect()
+    }
+
+    /// The instances that count as alive and have explicit names.
+    fn explicit_names(&self) -> BTreeMap<InstanceId, String> {
+        let name = |(id, seen): (&InstanceId, &Seen)| Some((id.clone(), explicit_name(seen)?.to_owned()));
+        self.roll.alive().filter_map(name).collect()
+    }
+
+    /// Whether another live instance has this name, too: then nothing follows from what one of them does.
+    fn is_shared(&self, names: &BTreeMap<InstanceId, String>, name: &str, id: &InstanceId) -> bool {
+        let suspects = |one: &InstanceId, other: &InstanceId| {
+            self.suspects.get(one).is_some_and(|suspects| suspects.contains_key(other))
+        };
+        let is_other = |other: &InstanceId| other != id && !suspects(id, other) && !suspects(other, id);
+        names.iter().any(|(other, known)| known == name && is_other(other))
+    }
+
+    /// An instance has come while earlier ones of its name are listed. They are dead, or share the name: their next heartbeats tell.
+    fn suspect_earlier(&mut self, id: &InstanceId) {
+        let Some(seen) = self.roll.get(id) else { return };
+        let (Some(name), Some(record)) = (explicit_name(seen), &seen.record) else { return };
+        let is_earlier =
+            |earlier: &InstanceRecord| earlier.started_at < record.started_at && !earlier.is_leaving(&self.pool);
+        let earlier: BTreeMap<InstanceId, Moment> = self
+            .roll
+            .alive()
+            .filter(|(_, seen)| explicit_name(seen) == Some(name) && seen.record.as_ref().is_some_and(is_earlier))
+            .map(|(id, seen)| (id.clone(), seen.late_at))
+            .collect();
+        if !earlier.is_empty() {
+            self.suspects.insert(id.clone(), earlier);
+        }
+    }
+
+    /// Forgets suspects that are gone, or have sent a heartbeat. Returns the instances that suspect no other any more.
+    fn clear(&mut self) -> Vec<InstanceId> {
+        let roll = &self.roll;
+        let may_be_dead = |id: &InstanceId, late_at: Moment| {
+            // The replies of two readings differ by less than one attempt takes, in the time that they were on their way.
+            let slack = |seen: &Seen| seen.record.as_ref().map_or(Duration::ZERO, |record| record.heartbeat_every / 5);
+            roll.get(id).is_some_and(|seen| seen.late_at <= late_at + slack(seen))
+        };
+        self.suspects.retain(|id, _| roll.is_alive(id));
+        let mut cleared = Vec::new();
+        for (id, suspects) in &mut self.suspects {
+            suspects.retain(|suspect, late_at| may_be_dead(suspect, *late_at));
+            if suspects.is_empty() {
+                cleared.push(id.clone());
+            }
+        }
+        self.suspects.retain(|_, suspects| !suspects.is_empty());
+        cleared
+    }
+
+    /// An instance takes part from now on, or waits for its share if an earlier one of its name has crashed.
+    fn begins(&mut self, now: Moment, names: &BTreeMap<InstanceId, String>, id: &InstanceId) {
+        let name = names.get(id).filter(|name| !self.is_shared(names, name, id));
+        if self.gone.remove(id).is_none() && name.is_some_and(|name| self.is_gone(name)) {
+            self.returned.insert(id.clone());
+        }
+        if self.late.remove(id) {
+            name.iter().for_each(|name| self.conduct.was_late(name));
+            return;
+        }
+        if *id == self.me {
+            self.cleared_at = Some(now);
+            // By then every other instance has seen what we saw, and has said so.
+            self.review_at = name.map(|_| now + self.doubt_every + TOLD_WITHIN);
+            return;
+        }
+        let trusted = name.map(|name| self.conduct.trusted_from(now, name, self.settle));
+        if let Some(until) = trusted.filter(|from| *from > now) {
+            self.stuck.insert(id.clone(), until);
+        }
+    }
+
+    /// Learns from the others how often earlier instances of our name have crashed: we wait as long as they expect us to.
+    fn learn_own_wait(&mut self, now: Moment) {
+        self.review_at = self.review_at.filter(|at| *at > now);
+        let Some(cleared_at) = self.cleared_at.filter(|_| !self.suspects.contains_key(&self.me)) else { return };
+        let others = self.roll.alive().filter(|(id, _)| **id != self.me);
+        let said = HeldBack::of_all(others.filter_map(|(_, seen)| seen.record.as_ref()));
+        if let Some(said) = said.get(&self.me) {
+            self.stuck.insert(self.me.clone(), cleared_at + Conduct::wait(said.crashes, self.settle));
+        }
     }
 
     /// Everybody else who counts as there, for whoever knows how much each was seen to hold.
@@ -209,13 +310,28 @@ impl Company {
         };
         // Of whoever has nothing to do with this pool nothing is expected.
         let held = (*record.held.get(&self.pool)?).max(self.given(now, id));
-        let presence = match self.stuck.get(id) {
+        let presence = match () {
             _ if record.is_leaving(&self.pool) => Presence::Draining,
             _ if record.is_unable(&self.pool) => Presence::Unable,
-            Some(until) if *until > now => Presence::Stuck,
+            _ if self.waits(now, id) => Presence::Stuck,
             _ => Presence::Ready,
         };
         Some(Peer { instance, weight: record.weight_in(&self.pool), held, presence })
+    }
+
+    /// Whether an instance is offered nothing for a while.
+    pub(super) fn waits(&self, now: Moment, id: &InstanceId) -> bool {
+        self.suspects.contains_key(id) || self.stuck.get(id).is_some_and(|until| *until > now)
+    }
+
+    /// When an instance need not wait any more, or when to see whether we have to.
+    pub(super) fn next_pardon(&self) -> Option<Moment> {
+        self.stuck.values().copied().chain(self.review_at).min()
+    }
+
+    /// The instances that wait for their share because they crashed.
+    fn waiting(&self, now: Moment) -> BTreeMap<InstanceId, u32> {
+        self.held_back(now).into_iter().map(|(id, _, crashes)| (id, crashes)).collect()
     }
 
     /// The name of an instance, if it is its own.
@@ -335,4 +451,9 @@ impl Company {
         self.given.remove(&receiver);
         self.stuck.insert(receiver, now + self.settle.saturating_mul(SULKING));
     }
+}
+
+/// The name that an instance was given. A host's name may be that of many: nothing follows from what one of them does.
+fn explicit_name(seen: &Seen) -> Option<&str> {
+    seen.record.as_ref().filter(|record| record.is_named).map(|record| record.name.as_str())
 }

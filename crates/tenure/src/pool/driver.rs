@@ -128,7 +128,6 @@ impl Driver {
             tell_at: None,
             stopwatch: Stopwatch::default(),
             started: std::time::Instant::now(),
-            waiting_instances: 0,
             meters,
             told_to_drain: false,
             asked_to_drain: false,
@@ -232,8 +231,6 @@ struct Desk {
     tell_at: Option<tokio::time::Instant>,
     stopwatch: Stopwatch,
     started: std::time::Instant,
-    /// How many instances wait for their share because they crashed.
-    waiting_instances: usize,
     meters: Arc<PoolMeters>,
     /// Whether the program wants everything to be given away, and whether an operator does.
     told_to_drain: bool,
@@ -262,10 +259,6 @@ impl Desk {
             for instance in before.into_iter().filter(|id| ids.binary_search(id).is_err()) {
                 self.stopwatch.misses(&instance);
                 self.tenure.tell(Happening::Left { instance });
-            }
-            let waiting = self.engine.held_back(SystemClock.now()).len();
-            if std::mem::replace(&mut self.waiting_instances, waiting) != waiting {
-                self.tell_at.get_or_insert(tokio::time::Instant::now() + TELL_AFTER);
             }
         }
     }

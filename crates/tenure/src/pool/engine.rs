@@ -189,6 +189,8 @@ impl Engine {
             presence: match (self.draining, self.able) {
                 (true, _) => Presence::Draining,
                 (false, false) => Presence::Unable,
+                // The others offer us nothing, either.
+                (false, true) if self.company.waits(now, &self.me) => Presence::Stuck,
                 (false, true) => Presence::Ready,
             },
         });
@@ -263,16 +265,22 @@ impl Engine {
         if moved {
             self.disturbed(now);
         }
-        if moved || turnout.changed || turnout.pardoned {
+        if moved || turnout.changed || turnout.exceptions_changed {
             self.place = None;
         }
-        if turnout.first || turnout.pardoned {
+        if turnout.first || turnout.exceptions_changed {
             self.wait_for_our_turns(now);
         }
-        if moved || turnout.pardoned {
+        if moved || turnout.exceptions_changed {
             self.plan_succession(now);
         }
+        if turnout.others_wait {
+            self.actions.push(Action::Tell);
+        }
         self.next_read = now + self.settings.read_every;
+        if let Some(pardon) = self.company.next_pardon() {
+            self.next_read = self.next_read.min(pardon);
+        }
         if let Some(doubt) = self.company.next_doubt() {
             // Not too often, however many there are to be doubted.
             self.next_read = self.next_read.min(doubt.max(now + self.settings.doubt_every));
