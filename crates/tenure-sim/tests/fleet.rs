@@ -2,10 +2,11 @@
 
 #![expect(clippy::panic, reason = "helpers of tests fail like tests")]
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tenure::fleet::InstanceRecord;
-use tenure::placement::FULL_WEIGHT;
+use tenure::lease::{Ending, Loss};
+use tenure::placement::{FULL_WEIGHT, Presence};
 use tenure::pool::{Action, Engine, Input, Target};
 use tenure::store::Member;
 use tenure::time::Moment;
@@ -392,6 +393,48 @@ fn an_outage_is_not_a_reshuffle() {
         assert_eq!(world.holders(), holders, "seed {seed}");
         is_calm(&mut world);
     }
+}
+
+/// A heartbeat of an instance with an explicit name.
+fn named(n: usize, name: &str, started: u64, remaining: u64) -> Member {
+    let mut record = InstanceRecord { is_named: true, ..InstanceRecord::new(name) };
+    record.started_at = UNIX_EPOCH + secs(started);
+    record.held.insert("poll".to_owned(), 5);
+    Member { instance: id(n), record: record.encode(), remaining: secs(remaining) }
+}
+
+#[test]
+fn an_instance_that_was_restarted_has_no_share_although_its_heartbeat_is_listed() {
+    let mut engine = Engine::new(id(1), "poll", FULL_WEIGHT, settings());
+    let (now, own) = (Moment::ZERO + secs(1_000), || named(1, "replica-1", 1, 30));
+    let presence = |engine: &Engine, n: usize| {
+        engine.peers(now).into_iter().find(|peer| peer.instance == id(n)).map(|peer| peer.presence)
+    };
+    engine.step(now, Input::Members(vec![own(), named(2, "replica-2", 1, 25)]));
+    assert_eq!(presence(&engine, 2), Some(Presence::Ready));
+    let restarted = || named(12, "replica-2", 2, 30);
+    engine.step(now, Input::Members(vec![own(), named(2, "replica-2", 1, 25), restarted()]));
+    assert_eq!(presence(&engine, 2), Some(Presence::Apart), "it is dead, or shares the name");
+    assert_eq!(presence(&engine, 12), Some(Presence::Stuck));
+    engine.step(now, Input::Members(vec![own(), named(2, "replica-2", 1, 30), restarted()]));
+    assert_eq!(presence(&engine, 2), Some(Presence::Ready), "it has sent a heartbeat since");
+    assert_eq!(presence(&engine, 12), Some(Presence::Ready));
+}
+
+#[test]
+fn after_an_outage_nothing_is_kept_for_an_instance_that_was_restarted() {
+    let (mut engine, target) = (Engine::new(id(1), "poll", FULL_WEIGHT, settings()), Target::from("endpoint-1"));
+    let (now, own) = (Moment::ZERO + secs(1_000), || named(1, "replica-1", 1, 30));
+    let counts = |engine: &Engine| engine.peers(now).iter().any(|peer| peer.instance == id(2));
+    engine.step(now, Input::Targets([target.clone()].into()));
+    engine.step(now, Input::Members(vec![own(), named(2, "replica-2", 1, 30)]));
+    engine.step(now, Input::Want(target.clone()));
+    engine.step(now, Input::Granted(target.clone()));
+    engine.step(now, Input::Over { target, ending: Ending::Lost(Loss::Unreachable) });
+    engine.step(now, Input::Members(vec![own()]));
+    assert!(counts(&engine), "it may be back in a moment");
+    engine.step(now, Input::Members(vec![own(), named(12, "replica-2", 2, 30)]));
+    assert!(!counts(&engine), "it is back under another id");
 }
 
 /// Fleets tried before a lapse counts as missed.

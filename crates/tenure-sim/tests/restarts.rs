@@ -150,6 +150,33 @@ fn an_instance_that_is_restarted_at_once_gets_nothing_until_its_crash_is_known_a
 }
 
 #[test]
+fn instances_that_were_restarted_meanwhile_take_no_share() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 30);
+        (0..3).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
+        assert!(world.settles(secs(60)).is_some(), "seed {seed}");
+        let before = world.holders();
+        // A supervisor that starts again and again what ends at once.
+        for life in 10..16 {
+            world.join_as(life, "looping", FULL_WEIGHT, false);
+            world.go_on(Duration::from_millis(1_500));
+            world.kill(life);
+        }
+        world.join_as(20, "looping", FULL_WEIGHT, false);
+        for _ in 0..400 {
+            world.go_on(Duration::from_millis(50));
+            let members: Vec<InstanceId> = world.members().into_iter().map(id).collect();
+            let dead = world.holders().into_iter().filter(|(_, holder)| !members.contains(holder)).count();
+            assert_eq!(dead, 0, "seed {seed}: handed over to an instance that is dead");
+        }
+        let moved = |(target, holder): &(&_, &InstanceId)| before[*target] != **holder;
+        let (after, share) = (world.holders(), 30_usize.div_ceil(4));
+        assert!(after.iter().filter(moved).count() <= share, "seed {seed}: {:?}", world.counts());
+        assert!(world.settles(secs(60)).is_some(), "seed {seed}: {:?}", world.counts());
+    }
+}
+
+#[test]
 fn two_instances_that_share_a_name_both_get_their_share() {
     for seed in 0..20 {
         let mut world = World::new(seed, 30);

@@ -186,7 +186,13 @@ impl Company {
         self.learn_own_wait(now);
         self.returned.retain(|id| self.roll.is_alive(id));
         self.stuck.retain(|_, until| *until > now);
-        self.ghosts.retain(|_, (_, until)| *until > now);
+        // One that was restarted does not come back for what it had.
+        let (gone, roll) = (&self.gone, &self.roll);
+        let is_replaced = |id: &InstanceId| {
+            let name = gone.get(id).map(|(name, _)| name.as_str());
+            name.is_some() && roll.alive().any(|(_, seen)| explicit_name(seen) == name)
+        };
+        self.ghosts.retain(|id, (_, until)| *until > now && !is_replaced(id));
         self.given.retain(|_, (_, until)| *until > now);
         Turnout {
             went: call.went,
@@ -312,11 +318,18 @@ impl Company {
         let held = (*record.held.get(&self.pool)?).max(self.given(now, id));
         let presence = match () {
             _ if record.is_leaving(&self.pool) => Presence::Draining,
+            // What it holds is its own until its leases expire.
+            _ if self.is_suspect(id) => Presence::Apart,
             _ if record.is_unable(&self.pool) => Presence::Unable,
             _ if self.waits(now, id) => Presence::Stuck,
             _ => Presence::Ready,
         };
         Some(Peer { instance, weight: record.weight_in(&self.pool), held, presence })
+    }
+
+    /// Whether an instance may be dead: a later one has its name, and it has sent no heartbeat since that came.
+    fn is_suspect(&self, id: &InstanceId) -> bool {
+        self.suspects.values().any(|suspects| suspects.contains_key(id))
     }
 
     /// Whether an instance is offered nothing for a while.
