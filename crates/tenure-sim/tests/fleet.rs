@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tenure::fleet::InstanceRecord;
 use tenure::lease::{Ending, Loss};
 use tenure::placement::{FULL_WEIGHT, Presence};
-use tenure::pool::{Action, Engine, Input, Target};
+use tenure::pool::{Action, Engine, EngineSettings, Input, Target};
 use tenure::store::Member;
 use tenure::time::Moment;
 use tenure_sim::campaign;
@@ -435,6 +435,31 @@ fn after_an_outage_nothing_is_kept_for_an_instance_that_was_restarted() {
     assert!(counts(&engine), "it may be back in a moment");
     engine.step(now, Input::Members(vec![own(), named(12, "replica-2", 2, 30)]));
     assert!(!counts(&engine), "it is back under another id");
+}
+
+#[test]
+fn without_hand_back_nothing_goes_to_an_instance_whose_crash_was_over_before_we_came() {
+    let targets = [Target::from("endpoint-1"), Target::from("endpoint-2")];
+    let given = |hand_back| {
+        let mut engine = Engine::new(id(1), "poll", FULL_WEIGHT, EngineSettings { hand_back, ..settings() });
+        let mut restarted = InstanceRecord { is_named: true, ..InstanceRecord::new("replica-2") };
+        restarted.held.insert("poll".to_owned(), 0);
+        let restarted = Member { instance: id(12), record: restarted.encode(), remaining: secs(30) };
+        // The heartbeat of the instance that crashed is late, and listed.
+        let members =
+            || Input::Members(vec![named(1, "replica-1", 1, 30), named(2, "replica-2", 1, 10), restarted.clone()]);
+        let mut now = Moment::ZERO + secs(1_000);
+        engine.step(now, Input::Targets(targets.iter().cloned().collect()));
+        engine.step(now, members());
+        for target in &targets {
+            engine.step(now, Input::Want(target.clone()));
+            engine.step(now, Input::Granted(target.clone()));
+        }
+        now = now + settings().settle;
+        engine.step(now, Input::Tick);
+        engine.step(now, members()).iter().filter(|action| matches!(action, Action::HandOver { .. })).count()
+    };
+    assert_eq!((given(true), given(false)), (1, 0));
 }
 
 /// Fleets tried before a lapse counts as missed.

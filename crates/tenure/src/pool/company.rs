@@ -135,6 +135,10 @@ impl Company {
             self.back_at = Some(now);
         }
         self.called_at = now;
+        let records =
+            members.iter().filter_map(|member| Some((&member.instance, InstanceRecord::decode(&member.record)?)));
+        let records: BTreeMap<InstanceId, InstanceRecord> =
+            records.filter(|(_, record)| record.is_named).map(|(id, record)| (id.clone(), record)).collect();
         let mut call = self.roll.call(now, members);
         let first = !std::mem::replace(&mut self.called, true);
         call.went.retain(|id| *id != self.me);
@@ -157,6 +161,7 @@ impl Company {
                 self.late.insert(id.clone());
             }
         }
+        self.remember_earlier(now, &records);
         self.gone.retain(|_, (_, since)| now.since(*since) < RETURN_WITHIN);
         self.stayed_at.retain(|_, at| now.since(*at) < RETURN_WITHIN * 2);
         let staying: Vec<InstanceId> =
@@ -238,6 +243,17 @@ impl Company {
             .collect();
         if !earlier.is_empty() {
             self.suspects.insert(id.clone(), earlier);
+        }
+    }
+
+    /// Remembers instances that were late when they were first seen: a later one of the same name was restarted.
+    fn remember_earlier(&mut self, now: Moment, listed: &BTreeMap<InstanceId, InstanceRecord>) {
+        for (id, earlier) in listed.iter().filter(|(id, _)| !self.roll.is_alive(id)) {
+            let is_earlier =
+                |record: &InstanceRecord| record.name != earlier.name || record.started_at > earlier.started_at;
+            if self.roll.alive().filter_map(|(id, _)| listed.get(id)).all(is_earlier) {
+                self.gone.entry(id.clone()).or_insert_with(|| (earlier.name.clone(), now));
+            }
         }
     }
 
