@@ -30,8 +30,10 @@ pub(crate) struct Reading {
     uncertain: usize,
     handovers: Spans,
     takeovers: Spans,
-    /// By role: whether this instance leads it, and when that was last renewed, in seconds since the epoch.
-    leads: BTreeMap<String, Option<f64>>,
+    /// By role: whether this instance leads it.
+    leads: BTreeMap<String, bool>,
+    /// By role: when its last term here was last renewed, in seconds since the epoch; also after its end.
+    renewals: BTreeMap<String, f64>,
     streams: usize,
     able: bool,
 }
@@ -49,7 +51,9 @@ impl Reading {
             term.as_ref().is_some_and(|term| term.state() == LeaseState::Uncertain)
         };
         let uncertain = pool.uncertain() + terms.iter().filter(doubts).count();
-        let leads = terms.into_iter().map(|(role, term)| (role, term.map(|term| seconds(term.info().last_renewed_at))));
+        let leads = terms.iter().map(|(role, term)| (role.clone(), term.is_some())).collect();
+        let last_terms = service.remember_terms(terms);
+        let renewals = last_terms.into_iter().map(|(role, term)| (role, seconds(term.info().last_renewed_at)));
         Self {
             stands,
             tally: service.counts().read(),
@@ -59,7 +63,8 @@ impl Reading {
             uncertain,
             handovers: meters.handovers.read(),
             takeovers: meters.takeovers.read(),
-            leads: leads.collect(),
+            leads,
+            renewals: renewals.collect(),
             streams: service.open_streams(),
             able: service.ability() != Ability::Unable,
         }
@@ -84,10 +89,10 @@ impl Collector for Reading {
         page.spans("renew_duration_seconds", "From sending a renewal to its answer", &stands.renewals)?;
         page.spans("handover_seconds", "From deciding to give a session away until it is another's", &self.handovers)?;
         page.spans("takeover_seconds", "From missing a holder until its session is this instance's", &self.takeovers)?;
-        let leads = self.leads.iter().map(|(role, renewed)| (role.as_str(), f64::from(u8::from(renewed.is_some()))));
+        let leads = self.leads.iter().map(|(role, leads)| (role.as_str(), f64::from(u8::from(*leads))));
         page.gauges("leader", "Whether it leads a role", "role", leads)?;
-        let renewed = self.leads.iter().filter_map(|(role, renewed)| Some((role.as_str(), (*renewed)?)));
-        let help = "When its leadership was last renewed";
+        let renewed = self.renewals.iter().map(|(role, renewed)| (role.as_str(), *renewed));
+        let help = "When its leadership was last renewed; also after its end";
         page.gauges("leader_last_renewal_timestamp_seconds", help, "role", renewed)?;
         page.gauge("fleet_instances", "Instances that count as alive", self.instances as f64)?;
         if let Some(overview) = &self.overview {

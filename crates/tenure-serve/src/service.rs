@@ -1,13 +1,14 @@
 //! One instance of the polling service: a pool whose targets are sessions, and the API beside it.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure::Tenure;
 use tenure::election::ElectionError;
 use tenure::lease::ReleaseReason;
 use tenure::pool::{Pool, PoolBuilder, PoolError};
 use tenure::store::StoreError;
+use tenure::{Tenure, TermHandle};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -103,6 +104,8 @@ struct Parts {
     results: Results,
     streams: Arc<Semaphore>,
     surveys: Semaphore,
+    /// The last term of each role here that a reading of the metrics saw.
+    last_terms: Mutex<BTreeMap<String, TermHandle>>,
     keys: Keys,
     token: Option<ApiToken>,
     allowed: Allowed,
@@ -179,6 +182,13 @@ impl Service {
         self.tenure().how_it_stands().connected && !self.pool().live_instances().is_empty()
     }
 
+    /// Keeps the current term of each role, and returns the last term of each, which may have ended. Handles keep no lease.
+    pub(crate) fn remember_terms(&self, terms: Vec<(String, Option<TermHandle>)>) -> BTreeMap<String, TermHandle> {
+        let mut last = self.0.last_terms.lock().unwrap_or_else(PoisonError::into_inner);
+        last.extend(terms.into_iter().filter_map(|(role, term)| Some((role, term?))));
+        last.clone()
+    }
+
     /// When everything ends.
     pub(crate) async fn ended(&self) {
         let mut ended = self.0.ended.clone();
@@ -241,6 +251,7 @@ pub fn start(
         results: Results::default(),
         streams: Arc::new(Semaphore::new(STREAMS)),
         surveys: Semaphore::new(SURVEYS),
+        last_terms: Mutex::default(),
         allowed: settings.allowed,
         keys: settings.keys,
         token: settings.token,

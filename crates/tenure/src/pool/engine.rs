@@ -7,7 +7,7 @@ mod succession;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::lease::{Ending, ReleaseReason};
+use crate::lease::{Ending, Loss, ReleaseReason};
 use crate::name::InstanceId;
 use crate::placement::{self, Peer, Presence, Ranking, Reason, TargetScore};
 use crate::store::Member;
@@ -666,6 +666,9 @@ impl Engine {
             // Whoever has it now, or nobody: then it is ours again.
             _ => {
                 self.targets.turns(target, Fate::Unseen);
+                if !matches!(ending, Ending::Lost(Loss::Taken { .. })) {
+                    self.targets.mark_unheld(target, now);
+                }
                 self.company.lost(now);
                 self.inspect(target.clone());
             }

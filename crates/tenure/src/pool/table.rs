@@ -134,12 +134,20 @@ impl Table {
             match fate {
                 // Since may be in the future: then it is tried again.
                 Fate::Free { since, seen } => drop(entry.unheld_since.get_or_insert(since.min(seen))),
-                Fate::Asked => {}
+                // What is asked for or not known is as it was last seen.
+                Fate::Asked | Fate::Unseen => {}
                 _ => entry.unheld_since = None,
             }
             let before = std::mem::replace(&mut entry.fate, fate.clone());
             self.count(&before, false);
             self.count(&fate, true);
+        }
+    }
+
+    /// Its holder, this instance, has lost it, and which instance holds it is not known: it counts as unheld until one is seen to.
+    pub(super) fn mark_unheld(&mut self, target: &Target, since: Moment) {
+        if let Some(entry) = self.entries.get_mut(target) {
+            entry.unheld_since.get_or_insert(since);
         }
     }
 
@@ -272,5 +280,21 @@ mod tests {
         assert_eq!(table.take_due(soon), None, "armed anew");
         table.forget(&target);
         assert_eq!((table.held_by(&bob), table.next_due(), table.len()), (0, None, 0));
+    }
+
+    #[test]
+    fn a_target_is_unheld_until_an_instance_is_seen_to_hold_it() {
+        let (mut table, target) = (Table::default(), Target::from("eu-1"));
+        let (lost, later) = (Moment::from_nanos(5), Moment::from_nanos(9));
+        table.add(&target);
+        table.turns(&target, Fate::Mine);
+        table.turns(&target, Fate::Unseen);
+        table.mark_unheld(&target, lost);
+        for fate in [Fate::Unseen, Fate::Free { since: later, seen: later }, Fate::Asked, Fate::Unseen] {
+            table.turns(&target, fate.clone());
+            assert_eq!(table.get(&target).and_then(Entry::unheld_since), Some(lost), "{fate:?}");
+        }
+        table.turns(&target, Fate::Theirs { holder: InstanceId::foreign("bob") });
+        assert_eq!(table.get(&target).and_then(Entry::unheld_since), None);
     }
 }

@@ -1,5 +1,8 @@
 //! Metrics, and the headers of a poll.
 
+use std::time::{Duration, Instant};
+
+use tenure_testbed::RedisServer;
 use tenure_testbed::web::{self, WebServer};
 
 use crate::serve::Instance;
@@ -54,4 +57,68 @@ fn a_poll_carries_the_headers_of_the_contract() {
     let due: u64 = visit.headers["tenure-due"].parse().unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     assert!(now.abs_diff(due) < 60_000, "{due} at {now}");
+}
+
+#[test]
+fn what_an_outage_took_is_counted_as_unheld_and_the_last_renewal_stays() {
+    let (redis, server) = (RedisServer::builder().append_only("always").start(), WebServer::start());
+    let place = Place::on(&redis.url());
+    let one = Instance::start(&place, &[]);
+    for _ in 0..3 {
+        one.add(&server.url("/"));
+    }
+    let metric = |name: &str| {
+        let text = web::ask(one.address(), "GET", "/metrics", &[], "").unwrap().1;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        value.unwrap_or(f64::NAN)
+    };
+    let leads = "tenure_leader{role=\"janitor\"}";
+    let renewed = "tenure_leader_last_renewal_timestamp_seconds{role=\"janitor\"}";
+    // The sessions, and the three roles.
+    until("all are held", || metric("tenure_leases_held") == 6.0);
+    let (before, unheld) = (metric(renewed), metric("tenure_targets_unheld"));
+    assert!(before > 1e9 && unheld == 0.0, "{before} {unheld}");
+    redis.kill();
+    until("all are lost", || metric("tenure_leases_held") == 0.0 && metric(leads) == 0.0);
+    until("they are unheld", || metric("tenure_targets_unheld") == 3.0);
+    let last = metric(renewed);
+    assert!(last >= before - 0.001, "{last} {before}");
+    // For as long as the outage lasts, whatever is tried meanwhile.
+    let begun = Instant::now();
+    let mut oldest = 0.0;
+    while begun.elapsed() < Duration::from_secs(4) {
+        assert_eq!(metric("tenure_targets_unheld"), 3.0);
+        let age = metric("tenure_targets_unheld_oldest_seconds");
+        assert!(age >= oldest, "{age} after {oldest}");
+        oldest = age;
+        assert!((metric(renewed) - last).abs() < 0.001, "it stays");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(oldest > 3.5, "{oldest}");
+    redis.start_again();
+    until("all are held again", || metric("tenure_targets_unheld") == 0.0 && metric("tenure_leases_held") == 6.0);
+    until("the next term is renewed", || metric(leads) == 1.0 && metric(renewed) > last);
+}
+
+#[test]
+fn the_last_renewal_stays_after_a_step_down() {
+    let place = Place::new();
+    let (one, two) = (Instance::start(&place, &["--name", "one"]), Instance::start(&place, &["--name", "two"]));
+    let metrics = || web::ask(one.address(), "GET", "/metrics", &[], "").unwrap().1;
+    let path = "/v1/roles/janitor/step-down";
+    let lead = |instance: &Instance, name: &str| {
+        until("it leads", || {
+            let leader = instance.get("/v1/roles/janitor").1["leader"].clone();
+            let leads = leader.as_str().is_some_and(|leader| leader.starts_with(name));
+            if !leads {
+                instance.ask("POST", path, &format!("{{\"to\": \"{name}\"}}"));
+            }
+            leads
+        });
+    };
+    lead(&one, "one-");
+    until("it is seen", || metrics().contains("tenure_leader{role=\"janitor\"} 1.0"));
+    lead(&two, "two-");
+    until("it does not lead", || metrics().contains("tenure_leader{role=\"janitor\"} 0.0"));
+    assert!(metrics().contains("tenure_leader_last_renewal_timestamp_seconds{role=\"janitor\"}"));
 }
