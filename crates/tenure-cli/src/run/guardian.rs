@@ -16,6 +16,7 @@ use tokio::signal::unix::{self, SignalKind, signal};
 use super::cgroup::Cgroup;
 use super::processes::{self, Children};
 use super::protocol::{Deadline, Order, Report, now};
+use super::signals;
 use crate::arguments::Guard;
 use crate::exit;
 use crate::notice::failure;
@@ -216,6 +217,10 @@ impl Guardian {
                 if let Some(signal) = Signal::from_named_raw(number) {
                     // A group that is gone needs none.
                     let _ = kill_process_group(self.child, signal);
+                }
+                // A command that is stopped could not act on it.
+                if signals::is_fatal(number) {
+                    let _ = kill_process_group(self.child, Signal::CONT);
                 }
             }
         }

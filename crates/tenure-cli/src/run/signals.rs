@@ -98,7 +98,8 @@ impl Signals {
     }
 }
 
-fn is_fatal(number: i32) -> bool {
+/// Whether this signal ends a program that does not handle it.
+pub fn is_fatal(number: i32) -> bool {
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].iter().any(|signal| signal.as_raw() == number)
 }
 

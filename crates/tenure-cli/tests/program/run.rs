@@ -3,10 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 use tenure_testbed::{Proxy, RedisServer};
 
-use crate::stage::{Place, Program, busy, is_alive, nobody_worked_twice, with_input};
+use crate::stage::{Place, Program, busy, is_alive, nobody_worked_twice, state, until, with_input};
 
 #[test]
 fn it_ends_as_the_command_does() {
@@ -159,6 +159,27 @@ fn signals_are_passed_on() {
     program.signal(Signal::TERM);
     assert_eq!(program.ends(), 4);
     assert_eq!(place.read("log"), "ready\nusr1\nterm\n");
+}
+
+#[test]
+fn a_command_that_is_stopped_ends_when_it_is_told_to() {
+    for signal in [Some(Signal::TERM), Some(Signal::INT), None] {
+        let place = Place::new();
+        let script = r#"trap 'echo told >> "$PLACE/log"; exit 4' TERM INT; echo $$ >> "$PLACE/pid"
+                        while :; do sleep 0.01; done"#;
+        let mut program = place.run("role", &["--ttl", "60s"], script);
+        let pid: u32 = place.lines("pid", 1)[0].parse().unwrap();
+        // Its whole group, as a terminal does.
+        let group = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        kill_process_group(group, Signal::STOP).unwrap();
+        until("it is stopped", || state(pid) == Some('T'));
+        match signal {
+            Some(signal) => program.signal(signal),
+            None => assert_eq!(place.code(&["revoke", "role"]), 0),
+        }
+        assert_eq!(program.ends(), if signal.is_some() { 4 } else { 76 }, "{signal:?}");
+        assert_eq!(place.read("log"), "told\n", "{signal:?}");
+    }
 }
 
 #[test]
