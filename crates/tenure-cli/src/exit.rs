@@ -5,6 +5,8 @@ use tenure::election::ElectionError;
 use tenure::store::{ErrorKind, StoreError};
 use thiserror::Error;
 
+use crate::duration::shown;
+
 /// Done.
 pub const DONE: u8 = 0;
 /// The answer is no.
@@ -84,6 +86,10 @@ impl From<AcquireError> for Failure {
     fn from(error: AcquireError) -> Self {
         match error {
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => Self::Store(error),
+            // Without an answer of the store it is not known whether there is a holder.
+            AcquireError::TimedOut { by: None, waited, .. } => {
+                Self::Store(StoreError::new(ErrorKind::Unreachable, format!("no answer within {}", shown(waited))))
+            }
             AcquireError::Quarantined(_) => Self::Closed(error.to_string()),
             AcquireError::Name(_) | AcquireError::Settings(_) | AcquireError::Election(_) => {
                 Self::Usage(error.to_string())

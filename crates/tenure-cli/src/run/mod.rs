@@ -140,7 +140,11 @@ async fn acquire(election: ElectionBuilder, arguments: &Run) -> Result<Leadershi
         _ if arguments.no_wait => election.try_acquire().await,
         // What is free is had in any case, however short the wait.
         Some(limit) if limit < SHORT_WAIT => match election.clone().try_acquire().await {
-            Err(AcquireError::Held { .. }) if !limit.is_zero() => election.limit(limit).acquire().await,
+            Err(held @ AcquireError::Held { .. }) if !limit.is_zero() => match election.limit(limit).acquire().await {
+                // The wait was too short for an answer, but the holder was seen.
+                Err(AcquireError::TimedOut { by: None, because: None, .. }) => Err(held),
+                acquired => acquired,
+            },
             tried => tried,
         },
         Some(limit) => election.limit(limit).acquire().await,

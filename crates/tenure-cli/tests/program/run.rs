@@ -120,6 +120,26 @@ fn a_store_that_is_down_is_waited_for_unless_told_otherwise() {
 }
 
 #[test]
+fn a_store_that_does_not_answer_is_not_another_leader() {
+    let server = RedisServer::start();
+    let place = Place::on(&server.url());
+    let holder = place.run("held", &["--ttl", "60s"], &busy("log"));
+    place.lines("log", 1);
+    server.stop();
+    for (role, flags) in [
+        ("free", &["--no-wait"][..]),
+        ("held", &["--no-wait"]),
+        ("held", &["--wait", "200ms"]),
+        ("held", &["--wait", "1s"]),
+    ] {
+        let output = place.output(&[&["run", role][..], flags, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(69), "{role} {flags:?}: {output:?}");
+    }
+    server.cont();
+    drop(holder);
+}
+
+#[test]
 fn a_store_that_grants_nothing_yet_is_not_somebody_who_leads() {
     let server = RedisServer::start();
     let place = Place::on(&server.url());
