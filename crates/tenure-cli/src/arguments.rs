@@ -225,8 +225,8 @@ pub struct Run {
     /// The length of the lease: how long after a crash another machine takes over
     #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub ttl: Duration,
-    /// Wait for the leadership no longer than this [default: for ever]
-    #[arg(long, value_parser = duration::parse, value_name = "DURATION", conflicts_with = "no_wait")]
+    /// Wait for the leadership no longer than this; not together with --no-wait [default: for ever]
+    #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub wait: Option<Duration>,
     /// Do not wait for the leadership
     #[arg(long)]

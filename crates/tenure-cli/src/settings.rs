@@ -1,16 +1,17 @@
 //! Flags before the environment before the file before defaults.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::builder::BoolishValueParser;
-use clap::error::{ContextKind, ContextValue};
-use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use tenure::log::Format;
 use tenure_serve::session::HIDDEN;
 
-use crate::arguments::Arguments;
+use crate::arguments::{self, Arguments, Run};
 use crate::exit::USAGE;
 use crate::notice::{self, failure};
 use crate::secrets::{hide, hide_in};
@@ -51,7 +52,13 @@ pub fn read() -> Result<Arguments, ExitCode> {
             matches
         }
     };
-    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    let parsed = matches.and_then(|matches| {
+        let mut arguments = Arguments::from_arg_matches(&matches)?;
+        if let (arguments::Command::Run(run), Some((_, matches))) = (&mut arguments.command, matches.subcommand()) {
+            resolve_wait(run, matches)?;
+        }
+        Ok(arguments)
+    });
     parsed.map_err(|error| {
         // Help and version are no errors.
         if !error.use_stderr() {
@@ -83,6 +90,22 @@ fn hide_secret_value(mut error: clap::Error) -> clap::Error {
         error.insert(ContextKind::InvalidValue, ContextValue::String(HIDDEN.to_owned()));
     }
     error
+}
+
+/// `--wait` and `--no-wait` contradict each other: of two sources the higher one wins.
+fn resolve_wait(run: &mut Run, matches: &ArgMatches) -> Result<(), clap::Error> {
+    if run.wait.is_none() || !run.no_wait {
+        return Ok(());
+    }
+    match matches.value_source("wait").cmp(&matches.value_source("no_wait")) {
+        Ordering::Greater => run.no_wait = false,
+        Ordering::Less => run.wait = None,
+        Ordering::Equal => {
+            let message = "--wait cannot be used with --no-wait; give one of them";
+            return Err(Arguments::command().error(ErrorKind::ArgumentConflict, message));
+        }
+    }
+    Ok(())
 }
 
 /// The file that the flags or the environment name, when the rest of them cannot be understood.

@@ -1,6 +1,8 @@
 //! Help, mistakes and settings.
 
-use crate::stage::Place;
+use std::time::{Duration, Instant};
+
+use crate::stage::{Place, Program, busy};
 
 #[test]
 fn mistakes_are_said_and_have_their_own_status() {
@@ -143,4 +145,47 @@ fn flags_come_before_the_environment_before_the_file() {
     let output = place.output(&["--config", &config, "leader", "x"]);
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("stoer"), "{output:?}");
+}
+
+/// Each case names the flags, the variables and the lines of the file.
+#[test]
+fn between_wait_and_no_wait_the_higher_source_wins() {
+    let place = Place::new();
+    let _leads = place.run("role", &[], &busy("log"));
+    place.lines("log", 1);
+    let start = |flags: &[&str], variables: &[(&str, &str)], file: &str| {
+        std::fs::write(place.path("tenure.toml"), file).unwrap();
+        let mut command = place.tenure(&[&["run", "role"][..], flags, &["--", "true"]].concat());
+        command.env("TENURE_CONFIG", place.path("tenure.toml")).envs(variables.iter().copied());
+        Program::spawn(command)
+    };
+    // Too long to be waited for here.
+    let long = ("TENURE_WAIT", "1h");
+    for (flags, variables, file) in [
+        (&["--no-wait"][..], &[long][..], ""),
+        (&["--no-wait"], &[], "wait = \"1h\""),
+        (&[], &[("TENURE_NO_WAIT", "yes")], "wait = \"1h\""),
+        (&["--no-wait"], &[("TENURE_NO_WAIT", "no"), long], "wait = \"1h\""),
+    ] {
+        assert_eq!(start(flags, variables, file).ends(), 75, "{flags:?} {variables:?} {file}");
+    }
+    let short = ("TENURE_WAIT", "1s");
+    for (flags, variables, file) in [
+        (&["--wait", "1s"][..], &[("TENURE_NO_WAIT", "yes")][..], ""),
+        (&["--wait", "1s"], &[], "no-wait = true"),
+        (&[], &[short], "no-wait = true"),
+        (&[], &[short, ("TENURE_NO_WAIT", "no")], "no-wait = true"),
+        (&[], &[("TENURE_NO_WAIT", "no")], "wait = \"1s\""),
+    ] {
+        let began = Instant::now();
+        assert_eq!(start(flags, variables, file).ends(), 75, "{flags:?} {variables:?} {file}");
+        assert!(began.elapsed() >= Duration::from_secs(1), "it did not wait: {flags:?} {variables:?} {file}");
+    }
+    for (flags, variables, file) in [
+        (&["--wait", "1s", "--no-wait"][..], &[][..], ""),
+        (&[], &[short, ("TENURE_NO_WAIT", "yes")], ""),
+        (&[], &[], "wait = \"1s\"\nno-wait = true"),
+    ] {
+        assert_eq!(start(flags, variables, file).ends(), 64, "{flags:?} {variables:?} {file}");
+    }
 }
