@@ -50,6 +50,16 @@ struct State {
     pace: Option<Pace>,
 }
 
+/// What became of a tick.
+enum Turn {
+    /// There was a poll.
+    Polled(Kept),
+    /// There was none: the target is backed off, or this instance could not poll it.
+    Passed,
+    /// It was not begun, because the lease is not certain.
+    NotBegun,
+}
+
 impl Poller {
     /// Polls a session until it is to be given away, paused, or deleted.
     pub async fn work(&self, target: Target, lease: TermHandle) {
@@ -94,10 +104,14 @@ impl Poller {
                     ticks.end().await;
                     break;
                 };
-                if let Some(kept) = self.turn(&session, &lease, tick, &mut state).await {
-                    let whole = kept.whole.map(|whole| (STATE.to_owned(), whole.into_bytes()));
-                    let keep_results = session.keeping.or(self.defaults).keep_results;
-                    ticks.append_with(RESULTS, kept.entry, keep_results, whole.into_iter().collect());
+                match self.turn(&session, &lease, tick, &mut state).await {
+                    Turn::Polled(kept) => {
+                        let whole = kept.whole.map(|whole| (STATE.to_owned(), whole.into_bytes()));
+                        let keep_results = session.keeping.or(self.defaults).keep_results;
+                        ticks.append_with(RESULTS, kept.entry, keep_results, whole.into_iter().collect());
+                    }
+                    Turn::Passed => {}
+                    Turn::NotBegun => ticks.put_back(tick),
                 }
                 if session.interval != interval {
                     ticks.end().await;
@@ -112,21 +126,20 @@ impl Poller {
         self.catalogue.session(target).filter(|session| !session.is_paused)
     }
 
-    /// What came of a poll, if it was time for one.
-    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, state: &mut State) -> Option<Kept> {
+    /// Polls, if it is time for it.
+    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, state: &mut State) -> Turn {
         let Defaults { max_body, backoff, .. } = session.keeping.or(self.defaults);
         let longest = backoff.longest();
         let pace = match &mut state.pace {
             Some(pace) => pace,
             none => none.insert(self.pace_before(session, lease, longest).await),
         };
-        if !pace.is_due(session.interval, longest) {
-            return None;
-        }
         // While renewals fail nothing is begun that may not come to its end.
-        let doubtful = lease.state() != LeaseState::Owned && lease.require(session.timeout).is_err();
-        if doubtful || !lease.is_valid() {
-            return None;
+        if lease.state() != LeaseState::Owned {
+            return Turn::NotBegun;
+        }
+        if !pace.is_due(session.interval, longest) {
+            return Turn::Passed;
         }
         lease.tell(Happening::PollStarted);
         let poll = Poll { session: session.id, instance: lease.info().holder, token: lease.token(), due: tick.due() };
@@ -144,7 +157,7 @@ impl Poller {
                     self.supervisor.poll_found_no_place(&trouble.words);
                 }
                 lease.tell(Happening::PollFinished { error: Some(trouble.words) });
-                return None;
+                return Turn::Passed;
             }
             Err(trouble) => Err(trouble),
         };
@@ -165,7 +178,7 @@ impl Poller {
         let answer = answer.map_err(|trouble| trouble.words);
         let kept = result::kept(&poll, polled_at, took, &answer, pace.failures());
         lease.tell(Happening::PollFinished { error: answer.err() });
-        Some(kept)
+        Turn::Polled(kept)
     }
 
     /// How the target was doing with its last holder: a back-off goes on with the next one.

@@ -13,6 +13,8 @@ mod engine;
 #[cfg(feature = "keeper")]
 mod handle;
 #[cfg(feature = "keeper")]
+mod mark;
+#[cfg(feature = "keeper")]
 mod meters;
 #[cfg(feature = "keeper")]
 mod naming;

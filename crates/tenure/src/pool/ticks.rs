@@ -1,7 +1,8 @@
 //! Ticks that keep their phase, whoever holds the target.
 //!
 //! The mark of the last tick stands beside the lease, in the store's time. A tick is claimed before it is given out, and a target is given
-//! away only between ticks; so a move from one instance to another neither skips a tick nor repeats one. One whose holder died in the
+//! away only between ticks; so a move from one instance to another neither skips a tick nor repeats one. A tick that was claimed and not
+//! begun, because the lease became uncertain or had to be let go of, is kept for this holder or the next. One whose holder died in the
 //! middle of it is not repeated.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +11,9 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::due::{last_tick, next_due, phase};
+use super::mark::Mark;
 use crate::event::Happening;
+use crate::lease::LeaseState;
 use crate::store::{ErrorKind, Outcome, Reply, Request, StoreError};
 use crate::tenure::{PublishError, TermHandle, ask};
 use crate::time::ServerTime;
@@ -29,6 +32,8 @@ impl TermHandle {
             term: self.clone(),
             interval: interval.max(Duration::from_millis(1)),
             last: None,
+            before: None,
+            claimed: false,
             ahead: None,
             complained: false,
         }
@@ -42,6 +47,10 @@ pub struct Ticks {
     interval: Duration,
     /// The last tick that was given out, by us or by whoever held the target before. `None` before that was read.
     last: Option<ServerTime>,
+    /// The one before it.
+    before: Option<ServerTime>,
+    /// Whether a later one may be on record as claimed.
+    claimed: bool,
     /// What was sent and not looked at since.
     ahead: Option<Ahead>,
     /// Whether was said that nothing can be written.
@@ -87,38 +96,59 @@ impl Ticks {
     /// the work then. Ticks that were missed are made up for by one, at once.
     ///
     /// # Cancel safety
-    /// A tick that was claimed just then is not given out again.
+    /// Safe: a tick that was claimed just then is given out by the next call, or [given back](Self::end).
     pub async fn next(&mut self) -> Option<Tick> {
         let phase = phase(self.term.name().label(), self.interval);
-        let mut last = match self.last {
-            Some(last) => last,
+        if self.last.is_none() {
+            let (mark, now) = (self.read().await?, self.term.server_time());
             // Where nobody has ever ticked, the first is the next.
-            None => self.read().await?.unwrap_or_else(|| self.term.server_time()),
-        };
-        let due = loop {
+            self.last = Some(mark.map_or(now, |mark| mark.last(now)));
+        }
+        loop {
             if self.term.is_leaving() {
                 self.give_back().await;
                 return None;
             }
+            if self.term.0.must_stop() {
+                return None;
+            }
             let now = self.term.server_time();
-            last = *self.last.insert(last_tick(now, last, self.interval, phase));
+            let last = last_tick(now, self.last?, self.interval, phase);
+            self.last = Some(last);
             let due = next_due(now, last, self.interval, phase);
             let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
-            if left.is_zero() {
-                break due;
+            if !left.is_zero() {
+                tokio::select! {
+                    () = tokio::time::sleep(left.min(NAP)) => {}
+                    () = self.term.leaving() => {}
+                }
+                continue;
             }
-            tokio::select! {
-                () = tokio::time::sleep(left.min(NAP)) => {}
-                () = self.term.leaving() => {}
+            let is_ours = match self.settle().await {
+                Came::Claimed(ahead) if ahead == due => true,
+                Came::Claimed(_) | Came::Nothing => self.claim(due).await?,
+                Came::Refused => return None,
+            };
+            if !is_ours {
+                continue;
             }
-        };
-        match self.settle().await {
-            Came::Claimed(ahead) if ahead == due => {}
-            Came::Claimed(_) | Came::Nothing => self.claim(due).await?,
-            Came::Refused => return None,
+            // While the lease is uncertain nothing is begun. Then there may be a later tick that makes up for this one, too.
+            if self.term.state() != LeaseState::Owned {
+                self.term.until_certain().await;
+                continue;
+            }
+            (self.before, self.last, self.claimed) = (self.last, Some(due), false);
+            return Some(Tick(due));
         }
-        self.last = Some(due);
-        Some(Tick(due))
+    }
+
+    /// The work on this tick, the last that was given out, was not begun. It is given out again, here or by the next holder.
+    pub fn put_back(&mut self, tick: Tick) {
+        if self.last == Some(tick.0)
+            && let Some(before) = self.before.take()
+        {
+            (self.last, self.claimed) = (Some(before), true);
+        }
     }
 
     /// Adds an entry to a log beside the lease, as [`TermHandle::append`] does, and does not wait for it: the next tick does. If that and
@@ -163,7 +193,9 @@ impl Ticks {
             (left + self.interval <= self.term.remaining() && !self.term.is_leaving()).then_some(due)
         });
         let (holding, log, value) = (self.term.holding(), log.to_owned(), value.into());
-        records.extend(claims.map(|due| (RECORD.to_owned(), written(due))));
+        let mark = self.last.zip(claims).map(|(worked, due)| Mark { worked, ahead: Some(due) });
+        records.extend(mark.map(|mark| (RECORD.to_owned(), mark.encode())));
+        self.claimed |= mark.is_some();
         let answer = self.term.ask_ahead(Request::Append { holding, log, value, kept, records });
         self.ahead = Some(Ahead { claims, answer });
     }
@@ -176,14 +208,26 @@ impl Ticks {
         self.give_back().await;
     }
 
+    /// Takes back what was claimed and not given out. Whether a claim has arrived may be unknown.
     async fn give_back(&mut self) {
-        if let (Came::Claimed(_), Some(last)) = (self.settle().await, self.last) {
-            // If that cannot be done, the tick is left out.
-            let (holding, value) = (self.term.holding(), written(last));
+        if matches!(self.settle().await, Came::Refused) || !std::mem::take(&mut self.claimed) {
+            return;
+        }
+        let Some(last) = self.last else { return };
+        loop {
+            let (holding, value) = (self.term.holding(), Mark { worked: last, ahead: None }.encode());
             let record = RECORD.to_owned();
             let answer = self.term.ask_ahead(Request::Publish { holding, record, value, announced: false });
             self.term.0.door.ask_now();
-            let _ = answer.await;
+            match answer.await {
+                Ok(Outcome::Failed(error) | Outcome::Unknown(error)) if error.is_retryable() => {}
+                _ => return,
+            }
+            // If that cannot be done while the lease lasts, a tick that was due is left out.
+            tokio::select! {
+                () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
+                () = self.term.over() => return,
+            }
         }
     }
 
@@ -199,7 +243,10 @@ impl Ticks {
         };
         match (answer, claims) {
             (Some(Outcome::Answered(Reply::Done)), Some(due)) => Came::Claimed(due),
-            (Some(Outcome::Answered(Reply::Refused(_))), _) => Came::Refused,
+            (Some(Outcome::Answered(Reply::Refused(_))), _) => {
+                self.claimed = false;
+                Came::Refused
+            }
             (Some(Outcome::Failed(error) | Outcome::Unknown(error)), _) => {
                 self.complain(&error);
                 Came::Nothing
@@ -209,14 +256,13 @@ impl Ticks {
     }
 
     /// The mark that whoever held the target before has left. Asked until it is known, or nothing more should be begun.
-    async fn read(&mut self) -> Option<Option<ServerTime>> {
+    async fn read(&mut self) -> Option<Option<Mark>> {
         let limit = self.term.0.settings.attempt_timeout();
         loop {
             let read = Request::Read { name: self.term.name().clone(), record: RECORD.to_owned() };
             match ask(&self.term.0.door, read, limit).await {
                 Outcome::Answered(Reply::Record(found)) => {
-                    let mark = found.and_then(|record| String::from_utf8(record.value).ok()?.parse().ok());
-                    return Some(mark.map(ServerTime::from_micros));
+                    return Some(found.and_then(|record| Mark::decode(&record.value)));
                 }
                 // One that somebody has spoilt is none. The next is written over it.
                 Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt => {
@@ -239,26 +285,23 @@ impl Ticks {
         }
     }
 
-    /// Writes the mark, under the token. While the store cannot be asked the tick waits, and nothing is begun.
-    async fn claim(&mut self, due: ServerTime) -> Option<()> {
+    /// Writes the mark, under the token. While the store cannot be asked the tick waits, and nothing is begun. Returns whether it is ours: not
+    /// if the lease is to be let go of first. `None` when the term is over.
+    async fn claim(&mut self, due: ServerTime) -> Option<bool> {
         loop {
-            match self.term.note(RECORD, written(due)).await {
-                Ok(()) => return Some(()),
+            self.claimed = true;
+            match self.term.note(RECORD, Mark { worked: due, ahead: None }.encode()).await {
+                Ok(()) => return Some(true),
                 Err(PublishError::Refused(_)) => return None,
                 Err(PublishError::Store(error)) => {
                     // Nothing is begun meanwhile, and somebody should know why.
                     self.complain(&error);
                     tokio::select! {
                         () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
-                        () = self.term.leaving() => return None,
+                        () = self.term.leaving() => return Some(false),
                     }
                 }
             }
         }
     }
-}
-
-/// A mark.
-fn written(due: ServerTime) -> Vec<u8> {
-    due.as_micros().to_string().into_bytes()
 }

@@ -179,6 +179,19 @@ impl TermHandle {
         }
     }
 
+    /// Waits until work may begin again, or nothing more should be begun.
+    pub(crate) async fn until_certain(&self) {
+        loop {
+            let mut changed = pin!(self.0.changed());
+            // Before the look, so that no change can come between.
+            changed.as_mut().enable();
+            if self.0.state() == LeaseState::Owned || self.0.is_leaving() || self.0.must_stop() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// The store's time, as well as it is known here.
     pub(crate) fn server_time(&self) -> ServerTime {
         let offset = self.0.door.gauges.server_offset.load(std::sync::atomic::Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! What befalls the store, and instances that hang.
 
+use tenure_testbed::Proxy;
+
 use super::*;
 
 #[test]
@@ -129,6 +131,35 @@ fn whoever_was_stopped_polls_nothing_that_is_anothers_on_redis() {
 #[test]
 fn whoever_was_stopped_polls_nothing_that_is_anothers_on_a_file() {
     whoever_was_stopped_polls_nothing_that_is_anothers(&Place::new());
+}
+
+#[test]
+fn a_slot_that_was_claimed_before_the_connection_was_lost_is_polled_when_it_is_back() {
+    const INTERVAL: Duration = Duration::from_secs(2);
+    let (redis, server, probe) = (RedisServer::start(), WebServer::start(), Probe::start());
+    let proxy = Proxy::to(redis.address());
+    let one = Instance::start(&Place::on(&proxy.url()), &["--ttl", "12s"]);
+    let session = json!({"url": server.url("/"), "interval": "2s"});
+    assert_eq!(one.ask("POST", "/v1/sessions", &session.to_string()).0, 201);
+    for _ in 0..3 {
+        let seen = server.visits().len();
+        until("it is polled", || server.visits().len() > seen);
+        // The next slot is claimed with the result of this one; then the store is out of reach until it is over.
+        std::thread::sleep(INTERVAL / 2);
+        proxy.refuse();
+        proxy.cut();
+        std::thread::sleep(INTERVAL * 3 / 4);
+        proxy.pass();
+    }
+    let seen = server.visits().len();
+    until("it is polled", || server.visits().len() > seen + 1);
+    let dues: Vec<u64> = server.visits().iter().map(|visit| number(visit, "tenure-due")).collect();
+    let left_out: u64 = dues.windows(2).map(|pair| (pair[1] - pair[0]) / 2_000 - 1).sum();
+    // A machine that stands still may leave out as many slots as it stood still for.
+    let stalled = probe.stalled(INTERVAL / 8);
+    let allowed = if stalled.is_zero() { 0 } else { stalled.as_millis() as u64 / 2_000 + 1 };
+    assert!(left_out <= allowed, "{dues:?}, and the machine stood still for {stalled:?}");
+    is_right(server.visits());
 }
 
 #[test]

@@ -1,0 +1,70 @@
+//! What stands on record of the ticks of a target (pure).
+
+use std::time::Duration;
+
+use crate::time::ServerTime;
+
+/// By how much sooner than this instance the last holder may have taken a tick for due.
+const SKEW: Duration = Duration::from_millis(100);
+
+/// What is on record of the ticks of a target: the last one that was worked on and, when the holder has claimed one ahead of its time, that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) worked: ServerTime,
+    pub(super) ahead: Option<ServerTime>,
+}
+
+impl Mark {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let worked = self.worked.as_micros();
+        match self.ahead {
+            Some(ahead) => format!("{worked} {}", ahead.as_micros()).into_bytes(),
+            None => worked.to_string().into_bytes(),
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
+    pub(super) fn decode(value: &[u8]) -> Option<Self> {
+        let mut ticks =
+            std::str::from_utf8(value).ok()?.split(' ').map(|micros| micros.parse().map(ServerTime::from_micros));
+        let (worked, ahead) = (ticks.next()?.ok()?, ticks.next().transpose().ok()?);
+        ticks.next().is_none().then_some(Self { worked, ahead })
+    }
+
+    /// The last tick for an instance that becomes the holder now. A tick that was claimed ahead and is not due yet was not begun: it is
+    /// the next one's. Of one that is due the last holder may have begun the work, which is not repeated.
+    pub(super) fn last(self, now: ServerTime) -> ServerTime {
+        self.ahead.filter(|ahead| *ahead <= now + SKEW).unwrap_or(self.worked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::next_due;
+
+    fn at(millis: u64) -> ServerTime {
+        ServerTime::from_micros(millis * 1_000)
+    }
+
+    #[test]
+    fn a_tick_that_was_claimed_ahead_is_the_next_holders_until_it_is_due() {
+        let mark = Mark { worked: at(10_300), ahead: Some(at(11_300)) };
+        let next = |now: u64| next_due(at(now), mark.last(at(now)), Duration::from_secs(1), 300_000);
+        assert_eq!(next(10_800), at(11_300), "it was not begun");
+        assert_eq!(next(11_250), at(12_300), "by another clock it may have been");
+        assert_eq!(next(11_800), at(12_300), "nor is it begun a second time");
+        assert_eq!(next(12_800), at(12_300), "one makes up for what was missed since");
+    }
+
+    #[test]
+    fn marks_are_read_as_they_were_written() {
+        for ahead in [None, Some(at(11_300))] {
+            let mark = Mark { worked: at(10_300), ahead };
+            assert_eq!(Mark::decode(&mark.encode()), Some(mark));
+        }
+        for spoilt in ["", "junk", "1 junk", "1 2 3", "-1"] {
+            assert_eq!(Mark::decode(spoilt.as_bytes()), None, "{spoilt:?}");
+        }
+    }
+}
