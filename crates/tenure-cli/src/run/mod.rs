@@ -26,7 +26,7 @@ use protocol::{Deadline, Order, Report, now};
 use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
 use tenure::lease::LeaseSettings;
-use tenure::{AcquireError, Tenure, TermHandle};
+use tenure::{AcquireError, LeaseName, Tenure, TermHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::arguments::{Run, StoreArguments};
@@ -77,18 +77,18 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
             election = election.stall_after(limit);
         }
         let acquired = tokio::select! {
-            acquired = acquire(election, &arguments) => acquired,
+            acquired = runner.acquire_when_due(&name, election) => acquired,
             signal = signals.fatal() => break Ok(128 + signal),
         };
-        let leadership = match acquired {
-            Ok(leadership) => leadership,
-            Err(error) => break Err(Failure::from(error)),
-        };
         let began = Instant::now();
-        let run = match runner.one_term(leadership, &mut signals).await {
-            Ok(Ok(run)) => run,
-            // The lease is left to expire.
-            Ok(Err(SecondSignal(signal))) => return Ok(128 + signal),
+        let run = match acquired {
+            Ok(Acquired::Leadership(leadership)) => match runner.one_term(leadership, &mut signals).await {
+                Ok(Ok(run)) => run,
+                // The lease is left to expire.
+                Ok(Err(SecondSignal(signal))) => return Ok(128 + signal),
+                Err(failure) => break Err(failure),
+            },
+            Ok(Acquired::NotDue(left)) => OneRun { code: None, again_in: Some(left) },
             Err(failure) => break Err(failure),
         };
         if let Some(signal) = signals.fatal_before() {
@@ -135,9 +135,9 @@ fn settings(arguments: &Run) -> Result<LeaseSettings, Failure> {
     settings.build().map_err(|error| Failure::Usage(error.to_string()))
 }
 
-async fn acquire(election: ElectionBuilder, arguments: &Run) -> Result<Leadership, AcquireError> {
-    match arguments.wait {
-        _ if arguments.no_wait => election.try_acquire().await,
+async fn acquire(election: ElectionBuilder, wait: Option<Duration>, no_wait: bool) -> Result<Leadership, AcquireError> {
+    match wait {
+        _ if no_wait => election.try_acquire().await,
         // What is free is had in any case, however short the wait.
         Some(limit) if limit < SHORT_WAIT => match election.clone().try_acquire().await {
             Err(held @ AcquireError::Held { .. }) if !limit.is_zero() => match election.limit(limit).acquire().await {
@@ -158,6 +158,13 @@ struct Runner<'a> {
     settings: LeaseSettings,
     arguments: &'a Run,
     hides_store: bool,
+}
+
+/// What came of asking for the leadership.
+enum Acquired {
+    Leadership(Leadership),
+    /// With `--once-per`: the command may be run after this long, and nothing was asked for.
+    NotDue(Duration),
 }
 
 /// What came of one term.
@@ -198,6 +205,26 @@ enum Ended {
 }
 
 impl Runner<'_> {
+    /// Acquires the leadership, unless it can be seen before that the command was run lately.
+    async fn acquire_when_due(&self, name: &LeaseName, election: ElectionBuilder) -> Result<Acquired, Failure> {
+        let Run { wait, no_wait, once_per, .. } = *self.arguments;
+        let began = Instant::now();
+        if let Some(period) = once_per {
+            let look = once::time_left_without_lease(self.tenure, name, period);
+            let limit = wait.map_or(Duration::MAX, |wait| wait.max(SHORT_WAIT));
+            match tokio::time::timeout(limit, look).await {
+                Ok(Ok(Some(left))) => return Ok(Acquired::NotDue(left)),
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) if no_wait => return Err(error.into()),
+                // Acquiring waits for the store.
+                Ok(Err(_)) => {}
+                Err(_) => return Err(AcquireError::TimedOut { waited: limit, by: None, because: None }.into()),
+            }
+        }
+        let wait = wait.map(|wait| wait.saturating_sub(began.elapsed()));
+        Ok(Acquired::Leadership(acquire(election, wait, no_wait).await?))
+    }
+
     /// Runs the command under a term, unless it was run lately, and releases the lease when nothing of it is left.
     async fn one_term(&self, term: Leadership, signals: &mut Signals) -> Result<Result<OneRun, SecondSignal>, Failure> {
         if let Some(period) = self.arguments.once_per {

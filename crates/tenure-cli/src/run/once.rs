@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tenure::store::StoreError;
 use tenure::time::ServerTime;
-use tenure::{Tenure, TermHandle};
+use tenure::{LeaseName, Tenure, TermHandle};
 
 use crate::duration::shown;
 use crate::exit::Failure;
@@ -12,24 +13,47 @@ use crate::notice::{note, warning};
 /// The record beside the lease.
 const RECORD: &str = "once";
 
-/// How long the command is not to be run, because it was within this period; `None` when it is due.
+/// How long the command is not to be run, because it was within this period; `None` when it is due. Asked by the holder.
 pub async fn time_left(tenure: &Tenure, term: &TermHandle, period: Duration) -> Result<Option<Duration>, Failure> {
     let Some(now) = began(tenure, term).await? else { return Ok(None) };
-    let record = tenure.read(term.name(), RECORD).await?;
-    let last = record.and_then(|record| String::from_utf8(record.value).ok()?.parse::<u64>().ok());
-    let Some(last) = last else { return Ok(None) };
+    let Some(last) = last_start(tenure, term.name()).await? else { return Ok(None) };
     let Some(since) = now.as_micros().checked_sub(last).map(Duration::from_micros) else {
         // The store's clock was ahead then. Counted from now the period ends, and no run is repeated for it.
         write(term, now).await;
         note!("skipped: the last start is in the future of the store's clock; counted from now");
         return Ok(Some(period));
     };
+    Ok(rest(period, since))
+}
+
+/// The same before the lease is acquired: a run that is not due does not wait for the holder. `None` also when only the holder
+/// can tell.
+pub async fn time_left_without_lease(
+    tenure: &Tenure,
+    name: &LeaseName,
+    period: Duration,
+) -> Result<Option<Duration>, StoreError> {
+    tenure.first_contact().await?;
+    let Some(last) = last_start(tenure, name).await? else { return Ok(None) };
+    let now = tenure.inspect_namespace().await?.server;
+    let since = now.as_micros().checked_sub(last).map(Duration::from_micros);
+    Ok(since.and_then(|since| rest(period, since)))
+}
+
+/// The start of the last run that has completed, in microseconds of the store's clock.
+async fn last_start(tenure: &Tenure, name: &LeaseName) -> Result<Option<u64>, StoreError> {
+    let record = tenure.read(name, RECORD).await?;
+    Ok(record.and_then(|record| String::from_utf8(record.value).ok()?.parse().ok()))
+}
+
+/// What is left of the period, if anything is.
+fn rest(period: Duration, since: Duration) -> Option<Duration> {
     let left = period.saturating_sub(since);
     if left.is_zero() {
-        return Ok(None);
+        return None;
     }
     note!("skipped: started {} ago and completed; next in {}", shown(since), shown(left));
-    Ok(Some(left))
+    Some(left)
 }
 
 /// Writes down that what was started with this term has completed. When that cannot be done it may be run again, and that

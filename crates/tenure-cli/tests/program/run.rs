@@ -131,6 +131,7 @@ fn a_store_that_does_not_answer_is_not_another_leader() {
         ("held", &["--no-wait"]),
         ("held", &["--wait", "200ms"]),
         ("held", &["--wait", "1s"]),
+        ("held", &["--once-per", "1h", "--wait", "1s"]),
     ] {
         let output = place.output(&[&["run", role][..], flags, &["--", "true"]].concat());
         assert_eq!(output.status.code(), Some(69), "{role} {flags:?}: {output:?}");
@@ -236,6 +237,26 @@ fn once_per_period_and_by_anybody() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(place.run("daily", &["--once-per", "200ms"], script).ends(), 0);
     assert_eq!(place.read("log"), "run\nrun\n");
+}
+
+#[test]
+fn a_run_that_is_not_due_does_not_wait_for_the_holder() {
+    let server = RedisServer::start();
+    for place in [Place::new(), Place::on(&server.url())] {
+        assert_eq!(place.run("daily", &["--once-per", "1h"], "exit 0").ends(), 0);
+        let holder = place.run("daily", &["--ttl", "60s"], &busy("log"));
+        place.lines("log", 1);
+        for flags in
+            [&["--once-per", "1h"][..], &["--once-per", "1h", "--no-wait"], &["--once-per", "1h", "--wait", "1h"]]
+        {
+            let mut skips = place.run("daily", flags, r#"echo x >> "$PLACE/again"; exit 9"#);
+            assert_eq!(skips.ends(), 0, "{flags:?}");
+        }
+        assert_eq!(place.read("again"), "");
+        // One that is due finds the holder.
+        assert_eq!(place.code(&["run", "daily", "--once-per", "1ms", "--no-wait", "--", "true"]), 75);
+        assert!(is_alive(holder.pid()));
+    }
 }
 
 #[test]
