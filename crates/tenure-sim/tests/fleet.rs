@@ -290,6 +290,54 @@ fn whoever_leaves_sees_to_it_that_what_it_gave_away_is_taken() {
     }
 }
 
+/// One instance is dead and not late yet, another leaves and hands over a part of what it held to it.
+fn hand_over_to_the_dead_and_leave(seed: u64, is_deaf: bool) -> World {
+    let mut world = World::new(seed, 24);
+    (0..4).for_each(|n| world.join(n));
+    settles(&mut world, secs(60));
+    world.go_on(secs(10));
+    world.deaf = is_deaf;
+    world.kill(3);
+    world.drain(0);
+    world.go_on(secs(1));
+    world.leave(0);
+    let dead = world.holders().into_values().filter(|holder| *holder == id(3)).count();
+    assert!(dead > 6, "seed {seed}: something was handed over to it");
+    world
+}
+
+#[test]
+fn what_was_handed_over_to_the_dead_is_taken_up_when_the_window_ends_although_the_giver_has_left() {
+    for seed in 0..20 {
+        let mut world = hand_over_to_the_dead_and_leave(seed, false);
+        // The window began less than a second ago; the last who takes something up waits for a second.
+        world.go_on(settings().accept_window + settings().longest_grace);
+        assert_eq!(world.dark(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn without_announcements_what_was_handed_over_to_the_dead_is_found_with_what_it_held() {
+    for seed in 0..20 {
+        let mut world = hand_over_to_the_dead_and_leave(seed, true);
+        // Its heartbeat is missed within 1.7 intervals.
+        world.go_on(secs(17) + settings().longest_grace);
+        assert_eq!(world.dark(), 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn an_instance_that_comes_finds_what_was_handed_over_to_the_dead() {
+    for seed in 0..20 {
+        let mut world = hand_over_to_the_dead_and_leave(seed, true);
+        world.join(4);
+        // It has seen who holds what, and nothing more.
+        [1, 2].into_iter().for_each(|n| world.kill(n));
+        world.go_on(secs(17) + settings().longest_grace);
+        assert_eq!(world.dark(), 0, "seed {seed}");
+    }
+}
+
 #[test]
 fn without_announcements_everything_is_found_by_the_scout() {
     for seed in 0..10 {

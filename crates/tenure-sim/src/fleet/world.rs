@@ -734,6 +734,7 @@ impl World {
                 let lease = Lease { holder: to.clone(), expires: Some(now + WINDOW), term: self.count };
                 self.leases.insert(target.clone(), lease);
                 self.indexes.entry(one.clone()).or_default().remove(&target);
+                self.indexes.entry(to.clone()).or_default().insert(target.clone());
                 self.announce(&Input::HandedOver { target: target.clone(), to });
                 let ending = Ending::Released(released_because(reason));
                 self.later(back, one, Input::Over { target, ending });

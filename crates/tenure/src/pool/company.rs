@@ -52,6 +52,8 @@ pub(super) struct Company {
     forgiveness: Duration,
     doubt_every: Duration,
     roll: Roll,
+    /// Whose heartbeats were listed, late or not.
+    listed: BTreeSet<InstanceId>,
     /// Whether heartbeats were read at all: before that nobody knows who else is there.
     called: bool,
     /// Who was there before an outage, with how many targets, and until when it counts.
@@ -96,6 +98,7 @@ impl Company {
             forgiveness: settings.forgiveness,
             doubt_every: settings.doubt_every,
             roll: Roll::default(),
+            listed: BTreeSet::new(),
             called: false,
             ghosts: BTreeMap::new(),
             lost_at: None,
@@ -175,6 +178,7 @@ impl Company {
             }
         }
         self.late.retain(|id| listed.contains(id));
+        self.listed = listed;
         let exceptions = self.exceptions();
         self.came.retain(|_, came| *came + REUNION > now);
         for id in &call.came {
@@ -397,6 +401,14 @@ impl Company {
     /// Whether an instance is there to stay: neither gone nor leaving.
     fn stays(&self, id: &InstanceId) -> bool {
         self.roll.get(id).is_some_and(|seen| seen.record.as_ref().is_none_or(|record| !record.is_leaving(&self.pool)))
+    }
+
+    /// Whether an instance has left, or is about to: not one whose heartbeat ends by itself.
+    pub(super) fn has_left(&self, id: &InstanceId) -> bool {
+        match self.roll.get(id) {
+            Some(_) => !self.stays(id),
+            None => !self.listed.contains(id),
+        }
     }
 
     /// Whether an instance has been restarted: an earlier one had its name.

@@ -431,6 +431,8 @@ impl Desk {
             Action::HandOver { target, to, reason } => {
                 // Before it is anybody else's.
                 self.explain(&target, Some(self.tenure.instance().clone()), to.clone(), reason);
+                // Should the receiver be dead, this is found with what it held.
+                self.tenure.say(index_of(self.naming.pool(), &to, &target, true));
                 self.stopwatch.gives(&target);
                 self.order(&target, Order::HandOver(to, released_because(reason)));
             }

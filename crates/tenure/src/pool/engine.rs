@@ -2,6 +2,7 @@
 //! holds it, as far as it was told, and asks for those that it should have; placement says which.
 
 mod home;
+mod offers;
 mod succession;
 
 use std::collections::BTreeSet;
@@ -274,6 +275,9 @@ impl Engine {
         if moved || turnout.exceptions_changed {
             self.plan_succession(now);
         }
+        if moved || turnout.changed {
+            self.look_after_offers(now);
+        }
         if turnout.others_wait {
             self.actions.push(Action::Tell);
         }
@@ -346,14 +350,15 @@ impl Engine {
 
     /// Nobody holds it, says the store.
     fn turns_out_free(&mut self, now: Moment, target: &Target) {
-        let (mut believed, mut offered) = (false, None);
+        let (mut believed, mut offered) = (false, self.was_not_taken_up(now, target));
         if let Some(entry) = self.targets.get(target)
             && let Fate::Theirs { holder } = entry.fate()
         {
             // The others take it for held. What the dead held they look at themselves.
             believed = self.company.is_alive(holder);
             // What we gave away, looked at after the window: whoever does not have it did not want it.
-            offered = Some(holder.clone()).filter(|_| entry.last.as_ref() == Some(&self.me) && *holder != self.me);
+            let is_ours = entry.last.as_ref() == Some(&self.me) && *holder != self.me;
+            offered = offered.or_else(|| Some(holder.clone()).filter(|_| is_ours));
         }
         self.is_free(now, target);
         // We were all away: then nobody could have taken it, and whoever had it asks for it itself.
@@ -365,8 +370,11 @@ impl Engine {
             self.actions.push(Action::Proclaim(target.clone()));
         }
         if let Some(receiver) = offered {
-            self.company.declined(now, receiver);
+            self.company.declined(now, receiver.clone());
             self.place = None;
+            self.actions.push(Action::Forget { instance: receiver, target: target.clone() });
+            // It is not waited for any longer.
+            self.wait_for_our_turn(now, target);
         }
     }
 
@@ -423,7 +431,10 @@ impl Engine {
     fn is_theirs(&mut self, now: Moment, target: &Target, holder: InstanceId) -> bool {
         match self.targets.fate(target) {
             None | Some(Fate::Mine | Fate::Leaving { .. } | Fate::Asked) => false,
-            Some(Fate::Theirs { holder: before }) if *before == holder => true,
+            Some(Fate::Theirs { holder: before }) if *before == holder => {
+                self.is_taken_up(now, target);
+                true
+            }
             // It is kept for us, and we have not heard of it; or an earlier life of this process held it.
             Some(_) if holder == self.me && !self.draining => {
                 self.claim(target);
@@ -499,7 +510,7 @@ impl Engine {
             }
             return;
         }
-        self.is_theirs_until(now, target, to);
+        self.is_offered(now, target, to);
         self.disturbed(now);
     }
 
@@ -547,7 +558,7 @@ impl Engine {
             Some(last) if company.is_alive(last) && company.forgives(now).is_some() => {
                 since.max(company.came(last).unwrap_or(since)) + longest.max(CATCHING_UP)
             }
-            Some(last) if company.is_alive(last) => since + longest,
+            Some(last) if company.is_alive(last) && !company.waits(now, last) => since + longest,
             // We were away, and nobody knows who held it: whoever did asks for it when it is back.
             None if company.forgives(now).is_some() => {
                 company.waits_for_anybody(now).unwrap_or(since + longest.max(CATCHING_UP))

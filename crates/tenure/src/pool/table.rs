@@ -52,6 +52,15 @@ pub(super) enum Successor {
     Other,
 }
 
+/// A target that was handed over, and may not have been taken up yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    /// The instance that handed it over, as far as we know: it sees whether the receiver takes it up, unless it leaves.
+    pub(super) giver: Option<InstanceId>,
+    /// When the accept window ends.
+    pub(super) ends: Moment,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) score: TargetScore,
@@ -66,6 +75,8 @@ pub(super) struct Entry {
     pub(super) is_home: bool,
     /// What is known of the end of a holder that is gone; `None` when its holder is there, or was not looked for yet.
     pub(super) orphan: Option<Orphan>,
+    /// The hand-over that made it its holder's.
+    pub(super) offer: Option<Offer>,
     /// When to do something about it.
     due: Option<Moment>,
     /// Whether it is a target at all: one that is being asked for or let go of stays until that is over.
@@ -113,6 +124,7 @@ impl Table {
             home: None,
             is_home: false,
             orphan: None,
+            offer: None,
             due: None,
             wanted: true,
             heard: false,
@@ -138,6 +150,7 @@ impl Table {
                 Fate::Asked | Fate::Unseen => {}
                 _ => entry.unheld_since = None,
             }
+            entry.offer = None;
             let before = std::mem::replace(&mut entry.fate, fate.clone());
             self.count(&before, false);
             self.count(&fate, true);

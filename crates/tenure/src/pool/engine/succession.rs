@@ -1,6 +1,7 @@
 //! Who takes over what instances held that are gone: settled while their leases still run, so that each instance claims its
 //! own part at the moment when a lease expires.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{AFTER_THE_END, Engine};
@@ -47,6 +48,14 @@ impl Engine {
             if let Some(entry) = self.targets.get_mut(target).filter(|_| is_theirs) {
                 entry.orphan.get_or_insert_default();
             }
+        }
+        // What it was taken to hold, and what is not on its list: it was released or handed over, and we have not heard of it.
+        let listed: BTreeSet<&Target> = held.iter().collect();
+        let is_theirs = |fate: &Fate| matches!(fate, Fate::Theirs { holder } if holder == instance);
+        let moved = self.targets.names(is_theirs).into_iter().filter(|target| !listed.contains(target));
+        let moved: Vec<Target> = moved.filter(|target| !self.targets.is_armed(target)).collect();
+        if !moved.is_empty() {
+            self.look_at(moved);
         }
         self.plan_succession(now);
         // Those that are ours to take come first: their ends must be known before they come.
