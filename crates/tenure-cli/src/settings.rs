@@ -77,7 +77,7 @@ pub fn read() -> Result<Arguments, ExitCode> {
 
 /// What was given on the command line and by the environment: errors may repeat it.
 fn words_given() -> Vec<String> {
-    let arguments = std::env::args_os().skip(1).take_while(|argument| argument != "--");
+    let arguments = std::env::args_os().skip(1);
     let variables = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TENURE_"));
     let words = arguments.chain(variables.map(|(_, value)| value));
     words.map(|word| word.to_string_lossy().into_owned()).collect()

@@ -59,7 +59,7 @@ async fn ask_one_of(
             return Ok(NO);
         }
     }
-    failure!("nobody leads {}", arguments.role);
+    failure!("{} has no leader", arguments.role);
     Ok(NO)
 }
 
@@ -100,13 +100,13 @@ async fn wait(
                 return Ok(NO);
             }
             (None, _, Some(to)) if late => {
-                failure!("{to} did not take it; nobody leads");
+                failure!("{to} did not take it; the role has no leader");
                 return Ok(NO);
             }
             _ => {}
         }
         if late {
-            failure!("it is kept for {}, which has not taken it", to.map_or("nobody", InstanceId::as_str));
+            failure!("it is kept for {}, which has not taken it", to.map_or("no instance", InstanceId::as_str));
             return Ok(NO);
         }
         tokio::time::sleep(LOOK).await;

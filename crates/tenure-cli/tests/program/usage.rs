@@ -66,6 +66,7 @@ fn errors_of_the_parsers_repeat_no_password() {
         &["--store", "redis://me:hunter2@h:notaport", "status"][..],
         &["status", URL],
         &["status", "me:hunter2@h"],
+        &["status", "--", URL],
         &[URL, "status"],
         &["--storeredis://me:hunter2@h", "status"],
         &["--stroe=redis://me:hunter2@h", "status"],

@@ -205,7 +205,7 @@ fn the_log_level_holds_for_notices_and_not_for_the_reason_of_a_failure() {
         for (arguments, status, reason) in [
             (&["leader", "nothing"][..], 1, "nothing has no leader"),
             (&["session", "pause", "0192f0c1-2e4e-7f00-8000-000000000001"], 1, "there is no session"),
-            (&["step-down", "nothing"], 1, "leads nothing"),
+            (&["step-down", "nothing"], 1, "nothing has no leader"),
             (&["--store", "redis://127.0.0.1:1", "status"], 69, "127.0.0.1:1"),
             (&["run", "role", "--", "/no/such/command"], 127, "/no/such/command"),
         ] {

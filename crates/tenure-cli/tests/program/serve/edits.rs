@@ -121,7 +121,7 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     assert!(all.contains("\"x-key\":\"secret\"") && all.ends_with("}\n"), "{all}");
     let metadata = file.metadata().unwrap();
     assert_eq!((metadata.permissions().mode() & 0o777, names()), (0o600, 1));
-    assert_ne!(metadata.ino(), reader.metadata().unwrap().ino(), "whoever reads the old one has the whole of it");
+    assert_ne!(metadata.ino(), reader.metadata().unwrap().ino(), "a reader of the old file has the whole of it");
     // One that cannot be polled is left out, and said.
     redis.command(&["SET", "session:not-a-uuid", "{}"]);
     let one = Instance::start(&on_redis, &[]);
@@ -134,7 +134,7 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     let other = place.path("other.jsonl");
     assert_eq!(export(&["--output", &other.display().to_string()]).status.code(), Some(1));
     assert_eq!(std::fs::read_to_string(&other).unwrap(), all);
-    // What is no file stays what it is.
+    // Devices and folders are refused.
     for wrong in ["/dev/null", &backups.display().to_string(), "/no/such/folder/file"] {
         assert_eq!(export(&["--output", wrong]).status.code(), Some(73), "{wrong}");
     }
