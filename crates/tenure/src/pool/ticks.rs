@@ -13,7 +13,6 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::due::{last_tick, next_due, phase};
 use super::mark::Mark;
 use crate::event::Happening;
-use crate::lease::LeaseState;
 use crate::store::{ErrorKind, Outcome, Reply, Request, StoreError};
 use crate::tenure::{PublishError, TermHandle, ask};
 use crate::time::ServerTime;
@@ -34,6 +33,7 @@ impl TermHandle {
             last: None,
             before: None,
             claimed: false,
+            deferred: false,
             ahead: None,
             complained: false,
         }
@@ -51,6 +51,8 @@ pub struct Ticks {
     before: Option<ServerTime>,
     /// Whether a later one may be on record as claimed.
     claimed: bool,
+    /// Whether the last that was given out was put back.
+    deferred: bool,
     /// What was sent and not looked at since.
     ahead: Option<Ahead>,
     /// Whether was said that nothing can be written.
@@ -112,6 +114,11 @@ impl Ticks {
             if self.term.0.must_stop() {
                 return None;
             }
+            // What was not begun is not due before it may begin. Then there may be a later tick that makes up for it, too.
+            if std::mem::take(&mut self.deferred) {
+                self.term.until_certain().await;
+                continue;
+            }
             let now = self.term.server_time();
             let last = last_tick(now, self.last?, self.interval, phase);
             self.last = Some(last);
@@ -132,22 +139,18 @@ impl Ticks {
             if !is_ours {
                 continue;
             }
-            // While the lease is uncertain nothing is begun. Then there may be a later tick that makes up for this one, too.
-            if self.term.state() != LeaseState::Owned {
-                self.term.until_certain().await;
-                continue;
-            }
             (self.before, self.last, self.claimed) = (self.last, Some(due), false);
             return Some(Tick(due));
         }
     }
 
-    /// The work on this tick, the last that was given out, was not begun. It is given out again, here or by the next holder.
+    /// The work on this tick, the last that was given out, was not begun, because the lease is uncertain or to be let go of. It is given
+    /// out again: here, when the lease is certain, or by the next holder.
     pub fn put_back(&mut self, tick: Tick) {
         if self.last == Some(tick.0)
             && let Some(before) = self.before.take()
         {
-            (self.last, self.claimed) = (Some(before), true);
+            (self.last, self.claimed, self.deferred) = (Some(before), true, true);
         }
     }
 
