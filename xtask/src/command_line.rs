@@ -53,7 +53,7 @@ impl CommandLine {
     ///
     /// # Errors
     /// When it could not be started or did not succeed.
-    pub fn run_aside(&self) -> Result<(), String> {
+    pub fn run_to_stderr(&self) -> Result<(), String> {
         match self.command().stdout(io::stderr()).status().map_err(|error| self.not_started(&error))? {
             status if status.success() => Ok(()),
             status => Err(format!("`{self}` ended with {status}")),
@@ -135,17 +135,17 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_the_command_and_what_became_of_it() {
+    fn a_failure_names_the_command_and_its_exit_status() {
         let error = CommandLine::new("false").run().unwrap_err();
         assert!(error.starts_with("`false` ended with exit status: 1"), "{error}");
-        let error = CommandLine::new("false").run_aside().unwrap_err();
+        let error = CommandLine::new("false").run_to_stderr().unwrap_err();
         assert!(error.starts_with("`false` ended with exit status: 1"), "{error}");
         let error = CommandLine::new("tenure-has-no-such-program").output().unwrap_err();
         assert!(error.starts_with("`tenure-has-no-such-program` could not be started"), "{error}");
     }
 
     #[test]
-    fn variables_and_output_go_through() {
+    fn variables_are_passed_and_output_is_captured() {
         let line = CommandLine::new("sh -c").arguments(["echo $TENURE_XTASK"]).variable("TENURE_XTASK", "a  b");
         assert_eq!(line.output().unwrap(), "a b\n");
     }

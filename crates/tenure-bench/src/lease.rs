@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tenure::lease::LeaseSettings;
-use tenure::store::{Claim, Connection, Entry, Holding, Keyspace, Outcome, Reply, Request};
+use tenure::store::{AttachRequest, Claim, Connection, Holding, Keyspace, Outcome, Reply, Request};
 use tenure::{InstanceId, LeaseName, Nonce, Tenure, Term};
 use tenure_testbed::RedisServer;
 
-use crate::measure::{REST, median, micros, millis, probe, quantile, resident, thread_cpu};
+use crate::measure::{REST_BEFORE_HAND_OVER, measure_lag, median, micros, millis, quantile, resident, thread_cpu};
 use crate::raw_redis::{RawRedis, RedisHandOver};
 use crate::raw_sqlite::{FileHandOver, RawSqlite};
-use crate::table::{Bar, Row, Table};
+use crate::table::{Bar, BenchRow, BenchTable};
 
 /// As many as the keeper puts into one batch.
-const BATCH: usize = 512;
+const BATCH_SIZE: usize = 512;
 
 /// Far more than a batch takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often everything is repeated.
 #[derive(Clone, Copy)]
-struct Size {
+struct LeaseSize {
     rounds: usize,
     pairs: usize,
     hand_overs: usize,
@@ -33,18 +33,18 @@ struct Size {
     crashes: usize,
 }
 
-const FULL: Size =
-    Size { rounds: 5, pairs: 2_000, hand_overs: 600, leases: 10_000, many: 100_000, seconds: 12, crashes: 200 };
-const QUICK: Size =
-    Size { rounds: 3, pairs: 200, hand_overs: 50, leases: 2_000, many: 10_000, seconds: 2, crashes: 20 };
+const FULL: LeaseSize =
+    LeaseSize { rounds: 5, pairs: 2_000, hand_overs: 600, leases: 10_000, many: 100_000, seconds: 12, crashes: 200 };
+const QUICK: LeaseSize =
+    LeaseSize { rounds: 3, pairs: 200, hand_overs: 50, leases: 2_000, many: 10_000, seconds: 2, crashes: 20 };
 
 /// A store under test: a URL, and whatever has to stay alive for it.
-enum Place {
+enum StoreUnderTest {
     Redis(RedisServer),
     Sqlite(TempDir),
 }
 
-impl Place {
+impl StoreUnderTest {
     fn url(&self) -> String {
         match self {
             Self::Redis(server) => server.url(),
@@ -61,38 +61,38 @@ impl Place {
 }
 
 /// What is measured, and how it is called.
-const HAND_OVER: &str = "hand-over, p99";
-const PAIR: &str = "acquire + release";
-const RENEWING: &str = "renewing";
-const TAKE_OVER: &str = "crash take-over, late beyond the ttl, p99";
-const AT_REST: &str = "keeper thread";
-const MEMORY: &str = "client memory per held lease";
+const HAND_OVER_ROW: &str = "hand-over, p99";
+const PAIR_ROW: &str = "acquire + release";
+const RENEW_ROW: &str = "renewing";
+const TAKE_OVER_ROW: &str = "crash take-over, late beyond the ttl, p99";
+const IDLE_ROW: &str = "keeper thread";
+const MEMORY_ROW: &str = "client memory per held lease";
 
-pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
+pub fn run(quick: bool, only: &str) -> Result<BenchTable, Box<dyn Error>> {
     let size = if quick { QUICK } else { FULL };
-    let mut table = Table::new("lease");
+    let mut table = BenchTable::new("lease");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        for place in [Place::Redis(RedisServer::start()), Place::Sqlite(tempfile::tempdir()?)] {
-            eprintln!("{}:", place.name());
-            let wanted = |row: &str| format!("{}: {row}", place.name()).contains(only);
-            if wanted(PAIR) {
-                pairs(&place, size, &mut table).await?;
+        for under_test in [StoreUnderTest::Redis(RedisServer::start()), StoreUnderTest::Sqlite(tempfile::tempdir()?)] {
+            eprintln!("{}:", under_test.name());
+            let wanted = |row: &str| format!("{}: {row}", under_test.name()).contains(only);
+            if wanted(PAIR_ROW) {
+                pairs(&under_test, size, &mut table).await?;
             }
-            if wanted(HAND_OVER) {
-                hand_overs(&place, size, &mut table).await?;
+            if wanted(HAND_OVER_ROW) {
+                hand_overs(&under_test, size, &mut table).await?;
             }
-            if wanted(RENEWING) {
-                renewals(&place, size, &mut table).await?;
+            if wanted(RENEW_ROW) {
+                renewals(&under_test, size, &mut table).await?;
             }
-            if wanted(TAKE_OVER) {
-                crashes(&place, size, &mut table).await?;
+            if wanted(TAKE_OVER_ROW) {
+                crashes(&under_test, size, &mut table).await?;
             }
-            if wanted(AT_REST) {
-                at_rest(&place, size, &mut table).await?;
+            if wanted(IDLE_ROW) {
+                idle_cpu(&under_test, size, &mut table).await?;
             }
-            if wanted(MEMORY) {
-                memory(&place, size, &mut table).await?;
+            if wanted(MEMORY_ROW) {
+                memory(&under_test, size, &mut table).await?;
             }
         }
         Ok::<(), Box<dyn Error>>(())
@@ -105,10 +105,10 @@ async fn connect(url: &str, name: &str) -> Result<Tenure, Box<dyn Error>> {
 }
 
 /// Acquire and release, one after the other.
-async fn pairs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
-    let tenure = connect(&place.url(), "bench").await?;
+async fn pairs(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
+    let tenure = connect(&under_test.url(), "bench").await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
-    let mut raw = Raw::open(place).await?;
+    let mut raw = RawStore::open(under_test).await?;
     for _ in 0..=size.rounds {
         let (mut spans, mut raw_spans) = (Vec::with_capacity(size.pairs), Vec::with_capacity(size.pairs));
         for _ in 0..size.pairs {
@@ -121,8 +121,8 @@ async fn pairs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<d
         raws.push(median(raw_spans));
     }
     // The first round warms up.
-    table.add(Row {
-        name: format!("{}: {PAIR}", place.name()),
+    table.add(BenchRow {
+        name: format!("{}: {PAIR_ROW}", under_test.name()),
         value: median(values.split_off(1)),
         raw: Some(median(raws.split_off(1))),
         unit: "µs",
@@ -133,21 +133,25 @@ async fn pairs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<d
 }
 
 /// From a release to the moment when whoever waited has the lease, taking turns with the raw store.
-async fn hand_overs(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
-    let (one, two) = (connect(&place.url(), "one").await?, connect(&place.url(), "two").await?);
-    let mut raw = Raw::open(place).await?.into_hand_over().await?;
+async fn hand_overs(
+    under_test: &StoreUnderTest,
+    size: LeaseSize,
+    table: &mut BenchTable,
+) -> Result<(), Box<dyn Error>> {
+    let (one, two) = (connect(&under_test.url(), "one").await?, connect(&under_test.url(), "two").await?);
+    let mut raw = RawStore::open(under_test).await?.into_hand_over().await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
     for _ in 0..=size.rounds {
         let (mut spans, mut raw_spans) = (Vec::new(), Vec::new());
         for _ in 0..size.hand_overs {
-            raw_spans.push(micros(raw.once().await?));
+            raw_spans.push(micros(raw.measure_once().await?));
             spans.push(micros(hand_over(&one, &two).await?));
         }
         values.push(quantile(&mut spans, 0.99));
         raws.push(quantile(&mut raw_spans, 0.99));
     }
-    table.add(Row {
-        name: format!("{}: {HAND_OVER}", place.name()),
+    table.add(BenchRow {
+        name: format!("{}: {HAND_OVER_ROW}", under_test.name()),
         value: median(values.split_off(1)),
         raw: Some(median(raws.split_off(1))),
         unit: "µs",
@@ -168,7 +172,7 @@ async fn hand_over(holder: &Tenure, waiter: &Tenure) -> Result<Duration, Box<dyn
         }
     });
     // It has asked, and waits.
-    tokio::time::sleep(REST).await;
+    tokio::time::sleep(REST_BEFORE_HAND_OVER).await;
     let start = Instant::now();
     term.release().await?;
     let (next, now) = waiting.await?;
@@ -178,20 +182,20 @@ async fn hand_over(holder: &Tenure, waiter: &Tenure) -> Result<Duration, Box<dyn
 
 /// How many renewals a second go through a store of Tenure's, in batches as the keeper sends them, beside the raw
 /// pipelined rate, batch by batch.
-async fn renewals(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
-    let mut raw = Raw::open(place).await?;
-    let store = tenure::store::open(&place.url(), &Keyspace::default())?;
-    let connection = store.enter(Entry { bootstrap: true, ..Entry::default() }).await?;
+async fn renewals(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
+    let mut raw = RawStore::open(under_test).await?;
+    let store = tenure::store::open(&under_test.url(), &Keyspace::default())?;
+    let connection = store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
     for round in 0..=size.rounds {
         let held = raw.acquire_many(size.leases, round).await?;
         let renewals = acquire_in_store(&*connection, size.leases, round).await?;
         let (mut took, mut raw_took) = (Duration::ZERO, Duration::ZERO);
-        for (batch, raw_batch) in renewals.chunks(BATCH).zip(held.chunks(BATCH)) {
+        for (batch, raw_batch) in renewals.chunks(BATCH_SIZE).zip(held.chunks(BATCH_SIZE)) {
             raw_took += raw.renew(raw_batch).await?;
             let batch = batch.to_vec();
             let start = Instant::now();
-            let outcomes = connection.submit(batch, PATIENCE).await;
+            let outcomes = connection.submit(batch, SUBMIT_TIMEOUT).await;
             took += start.elapsed();
             if !outcomes.iter().all(|outcome| matches!(outcome, Outcome::Answered(Reply::Renewed { .. }))) {
                 return Err("a renewal was not answered".into());
@@ -200,8 +204,8 @@ async fn renewals(place: &Place, size: Size, table: &mut Table) -> Result<(), Bo
         values.push(size.leases as f64 / took.as_secs_f64());
         raws.push(size.leases as f64 / raw_took.as_secs_f64());
     }
-    table.add(Row {
-        name: format!("{}: {RENEWING} {} leases", place.name(), size.leases),
+    table.add(BenchRow {
+        name: format!("{}: {RENEW_ROW} {} leases", under_test.name(), size.leases),
         value: median(values.split_off(1)),
         raw: Some(median(raws.split_off(1))),
         unit: "/s",
@@ -217,11 +221,11 @@ async fn acquire_in_store(
     round: usize,
 ) -> Result<Vec<Request>, Box<dyn Error>> {
     let mut renewals = Vec::with_capacity(count);
-    for group in (0..count).collect::<Vec<_>>().chunks(BATCH) {
+    for group in (0..count).collect::<Vec<_>>().chunks(BATCH_SIZE) {
         let claims = group.iter().map(|number| claim(&format!("renew-{round}-{number:06}")));
         let claims = claims.collect::<Result<Vec<_>, _>>()?;
         let requests = claims.iter().map(|claim| Request::Acquire { claim: claim.clone(), ended: None }).collect();
-        let outcomes = connection.submit(requests, PATIENCE).await;
+        let outcomes = connection.submit(requests, SUBMIT_TIMEOUT).await;
         for (claim, outcome) in claims.into_iter().zip(outcomes) {
             let Outcome::Answered(Reply::Granted(grant)) = outcome else {
                 return Err(format!("{} was not granted: {outcome:?}", claim.name).into());
@@ -240,20 +244,20 @@ fn claim(name: &str) -> Result<Claim, Box<dyn Error>> {
 }
 
 /// How long after a dead holder's ttl somebody who waits has the lease, beside a thread that only sleeps until then.
-async fn crashes(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+async fn crashes(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let ttl = Duration::from_millis(1_000);
-    let waiter = connect(&place.url(), "waiter").await?;
+    let waiter = connect(&under_test.url(), "waiter").await?;
     let mut late = Vec::new();
     let mut moments = Vec::new();
-    let (tell, told) = std::sync::mpsc::channel();
-    let probe = probe(told);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let probe = measure_lag(receiver);
     let mut waiting = Vec::new();
     // A holder that is killed: its runtime, its keeper and its connection are there no more. Its keeper is told nothing.
     for number in 0..size.crashes {
         let name = format!("crashed-{number}");
-        let held = Raw::hold(place, &name, ttl).await?;
+        let held = RawStore::write_dead_lease(under_test, &name, ttl).await?;
         moments.push(held);
-        tell.send(held)?;
+        sender.send(held)?;
         let tenure = waiter.clone();
         waiting.push(tokio::spawn(async move {
             let term = tenure.lease(&name).acquire().await;
@@ -261,7 +265,7 @@ async fn crashes(place: &Place, size: Size, table: &mut Table) -> Result<(), Box
         }));
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
-    drop(tell);
+    drop(sender);
     let mut terms = Vec::new();
     for (task, gone) in waiting.into_iter().zip(moments) {
         let (term, now) = task.await?;
@@ -269,8 +273,8 @@ async fn crashes(place: &Place, size: Size, table: &mut Table) -> Result<(), Box
         terms.push(term?);
     }
     let mut lag = probe.join().map_err(|_| "the probe has ended")?;
-    table.add(Row {
-        name: format!("{}: {TAKE_OVER}", place.name()),
+    table.add(BenchRow {
+        name: format!("{}: {TAKE_OVER_ROW}", under_test.name()),
         value: quantile(&mut late, 0.99),
         raw: Some(quantile(&mut lag, 0.99)),
         unit: "ms",
@@ -283,15 +287,15 @@ async fn crashes(place: &Place, size: Size, table: &mut Table) -> Result<(), Box
 }
 
 /// The keeper's processor time with many leases and nothing going on.
-async fn at_rest(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
-    let tenure = connect(&place.url(), "resting").await?;
+async fn idle_cpu(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
+    let tenure = connect(&under_test.url(), "resting").await?;
     let terms = acquire_many(&tenure, "rest", size.leases, LeaseSettings::default()).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (before, start) = (thread_cpu("tenure-keeper")?, Instant::now());
     tokio::time::sleep(Duration::from_secs(size.seconds)).await;
     let used = thread_cpu("tenure-keeper")? - before;
-    table.add(Row {
-        name: format!("{}: {AT_REST}, {} leases of 30 s", place.name(), size.leases),
+    table.add(BenchRow {
+        name: format!("{}: {IDLE_ROW}, {} leases of 30 s", under_test.name(), size.leases),
         value: 100.0 * used / start.elapsed().as_secs_f64(),
         raw: None,
         unit: "% of a core",
@@ -303,15 +307,15 @@ async fn at_rest(place: &Place, size: Size, table: &mut Table) -> Result<(), Box
 }
 
 /// Memory of the client for each lease that it holds.
-async fn memory(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+async fn memory(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     // In a process of its own: what others have left behind would hide what this takes.
     let child = std::process::Command::new(std::env::current_exe()?)
-        .args(["memory", &place.url(), &size.many.to_string()])
+        .args(["memory", &under_test.url(), &size.many.to_string()])
         .stderr(std::process::Stdio::inherit())
         .output()?;
     let used: f64 = String::from_utf8(child.stdout)?.trim().parse()?;
-    table.add(Row {
-        name: format!("{}: {MEMORY}, {} held", place.name(), size.many),
+    table.add(BenchRow {
+        name: format!("{}: {MEMORY_ROW}, {} held", under_test.name(), size.many),
         value: used / size.many as f64,
         raw: None,
         unit: "bytes",
@@ -321,7 +325,7 @@ async fn memory(place: &Place, size: Size, table: &mut Table) -> Result<(), Box<
 }
 
 /// Holds so many leases, and returns how many bytes that took.
-pub fn hold(url: &str, count: usize) -> Result<f64, Box<dyn Error>> {
+pub fn measure_memory(url: &str, count: usize) -> Result<f64, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let tenure = connect(url, "holding").await?;
@@ -346,7 +350,7 @@ async fn acquire_many(
 ) -> Result<Vec<Term>, Box<dyn Error>> {
     let mut terms = Vec::with_capacity(count);
     // In groups, so that what the asking itself takes is small.
-    for group in (0..count).collect::<Vec<_>>().chunks(BATCH) {
+    for group in (0..count).collect::<Vec<_>>().chunks(BATCH_SIZE) {
         let claims =
             group.iter().map(|number| tenure.lease(&format!("{prefix}-{number:06}")).settings(settings).acquire());
         for term in futures_util::future::join_all(claims).await {
@@ -357,19 +361,19 @@ async fn acquire_many(
 }
 
 /// The raw store.
-enum Raw {
+enum RawStore {
     Redis(Box<RawRedis>),
     Sqlite(RawSqlite, TempDir),
 }
 
-impl Raw {
-    async fn open(place: &Place) -> Result<Self, Box<dyn Error>> {
-        match place {
-            Place::Redis(server) => {
-                connect(&place.url(), "entering").await?.shutdown().await;
+impl RawStore {
+    async fn open(under_test: &StoreUnderTest) -> Result<Self, Box<dyn Error>> {
+        match under_test {
+            StoreUnderTest::Redis(server) => {
+                connect(&under_test.url(), "entering").await?.shutdown().await;
                 Ok(Self::Redis(Box::new(RawRedis::connect(server).await?)))
             }
-            Place::Sqlite(_) => {
+            StoreUnderTest::Sqlite(_) => {
                 let folder = tempfile::tempdir()?;
                 Ok(Self::Sqlite(RawSqlite::open(&folder.path().join("raw.db"))?, folder))
             }
@@ -395,9 +399,9 @@ impl Raw {
     /// The same, as two who hand a lease over.
     async fn into_hand_over(self) -> Result<RawHandOver, Box<dyn Error>> {
         Ok(match self {
-            Self::Redis(raw) => RawHandOver::Redis(Box::new(RedisHandOver::between(*raw).await?)),
+            Self::Redis(raw) => RawHandOver::Redis(Box::new(RedisHandOver::new(*raw).await?)),
             Self::Sqlite(raw, folder) => {
-                RawHandOver::Sqlite(FileHandOver::between(raw, &folder.path().join("raw.db"))?, folder)
+                RawHandOver::Sqlite(FileHandOver::new(raw, &folder.path().join("raw.db"))?, folder)
             }
         })
     }
@@ -417,7 +421,7 @@ impl Raw {
             }
             Self::Sqlite(raw, _) => {
                 let all = keys.clone();
-                raw.call(move |file| file.fill(&all)).await?;
+                raw.call(move |file| file.insert_leases(&all)).await?;
                 Ok(keys.into_iter().map(|key| (key, String::new())).collect())
             }
         }
@@ -437,14 +441,18 @@ impl Raw {
     }
 
     /// A lease whose holder is gone without a word, and when it ends.
-    async fn hold(place: &Place, name: &str, ttl: Duration) -> Result<Instant, Box<dyn Error>> {
-        match place {
-            Place::Redis(server) => {
+    async fn write_dead_lease(
+        under_test: &StoreUnderTest,
+        name: &str,
+        ttl: Duration,
+    ) -> Result<Instant, Box<dyn Error>> {
+        match under_test {
+            StoreUnderTest::Redis(server) => {
                 let key = format!("lease:{name}");
                 server.command(&["SET", &key, "gone", "NX", "PX", &ttl.as_millis().to_string()]);
                 Ok(Instant::now() + ttl)
             }
-            Place::Sqlite(folder) => hold_in_file(&folder.path().join("bench.db"), name, ttl),
+            StoreUnderTest::Sqlite(folder) => write_dead_lease_to_file(&folder.path().join("bench.db"), name, ttl),
         }
     }
 }
@@ -456,16 +464,16 @@ enum RawHandOver {
 }
 
 impl RawHandOver {
-    async fn once(&mut self) -> Result<Duration, Box<dyn Error>> {
+    async fn measure_once(&mut self) -> Result<Duration, Box<dyn Error>> {
         match self {
-            Self::Redis(raw) => raw.once().await,
-            Self::Sqlite(raw, _) => raw.once().await,
+            Self::Redis(raw) => raw.measure_once().await,
+            Self::Sqlite(raw, _) => raw.measure_once().await,
         }
     }
 }
 
 /// Writes a lease of a holder that is gone.
-fn hold_in_file(path: &Path, name: &str, ttl: Duration) -> Result<Instant, Box<dyn Error>> {
+fn write_dead_lease_to_file(path: &Path, name: &str, ttl: Duration) -> Result<Instant, Box<dyn Error>> {
     let connection = rusqlite::Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(10))?;
     let epoch: i64 = connection.query_row("SELECT epoch FROM host", [], |row| row.get(0))?;

@@ -3,19 +3,19 @@
 //! Machines differ and are noisy, so every row is a ratio: raw and Tenure take turns, and medians are compared. The last
 //! line on stdout is JSON, for machines.
 
+mod child;
 mod election;
 mod lease;
 mod measure;
-mod part;
 mod plain_loop;
+mod poll_records;
+mod polled_server;
 mod pool;
 mod raw_redis;
 mod raw_sqlite;
 mod serve;
 mod table;
 mod takeover;
-mod target;
-mod visits;
 
 use std::process::ExitCode;
 
@@ -35,7 +35,7 @@ Usage: tenure-bench NAME [--quick] [--only WORD]
 The exit status says whether it ran; whether a bar was met stands in the table and in the JSON";
 
 /// How a program that was called wrongly ends, as in `sysexits.h`.
-const USAGE: u8 = 64;
+const EXIT_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         ["serve", "--quick"] => ("serve", true, ""),
         // What `lease` runs to see how much memory leases take.
         ["memory", url, count] => {
-            return match count.parse().map_err(Into::into).and_then(|count| lease::hold(url, count)) {
+            return match count.parse().map_err(Into::into).and_then(|count| lease::measure_memory(url, count)) {
                 Ok(bytes) => {
                     println!("{bytes}");
                     ExitCode::SUCCESS
@@ -59,16 +59,17 @@ fn main() -> ExitCode {
         }
         // Whom `pool` kills.
         ["member", url, targets, millis] => {
-            let member = targets
-                .parse()
-                .map_err(Into::into)
-                .and_then(|targets| pool::be_a_member(url, targets, std::time::Duration::from_millis(millis.parse()?)));
-            return ended(member);
+            let member = targets.parse().map_err(Into::into).and_then(|targets| {
+                pool::run_instance(url, targets, std::time::Duration::from_millis(millis.parse()?))
+            });
+            return exit_code(member);
         }
         // What `serve` polls, and what else polls it.
-        ["target"] => return ended(target::serve()),
+        ["target"] => return exit_code(polled_server::serve()),
         ["plain-loop", target, store, sessions] => {
-            return ended(sessions.parse().map_err(Into::into).and_then(|count| plain_loop::run(target, store, count)));
+            return exit_code(
+                sessions.parse().map_err(Into::into).and_then(|count| plain_loop::run(target, store, count)),
+            );
         }
         ["help" | "--help" | "-h"] => {
             println!("{HELP}");
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!("{HELP}");
-            return ExitCode::from(USAGE);
+            return ExitCode::from(EXIT_USAGE);
         }
     };
     let measured = match bench {
@@ -94,7 +95,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn ended(how: Result<(), Box<dyn std::error::Error>>) -> ExitCode {
+fn exit_code(how: Result<(), Box<dyn std::error::Error>>) -> ExitCode {
     match how {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&*error),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tenure_testbed::RedisServer;
 
 /// How long everything rests before a hand-over.
-pub const REST: Duration = Duration::from_millis(2);
+pub const REST_BEFORE_HAND_OVER: Duration = Duration::from_millis(2);
 
 /// The middle one.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
@@ -54,7 +54,7 @@ pub fn thread_cpu(name: &str) -> std::io::Result<f64> {
 }
 
 /// How late a thread is that does nothing but sleep, at every one of these moments.
-pub fn probe(moments: Receiver<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
+pub fn measure_lag(moments: Receiver<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
     std::thread::spawn(move || {
         let late = |at: Instant| {
             std::thread::sleep(at.saturating_duration_since(Instant::now()));
@@ -66,11 +66,11 @@ pub fn probe(moments: Receiver<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
 
 /// Commands that clients have sent. What scripts call as well is left out, since the server counts it with them.
 pub fn commands_sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
-    calls(server, &["evalsha", "xadd", "ping", "subscribe", "script|load", "sadd", "srem", "smembers", "mget"])
+    command_calls(server, &["evalsha", "xadd", "ping", "subscribe", "script|load", "sadd", "srem", "smembers", "mget"])
 }
 
 /// How often these commands were called, by clients and by scripts.
-pub fn calls(server: &RedisServer, names: &[&str]) -> Result<u64, Box<dyn Error>> {
+pub fn command_calls(server: &RedisServer, names: &[&str]) -> Result<u64, Box<dyn Error>> {
     let stats = server.command(&["INFO", "commandstats"]);
     let mut total = 0;
     for line in stats.as_text().lines() {
@@ -86,7 +86,7 @@ pub fn calls(server: &RedisServer, names: &[&str]) -> Result<u64, Box<dyn Error>
 }
 
 /// Bytes that a server has in use.
-pub fn memory_of(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
+pub fn server_memory(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
     info(server, "memory", "used_memory:")
 }
 

@@ -9,17 +9,17 @@ use reqwest::{Client, redirect};
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval_at};
 
+use crate::poll_records::unix_millis;
 use crate::serve::INTERVAL;
-use crate::visits::millis;
 
 /// As the service does it.
-const TIMEOUT: Duration = Duration::from_secs(2);
-const IDLE: Duration = Duration::from_secs(90);
-const BODY_KEPT: usize = 4 * 1024;
+const POLL_TIMEOUT: Duration = Duration::from_secs(2);
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+const MAX_BODY_BYTES: usize = 4 * 1024;
 
 /// What every task has.
 #[derive(Clone)]
-struct Loop {
+struct PlainLoop {
     client: Client,
     store: MultiplexedConnection,
     target: String,
@@ -28,41 +28,41 @@ struct Loop {
 /// Says that it is ready, begins when it is told to, and ends when nobody can tell it anything any more.
 pub fn run(target: &str, store: &str, sessions: usize) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let polls = runtime.block_on(Loop::new(target, store))?;
+    let polls = runtime.block_on(PlainLoop::new(target, store))?;
     println!("READY -");
-    let mut orders = std::io::stdin().lock();
-    orders.read_line(&mut String::new())?;
+    let mut stdin = std::io::stdin().lock();
+    stdin.read_line(&mut String::new())?;
     let (begun, clock) = (tokio::time::Instant::now(), SystemTime::now());
     for session in 0..sessions {
         // All of them within the next interval, and as little in step as those of the service.
         let phase = INTERVAL.mul_f64(fastrand::f64());
-        runtime.spawn(polls.clone().poll_for_ever(session, begun + phase, clock + phase));
+        runtime.spawn(polls.clone().poll_forever(session, begun + phase, clock + phase));
     }
-    std::io::copy(&mut orders, &mut std::io::sink())?;
+    std::io::copy(&mut stdin, &mut std::io::sink())?;
     Ok(())
 }
 
-impl Loop {
+impl PlainLoop {
     async fn new(target: &str, store: &str) -> Result<Self, Box<dyn Error>> {
         // Somebody else may have chosen first, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
             .redirect(redirect::Policy::none())
             .no_proxy()
-            .pool_idle_timeout(IDLE)
+            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .user_agent(concat!("tenure/", env!("CARGO_PKG_VERSION")))
             .build()?;
         let store = redis::Client::open(store)?.get_multiplexed_async_connection().await?;
         Ok(Self { client, store, target: target.to_owned() })
     }
 
-    async fn poll_for_ever(mut self, session: usize, first: tokio::time::Instant, mut due: SystemTime) {
+    async fn poll_forever(mut self, session: usize, first: tokio::time::Instant, mut due: SystemTime) {
         let mut ticks = interval_at(first, INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         loop {
             ticks.tick().await;
             let (polled_at, began) = (SystemTime::now(), Instant::now());
-            let answer = tokio::time::timeout(TIMEOUT, self.ask(session, due)).await;
+            let answer = tokio::time::timeout(POLL_TIMEOUT, self.poll_once(session, due)).await;
             let answer = answer.unwrap_or_else(|_| Err("no whole answer in time".to_owned()));
             let took = began.elapsed();
             let (answer, error) = match answer {
@@ -75,8 +75,8 @@ impl Loop {
                 "sessionId": format!("00000000-0000-7000-8000-{session:012x}"),
                 "instanceId": "api-1-1736598400000000000-a1b2c3d4",
                 "token": 1_736_598_400_000_000_u64,
-                "dueAt": format!("{:024}", millis(due)),
-                "polledAt": format!("{:024}", millis(polled_at)),
+                "dueAt": format!("{:024}", unix_millis(due)),
+                "polledAt": format!("{:024}", unix_millis(polled_at)),
                 "ok": status.is_some_and(|status| (200..300).contains(&status)),
                 "status": status,
                 "latencyMs": took.as_micros() as f64 / 1_000.0,
@@ -93,13 +93,13 @@ impl Loop {
         }
     }
 
-    async fn ask(&self, session: usize, due: SystemTime) -> Result<(u16, String), String> {
-        let request = self.client.get(format!("{}{session}", self.target)).header("tenure-due", millis(due));
+    async fn poll_once(&self, session: usize, due: SystemTime) -> Result<(u16, String), String> {
+        let request = self.client.get(format!("{}{session}", self.target)).header("tenure-due", unix_millis(due));
         let mut response = request.send().await.map_err(|error| error.to_string())?;
         let mut body = Vec::new();
-        while body.len() < BODY_KEPT {
+        while body.len() < MAX_BODY_BYTES {
             let Some(chunk) = response.chunk().await.map_err(|error| error.to_string())? else { break };
-            let room = BODY_KEPT - body.len();
+            let room = MAX_BODY_BYTES - body.len();
             body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
         }
         Ok((response.status().as_u16(), String::from_utf8_lossy(&body).into_owned()))

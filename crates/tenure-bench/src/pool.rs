@@ -4,48 +4,48 @@ use std::error::Error;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tenure::placement::{Peer, Presence, TargetScore, shares, surrender};
+use tenure::placement::{InstanceLoad, Presence, TargetScore, plan_handoffs, quotas};
 use tenure::pool::Pool;
 use tenure::{InstanceId, Tenure};
 use tenure_testbed::RedisServer;
 
-use crate::measure::{self, commands_sent, memory_of, millis, quantile, server_cpu};
+use crate::measure::{self, commands_sent, millis, quantile, server_cpu, server_memory};
 use crate::raw_redis::RawRedis;
-use crate::table::{Bar, Row, Table};
+use crate::table::{Bar, BenchRow, BenchTable};
 use crate::takeover;
 
 /// Instances, targets and the ttl of a fleet, and how long it is watched once it has settled.
-pub struct Size {
+pub struct PoolSize {
     pub instances: usize,
     pub targets: usize,
     pub ttl: Duration,
     pub watched_for: Duration,
 }
 
-impl Size {
+impl PoolSize {
     fn title(&self) -> String {
         format!("{} targets on {} instances", self.targets, self.instances)
     }
 }
 
-const FULL: [Size; 2] = [
-    Size { instances: 10, targets: 100_000, ttl: Duration::from_secs(30), watched_for: Duration::from_secs(30) },
-    Size { instances: 100, targets: 10_000, ttl: Duration::from_secs(30), watched_for: Duration::from_secs(30) },
+const FULL_SIZES: [PoolSize; 2] = [
+    PoolSize { instances: 10, targets: 100_000, ttl: Duration::from_secs(30), watched_for: Duration::from_secs(30) },
+    PoolSize { instances: 100, targets: 10_000, ttl: Duration::from_secs(30), watched_for: Duration::from_secs(30) },
 ];
-const QUICK: [Size; 1] =
-    [Size { instances: 5, targets: 1_000, ttl: Duration::from_secs(6), watched_for: Duration::from_secs(6) }];
+const QUICK_SIZES: [PoolSize; 1] =
+    [PoolSize { instances: 5, targets: 1_000, ttl: Duration::from_secs(6), watched_for: Duration::from_secs(6) }];
 
 /// After this long it will not happen.
-const NEVER: Duration = Duration::from_secs(300);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
-    let mut table = Table::new("pool");
+pub fn run(quick: bool, only: &str) -> Result<BenchTable, Box<dyn Error>> {
+    let mut table = BenchTable::new("pool");
     if "placement".contains(only) {
         placement(&mut table)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let sizes = if quick { QUICK.as_slice() } else { FULL.as_slice() };
+        let sizes = if quick { QUICK_SIZES.as_slice() } else { FULL_SIZES.as_slice() };
         let chosen = sizes.iter().filter(|size| "fleet".contains(only) || size.title().contains(only));
         for (n, size) in chosen.enumerate() {
             fleet(size, n == 0, &mut table).await?;
@@ -57,37 +57,38 @@ pub fn run(quick: bool, only: &str) -> Result<Table, Box<dyn Error>> {
 }
 
 /// One instance's own step among a thousand, with a million targets.
-fn placement(table: &mut Table) -> Result<(), Box<dyn Error>> {
+fn placement(table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     const INSTANCES: usize = 1_000;
     let id = |n: usize| InstanceId::new(&format!("api-{n}-1736598400000000000-a1b2c3d4"));
     let mine: Vec<TargetScore> = (0..1_001).map(|n| TargetScore::of(&format!("endpoint-{n}"))).collect();
     for (what, joins) in [("somebody joins", true), ("this one drains", false)] {
-        let mut peers: Vec<Peer> = (0..INSTANCES)
-            .map(|n| Ok(Peer { held: 1_000, ..Peer::new(id(n)?) }))
+        let mut loads: Vec<InstanceLoad> = (0..INSTANCES)
+            .map(|n| Ok(InstanceLoad { held: 1_000, ..InstanceLoad::new(id(n)?) }))
             .collect::<Result<_, Box<dyn Error>>>()?;
         if joins {
-            peers.push(Peer::new(id(INSTANCES)?));
+            loads.push(InstanceLoad::new(id(INSTANCES)?));
         } else {
-            peers[0].presence = Presence::Draining;
+            loads[0].presence = Presence::Draining;
         }
         let me = id(0)?;
         let mut took: Vec<f64> = (0..50)
             .map(|_| {
                 let begun = Instant::now();
-                let gifts = surrender(&me, &peers, &shares(&peers, 0), mine.get(..1_000).unwrap_or_default(), |_, _| 0);
-                std::hint::black_box(gifts);
+                let handoffs =
+                    plan_handoffs(&me, &loads, &quotas(&loads, 0), mine.get(..1_000).unwrap_or_default(), |_, _| 0);
+                std::hint::black_box(handoffs);
                 millis(begun.elapsed())
             })
             .collect();
         let value = quantile(&mut took, 0.5);
         let name = format!("placement step, 1000 instances and 1 000 000 targets, {what}");
-        table.add(Row { name, value, raw: None, unit: "ms", bar: Bar::AtMost(5.0) });
+        table.add(BenchRow { name, value, raw: None, unit: "ms", bar: Bar::AtMost(5.0) });
     }
     Ok(())
 }
 
 /// One instance, which does nothing with its targets.
-pub async fn member(url: &str, n: usize, size: &Size) -> Result<(Tenure, Pool), Box<dyn Error>> {
+pub async fn start_instance(url: &str, n: usize, size: &PoolSize) -> Result<(Tenure, Pool), Box<dyn Error>> {
     let tenure = Tenure::builder(url).name(&format!("api-{n}"))?.bootstrap().connect().await?;
     let targets = (0..size.targets).map(|n| format!("endpoint-{n}"));
     let pool = tenure.pool("poll").targets(targets).ttl(size.ttl);
@@ -96,31 +97,31 @@ pub async fn member(url: &str, n: usize, size: &Size) -> Result<(Tenure, Pool), 
 }
 
 /// Measures one fleet. What its instances need is known of the first alone: later ones use again what that has left.
-async fn fleet(size: &Size, first: bool, table: &mut Table) -> Result<(), Box<dyn Error>> {
+async fn fleet(size: &PoolSize, first: bool, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let title = size.title();
     let raw = raw_fleet(size).await?;
     let server = RedisServer::start();
-    let (memory, resident) = (memory_of(&server)?, measure::resident()?);
-    let mut members = Vec::new();
+    let (memory, resident) = (server_memory(&server)?, measure::resident()?);
+    let mut instances = Vec::new();
     let begun = Instant::now();
     for n in 0..size.instances {
-        members.push(member(&server.url(), n, size).await?);
+        instances.push(start_instance(&server.url(), n, size).await?);
     }
-    until(&members, |held| held.iter().sum::<usize>() >= size.targets).await?;
+    wait_until(&instances, |held| held.iter().sum::<usize>() >= size.targets).await?;
     add(table, &format!("{title}: all are held"), begun.elapsed(), Some(raw.claims));
-    until(&members, |held| is_balanced(held, size.targets)).await?;
+    wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: and balanced"), begun.elapsed(), Some(raw.claims));
 
     let begun = Instant::now();
-    members.push(member(&server.url(), size.instances, size).await?);
-    until(&members, |held| is_balanced(held, size.targets)).await?;
+    instances.push(start_instance(&server.url(), size.instances, size).await?);
+    wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: balanced after one joins"), begun.elapsed(), None);
 
     let begun = Instant::now();
-    if let Some((_, pool)) = members.pop() {
+    if let Some((_, pool)) = instances.pop() {
         pool.stop().await;
     }
-    until(&members, |held| is_balanced(held, size.targets)).await?;
+    wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: balanced after it stops"), begun.elapsed(), None);
 
     // A process of its own, which can be killed.
@@ -128,12 +129,12 @@ async fn fleet(size: &Size, first: bool, table: &mut Table) -> Result<(), Box<dy
         .args(["member", &server.url(), &size.targets.to_string(), &size.ttl.as_millis().to_string()])
         .spawn()?;
     let rest = size.targets - size.targets / (size.instances + 1);
-    until(&members, |held| held.iter().sum::<usize>() <= rest + 1).await?;
+    wait_until(&instances, |held| held.iter().sum::<usize>() <= rest + 1).await?;
     tokio::time::sleep(size.ttl / 3).await;
     victim.kill()?;
     victim.wait()?;
     let begun = Instant::now();
-    until(&members, |held| is_balanced(held, size.targets)).await?;
+    wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
     add(table, &format!("{title}: balanced after one is killed"), begun.elapsed(), Some(size.ttl));
 
     // What is written down about all those terms is written first.
@@ -145,28 +146,28 @@ async fn fleet(size: &Size, first: bool, table: &mut Table) -> Result<(), Box<dy
     // One renewal of each lease in each interval.
     let interval = size.ttl.as_secs_f64() / 3.0;
     let (name, bar) = (format!("{title}: commands of clients, settled"), Bar::RatioAtMost(1.2));
-    table.add(Row { name, value, raw: Some(size.targets as f64 / interval), unit: "per second", bar });
+    table.add(BenchRow { name, value, raw: Some(size.targets as f64 / interval), unit: "per second", bar });
     let value = (server_cpu(&server)? - cpu) / seconds * 100.0;
     let name = format!("{title}: processor of the server, settled");
-    table.add(Row { name, value, raw: Some(raw.interval / interval * 100.0), unit: "%", bar });
-    let value = (memory_of(&server)? - memory) / size.targets as f64;
+    table.add(BenchRow { name, value, raw: Some(raw.interval / interval * 100.0), unit: "%", bar });
+    let value = (server_memory(&server)? - memory) / size.targets as f64;
     let name = format!("{title}: memory of the server for each target");
-    table.add(Row { name, value, raw: Some(raw.memory), unit: "bytes", bar: Bar::None });
+    table.add(BenchRow { name, value, raw: Some(raw.memory), unit: "bytes", bar: Bar::None });
     if first {
         let value = (measure::resident()? - resident) / (size.targets * size.instances) as f64;
         let name = format!("{title}: memory of each instance for each target, whoever holds it");
-        table.add(Row { name, value, raw: None, unit: "bytes", bar: Bar::None });
+        table.add(BenchRow { name, value, raw: None, unit: "bytes", bar: Bar::None });
     }
     Ok(())
 }
 
-fn add(table: &mut Table, name: &str, took: Duration, raw: Option<Duration>) {
+fn add(table: &mut BenchTable, name: &str, took: Duration, raw: Option<Duration>) {
     let raw = raw.map(|raw| raw.as_secs_f64());
-    table.add(Row { name: name.to_owned(), value: took.as_secs_f64(), raw, unit: "s", bar: Bar::None });
+    table.add(BenchRow { name: name.to_owned(), value: took.as_secs_f64(), raw, unit: "s", bar: Bar::None });
 }
 
-fn held(members: &[(Tenure, Pool)]) -> Vec<usize> {
-    members.iter().map(|(tenure, _)| usize::try_from(tenure.how_it_stands().held).unwrap_or(0)).collect()
+fn held(instances: &[(Tenure, Pool)]) -> Vec<usize> {
+    instances.iter().map(|(tenure, _)| usize::try_from(tenure.stats().held).unwrap_or(0)).collect()
 }
 
 /// As many as there are, and the scout's lease besides.
@@ -176,15 +177,18 @@ pub fn is_balanced(held: &[usize], targets: usize) -> bool {
 }
 
 /// Waits until this is so of what each holds, and shows now and then how far it is.
-pub async fn until(members: &[(Tenure, Pool)], is_so: impl Fn(&[usize]) -> bool) -> Result<(), Box<dyn Error>> {
+pub async fn wait_until(
+    instances: &[(Tenure, Pool)],
+    condition: impl Fn(&[usize]) -> bool,
+) -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
     let mut shown = begun;
     loop {
-        let held = held(members);
-        if is_so(&held) {
+        let held = held(instances);
+        if condition(&held) {
             return Ok(());
         }
-        if begun.elapsed() > NEVER {
+        if begun.elapsed() > SETTLE_TIMEOUT {
             return Err(format!("it does not come to rest: {held:?}").into());
         }
         if shown.elapsed() > Duration::from_secs(5) {
@@ -206,9 +210,9 @@ struct RawFleet {
     memory: f64,
 }
 
-async fn raw_fleet(size: &Size) -> Result<RawFleet, Box<dyn Error>> {
+async fn raw_fleet(size: &PoolSize) -> Result<RawFleet, Box<dyn Error>> {
     let server = RedisServer::start();
-    let memory = memory_of(&server)?;
+    let memory = server_memory(&server)?;
     let mut connection = redis::Client::open(server.url())?.get_connection()?;
     let begun = Instant::now();
     for chunk in 0..size.targets.div_ceil(1_000) {
@@ -220,7 +224,7 @@ async fn raw_fleet(size: &Size) -> Result<RawFleet, Box<dyn Error>> {
         let _: Vec<redis::Value> = pipeline.query(&mut connection)?;
     }
     let claims = begun.elapsed();
-    let memory = (memory_of(&server)? - memory) / size.targets as f64;
+    let memory = (server_memory(&server)? - memory) / size.targets as f64;
 
     let server = RedisServer::start();
     Tenure::builder(&server.url()).bootstrap().connect().await?.shutdown().await;
@@ -234,7 +238,7 @@ async fn raw_fleet(size: &Size) -> Result<RawFleet, Box<dyn Error>> {
             let token = raw.acquire(&lease, node).await?;
             leases.push((lease, token));
         }
-        raw.beat(node, size.ttl).await?;
+        raw.heartbeat(node, size.ttl).await?;
         fleet.push((node, raw, leases));
     }
     let (cpu, begun) = (server_cpu(&server)?, tokio::time::Instant::now());
@@ -243,7 +247,7 @@ async fn raw_fleet(size: &Size) -> Result<RawFleet, Box<dyn Error>> {
     let intervals = (size.watched_for.as_secs_f64() / (size.ttl / 3).as_secs_f64()).round();
     for _ in 0..intervals as usize {
         for (node, raw, leases) in &mut fleet {
-            raw.beat(node, size.ttl).await?;
+            raw.heartbeat(node, size.ttl).await?;
             raw.read_heartbeats(&nodes).await?;
             for chunk in leases.chunks(512) {
                 raw.renew(node, chunk).await?;
@@ -256,11 +260,11 @@ async fn raw_fleet(size: &Size) -> Result<RawFleet, Box<dyn Error>> {
 }
 
 /// A member until it is killed.
-pub fn be_a_member(url: &str, targets: usize, ttl: Duration) -> Result<(), Box<dyn Error>> {
+pub fn run_instance(url: &str, targets: usize, ttl: Duration) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let size = Size { instances: 1, targets, ttl, watched_for: ttl };
-        let _member = member(url, usize::MAX, &size).await?;
+        let size = PoolSize { instances: 1, targets, ttl, watched_for: ttl };
+        let _member = start_instance(url, usize::MAX, &size).await?;
         std::future::pending().await
     })
 }

@@ -9,7 +9,7 @@ use redis::{Client, Pipeline, Value};
 use tenure::fleet::InstanceRecord;
 use tenure_testbed::RedisServer;
 
-use crate::measure::REST;
+use crate::measure::REST_BEFORE_HAND_OVER;
 
 const PRELUDE: &str = include_str!("../../tenure/src/store/redis/scripts/prelude.lua");
 const ACQUIRE: &str = include_str!("../../tenure/src/store/redis/scripts/acquire.lua");
@@ -86,7 +86,7 @@ impl RawRedis {
     }
 
     /// Says that an instance lives, and what it says about itself.
-    pub async fn beat(&mut self, node: &str, ttl: Duration) -> Result<(), Box<dyn Error>> {
+    pub async fn heartbeat(&mut self, node: &str, ttl: Duration) -> Result<(), Box<dyn Error>> {
         let (ttl, record) = (u64::try_from(ttl.as_millis())?, InstanceRecord::new(node).encode());
         let mut pipeline = redis::pipe();
         pipeline.cmd("SET").arg(format!("poll:node:{node}")).arg("1").arg("PX").arg(ttl);
@@ -119,7 +119,7 @@ pub struct RedisHandOver {
 impl RedisHandOver {
     const LEASE: &str = "lease:raw-hand-over";
 
-    pub async fn between(holder: RawRedis) -> Result<Self, Box<dyn Error>> {
+    pub async fn new(holder: RawRedis) -> Result<Self, Box<dyn Error>> {
         let (mut sink, stream) = holder.client.get_async_pubsub().await?.split();
         sink.subscribe(CHANNEL).await?;
         let mut waiter = holder.clone();
@@ -128,7 +128,7 @@ impl RedisHandOver {
     }
 
     /// From a release to the moment when whoever was told of it has the lease.
-    pub async fn once(&mut self) -> Result<Duration, Box<dyn Error>> {
+    pub async fn measure_once(&mut self) -> Result<Duration, Box<dyn Error>> {
         let token = self.holder.acquire(Self::LEASE, "raw-1").await?;
         let (mut waiter, stream) = (self.waiter.clone(), self.messages.take());
         let waiting = tokio::spawn(async move {
@@ -138,7 +138,7 @@ impl RedisHandOver {
             Ok::<_, String>((next, Instant::now(), messages))
         });
         // It waits, and the machine has come to rest: a hand-over does not come in the middle of something.
-        tokio::time::sleep(REST).await;
+        tokio::time::sleep(REST_BEFORE_HAND_OVER).await;
         let start = Instant::now();
         self.holder.release(Self::LEASE, "raw-1", &token).await?;
         let (next, now, mut messages) = waiting.await??;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, TransactionBehavior, params};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify;
 
-use crate::measure::REST;
+use crate::measure::REST_BEFORE_HAND_OVER;
 
 type Job = Box<dyn FnOnce(&mut RawFile) + Send>;
 
@@ -96,13 +96,13 @@ impl RawFile {
     }
 
     /// Waits until somebody else has written the file, as the kernel tells, and takes the lease.
-    fn take_when_written(&mut self, key: &str, watch: &OwnedFd, watches: &Sender<()>) -> rusqlite::Result<i64> {
+    fn acquire_on_write(&mut self, key: &str, watch: &OwnedFd, watches: &Sender<()>) -> rusqlite::Result<i64> {
         let version = self.version()?;
         // Whoever is told this may have gone.
         let _ = watches.send(());
-        let mut told = [PollFd::new(watch, PollFlags::IN)];
+        let mut polled = [PollFd::new(watch, PollFlags::IN)];
         // Whatever comes of it: the version decides.
-        let _ = poll(&mut told, None);
+        let _ = poll(&mut polled, None);
         let mut events = [0_u8; 4_096];
         let _ = rustix::io::read(watch, &mut events);
         // The log is written a moment before the change can be seen.
@@ -116,7 +116,7 @@ impl RawFile {
         self.0.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
     }
 
-    pub fn fill(&mut self, keys: &[String]) -> rusqlite::Result<()> {
+    pub fn insert_leases(&mut self, keys: &[String]) -> rusqlite::Result<()> {
         let tx = self.0.transaction()?;
         for key in keys {
             // As long as the rows of real leases are.
@@ -152,7 +152,7 @@ impl FileHandOver {
     const LEASE: &str = "lease:raw-hand-over";
 
     /// On the file at this path, which the holder has open.
-    pub fn between(holder: RawSqlite, path: &Path) -> Result<Self, Box<dyn Error>> {
+    pub fn new(holder: RawSqlite, path: &Path) -> Result<Self, Box<dyn Error>> {
         let waiter = RawSqlite::on_thread(RawFile(Connection::open(path)?));
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         inotify::add_watch(&watch, format!("{}-wal", path.display()), inotify::WatchFlags::MODIFY)?;
@@ -160,22 +160,22 @@ impl FileHandOver {
     }
 
     /// From a release to the moment when whoever was told of it has the lease.
-    pub async fn once(&mut self) -> Result<Duration, Box<dyn Error>> {
+    pub async fn measure_once(&mut self) -> Result<Duration, Box<dyn Error>> {
         let token = self.holder.call(|file| file.acquire(Self::LEASE)).await?;
         let mut events = [0_u8; 4_096];
         while rustix::io::read(&*self.watch, &mut events).is_ok() {}
         let (watches, watched) = std::sync::mpsc::channel();
         let watch = self.watch.clone();
-        let takes = self.waiter.call(move |file| file.take_when_written(Self::LEASE, &watch, &watches));
+        let takes = self.waiter.call(move |file| file.acquire_on_write(Self::LEASE, &watch, &watches));
         let taking = async {
             let taken = takes.await;
             (taken, Instant::now())
         };
         let releasing = async {
             while watched.try_recv().is_err() {
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(REST_BEFORE_HAND_OVER).await;
             }
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(REST_BEFORE_HAND_OVER).await;
             let start = Instant::now();
             self.holder.call(move |file| file.release(Self::LEASE, token)).await?;
             Ok::<_, Box<dyn Error>>(start)

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::json;
 use tenure_testbed::{RedisServer, web};
 
-use crate::measure::{calls, info, quantile, server_cpu};
-use crate::part::{Part, bound};
-use crate::table::{Bar, Row, Table};
-use crate::target::Target;
-use crate::visits::{Slots, Visit, millis, slots};
+use crate::child::{ChildProcess, bound_command};
+use crate::measure::{command_calls, info, quantile, server_cpu};
+use crate::poll_records::{PollRecord, SlotCounts, count_slots, unix_millis};
+use crate::polled_server::PolledServer;
+use crate::table::{Bar, BenchRow, BenchTable};
 
 /// How often each session is polled.
 pub const INTERVAL: Duration = Duration::from_secs(10);
@@ -21,19 +21,19 @@ pub const INTERVAL: Duration = Duration::from_secs(10);
 const INSTANCES: usize = 3;
 
 /// After this long it will not happen.
-const NEVER: Duration = Duration::from_secs(300);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How many sessions there are, and how long they are watched.
-struct Size {
+struct ServeSize {
     sessions: usize,
     watched_for: Duration,
 }
 
 /// What polling took, for each poll.
-struct Span {
+struct PollCosts {
     /// How late they came, in milliseconds.
     late: Vec<f64>,
-    slots: Slots,
+    slots: SlotCounts,
     /// Microseconds of whoever polls, and of the server.
     cpu: f64,
     server_cpu: f64,
@@ -43,23 +43,23 @@ struct Span {
 }
 
 /// One way to poll, measured.
-struct Measured {
-    span: Span,
+struct Measurement {
+    costs: PollCosts,
     /// Bytes for each session.
     memory: f64,
 }
 
 /// How long a fleet took to get to work.
-struct Beginning {
-    made: Duration,
+struct Startup {
+    imported: Duration,
     balanced: Duration,
 }
 
-pub fn run(quick: bool) -> Result<Table, Box<dyn Error>> {
+pub fn run(quick: bool) -> Result<BenchTable, Box<dyn Error>> {
     let size = if quick {
-        Size { sessions: 1_000, watched_for: Duration::from_secs(10) }
+        ServeSize { sessions: 1_000, watched_for: Duration::from_secs(10) }
     } else {
-        Size { sessions: 10_000, watched_for: Duration::from_secs(30) }
+        ServeSize { sessions: 10_000, watched_for: Duration::from_secs(30) }
     };
     let program = std::env::current_exe()?.with_file_name("tenure");
     if !program.exists() {
@@ -67,55 +67,55 @@ pub fn run(quick: bool) -> Result<Table, Box<dyn Error>> {
     }
     // Before and after: the machine may be in another mood by then.
     let before = plain_loop(&size)?;
-    let (beginning, fleet) = fleet(&size, &program)?;
+    let (startup, fleet) = fleet(&size, &program)?;
     let after = plain_loop(&size)?;
-    Ok(table(&size, &beginning, fleet, before, after))
+    Ok(table(&size, &startup, fleet, before, after))
 }
 
 /// The limit.
-fn plain_loop(size: &Size) -> Result<Measured, Box<dyn Error>> {
-    let (server, target) = (RedisServer::start(), Target::start()?);
+fn plain_loop(size: &ServeSize) -> Result<Measurement, Box<dyn Error>> {
+    let (server, target) = (RedisServer::start(), PolledServer::start()?);
     let arguments = ["plain-loop", &target.url(), &server.url(), &size.sessions.to_string()];
-    let (mut part, _) = Part::of_this_program(&arguments)?;
-    let resident = part.resident()?;
-    part.go()?;
+    let (mut child, _) = ChildProcess::start_self(&arguments)?;
+    let resident = child.resident()?;
+    child.send_go()?;
     // The first of each, and one more.
     std::thread::sleep(INTERVAL * 2);
-    let parts = [part];
-    let span = watch(size, &parts, &server, &target, &["set"])?;
-    Ok(Measured { span, memory: (resident_of(&parts)? - resident) / size.sessions as f64 })
+    let children = [child];
+    let costs = measure_polls(size, &children, &server, &target, &["set"])?;
+    Ok(Measurement { costs, memory: (resident_of(&children)? - resident) / size.sessions as f64 })
 }
 
 /// The service.
-fn fleet(size: &Size, program: &Path) -> Result<(Beginning, Measured), Box<dyn Error>> {
-    let (server, target) = (RedisServer::start(), Target::start()?);
-    let (store, mut parts, mut addresses) = (server.url(), Vec::new(), Vec::new());
+fn fleet(size: &ServeSize, program: &Path) -> Result<(Startup, Measurement), Box<dyn Error>> {
+    let (server, target) = (RedisServer::start(), PolledServer::start()?);
+    let (store, mut children, mut addresses) = (server.url(), Vec::new(), Vec::new());
     for n in 0..INSTANCES {
         let name = format!("api-{n}");
         // At `info` it says where it answers; nothing that is measured is logged there.
         let arguments = ["--store", &store, "--bootstrap", "--log-level", "info", "serve", "--name", &name];
         let arguments = [arguments.as_slice(), &["--listen", "127.0.0.1:0"]].concat();
-        let (part, address) = Part::of(program, &arguments, address_in)?;
-        parts.push(part);
+        let (child, address) = ChildProcess::start_program(program, &arguments, address_in)?;
+        children.push(child);
         addresses.push(address);
     }
-    let is_ready = |address: &String| matches!(web::ask(address, "GET", "/readyz", &[], ""), Some((200, _)));
-    until(|| addresses.iter().all(is_ready))?;
+    let is_ready = |address: &String| matches!(web::request(address, "GET", "/readyz", &[], ""), Some((200, _)));
+    wait_until(|| addresses.iter().all(is_ready))?;
     // It has joined, and is at rest.
     std::thread::sleep(INTERVAL / 2);
-    let resident = resident_of(&parts)?;
+    let resident = resident_of(&children)?;
 
     let begun = Instant::now();
     import(size, program, &store, &target)?;
-    let made = begun.elapsed();
-    until(|| is_balanced(&addresses, size.sessions))?;
-    let beginning = Beginning { made, balanced: begun.elapsed() };
+    let imported = begun.elapsed();
+    wait_until(|| is_balanced(&addresses, size.sessions))?;
+    let startup = Startup { imported, balanced: begun.elapsed() };
     // The first of each, and one more.
     std::thread::sleep(INTERVAL * 2);
     // Who lives is read by `MGET` in a script, too, but seldom.
-    let span = watch(size, &parts, &server, &target, &["evalsha", "mget", "smembers", "ping"])?;
-    let memory = (resident_of(&parts)? - resident) / size.sessions as f64;
-    Ok((beginning, Measured { span, memory }))
+    let costs = measure_polls(size, &children, &server, &target, &["evalsha", "mget", "smembers", "ping"])?;
+    let memory = (resident_of(&children)? - resident) / size.sessions as f64;
+    Ok((startup, Measurement { costs, memory }))
 }
 
 /// Where an instance answers, in the line that it starts with.
@@ -124,8 +124,8 @@ fn address_in(line: &str) -> Option<&str> {
 }
 
 /// Makes all sessions, as somebody would who moves from another store.
-fn import(size: &Size, program: &Path, store: &str, target: &Target) -> Result<(), Box<dyn Error>> {
-    let mut command = bound(program);
+fn import(size: &ServeSize, program: &Path, store: &str, target: &PolledServer) -> Result<(), Box<dyn Error>> {
+    let mut command = bound_command(program);
     command.args(["--store", store, "--bootstrap", "session", "import"]).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut import = command.spawn()?;
     let mut lines = import.stdin.take().ok_or("its input was not kept")?;
@@ -150,15 +150,15 @@ fn is_balanced(addresses: &[String], sessions: usize) -> bool {
 }
 
 fn held(address: &str) -> Option<usize> {
-    let (_, metrics) = web::ask(address, "GET", "/metrics", &[], "")?;
+    let (_, metrics) = web::request(address, "GET", "/metrics", &[], "")?;
     let held: f64 = metrics.lines().find_map(|line| line.strip_prefix("tenure_leases_held "))?.parse().ok()?;
     Some(held as usize)
 }
 
-fn until(is_so: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
+fn wait_until(condition: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
-    while !is_so() {
-        if begun.elapsed() > NEVER {
+    while !condition() {
+        if begun.elapsed() > SETTLE_TIMEOUT {
             return Err("it does not come to rest".into());
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -166,35 +166,35 @@ fn until(is_so: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn resident_of(parts: &[Part]) -> Result<f64, Box<dyn Error>> {
-    parts.iter().map(Part::resident).sum()
+fn resident_of(children: &[ChildProcess]) -> Result<f64, Box<dyn Error>> {
+    children.iter().map(ChildProcess::resident).sum()
 }
 
-fn cpu_of(parts: &[Part]) -> Result<f64, Box<dyn Error>> {
-    parts.iter().map(Part::cpu).sum()
+fn cpu_of(children: &[ChildProcess]) -> Result<f64, Box<dyn Error>> {
+    children.iter().map(ChildProcess::cpu).sum()
 }
 
 /// Watches those who poll, and their server, to which clients send these commands.
-fn watch(
-    size: &Size,
-    parts: &[Part],
+fn measure_polls(
+    size: &ServeSize,
+    children: &[ChildProcess],
     server: &RedisServer,
-    target: &Target,
-    of_clients: &[&str],
-) -> Result<Span, Box<dyn Error>> {
+    target: &PolledServer,
+    client_commands: &[&str],
+) -> Result<PollCosts, Box<dyn Error>> {
     let read = || -> Result<_, Box<dyn Error>> {
         let all = info(server, "stats", "total_commands_processed:")?;
-        Ok((cpu_of(parts)?, server_cpu(server)?, calls(server, of_clients)? as f64, all))
+        Ok((cpu_of(children)?, server_cpu(server)?, command_calls(server, client_commands)? as f64, all))
     };
     // What came before is nobody's business.
-    target.visits()?;
+    target.poll_records()?;
     let (from, begin) = (SystemTime::now(), read()?);
     std::thread::sleep(size.watched_for);
-    let (until, end, visits) = (SystemTime::now(), read()?, target.visits()?);
-    let polls = visits.len() as f64;
-    let slots = slots(&visits, size.sessions, INTERVAL, millis(from), millis(until));
-    Ok(Span {
-        late: visits.iter().map(Visit::late).collect(),
+    let (until, end, poll_records) = (SystemTime::now(), read()?, target.poll_records()?);
+    let polls = poll_records.len() as f64;
+    let slots = count_slots(&poll_records, size.sessions, INTERVAL, unix_millis(from), unix_millis(until));
+    Ok(PollCosts {
+        late: poll_records.iter().map(PollRecord::late).collect(),
         slots,
         cpu: (end.0 - begin.0) / polls * 1e6,
         server_cpu: (end.1 - begin.1) / polls * 1e6,
@@ -203,29 +203,35 @@ fn watch(
     })
 }
 
-fn table(size: &Size, beginning: &Beginning, fleet: Measured, before: Measured, after: Measured) -> Table {
-    let mut table = Table::new("serve");
+fn table(
+    size: &ServeSize,
+    startup: &Startup,
+    fleet: Measurement,
+    before: Measurement,
+    after: Measurement,
+) -> BenchTable {
+    let mut table = BenchTable::new("serve");
     let title = format!("{} sessions on {INSTANCES} instances", size.sessions);
     let mut add = |what: &str, value: f64, raw: Option<f64>, unit: &'static str, bar: Bar| {
-        table.add(Row { name: format!("{title}: {what}"), value, raw, unit, bar });
+        table.add(BenchRow { name: format!("{title}: {what}"), value, raw, unit, bar });
     };
-    let both = |number: fn(&Measured) -> f64| Some((number(&before) + number(&after)) / 2.0);
-    add("made by `session import`", beginning.made.as_secs_f64(), None, "s", Bar::None);
-    add("all are held and balanced", beginning.balanced.as_secs_f64(), None, "s", Bar::None);
-    let raw = both(|measured| measured.span.cpu);
-    add("processor for each poll", fleet.span.cpu, raw, "µs", Bar::RatioAtMost(1.5));
-    let raw = both(|measured| measured.span.server_cpu);
-    add("processor of the server for each poll", fleet.span.server_cpu, raw, "µs", Bar::None);
+    let both = |number: fn(&Measurement) -> f64| Some((number(&before) + number(&after)) / 2.0);
+    add("made by `session import`", startup.imported.as_secs_f64(), None, "s", Bar::None);
+    add("all are held and balanced", startup.balanced.as_secs_f64(), None, "s", Bar::None);
+    let raw = both(|measured| measured.costs.cpu);
+    add("processor for each poll", fleet.costs.cpu, raw, "µs", Bar::RatioAtMost(1.5));
+    let raw = both(|measured| measured.costs.server_cpu);
+    add("processor of the server for each poll", fleet.costs.server_cpu, raw, "µs", Bar::None);
     add("memory for each session", fleet.memory, both(|measured| measured.memory), "bytes", Bar::None);
-    let raw = both(|measured| measured.span.commands);
-    add("commands of clients for each poll", fleet.span.commands, raw, "commands", Bar::None);
-    let raw = both(|measured| measured.span.all_commands);
-    add("and those that scripts call", fleet.span.all_commands, raw, "commands", Bar::None);
-    let raw = both(|measured| measured.span.slots.twice as f64);
-    add("slots polled twice", fleet.span.slots.twice as f64, raw, "slots", Bar::AtMost(0.0));
-    let raw = both(|measured| measured.span.slots.left_out as f64);
-    add("slots left out", fleet.span.slots.left_out as f64, raw, "slots", Bar::AtMost(0.0));
-    let (mut late, mut raw) = (fleet.span.late, [before.span.late, after.span.late].concat());
+    let raw = both(|measured| measured.costs.commands);
+    add("commands of clients for each poll", fleet.costs.commands, raw, "commands", Bar::None);
+    let raw = both(|measured| measured.costs.all_commands);
+    add("and those that scripts call", fleet.costs.all_commands, raw, "commands", Bar::None);
+    let raw = both(|measured| measured.costs.slots.polled_twice as f64);
+    add("slots polled twice", fleet.costs.slots.polled_twice as f64, raw, "slots", Bar::AtMost(0.0));
+    let raw = both(|measured| measured.costs.slots.skipped as f64);
+    add("slots left out", fleet.costs.slots.skipped as f64, raw, "slots", Bar::AtMost(0.0));
+    let (mut late, mut raw) = (fleet.costs.late, [before.costs.late, after.costs.late].concat());
     for (what, part) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
         let (value, raw) = (quantile(&mut late, part), quantile(&mut raw, part));
         add(&format!("late, {what}"), value, Some(raw), "ms", Bar::None);

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 /// What a bench found.
-pub struct Table {
+pub struct BenchTable {
     bench: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<BenchRow>,
 }
 
 /// One thing measured.
-pub struct Row {
+pub struct BenchRow {
     /// What it is.
     pub name: String,
     /// What Tenure does.
@@ -37,7 +37,7 @@ pub enum Bar {
     None,
 }
 
-impl Row {
+impl BenchRow {
     fn ratio(&self) -> Option<f64> {
         self.raw.filter(|raw| *raw > 0.0).map(|raw| self.value / raw)
     }
@@ -52,7 +52,7 @@ impl Row {
         }
     }
 
-    fn bar_in_words(&self) -> String {
+    fn bar_text(&self) -> String {
         match self.bar {
             Bar::RatioAtMost(bar) => format!("≤ {bar} × raw"),
             Bar::RatioAtLeast(bar) => format!("≥ {bar} × raw"),
@@ -63,12 +63,12 @@ impl Row {
     }
 }
 
-impl Table {
+impl BenchTable {
     pub fn new(bench: &'static str) -> Self {
         Self { bench, rows: Vec::new() }
     }
 
-    pub fn add(&mut self, row: Row) {
+    pub fn add(&mut self, row: BenchRow) {
         eprintln!("  {}", line(&row));
         self.rows.push(row);
     }
@@ -85,7 +85,7 @@ impl Table {
             .map(|row| {
                 json!({
                     "row": row.name, "value": row.value, "raw": row.raw, "ratio": row.ratio(),
-                    "bar": row.bar_in_words(), "ok": row.is_ok(), "unit": row.unit,
+                    "bar": row.bar_text(), "ok": row.is_ok(), "unit": row.unit,
                 })
             })
             .collect();
@@ -93,11 +93,11 @@ impl Table {
     }
 }
 
-fn line(row: &Row) -> String {
+fn line(row: &BenchRow) -> String {
     let number = |number: f64| if number >= 100.0 { format!("{number:.0}") } else { format!("{number:.3}") };
     let raw = row.raw.map_or_else(|| "–".to_owned(), |raw| format!("{} {}", number(raw), row.unit));
     let ratio = row.ratio().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
     let verdict = if row.is_ok() { "ok" } else { "MISSED" };
-    let (name, value, bar) = (&row.name, number(row.value), row.bar_in_words());
+    let (name, value, bar) = (&row.name, number(row.value), row.bar_text());
     format!("| {name} | {value} {} | {raw} | {ratio} | {bar} | {verdict} |", row.unit)
 }

@@ -10,19 +10,20 @@ use tenure::pool::Pool;
 use tenure_testbed::RedisServer;
 
 use crate::measure::quantile;
-use crate::pool::{Size, is_balanced, member, until};
-use crate::table::{Bar, Row, Table};
+use crate::pool::{PoolSize, is_balanced, start_instance, wait_until};
+use crate::table::{Bar, BenchRow, BenchTable};
 
 /// How many instances are left, and how many targets there are.
-const FULL: [(usize, usize); 4] = [(2, 3_000), (9, 3_000), (9, 10_000), (49, 3_000)];
-const QUICK: [(usize, usize); 1] = [(2, 300)];
+const FULL_SIZES: [(usize, usize); 4] = [(2, 3_000), (9, 3_000), (9, 10_000), (49, 3_000)];
+const QUICK_SIZES: [(usize, usize); 1] = [(2, 300)];
 
-pub async fn run(quick: bool, only: &str, table: &mut Table) -> Result<(), Box<dyn Error>> {
-    let (sizes, ttls) = if quick { (QUICK.as_slice(), [6].as_slice()) } else { (FULL.as_slice(), [30, 3].as_slice()) };
+pub async fn run(quick: bool, only: &str, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
+    let (sizes, ttls) =
+        if quick { (QUICK_SIZES.as_slice(), [6].as_slice()) } else { (FULL_SIZES.as_slice(), [30, 3].as_slice()) };
     for seconds in ttls {
         for (survivors, targets) in sizes {
             let ttl = Duration::from_secs(*seconds);
-            let size = Size { instances: *survivors, targets: *targets, ttl, watched_for: ttl };
+            let size = PoolSize { instances: *survivors, targets: *targets, ttl, watched_for: ttl };
             if "take-over".contains(only) || title(&size).contains(only) {
                 takeover(&size, table).await?;
             }
@@ -31,29 +32,29 @@ pub async fn run(quick: bool, only: &str, table: &mut Table) -> Result<(), Box<d
     Ok(())
 }
 
-fn title(size: &Size) -> String {
+fn title(size: &PoolSize) -> String {
     format!("take-over from one of {} with {} targets, ttl {:?}", size.instances + 1, size.targets, size.ttl)
 }
 
-async fn takeover(size: &Size, table: &mut Table) -> Result<(), Box<dyn Error>> {
+async fn takeover(size: &PoolSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let server = RedisServer::start();
-    let mut members: Vec<(Tenure, Pool)> = Vec::new();
+    let mut instances: Vec<(Tenure, Pool)> = Vec::new();
     for n in 0..size.instances {
-        members.push(member(&server.url(), n, size).await?);
+        instances.push(start_instance(&server.url(), n, size).await?);
     }
-    until(&members, |held| is_balanced(held, size.targets)).await?;
+    wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
     let mut victim = Command::new(std::env::current_exe()?)
         .args(["member", &server.url(), &size.targets.to_string(), &size.ttl.as_millis().to_string()])
         .spawn()?;
     let rest = size.targets - size.targets / (size.instances + 1);
-    until(&members, |held| held.iter().sum::<usize>() <= rest + 1).await?;
+    wait_until(&instances, |held| held.iter().sum::<usize>() <= rest + 1).await?;
     // Until it has come to rest.
     tokio::time::sleep(size.ttl.max(Duration::from_secs(6))).await;
     victim.kill()?;
     victim.wait()?;
     let mut connection = redis::Client::open(server.url())?.get_connection()?;
     let expiries = expiries(&mut connection, size.targets)?;
-    until(&members, |held| is_balanced(held, size.targets)).await?;
+    wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
     let mut late = lateness(&mut connection, &expiries)?;
     let raw = raw_lateness(&mut connection, expiries.len())?;
     let title = title(size);
@@ -61,9 +62,9 @@ async fn takeover(size: &Size, table: &mut Table) -> Result<(), Box<dyn Error>> 
         [(0.5, "p50", Bar::AtMost(10.0)), (0.99, "p99", Bar::AtMost(50.0)), (1.0, "max", Bar::None)]
     {
         let (value, raw) = (quantile(&mut late, part), Some(quantile(&mut raw.clone(), part)));
-        table.add(Row { name: format!("{title}: late beyond expiry, {name}"), value, raw, unit: "ms", bar });
+        table.add(BenchRow { name: format!("{title}: late beyond expiry, {name}"), value, raw, unit: "ms", bar });
     }
-    for (_, pool) in members {
+    for (_, pool) in instances {
         pool.stop().await;
     }
     Ok(())

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use tenure_serve::keeping::{self, Backoff};
+use tenure_serve::result_settings::{self, BackoffSetting};
 
 use crate::duration;
 
 /// The heading of flags that every command has.
-const SETTINGS: &str = "Settings of every command";
+const GLOBAL_HEADING: &str = "Settings of every command";
 
 /// One leader per role, on the Redis you already run, or on a file for the processes of one host.
 #[derive(Debug, Parser)]
@@ -33,21 +33,21 @@ pub struct Arguments {
     #[command(flatten)]
     pub log: LogArguments,
     /// A TOML file with the same settings: `store = "redis://…"`; flags and the environment come before it
-    #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]
+    #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL_HEADING)]
     pub config: Option<PathBuf>,
     /// Print the result as JSON
-    #[arg(long, global = true, help_heading = SETTINGS)]
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING)]
     pub json: bool,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: CliCommand,
 }
 
 impl Arguments {
     /// What is logged unless a level is given. A command that asks and answers is no instance: it says what went wrong itself.
-    pub fn usual_log_level(&self) -> LogLevel {
+    pub fn default_log_level(&self) -> LogLevel {
         match self.command {
-            Command::Run(_) | Command::Serve(_) => LogLevel::Info,
-            Command::Watch(_) => LogLevel::Warn,
+            CliCommand::Run(_) | CliCommand::Serve(_) => LogLevel::Info,
+            CliCommand::Watch(_) => LogLevel::Warn,
             _ => LogLevel::Error,
         }
     }
@@ -55,7 +55,7 @@ impl Arguments {
 
 /// Where the leases are.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = SETTINGS)]
+#[command(next_help_heading = GLOBAL_HEADING)]
 pub struct StoreArguments {
     /// sqlite:PATH, redis://[user:password@]host[:port][/db], rediss://… for TLS (?ca=FILE&cert=FILE&key=FILE&server-name=NAME; without ca the system's roots) or memory: [default: a file of this host's, in /var/lib/tenure for root, in ~/.local/state/tenure for others]
     #[arg(long, global = true, value_name = "URL")]
@@ -88,7 +88,7 @@ pub struct StoreArguments {
 
 /// What is said, and how.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = SETTINGS)]
+#[command(next_help_heading = GLOBAL_HEADING)]
 pub struct LogArguments {
     /// How log lines are written [default: text on a terminal, json otherwise]
     #[arg(long, global = true, value_name = "FORMAT")]
@@ -114,36 +114,36 @@ pub enum LogLevel {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub enum CliCommand {
     /// One instance of the polling service: sessions are shared out over all that run, and each is polled by one
-    Serve(Serve),
+    Serve(ServeArguments),
     /// Run a command only while leading a role
-    Run(Run),
+    Run(RunArguments),
     /// Manage what is polled, straight on the store
     #[command(subcommand)]
     Session(SessionCommand),
     /// Print who is there, who holds which session, and what nobody holds or can read
     Status,
     /// Print who leads a role; exit 1 if nobody does
-    Leader(Leader),
+    Leader(LeaderArguments),
     /// Ask the leader of a role to hand over; exit 0 when it has
-    StepDown(StepDown),
+    StepDown(StepDownArguments),
     /// Take an instance out of placement; exit 0 when it has given everything away
-    Drain(Drain),
+    Drain(DrainArguments),
     /// Let an instance take part again
-    Undrain(Drain),
+    Undrain(DrainArguments),
     /// End the current term of a lease by force
-    Revoke(Revoke),
+    Revoke(RevokeArguments),
     /// Print lease and election events of the whole fleet as they happen
-    Watch(Watch),
+    Watch(WatchArguments),
     /// List roles, and forget those that are no longer led
     #[command(subcommand)]
     Role(RoleCommand),
     /// End a quarantine by hand, after listing who was last known to hold what
-    Reopen(Reopen),
+    Reopen(ReopenArguments),
     /// Watches over a command; `run` starts it.
     #[command(name = "__guard", hide = true)]
-    Guard(Guard),
+    Guardian(GuardianArguments),
 }
 
 #[derive(Debug, Args)]
@@ -152,9 +152,9 @@ Start it on every replica, on the same store; nothing else is configured. SIGTER
 
 Polled URLs come from whoever may use the API. Link-local and metadata addresses are never polled; loopback and private networks only when the API listens on loopback without a token, or \
 when --allow-targets names them.")]
-pub struct Serve {
+pub struct ServeArguments {
     /// Where the API listens; beyond loopback it needs a token
-    #[arg(long, default_value = "127.0.0.1:8368", value_parser = address, value_name = "ADDRESS")]
+    #[arg(long, default_value = "127.0.0.1:8368", value_parser = parse_address, value_name = "ADDRESS")]
     pub listen: SocketAddr,
     /// A name of its own, which its id begins with; the same after a restart, so that it gets back what it had [default: the host's name]
     #[arg(long, value_name = "HOST")]
@@ -184,7 +184,7 @@ pub struct Serve {
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub stall_after: Option<Duration>,
     /// Whether sessions of an instance that stopped go back to it when it starts again under the same --name, within 10 min: on or off
-    #[arg(long, default_value = "on", action = clap::ArgAction::Set, value_parser = switch, value_name = "on|off")]
+    #[arg(long, default_value = "on", action = clap::ArgAction::Set, value_parser = parse_switch, value_name = "on|off")]
     pub hand_back: bool,
     /// How many sessions this instance should have, compared with the others
     #[arg(long, default_value_t = 1.0, value_name = "N")]
@@ -196,16 +196,16 @@ pub struct Serve {
     #[arg(long)]
     pub insecure: bool,
     /// How much of the body of each session's last result is kept; the history keeps 1 KiB of each
-    #[arg(long, default_value = "64KiB", value_parser = keeping::body_size, value_name = "SIZE")]
+    #[arg(long, default_value = "64KiB", value_parser = result_settings::parse_body_size, value_name = "SIZE")]
     pub max_body: usize,
     /// How many results of each session are kept
-    #[arg(long, default_value = "100", value_parser = keeping::result_count, value_name = "N")]
+    #[arg(long, default_value = "100", value_parser = result_settings::parse_result_count, value_name = "N")]
     pub keep_results: usize,
     /// How a target that fails is backed off: on (once a minute at least), off, or the longest pause
     #[arg(long, default_value = "on", value_name = "on|off|DURATION")]
-    pub backoff: Backoff,
+    pub backoff: BackoffSetting,
     /// Private networks that may be polled
-    #[arg(long, value_delimiter = ',', value_parser = network, value_name = "CIDR,…")]
+    #[arg(long, value_delimiter = ',', value_parser = parse_network, value_name = "CIDR,…")]
     pub allow_targets: Vec<ipnet::IpNet>,
 }
 
@@ -216,7 +216,7 @@ and refuse smaller ones there.
 
 Exit status: that of the command (128 + n when it was killed by signal n, 127 when it was not found, 126 when it cannot be run); 64 wrong usage, 69 the store \
 cannot be reached (with --no-wait, or when --wait ran out), 75 somebody else leads (likewise), 76 the lease was lost while the command was running.")]
-pub struct Run {
+pub struct RunArguments {
     /// The role: one at a time runs on all machines that share the store
     pub role: String,
     /// What the id of this instance begins with [default: the host's name]
@@ -302,17 +302,17 @@ pub struct SessionAdd {
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub timeout: Option<Duration>,
     /// A header that is sent with each poll; can be given several times. `@FILE` as the value reads it from a file
-    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = crate::commands::session::header)]
+    #[arg(long = "header", value_name = "NAME: VALUE", value_parser = crate::commands::session::parse_header)]
     pub headers: Vec<(String, String)>,
     /// How much of the last result's body is kept [default: what the instance keeps]
-    #[arg(long, value_parser = keeping::body_size, value_name = "SIZE")]
+    #[arg(long, value_parser = result_settings::parse_body_size, value_name = "SIZE")]
     pub max_body: Option<usize>,
     /// How many results are kept [default: what the instance keeps]
-    #[arg(long, value_parser = keeping::result_count, value_name = "N")]
+    #[arg(long, value_parser = result_settings::parse_result_count, value_name = "N")]
     pub keep_results: Option<usize>,
     /// How the target is backed off when it fails: on, off, or the longest pause [default: what the instance does]
     #[arg(long, value_name = "on|off|DURATION")]
-    pub backoff: Option<Backoff>,
+    pub backoff: Option<BackoffSetting>,
     /// Make it paused
     #[arg(long)]
     pub paused: bool,
@@ -334,14 +334,14 @@ pub struct SessionResult {
     #[command(flatten)]
     pub session: SessionId,
     /// Print this many of the latest results, the last first; their bodies are cut at 1 KiB
-    #[arg(long, value_parser = keeping::result_count, value_name = "N")]
+    #[arg(long, value_parser = result_settings::parse_result_count, value_name = "N")]
     pub history: Option<usize>,
 }
 
 #[derive(Debug, Args)]
 pub struct SessionId {
     /// The session
-    #[arg(value_parser = crate::commands::session::id)]
+    #[arg(value_parser = crate::commands::session::parse_id)]
     pub id: uuid::Uuid,
 }
 
@@ -357,13 +357,13 @@ pub struct SessionRm {
 }
 
 #[derive(Debug, Args)]
-pub struct Leader {
+pub struct LeaderArguments {
     /// A role; or a lease, a session's id, a target of a pool, or a whole key: then its holder
     pub role: String,
 }
 
 #[derive(Debug, Args)]
-pub struct StepDown {
+pub struct StepDownArguments {
     /// The role
     pub role: String,
     /// To this candidate: its id, or how that begins
@@ -375,7 +375,7 @@ pub struct StepDown {
 }
 
 #[derive(Debug, Args)]
-pub struct Drain {
+pub struct DrainArguments {
     /// The instance: its id, or how that begins
     pub instance: String,
     /// How long to wait for it
@@ -386,14 +386,14 @@ pub struct Drain {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Whoever holds it is told at its next renewal at the latest, and works until then; nobody else is granted the lease before it has let go, or its ttl has passed.")]
-pub struct Revoke {
+pub struct RevokeArguments {
     /// A role, a lease, a session's id, a target of a pool, or a whole key
     #[arg(value_name = "NAME")]
     pub lease: String,
 }
 
 #[derive(Debug, Args)]
-pub struct Watch {
+pub struct WatchArguments {
     /// Begin with what is on record
     #[arg(long)]
     pub all: bool,
@@ -407,14 +407,14 @@ holder from before is alive: work of one that is overlaps with the next holder's
 Examples:
   tenure reopen
   tenure --store redis://redis.internal reopen --yes --json")]
-pub struct Reopen {
+pub struct ReopenArguments {
     /// Do not ask for a confirmation
     #[arg(long)]
     pub yes: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct Guard {
+pub struct GuardianArguments {
     /// The name of the cgroup that it may make for the command
     #[arg(long)]
     pub cgroup: String,
@@ -424,7 +424,7 @@ pub struct Guard {
 }
 
 /// `on` or `off`, or another word for it.
-fn switch(text: &str) -> Result<bool, String> {
+fn parse_switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "on" | "true" | "yes" | "1" => Ok(true),
         "off" | "false" | "no" | "0" => Ok(false),
@@ -433,7 +433,7 @@ fn switch(text: &str) -> Result<bool, String> {
 }
 
 /// An address and a port; a name is looked up.
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let form = "an address and a port are needed, as in 127.0.0.1:8368, localhost:8368 or [::]:8368";
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if !has_port {
@@ -443,7 +443,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("the name stands for no address; {form}"))
 }
 
-fn network(text: &str) -> Result<ipnet::IpNet, String> {
+fn parse_network(text: &str) -> Result<ipnet::IpNet, String> {
     match (text.parse(), text.parse::<IpAddr>()) {
         (Ok(network), _) => Ok(network),
         (Err(_), Ok(address)) => {

@@ -14,6 +14,6 @@ pub fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// In whole milliseconds.
-pub fn shown(span: Duration) -> String {
+pub fn format_duration(span: Duration) -> String {
     humantime::format_duration(Duration::from_millis(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))).to_string()
 }

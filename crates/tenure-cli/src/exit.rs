@@ -5,7 +5,7 @@ use tenure::election::ElectionError;
 use tenure::store::{ErrorKind, StoreError};
 use thiserror::Error;
 
-use crate::duration::shown;
+use crate::duration::format_duration;
 
 /// Done.
 pub const DONE: u8 = 0;
@@ -24,11 +24,11 @@ pub const CANNOT_WRITE: u8 = 73;
 /// Not leader.
 pub const NOT_LEADER: u8 = 75;
 /// The lease was lost while the command was running.
-pub const LOST: u8 = 76;
+pub const LEASE_LOST: u8 = 76;
 
 /// Why a command could not be carried out.
 #[derive(Debug, Error)]
-pub enum Failure {
+pub enum CliError {
     /// The user asked for something that cannot be.
     #[error("{0}")]
     Usage(String),
@@ -37,7 +37,7 @@ pub enum Failure {
     Store(#[from] StoreError),
     /// The store grants nothing for now.
     #[error("{0}")]
-    Closed(String),
+    Refused(String),
     /// Somebody else leads, and was not to be waited for any longer.
     #[error("{0}")]
     NotLeader(String),
@@ -48,21 +48,21 @@ pub enum Failure {
     #[error("{0}")]
     CannotWrite(String),
     /// The system.
-    #[error("{what}: {error}")]
+    #[error("{action}: {error}")]
     System {
         /// What was tried.
-        what: String,
+        action: String,
         /// What came of it.
         error: std::io::Error,
     },
 }
 
-impl Failure {
+impl CliError {
     pub fn code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
             Self::Store(error) if error.kind() == ErrorKind::Address => USAGE,
-            Self::Store(_) | Self::Closed(_) => UNAVAILABLE,
+            Self::Store(_) | Self::Refused(_) => UNAVAILABLE,
             Self::NotLeader(_) => NOT_LEADER,
             Self::Listen(_) => CANNOT_LISTEN,
             Self::CannotWrite(_) => CANNOT_WRITE,
@@ -71,26 +71,27 @@ impl Failure {
     }
 
     /// For `map_err`: what was tried.
-    pub fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
-        move |error| Self::System { what: what.into(), error }
+    pub fn system(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::System { action: action.into(), error }
     }
 }
 
-impl From<ElectionError> for Failure {
+impl From<ElectionError> for CliError {
     fn from(error: ElectionError) -> Self {
         Self::Usage(error.to_string())
     }
 }
 
-impl From<AcquireError> for Failure {
+impl From<AcquireError> for CliError {
     fn from(error: AcquireError) -> Self {
         match error {
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => Self::Store(error),
             // Without an answer of the store it is not known whether there is a holder.
-            AcquireError::TimedOut { by: None, waited, .. } => {
-                Self::Store(StoreError::new(ErrorKind::Unreachable, format!("no answer within {}", shown(waited))))
-            }
-            AcquireError::Quarantined(_) => Self::Closed(error.to_string()),
+            AcquireError::TimedOut { holder: None, waited, .. } => Self::Store(StoreError::new(
+                ErrorKind::Unreachable,
+                format!("no answer within {}", format_duration(waited)),
+            )),
+            AcquireError::Quarantined(_) => Self::Refused(error.to_string()),
             AcquireError::Name(_) | AcquireError::Settings(_) | AcquireError::Election(_) => {
                 Self::Usage(error.to_string())
             }

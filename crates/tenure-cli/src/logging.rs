@@ -10,10 +10,10 @@ use crate::arguments::{LogArguments, LogLevel};
 use crate::notice;
 
 /// Events are lines from now on. Those of other crates are not: each line is an event of this instance.
-pub fn start(arguments: &LogArguments, usual: LogLevel) {
+pub fn start(arguments: &LogArguments, default: LogLevel) {
     let format = notice::set_format(arguments.log);
     notice::set_level(arguments.log_level);
-    let level = match arguments.log_level.unwrap_or(usual) {
+    let level = match arguments.log_level.unwrap_or(default) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Warn => LevelFilter::WARN,

@@ -16,8 +16,8 @@ mod store;
 use std::process::ExitCode;
 
 use crate::notice::failure;
-use arguments::{Arguments, Command};
-use exit::Failure;
+use arguments::{Arguments, CliCommand};
+use exit::CliError;
 
 fn main() -> ExitCode {
     let arguments = match settings::read() {
@@ -25,10 +25,10 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     // Before anything is started: it must have one thread.
-    if let Command::Guard(guard) = &arguments.command {
-        return run::guardian::watch_over(guard);
+    if let CliCommand::Guardian(guard) = &arguments.command {
+        return run::guardian::run(guard);
     }
-    logging::start(&arguments.log, arguments.usual_log_level());
+    logging::start(&arguments.log, arguments.default_log_level());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
             return ExitCode::from(exit::SOFTWARE);
         }
     };
-    let done = runtime.block_on(obey(arguments));
+    let done = runtime.block_on(execute(arguments));
     // Whatever the system is still looking up is waited for by nobody.
     runtime.shutdown_background();
     match done {
@@ -48,21 +48,21 @@ fn main() -> ExitCode {
     }
 }
 
-async fn obey(arguments: Arguments) -> Result<u8, Failure> {
+async fn execute(arguments: Arguments) -> Result<u8, CliError> {
     let Arguments { command, store, json, .. } = arguments;
     match command {
-        Command::Serve(serve) => serve::serve(&store, serve).await,
-        Command::Run(run) => run::run(&store, run).await,
-        Command::Session(session) => commands::session::manage(&store, session, json).await,
-        Command::Status => commands::status::print(&store, json).await,
-        Command::Leader(leader) => commands::leader::print(&store, leader, json).await,
-        Command::StepDown(step_down) => commands::step_down::ask(&store, step_down, json).await,
-        Command::Drain(drain) => commands::drain::ask(&store, drain, true, json).await,
-        Command::Undrain(drain) => commands::drain::ask(&store, drain, false, json).await,
-        Command::Revoke(revoke) => commands::revoke::revoke(&store, revoke, json).await,
-        Command::Watch(watch) => commands::watch::watch(&store, watch, json).await,
-        Command::Reopen(reopen) => commands::reopen::reopen(&store, reopen, json).await,
-        Command::Role(role) => commands::role::manage(&store, role, json).await,
-        Command::Guard(_) => Ok(exit::DONE),
+        CliCommand::Serve(serve) => serve::serve(&store, serve).await,
+        CliCommand::Run(run) => run::run(&store, run).await,
+        CliCommand::Session(session) => commands::session::manage(&store, session, json).await,
+        CliCommand::Status => commands::status::print(&store, json).await,
+        CliCommand::Leader(leader) => commands::leader::print(&store, leader, json).await,
+        CliCommand::StepDown(step_down) => commands::step_down::request(&store, step_down, json).await,
+        CliCommand::Drain(drain) => commands::drain::request(&store, drain, true, json).await,
+        CliCommand::Undrain(drain) => commands::drain::request(&store, drain, false, json).await,
+        CliCommand::Revoke(revoke) => commands::revoke::revoke(&store, revoke, json).await,
+        CliCommand::Watch(watch) => commands::watch::watch(&store, watch, json).await,
+        CliCommand::Reopen(reopen) => commands::reopen::reopen(&store, reopen, json).await,
+        CliCommand::Role(role) => commands::role::manage(&store, role, json).await,
+        CliCommand::Guardian(_) => Ok(exit::DONE),
     }
 }

@@ -27,7 +27,7 @@ pub enum Importance {
 
 impl Importance {
     /// Whether a notice like this appears at a level.
-    fn appears_at(self, level: LogLevel) -> bool {
+    fn is_shown_at(self, level: LogLevel) -> bool {
         match self {
             Self::Info => matches!(level, LogLevel::Debug | LogLevel::Info),
             Self::Warning => matches!(level, LogLevel::Debug | LogLevel::Info | LogLevel::Warn),
@@ -76,7 +76,7 @@ pub fn set_instance(instance: &InstanceId) {
 
 /// Writes a notice to stderr, if it appears at the level that was chosen.
 pub fn print(importance: Importance, text: fmt::Arguments<'_>) {
-    if LEVEL.get().is_some_and(|level| !importance.appears_at(*level)) {
+    if LEVEL.get().is_some_and(|level| !importance.is_shown_at(*level)) {
         return;
     }
     let line = match FORMAT.get().copied().unwrap_or_else(format_without_flag) {

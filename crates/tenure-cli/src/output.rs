@@ -7,14 +7,14 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use crate::exit::{DONE, Failure};
+use crate::exit::{CliError, DONE};
 
 /// A line of the answer, without what would make a terminal do something. Whoever reads no more has had enough.
-pub fn say(line: &str) -> Result<u8, Failure> {
+pub fn print_line(line: &str) -> Result<u8, CliError> {
     let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
     let line: String = line.chars().map(visible).collect();
     match writeln!(std::io::stdout(), "{line}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::system("cannot write")(error)),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(CliError::system("cannot write")(error)),
         _ => Ok(DONE),
     }
 }
@@ -45,11 +45,11 @@ pub fn replace_file(file: &Path, text: &[u8]) -> IoResult<()> {
 }
 
 /// Columns that line up.
-pub struct Table {
+pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|name| (*name).to_owned()).collect()] }
     }
@@ -59,9 +59,9 @@ impl Table {
     }
 
     /// Writes it, unless it is empty.
-    pub fn print(&self) -> Result<u8, Failure> {
+    pub fn print(&self) -> Result<u8, CliError> {
         if self.rows.len() > 1 {
-            self.lines().iter().try_for_each(|line| say(line).map(drop))?;
+            self.lines().iter().try_for_each(|line| print_line(line).map(drop))?;
         }
         Ok(DONE)
     }
@@ -84,7 +84,7 @@ impl Table {
 }
 
 /// The beginning of a text, in so many characters at most.
-pub fn shortened(text: &str, most: usize) -> String {
+pub fn truncate(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }
@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn columns_line_up_by_characters() {
-        let mut table = Table::new(&["NAME", "N"]);
+        let mut table = TextTable::new(&["NAME", "N"]);
         table.row(["grün".to_owned(), "1".to_owned()]);
         table.row(["yellow".to_owned(), "20".to_owned()]);
         assert_eq!(table.lines(), ["NAME    N", "grün    1", "yellow  20"]);
-        assert_eq!(shortened("abcdef", 4), "abc…");
+        assert_eq!(truncate("abcdef", 4), "abc…");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tenure_serve::session::HIDDEN;
+use tenure_serve::session::REDACTED;
 
 /// The flag whose words are secrets, wherever they end up when quotes are missing.
 const HEADER: &str = "--header";
@@ -10,8 +10,8 @@ const HEADER: &str = "--header";
 /// A word without what may be a secret: of a URL only the scheme is left, of `user:password@host` only the host.
 pub fn hide(word: &str) -> String {
     match (word.split_once("://"), word.rsplit_once('@')) {
-        (Some((scheme, _)), _) => format!("{scheme}://{HIDDEN}"),
-        (None, Some((user, host))) if user.contains(':') => format!("{HIDDEN}@{host}"),
+        (Some((scheme, _)), _) => format!("{scheme}://{REDACTED}"),
+        (None, Some((user, host))) if user.contains(':') => format!("{REDACTED}@{host}"),
         _ => word.to_owned(),
     }
 }
@@ -26,16 +26,16 @@ pub fn hide_in(text: &str, words: &[String]) -> String {
     let hidden = secrets.iter().fold(text.to_owned(), |text, (secret, hidden)| {
         text.replace(secret, hidden).replace(&secret.escape_debug().to_string(), hidden)
     });
-    header_words(words).fold(hidden, |text, word| text.replace(&format!("'{word}'"), &format!("'{HIDDEN}'")))
+    header_words(words).fold(hidden, |text, word| text.replace(&format!("'{word}'"), &format!("'{REDACTED}'")))
 }
 
 /// The part of a word that may be a secret, with the sign that it is known by, and what stands for it.
 fn secret(word: &str) -> Option<(String, String)> {
     match (word.split_once("://"), word.rsplit_once('@')) {
-        (Some((_, rest)), _) if !rest.is_empty() => Some((format!("://{rest}"), format!("://{HIDDEN}"))),
+        (Some((_, rest)), _) if !rest.is_empty() => Some((format!("://{rest}"), format!("://{REDACTED}"))),
         (None, Some((user, _))) if user.contains(':') => {
             let user = user.rsplit_once('=').filter(|_| user.starts_with("--")).map_or(user, |(_, user)| user);
-            Some((format!("{user}@"), format!("{HIDDEN}@")))
+            Some((format!("{user}@"), format!("{REDACTED}@")))
         }
         _ => None,
     }
@@ -86,7 +86,7 @@ mod tests {
             ("--header=hunter2", "invalid value 'hunter2'"),
         ] {
             let hidden = hide_in(text, &words(line));
-            assert!(!hidden.contains("hunter2") && hidden.contains(HIDDEN), "{line}: {hidden}");
+            assert!(!hidden.contains("hunter2") && hidden.contains(REDACTED), "{line}: {hidden}");
         }
     }
 }

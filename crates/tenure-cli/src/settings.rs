@@ -9,15 +9,15 @@ use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use tenure::log::Format;
-use tenure_serve::session::HIDDEN;
+use tenure_serve::session::REDACTED;
 
-use crate::arguments::{self, Arguments, Run};
+use crate::arguments::{self, Arguments, RunArguments};
 use crate::exit::USAGE;
 use crate::notice::{self, failure};
 use crate::secrets::{hide, hide_in};
 
 /// The settings whose values may be secrets.
-const SECRET: [&str; 3] = ["store", "headers", "url"];
+const SECRET_SETTINGS: [&str; 3] = ["store", "headers", "url"];
 
 /// What a file says: settings by the ids of their flags.
 type Values = BTreeMap<String, Vec<String>>;
@@ -30,22 +30,22 @@ pub fn read() -> Result<Arguments, ExitCode> {
     let file = match &matches {
         Ok(matches) => matches.get_one::<std::path::PathBuf>("config").cloned(),
         // A setting that is missing may be in the file.
-        Err(error) if error.use_stderr() => named_file(),
+        Err(error) if error.use_stderr() => config_path(),
         Err(_) => None,
     };
     let mut words = words_given();
     let matches = match file {
         None => matches,
         Some(path) => {
-            let said = |why: String| {
+            let fail = |why: String| {
                 notice::set_format(None);
                 failure!("cannot read settings from {}: {why}", hide(&path.display().to_string()));
                 ExitCode::from(USAGE)
             };
-            let text = std::fs::read_to_string(&path).map_err(|error| said(error.to_string()))?;
-            let values = flatten(&text).map_err(said)?;
+            let text = std::fs::read_to_string(&path).map_err(|error| fail(error.to_string()))?;
+            let values = flatten(&text).map_err(fail)?;
             if let Some(name) = values.keys().find(|name| !is_known(&plain, name)) {
-                return Err(said(format!("`{}` is not a setting; see `tenure --help`", hide(&name.replace('_', "-")))));
+                return Err(fail(format!("`{}` is not a setting; see `tenure --help`", hide(&name.replace('_', "-")))));
             }
             let matches = with_defaults(plain, &values).try_get_matches();
             words.extend(values.into_values().flatten());
@@ -54,7 +54,7 @@ pub fn read() -> Result<Arguments, ExitCode> {
     };
     let parsed = matches.and_then(|matches| {
         let mut arguments = Arguments::from_arg_matches(&matches)?;
-        if let (arguments::Command::Run(run), Some((_, matches))) = (&mut arguments.command, matches.subcommand()) {
+        if let (arguments::CliCommand::Run(run), Some((_, matches))) = (&mut arguments.command, matches.subcommand()) {
             resolve_wait(run, matches)?;
         }
         Ok(arguments)
@@ -87,13 +87,13 @@ fn words_given() -> Vec<String> {
 fn hide_secret_value(mut error: clap::Error) -> clap::Error {
     let flag = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
     if ["--header ", "--store "].iter().any(|secret| flag.starts_with(secret)) {
-        error.insert(ContextKind::InvalidValue, ContextValue::String(HIDDEN.to_owned()));
+        error.insert(ContextKind::InvalidValue, ContextValue::String(REDACTED.to_owned()));
     }
     error
 }
 
 /// `--wait` and `--no-wait` contradict each other: of two sources the higher one wins.
-fn resolve_wait(run: &mut Run, matches: &ArgMatches) -> Result<(), clap::Error> {
+fn resolve_wait(run: &mut RunArguments, matches: &ArgMatches) -> Result<(), clap::Error> {
     if run.wait.is_none() || !run.no_wait {
         return Ok(());
     }
@@ -109,7 +109,7 @@ fn resolve_wait(run: &mut Run, matches: &ArgMatches) -> Result<(), clap::Error> 
 }
 
 /// The file that the flags or the environment name, when the rest of them cannot be understood.
-fn named_file() -> Option<std::path::PathBuf> {
+fn config_path() -> Option<std::path::PathBuf> {
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
     let flag = arguments.find_map(|argument| match argument.to_str() {
         Some("--config") => Some(None),
@@ -127,7 +127,7 @@ fn with_environment(command: Command) -> Command {
             return arg;
         }
         let variable = format!("TENURE_{}", arg.get_id().as_str().to_uppercase());
-        let is_secret = SECRET.contains(&arg.get_id().as_str());
+        let is_secret = SECRET_SETTINGS.contains(&arg.get_id().as_str());
         let arg = if matches!(arg.get_action(), ArgAction::SetTrue) {
             arg.value_parser(BoolishValueParser::new())
         } else {
@@ -146,11 +146,11 @@ fn flatten(text: &str) -> Result<Values, String> {
         match value {
             toml::Value::Table(inner) => {
                 for (field, value) in inner {
-                    values.insert(id(&format!("{name}-{field}")), words(&field, &value)?);
+                    values.insert(id(&format!("{name}-{field}")), toml_values(&field, &value)?);
                 }
             }
             value => {
-                values.insert(id(&name), words(&name, &value)?);
+                values.insert(id(&name), toml_values(&name, &value)?);
             }
         }
     }
@@ -165,14 +165,14 @@ fn syntax_error(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}, column {column}: {}", error.message().trim())
 }
 
-fn words(name: &str, value: &toml::Value) -> Result<Vec<String>, String> {
+fn toml_values(name: &str, value: &toml::Value) -> Result<Vec<String>, String> {
     match value {
-        toml::Value::Array(values) => values.iter().map(|value| word(name, value)).collect(),
-        value => Ok(vec![word(name, value)?]),
+        toml::Value::Array(values) => values.iter().map(|value| toml_value(name, value)).collect(),
+        value => Ok(vec![toml_value(name, value)?]),
     }
 }
 
-fn word(name: &str, value: &toml::Value) -> Result<String, String> {
+fn toml_value(name: &str, value: &toml::Value) -> Result<String, String> {
     match value {
         toml::Value::String(text) => Ok(text.clone()),
         toml::Value::Boolean(flag) => Ok(flag.to_string()),

@@ -11,29 +11,29 @@ use rustix::fs::{Access, access};
 use tenure::fleet::InstanceRecord;
 use tenure::store::{Keyspace, Store, StoreError};
 use tenure::{LeaseKind, LeaseName, Tenure, TenureBuilder};
-use tenure_serve::keys::Keys;
+use tenure_serve::keys::KeyPrefixes;
 
 use crate::arguments::StoreArguments;
-use crate::exit::Failure;
+use crate::exit::CliError;
 use crate::notice::{note, warning};
 
 impl StoreArguments {
     /// An instance of this name, or of the host's, on that store.
-    pub fn builder(&self, name: Option<&str>) -> Result<TenureBuilder, Failure> {
+    pub fn builder(&self, name: Option<&str>) -> Result<TenureBuilder, CliError> {
         let url = match &self.store {
             Some(url) => url.clone(),
             None => {
-                let folder = default_folder()?;
+                let folder = default_dir()?;
                 let failed = |error: std::io::Error| {
                     let folder = folder.display();
-                    Failure::CannotWrite(format!(
+                    CliError::CannotWrite(format!(
                         "cannot write {folder}, the folder of the embedded store: {error}; name another store with --store"
                     ))
                 };
                 DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
                 // Of a folder that is there only the attempt says whether it can be written.
                 access(&folder, Access::WRITE_OK).map_err(|error| failed(error.into()))?;
-                in_folder(&folder)
+                sqlite_url(&folder)
             }
         };
         if url.starts_with("memory:") {
@@ -47,8 +47,8 @@ impl StoreArguments {
         tenure::store::open(self.store.as_deref().unwrap_or("memory:"), &Keyspace::default())
     }
 
-    fn builder_on(&self, url: &str, name: Option<&str>) -> Result<TenureBuilder, Failure> {
-        let usage = |error: tenure::NameError| Failure::Usage(error.to_string());
+    fn builder_on(&self, url: &str, name: Option<&str>) -> Result<TenureBuilder, CliError> {
+        let usage = |error: tenure::NameError| CliError::Usage(error.to_string());
         let builder = Tenure::builder(url).node_prefix(&self.keys_node).map_err(usage)?;
         let mut builder = builder.session_prefix(&self.keys_session).map_err(usage)?;
         if let Some(namespace) = &self.namespace {
@@ -67,15 +67,15 @@ impl StoreArguments {
     }
 
     /// Connects as an observer, which acquires nothing, or says within a moment why that cannot be.
-    pub async fn connect(&self) -> Result<Tenure, Failure> {
+    pub async fn connect(&self) -> Result<Tenure, CliError> {
         Ok(self.builder(None)?.observer().unlogged().connect().await?)
     }
 
     /// The same, for those who only look: a file that is not there is not made, and nothing is found in it.
-    pub async fn look(&self) -> Result<Tenure, Failure> {
+    pub async fn connect_existing(&self) -> Result<Tenure, CliError> {
         let url = match &self.store {
             Some(url) => url.clone(),
-            None => in_folder(&default_folder()?),
+            None => sqlite_url(&default_dir()?),
         };
         let is_url = tenure::store::open(&url, &Keyspace::default()).is_ok();
         match url.strip_prefix("sqlite:") {
@@ -89,19 +89,19 @@ impl StoreArguments {
     }
 
     /// The lease that is the leadership of a role.
-    pub fn role(&self, role: &str) -> Result<LeaseName, Failure> {
-        self.keys().role(role).map_err(|error| Failure::Usage(error.to_string()))
+    pub fn role(&self, role: &str) -> Result<LeaseName, CliError> {
+        self.keys().role(role).map_err(|error| CliError::Usage(error.to_string()))
     }
 
     /// The roles that a word may mean: by its name, or by its whole key.
-    pub fn roles(&self, word: &str) -> Result<Vec<LeaseName>, Failure> {
+    pub fn resolve_roles(&self, word: &str) -> Result<Vec<LeaseName>, CliError> {
         let mut names = vec![self.role(word)?];
-        names.extend(by_key(LeaseKind::Role, word));
+        names.extend(lease_from_key(LeaseKind::Role, word));
         Ok(names)
     }
 
     /// The leases that a word may mean: a role, a plain lease, a session or another target of a pool, or a whole key.
-    pub async fn leases(&self, tenure: &Tenure, word: &str) -> Result<Vec<LeaseName>, Failure> {
+    pub async fn resolve_leases(&self, tenure: &Tenure, word: &str) -> Result<Vec<LeaseName>, CliError> {
         let mut names = vec![self.role(word)?];
         names.extend(LeaseName::lease(word));
         names.extend(self.keys().session(word));
@@ -117,13 +117,13 @@ impl StoreArguments {
         };
         // As other tools show it: with the namespace.
         let prefix = self.namespace.as_ref().map(|namespace| format!("{namespace}:")).unwrap_or_default();
-        names.extend(by_key(kind, word.strip_prefix(&prefix).unwrap_or(word)));
+        names.extend(lease_from_key(kind, word.strip_prefix(&prefix).unwrap_or(word)));
         Ok(names)
     }
 
     /// What leases are called.
-    pub fn keys(&self) -> Keys {
-        Keys {
+    pub fn keys(&self) -> KeyPrefixes {
+        KeyPrefixes {
             lease: self.keys_lease.clone(),
             leader: self.keys_leader.clone(),
             heartbeat: self.keys_heartbeat.clone(),
@@ -132,23 +132,23 @@ impl StoreArguments {
 }
 
 /// A lease by its key as it stands in the store, if the word can be one.
-pub fn by_key(kind: LeaseKind, word: &str) -> Option<LeaseName> {
+pub fn lease_from_key(kind: LeaseKind, word: &str) -> Option<LeaseName> {
     let (prefix, label) = word.split_at(word.rfind(':')? + 1);
     LeaseName::with_prefix(kind, prefix, label).ok()
 }
 
 /// Where the file is that the processes of a user on this host share.
-fn default_folder() -> Result<PathBuf, Failure> {
+fn default_dir() -> Result<PathBuf, CliError> {
     let is_root = rustix::process::geteuid().is_root();
-    folder(is_root, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
-        .ok_or_else(|| Failure::Usage("there is no HOME to keep leases in; name a store with --store".to_owned()))
+    state_dir(is_root, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
+        .ok_or_else(|| CliError::Usage("there is no HOME to keep leases in; name a store with --store".to_owned()))
 }
 
-fn in_folder(folder: &Path) -> String {
+fn sqlite_url(folder: &Path) -> String {
     format!("sqlite:{}", folder.join("leases.db").display())
 }
 
-fn folder(is_root: bool, state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+fn state_dir(is_root: bool, state: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let named = |variable: Option<OsString>| variable.filter(|value| !value.is_empty()).map(PathBuf::from);
     if is_root {
         return Some(PathBuf::from("/var/lib/tenure"));
@@ -161,12 +161,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_store_it_is_a_file_of_the_host_or_of_the_user() {
+    fn the_default_store_is_a_file_of_the_host_or_the_user() {
         let some = |text: &str| Some(OsString::from(text));
         let path = |text: &str| Some(PathBuf::from(text));
-        assert_eq!(folder(true, some("/state"), some("/home/me")), path("/var/lib/tenure"));
-        assert_eq!(folder(false, some("/state"), some("/home/me")), path("/state/tenure"));
-        assert_eq!(folder(false, some(""), some("/home/me")), path("/home/me/.local/state/tenure"));
-        assert_eq!(folder(false, None, some("")), None);
+        assert_eq!(state_dir(true, some("/state"), some("/home/me")), path("/var/lib/tenure"));
+        assert_eq!(state_dir(false, some("/state"), some("/home/me")), path("/state/tenure"));
+        assert_eq!(state_dir(false, some(""), some("/home/me")), path("/home/me/.local/state/tenure"));
+        assert_eq!(state_dir(false, None, some("")), None);
     }
 }

@@ -9,19 +9,19 @@ use syn::{Error, Expr, Ident, ItemFn, LitStr, ReturnType, Token, parse_macro_inp
 /// See `tenure::leader_only`.
 #[proc_macro_attribute]
 pub fn leader_only(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    let settings = parse_macro_input!(attribute as Settings);
+    let settings = parse_macro_input!(attribute as LeaderOnlyArgs);
     let function = parse_macro_input!(item as ItemFn);
     expand(&settings, function).unwrap_or_else(Error::into_compile_error).into()
 }
 
 /// `"role"`, `"role", store = expr`, `"role", error`
-struct Settings {
+struct LeaderOnlyArgs {
     role: LitStr,
     store: Option<Expr>,
     returns_error: bool,
 }
 
-impl Parse for Settings {
+impl Parse for LeaderOnlyArgs {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let role =
             input.parse().map_err(|error| Error::new(error.span(), "the role comes first, as in \"aggregation\""))?;
@@ -45,7 +45,7 @@ impl Parse for Settings {
     }
 }
 
-fn expand(settings: &Settings, mut function: ItemFn) -> syn::Result<Tokens> {
+fn expand(settings: &LeaderOnlyArgs, mut function: ItemFn) -> syn::Result<Tokens> {
     if function.sig.asyncness.is_none() {
         return Err(Error::new_spanned(function.sig.fn_token, "only an `async fn` can be left to the leader"));
     }
@@ -59,7 +59,7 @@ fn expand(settings: &Settings, mut function: ItemFn) -> syn::Result<Tokens> {
         ReturnType::Type(_, returned) => quote! { #returned },
     };
     let (output, finish) = if settings.returns_error {
-        (quote! { ::core::result::Result<#returned, ::tenure::election::NotDone> }, quote! {})
+        (quote! { ::core::result::Result<#returned, ::tenure::election::LeaderOnlyError> }, quote! {})
     } else {
         (quote! { ::core::option::Option<#returned> }, quote! { .ok() })
     };
@@ -67,7 +67,7 @@ fn expand(settings: &Settings, mut function: ItemFn) -> syn::Result<Tokens> {
     let block = quote! {{
         let __tenure = #tenure;
         let __work = async move { let __done: #returned = (async move #body).await; __done };
-        __tenure.as_leader_of(#role, __work).await #finish
+        __tenure.run_as_leader(#role, __work).await #finish
     }};
     function.sig.output = syn::parse2(quote! { -> #output })?;
     function.block = syn::parse2(block)?;

@@ -6,17 +6,17 @@ use std::time::SystemTime;
 use serde_json::{Map, Value};
 use tenure::Tenure;
 use tenure::fleet::FleetEvent;
-use tenure::store::{Announcement, Heard};
+use tenure::store::{Announcement, SubscriptionItem};
 use tokio::sync::broadcast;
 
-use crate::counts::Counts;
+use crate::counters::Counters;
 
 /// How many events a slow reader may fall behind before it misses some.
-const BACKLOG: usize = 1_024;
+const MAX_BUFFERED_EVENTS: usize = 1_024;
 
 /// What happens, as it is told to readers.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct StreamedEvent {
     /// Such as `lease.acquired`.
     pub(crate) name: String,
     /// All of it, as a line of JSON.
@@ -25,32 +25,32 @@ pub(crate) struct Told {
 
 /// Everything that happens in the fleet.
 #[derive(Clone, Debug)]
-pub(crate) struct FleetEvents(broadcast::Sender<Arc<Told>>);
+pub(crate) struct FleetEvents(broadcast::Sender<Arc<StreamedEvent>>);
 
 impl FleetEvents {
     /// Hears what happens here, and what others tell of themselves; and counts the former.
-    pub(crate) fn listen(tenure: &Tenure, counts: Arc<Counts>) -> Self {
-        let (sender, _) = broadcast::channel(BACKLOG);
-        let (mut ours, mut theirs, me) = (tenure.news(), tenure.announcements(), tenure.instance().clone());
-        let tell = sender.clone();
+    pub(crate) fn listen(tenure: &Tenure, counters: Arc<Counters>) -> Self {
+        let (sender, _) = broadcast::channel(MAX_BUFFERED_EVENTS);
+        let (mut ours, mut theirs, me) = (tenure.notable_events(), tenure.announcements(), tenure.instance().clone());
+        let publish = sender.clone();
         tokio::spawn(async move {
             loop {
-                let told = tokio::select! {
+                let event = tokio::select! {
                     event = ours.next() => {
                         let Some(event) = event else { return };
-                        counts.heard(&event);
+                        counters.record_event(&event);
                         Some(FleetEvent::of(&event, SystemTime::now()))
                     }
                     heard = theirs.next() => match heard {
-                        Heard::Announced(Announcement::Happened { event }) => {
+                        SubscriptionItem::Announced(Announcement::Event { event }) => {
                             FleetEvent::decode(&event).filter(|event| event.instance().as_ref() != Some(&me))
                         }
-                        Heard::Closed => return,
+                        SubscriptionItem::Closed => return,
                         _ => None,
                     },
                 };
-                if let Some(told) = told.filter(|_| tell.receiver_count() > 0) {
-                    let _ = tell.send(Arc::new(Told { line: line(&told), name: told.name }));
+                if let Some(event) = event.filter(|_| publish.receiver_count() > 0) {
+                    let _ = publish.send(Arc::new(StreamedEvent { line: to_json_line(&event), name: event.name }));
                 }
             }
         });
@@ -58,13 +58,13 @@ impl FleetEvents {
     }
 
     /// Everything from now on.
-    pub(crate) fn follow(&self) -> broadcast::Receiver<Arc<Told>> {
+    pub(crate) fn follow(&self) -> broadcast::Receiver<Arc<StreamedEvent>> {
         self.0.subscribe()
     }
 }
 
 /// An event as a line of JSON, with the fields of a log line.
-pub fn line(event: &FleetEvent) -> String {
+pub fn to_json_line(event: &FleetEvent) -> String {
     let mut object = Map::new();
     let at = humantime::format_rfc3339_micros(event.at).to_string();
     for (name, value) in [("timestamp", at), ("level", event.level.clone()), ("event", event.name.clone())] {

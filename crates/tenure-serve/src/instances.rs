@@ -3,7 +3,7 @@
 use tenure::store::StoreError;
 use tenure::{Group, InstanceId, Tenure};
 
-use crate::keys::Keys;
+use crate::keys::KeyPrefixes;
 
 /// Resolves an instance by its id or by an unambiguous beginning of it.
 ///
@@ -35,7 +35,7 @@ pub fn resolve_instance(wanted: &str, known: &[InstanceId], noun: &str) -> Resul
 /// When the store cannot be asked; the inner error is a message for the user.
 pub async fn resolve_candidate(
     tenure: &Tenure,
-    keys: &Keys,
+    keys: &KeyPrefixes,
     role: &str,
     wanted: &str,
 ) -> Result<Result<InstanceId, String>, StoreError> {

@@ -4,7 +4,7 @@ use tenure::{LeaseKind, LeaseName, NameError};
 
 /// The prefixes of keys. Those of sessions and of heartbeats of the fleet are the store's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
+pub struct KeyPrefixes {
     /// Before a session's id, of its lease.
     pub lease: String,
     /// Before a role, of its leadership.
@@ -13,13 +13,13 @@ pub struct Keys {
     pub heartbeat: String,
 }
 
-impl Default for Keys {
+impl Default for KeyPrefixes {
     fn default() -> Self {
         Self { lease: "poll:lease:".to_owned(), leader: "leader:".to_owned(), heartbeat: "heartbeat:".to_owned() }
     }
 }
 
-impl Keys {
+impl KeyPrefixes {
     /// The lease of a session.
     ///
     /// # Errors

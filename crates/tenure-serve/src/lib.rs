@@ -1,22 +1,22 @@
 //! The polling service behind `tenure serve`: sessions in the store, each polled over HTTP by exactly one instance of a fleet.
 
 mod api;
-pub mod catalogue;
-pub mod counts;
-pub mod editing;
+pub mod counters;
 pub mod events;
-pub mod holdings;
 pub mod housekeeping;
 pub mod instances;
-pub mod keeping;
 pub mod keys;
 mod listener;
 mod metrics;
+pub mod ownership;
 pub mod poll;
+pub mod poll_stats;
+pub mod result_settings;
 pub mod results;
 mod service;
 pub mod session;
-pub mod tally;
+pub mod session_cache;
+pub mod session_repo;
 
-pub use api::{ApiToken, shown_quarantine};
-pub use service::{POOL, Running, ServeError, Settings, check, start};
+pub use api::{ApiToken, quarantine_json};
+pub use service::{POOL, RunningService, ServeError, ServiceSettings, check, start};

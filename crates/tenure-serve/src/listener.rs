@@ -17,27 +17,27 @@ use tokio_io_timeout::TimeoutStream;
 use crate::poll::budget::FileBudget;
 
 /// How many files are kept back, for connections to the API when there are no others.
-const RESERVED: usize = 16;
+const RESERVED_FILES: usize = 16;
 
 /// How long somebody may take to read the next piece of what it asked for.
-const READS_WITHIN: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How much may wait for somebody who does not read.
-const UNREAD: usize = 64 * 1024;
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
 /// How long somebody may take to say what it wants.
-const ASKS_WITHIN: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long after something like too many open files the next connection is taken.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Answers until it is told to end, and then what was asked by then.
 pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Future<Output = ()>) {
     // A connection that comes when all places are taken waits.
-    let places = Arc::new(Semaphore::new(FileBudget::of_this_process().api));
-    let (reserve, graceful) = (Reserve::new(), GracefulShutdown::new());
+    let places = Arc::new(Semaphore::new(FileBudget::for_this_process().api));
+    let (reserve, graceful) = (FileReserve::new(), GracefulShutdown::new());
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(ASKS_WITHIN).max_buf_size(UNREAD);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(SEND_BUFFER_BYTES);
     let mut ended = std::pin::pin!(ended);
     loop {
         let next = async {
@@ -51,18 +51,18 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
         };
         let Ok((stream, _)) = accepted else {
             // The connection that waits gets one of the files that were kept back.
-            if !reserve.open_one() {
-                tokio::time::sleep(PAUSE).await;
+            if !reserve.free_one() {
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
             continue;
         };
         // Both are good for speed and memory, and nothing is lost without them.
         let _ = stream.set_nodelay(true);
-        let _ = set_socket_send_buffer_size(&stream, UNREAD);
+        let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
         let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(READS_WITHIN));
-        let answers = TowerToHyperService::new(router.clone());
-        let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), answers).into_owned();
+        stream.set_write_timeout(Some(WRITE_TIMEOUT));
+        let handler = TowerToHyperService::new(router.clone());
+        let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), handler).into_owned();
         let (connection, reserve) = (graceful.watch(connection), reserve.clone());
         tokio::spawn(async move {
             // Whoever goes away has gone away.
@@ -76,9 +76,9 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
 
 /// Files that are open for nothing, so that one can be closed when another is needed. Clones are the same.
 #[derive(Clone)]
-struct Reserve(Arc<Mutex<Vec<File>>>);
+struct FileReserve(Arc<Mutex<Vec<File>>>);
 
-impl Reserve {
+impl FileReserve {
     fn new() -> Self {
         let reserve = Self(Arc::default());
         reserve.refill();
@@ -86,13 +86,13 @@ impl Reserve {
     }
 
     /// Makes room for a file, if there is any.
-    fn open_one(&self) -> bool {
+    fn free_one(&self) -> bool {
         self.lock().pop().is_some()
     }
 
     fn refill(&self) {
         let mut files = self.lock();
-        while files.len() < RESERVED
+        while files.len() < RESERVED_FILES
             && let Ok(file) = File::open("/dev/null")
         {
             files.push(file);
@@ -127,20 +127,20 @@ mod tests {
 
     /// Time goes by at once when nothing else does.
     #[tokio::test(start_paused = true)]
-    async fn whoever_does_not_say_what_it_wants_is_let_go_of() {
+    async fn a_client_that_sends_no_request_is_disconnected() {
         let mut stream = TcpStream::connect(start().await).await.unwrap();
         let begun = Instant::now();
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a").await.unwrap();
         assert_eq!(stream.read(&mut [0; 1_000]).await.unwrap_or(0), 0);
-        assert!(begun.elapsed() >= ASKS_WITHIN && begun.elapsed() < READS_WITHIN, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= HEADER_TIMEOUT && begun.elapsed() < WRITE_TIMEOUT, "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_reads_nothing_is_let_go_of() {
+    async fn a_client_that_reads_nothing_is_disconnected() {
         let mut stream = TcpStream::connect(start().await).await.unwrap();
         set_socket_recv_buffer_size(&stream, 4_096).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-        tokio::time::sleep(READS_WITHIN * 3).await;
+        tokio::time::sleep(WRITE_TIMEOUT * 3).await;
         // What was under way arrives, and then nothing more.
         let mut arrived = Vec::new();
         let _ = stream.read_to_end(&mut arrived).await;

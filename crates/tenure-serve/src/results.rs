@@ -9,22 +9,22 @@ use tenure::store::{EntryId, LogEntry, StoreError};
 use tenure::{LeaseName, Tenure};
 use tokio::sync::broadcast;
 
-use crate::catalogue::Catalogue;
-use crate::keeping::MOST_RESULTS;
-use crate::poll::poller::{RESULTS, STATE};
+use crate::poll::poller::{RESULTS_LOG, STATE_RECORD};
 use crate::poll::result::is_same_poll;
+use crate::result_settings::MAX_RESULTS;
+use crate::session_cache::SessionCache;
 
 /// A reader may be behind by this part of a session's interval, but not by less or more than this.
-const PART: u32 = 10;
-const LEAST: Duration = Duration::from_millis(100);
-const MOST: Duration = Duration::from_secs(1);
+const READS_PER_INTERVAL: u32 = 10;
+const MIN_READ_DELAY: Duration = Duration::from_millis(100);
+const MAX_READ_DELAY: Duration = Duration::from_secs(1);
 
 /// A reader that is further behind reads what it missed from the store.
-const BACKLOG: usize = 32;
+const MAX_BUFFERED_RESULTS: usize = 32;
 
 /// A result that was kept.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct LoggedResult {
     pub(crate) id: EntryId,
     /// The document, as it was kept.
     pub(crate) line: String,
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
 /// # Errors
 /// When the store cannot be asked.
 pub async fn latest(tenure: &Tenure, lease: &LeaseName, limit: usize) -> Result<Vec<Value>, StoreError> {
-    let entries = tenure.recent(lease, RESULTS, None, limit).await?;
+    let entries = tenure.recent(lease, RESULTS_LOG, None, limit).await?;
     // What is not a document is not Tenure's.
     let read = |entry: &LogEntry| serde_json::from_slice(&entry.value).ok().filter(Value::is_object);
     Ok(entries.iter().rev().filter_map(read).collect())
@@ -50,27 +50,27 @@ pub async fn last(tenure: &Tenure, lease: &LeaseName) -> Result<Option<Value>, S
     if last["truncated"] != true {
         return Ok(Some(last));
     }
-    let record = tenure.read(lease, STATE).await?;
+    let record = tenure.read(lease, STATE_RECORD).await?;
     let whole = record.and_then(|record| serde_json::from_slice(&record.value).ok());
     Ok(Some(whole.filter(|whole| is_same_poll(whole, &last)).unwrap_or(last)))
 }
 
 /// All sessions whose results somebody reads here.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Results(Arc<Mutex<HashMap<LeaseName, broadcast::Sender<Arc<Kept>>>>>);
+pub(crate) struct ResultStreams(Arc<Mutex<HashMap<LeaseName, broadcast::Sender<Arc<LoggedResult>>>>>);
 
-impl Results {
+impl ResultStreams {
     /// The results of a session that come after this one, or from now on.
-    pub(crate) async fn after(
+    pub(crate) async fn read_after(
         tenure: &Tenure,
         lease: &LeaseName,
         seen: Option<EntryId>,
         limit: usize,
-    ) -> Result<Vec<Kept>, StoreError> {
-        let entries = tenure.recent(lease, RESULTS, seen, limit).await?;
-        let kept = |entry: LogEntry| Some(Kept { id: entry.id, line: String::from_utf8(entry.value).ok()? });
+    ) -> Result<Vec<LoggedResult>, StoreError> {
+        let entries = tenure.recent(lease, RESULTS_LOG, seen, limit).await?;
+        let kept = |entry: LogEntry| Some(LoggedResult { id: entry.id, line: String::from_utf8(entry.value).ok()? });
         // What is no document on one line is not Tenure's.
-        let is_document = |kept: &Kept| kept.line.starts_with('{') && !kept.line.contains(['\n', '\r']);
+        let is_document = |kept: &LoggedResult| kept.line.starts_with('{') && !kept.line.contains(['\n', '\r']);
         Ok(entries.into_iter().filter_map(kept).filter(is_document).collect())
     }
 
@@ -78,35 +78,36 @@ impl Results {
     pub(crate) fn follow(
         &self,
         tenure: &Tenure,
-        catalogue: &Catalogue,
+        session_cache: &SessionCache,
         lease: &LeaseName,
         interval: Duration,
-    ) -> broadcast::Receiver<Arc<Kept>> {
+    ) -> broadcast::Receiver<Arc<LoggedResult>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(followed) = all.get(lease) {
             return followed.subscribe();
         }
-        let (sender, receiver) = broadcast::channel(BACKLOG);
+        let (sender, receiver) = broadcast::channel(MAX_BUFFERED_RESULTS);
         all.insert(lease.clone(), sender.clone());
-        let (results, tenure, catalogue, lease) = (self.clone(), tenure.clone(), catalogue.clone(), lease.clone());
+        let (results, tenure, session_cache, lease) =
+            (self.clone(), tenure.clone(), session_cache.clone(), lease.clone());
         tokio::spawn(async move {
             let mut last = None;
             // What is deleted has no more results, and its readers are told so.
-            let exists = || catalogue.get(lease.label()).is_some();
-            while !results.is_over(&lease, exists(), &sender) {
+            let exists = || session_cache.get(lease.label()).is_some();
+            while !results.remove_if_unused(&lease, exists(), &sender) {
                 let seen = last.unwrap_or(EntryId { millis: 0, number: 0 });
-                for kept in Self::after(&tenure, &lease, Some(seen), MOST_RESULTS).await.unwrap_or_default() {
+                for kept in Self::read_after(&tenure, &lease, Some(seen), MAX_RESULTS).await.unwrap_or_default() {
                     last = Some(kept.id);
                     let _ = sender.send(Arc::new(kept));
                 }
-                tokio::time::sleep((interval / PART).clamp(LEAST, MOST)).await;
+                tokio::time::sleep((interval / READS_PER_INTERVAL).clamp(MIN_READ_DELAY, MAX_READ_DELAY)).await;
             }
         });
         receiver
     }
 
     /// Whether nobody reads this any more, or there is nothing to be read. Then it is forgotten.
-    fn is_over(&self, lease: &LeaseName, exists: bool, sender: &broadcast::Sender<Arc<Kept>>) -> bool {
+    fn remove_if_unused(&self, lease: &LeaseName, exists: bool, sender: &broadcast::Sender<Arc<LoggedResult>>) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = !exists || sender.receiver_count() == 0;
         if over {

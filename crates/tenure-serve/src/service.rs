@@ -15,46 +15,46 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::api::{self, ApiToken};
-use crate::catalogue::Catalogue;
-use crate::counts::Counts;
+use crate::counters::Counters;
 use crate::events::FleetEvents;
-use crate::housekeeping::{self, Housekeeping, TALLY};
-use crate::keeping::Defaults;
-use crate::keys::Keys;
+use crate::housekeeping::{self, Housekeeping, STATS_FIELD};
+use crate::keys::KeyPrefixes;
 use crate::listener;
 use crate::poll::ability::Ability;
+use crate::poll::ability_monitor::AbilityMonitor;
+use crate::poll::address_policy::AddressPolicy;
 use crate::poll::client::{ClientError, PollClient};
 use crate::poll::poller::Poller;
-use crate::poll::safety::Allowed;
-use crate::poll::supervisor::Supervisor;
-use crate::results::Results;
+use crate::result_settings::ResultSettings;
+use crate::results::ResultStreams;
+use crate::session_cache::SessionCache;
 
 /// The pool of all sessions: their leases are `poll:lease:<id>`.
 pub const POOL: &str = "poll";
 
 /// How many may look at everything at a time.
-const SURVEYS: usize = 2;
+const MAX_FLEET_SCANS: usize = 2;
 
 /// How many streams may be read from one instance at a time.
-const STREAMS: usize = 2_000;
+const MAX_STREAMS: usize = 2_000;
 
 /// How long answers that are on their way are waited for.
-const GOODBYE: Duration = Duration::from_secs(1);
+const API_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often each instance tells what it has counted in one period of the aggregator: told once in each, some periods would see it twice and others not at
 /// all.
-const TELLS_PER_PERIOD: u32 = 3;
+const STATS_PER_PERIOD: u32 = 3;
 
 /// The shortest time after which everything is looked at again.
-const SOONEST: Duration = Duration::from_millis(100);
+const MIN_DISCOVER_EVERY: Duration = Duration::from_millis(100);
 
 /// How the service is set up.
 #[derive(Debug)]
-pub struct Settings {
+pub struct ServiceSettings {
     /// Who may use the API; everybody who can reach it when there is none.
     pub token: Option<ApiToken>,
     /// What may be polled.
-    pub allowed: Allowed,
+    pub address_policy: AddressPolicy,
     /// How often sessions and instances are looked for although nothing was heard, and what all have done is added up.
     pub discover_every: Duration,
     /// The ttl of leaderships.
@@ -62,9 +62,9 @@ pub struct Settings {
     /// After how long without progress a leader is replaced, if ever.
     pub stall_after: Option<Duration>,
     /// What leases are called.
-    pub keys: Keys,
+    pub keys: KeyPrefixes,
     /// What is kept of results, unless a session says something else.
-    pub results: Defaults,
+    pub results: ResultSettings,
 }
 
 /// Why the service cannot be started.
@@ -78,7 +78,7 @@ pub enum ServeError {
     #[error(transparent)]
     Election(#[from] ElectionError),
     /// Everything would be looked at all the time.
-    #[error("sessions and instances cannot be looked for every {0:?}; the shortest is {SOONEST:?}")]
+    #[error("sessions and instances cannot be looked for every {0:?}; the shortest is {MIN_DISCOVER_EVERY:?}")]
     DiscoverEvery(Duration),
     /// Nothing can be kept in memory.
     #[error(transparent)]
@@ -90,25 +90,25 @@ pub enum ServeError {
 
 /// One instance, as the API knows it. Clones are the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Service(Arc<Parts>);
+pub(crate) struct Service(Arc<ServiceState>);
 
 #[derive(Debug)]
-struct Parts {
+struct ServiceState {
     tenure: Tenure,
     pool: Pool,
-    catalogue: Catalogue,
-    counts: Arc<Counts>,
+    session_cache: SessionCache,
+    counters: Arc<Counters>,
     housekeeping: Housekeeping,
-    supervisor: Supervisor,
+    ability_monitor: AbilityMonitor,
     events: FleetEvents,
-    results: Results,
+    result_streams: ResultStreams,
     streams: Arc<Semaphore>,
-    surveys: Semaphore,
+    fleet_scans: Semaphore,
     /// The last term of each role here that a reading of the metrics saw.
     last_terms: Mutex<BTreeMap<String, TermHandle>>,
-    keys: Keys,
+    keys: KeyPrefixes,
     token: Option<ApiToken>,
-    allowed: Allowed,
+    address_policy: AddressPolicy,
     ended: watch::Receiver<bool>,
 }
 
@@ -121,12 +121,12 @@ impl Service {
         &self.0.pool
     }
 
-    pub(crate) fn catalogue(&self) -> &Catalogue {
-        &self.0.catalogue
+    pub(crate) fn session_cache(&self) -> &SessionCache {
+        &self.0.session_cache
     }
 
-    pub(crate) fn counts(&self) -> &Counts {
-        &self.0.counts
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.0.counters
     }
 
     pub(crate) fn housekeeping(&self) -> &Housekeeping {
@@ -134,15 +134,15 @@ impl Service {
     }
 
     pub(crate) fn ability(&self) -> Ability {
-        self.0.supervisor.ability()
+        self.0.ability_monitor.ability()
     }
 
     pub(crate) fn events(&self) -> &FleetEvents {
         &self.0.events
     }
 
-    pub(crate) fn results(&self) -> &Results {
-        &self.0.results
+    pub(crate) fn result_streams(&self) -> &ResultStreams {
+        &self.0.result_streams
     }
 
     /// Places for those who read streams.
@@ -151,25 +151,25 @@ impl Service {
     }
 
     /// Turns for those who want to know everything.
-    pub(crate) fn surveys(&self) -> &Semaphore {
-        &self.0.surveys
+    pub(crate) fn fleet_scans(&self) -> &Semaphore {
+        &self.0.fleet_scans
     }
 
     /// Whether the API is for this host alone, and without a token.
-    pub(crate) fn is_open_to_this_host(&self) -> bool {
-        self.0.allowed.near
+    pub(crate) fn is_loopback_only(&self) -> bool {
+        self.0.address_policy.allow_private
     }
 
     /// What may be polled from here.
-    pub(crate) fn allowed(&self) -> &Allowed {
-        &self.0.allowed
+    pub(crate) fn address_policy(&self) -> &AddressPolicy {
+        &self.0.address_policy
     }
 
     pub(crate) fn open_streams(&self) -> usize {
-        STREAMS - self.0.streams.available_permits()
+        MAX_STREAMS - self.0.streams.available_permits()
     }
 
-    pub(crate) fn keys(&self) -> &Keys {
+    pub(crate) fn keys(&self) -> &KeyPrefixes {
         &self.0.keys
     }
 
@@ -179,7 +179,7 @@ impl Service {
 
     /// Whether this instance has joined the fleet, and is connected to the store.
     pub(crate) fn has_joined(&self) -> bool {
-        self.tenure().how_it_stands().connected && !self.pool().live_instances().is_empty()
+        self.tenure().stats().connected && !self.pool().live_instances().is_empty()
     }
 
     /// Keeps the current term of each role, and returns the last term of each, which may have ended. Handles keep no lease.
@@ -190,7 +190,7 @@ impl Service {
     }
 
     /// When everything ends.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn wait_stopped(&self) {
         let mut ended = self.0.ended.clone();
         let _ = ended.wait_for(|ended| *ended).await;
     }
@@ -206,25 +206,25 @@ impl Service {
 pub fn start(
     tenure: &Tenure,
     pool: impl FnOnce(PoolBuilder) -> PoolBuilder,
-    settings: Settings,
+    settings: ServiceSettings,
     listener: TcpListener,
-) -> Result<Running, ServeError> {
-    let (catalogue, counts) = (Catalogue::default(), Arc::new(Counts::default()));
-    let client = PollClient::new(settings.allowed.clone())?;
-    let supervisor = Supervisor::new(client.clone());
+) -> Result<RunningService, ServeError> {
+    let (session_cache, counters) = (SessionCache::default(), Arc::new(Counters::default()));
+    let client = PollClient::new(settings.address_policy.clone())?;
+    let ability_monitor = AbilityMonitor::new(client.clone());
     let poller = Poller {
-        catalogue: catalogue.clone(),
+        session_cache: session_cache.clone(),
         client,
-        counts: counts.clone(),
-        supervisor: supervisor.clone(),
+        counters: counters.clone(),
+        ability_monitor: ability_monitor.clone(),
         tenure: tenure.clone(),
         defaults: settings.results,
     };
-    let (targets, known) = (catalogue.follow(tenure.clone(), settings.discover_every), catalogue.clone());
-    let events = FleetEvents::listen(tenure, counts.clone());
-    let pool = sized(tenure, pool, &settings)?
+    let (targets, known) = (session_cache.follow(tenure.clone(), settings.discover_every), session_cache.clone());
+    let events = FleetEvents::listen(tenure, counters.clone());
+    let pool = configure_pool(tenure, pool, &settings)?
         .targets_from(targets)
-        .removed_because(move |id| match known.session(id) {
+        .removal_reason(move |id| match known.session(id) {
             Some(session) if session.is_paused => ReleaseReason::Paused,
             _ => ReleaseReason::Removed,
         })
@@ -236,38 +236,39 @@ pub fn start(
         .start()?;
     let period = settings.discover_every;
     let housekeeping = Housekeeping::start(tenure, &settings.keys, (settings.ttl, settings.stall_after), period)?;
-    let tells = tokio::spawn(tell_fleet(tenure.clone(), counts.clone(), period / TELLS_PER_PERIOD)).abort_handle();
-    let watches = tokio::spawn(supervisor.clone().watch(tenure.clone(), pool.clone())).abort_handle();
+    let stats_task =
+        tokio::spawn(publish_stats(tenure.clone(), counters.clone(), period / STATS_PER_PERIOD)).abort_handle();
+    let ability_task = tokio::spawn(ability_monitor.clone().watch(tenure.clone(), pool.clone())).abort_handle();
     let (end, ended) = watch::channel(false);
-    let kept = counts.clone();
-    let service = Service(Arc::new(Parts {
+    let kept = counters.clone();
+    let service = Service(Arc::new(ServiceState {
         tenure: tenure.clone(),
         pool: pool.clone(),
-        catalogue,
-        counts,
+        session_cache,
+        counters,
         housekeeping: housekeeping.clone(),
-        supervisor,
+        ability_monitor,
         events,
-        results: Results::default(),
-        streams: Arc::new(Semaphore::new(STREAMS)),
-        surveys: Semaphore::new(SURVEYS),
+        result_streams: ResultStreams::default(),
+        streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+        fleet_scans: Semaphore::new(MAX_FLEET_SCANS),
         last_terms: Mutex::default(),
-        allowed: settings.allowed,
+        address_policy: settings.address_policy,
         keys: settings.keys,
         token: settings.token,
         ended,
     }));
     let ends = service.clone();
-    let serving = listener::serve(listener, api::router(service), async move { ends.ended().await });
-    Ok(Running {
+    let api_task = listener::serve(listener, api::router(service), async move { ends.wait_stopped().await });
+    Ok(RunningService {
         tenure: tenure.clone(),
-        counts: kept,
+        counters: kept,
         pool,
         housekeeping,
-        tells,
-        watches,
+        stats_task,
+        ability_task,
         end,
-        serving: tokio::spawn(serving),
+        api_task: tokio::spawn(api_task),
     })
 }
 
@@ -275,20 +276,20 @@ pub fn start(
 ///
 /// # Errors
 /// When it cannot.
-pub fn check(pool: impl FnOnce(PoolBuilder) -> PoolBuilder, settings: &Settings) -> Result<(), ServeError> {
+pub fn check(pool: impl FnOnce(PoolBuilder) -> PoolBuilder, settings: &ServiceSettings) -> Result<(), ServeError> {
     let nowhere = Tenure::builder("memory:").unlogged().start()?;
-    sized(&nowhere, pool, settings)?.check()?;
+    configure_pool(&nowhere, pool, settings)?.check()?;
     housekeeping::check(&nowhere, &settings.keys, (settings.ttl, settings.stall_after))?;
     Ok(())
 }
 
 /// The pool of all sessions, with its numbers.
-fn sized(
+fn configure_pool(
     tenure: &Tenure,
     pool: impl FnOnce(PoolBuilder) -> PoolBuilder,
-    settings: &Settings,
+    settings: &ServiceSettings,
 ) -> Result<PoolBuilder, ServeError> {
-    if settings.discover_every < SOONEST {
+    if settings.discover_every < MIN_DISCOVER_EVERY {
         return Err(ServeError::DiscoverEvery(settings.discover_every));
     }
     Ok(pool(tenure.pool(POOL))
@@ -298,43 +299,43 @@ fn sized(
 }
 
 /// Says with this instance's heartbeats what it has counted, for whoever adds it up.
-async fn tell_fleet(tenure: Tenure, counts: Arc<Counts>, every: Duration) {
-    let mut told = None;
+async fn publish_stats(tenure: Tenure, counters: Arc<Counters>, every: Duration) {
+    let mut sent = None;
     loop {
         tokio::time::sleep(every).await;
-        let tally = counts.read();
-        if told.replace(tally) != Some(tally) {
-            tenure.describe(TALLY, &tally.to_string());
+        let stats = counters.snapshot();
+        if sent.replace(stats) != Some(stats) {
+            tenure.describe(STATS_FIELD, &stats.to_string());
         }
     }
 }
 
 /// One instance that runs.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningService {
     tenure: Tenure,
-    counts: Arc<Counts>,
+    counters: Arc<Counters>,
     pool: Pool,
     housekeeping: Housekeeping,
-    tells: AbortHandle,
-    watches: AbortHandle,
+    stats_task: AbortHandle,
+    ability_task: AbortHandle,
     end: watch::Sender<bool>,
-    serving: JoinHandle<()>,
+    api_task: JoinHandle<()>,
 }
 
-impl Running {
+impl RunningService {
     /// Gives everything away and leaves the fleet. The API answers meanwhile; then streams end.
     ///
     /// # Cancel safety
     /// Sessions are given away all the same.
     pub async fn stop(self) {
-        self.tells.abort();
-        self.watches.abort();
+        self.stats_task.abort();
+        self.ability_task.abort();
         tokio::join!(self.pool.stop(), self.housekeeping.stop());
         // Its heartbeats tell nobody any more.
-        housekeeping::leave_behind(&self.tenure, &self.counts.read()).await;
+        housekeeping::record_final_stats(&self.tenure, &self.counters.snapshot()).await;
         self.end.send_replace(true);
         // Whoever still reads then is left.
-        let _ = tokio::time::timeout(GOODBYE, self.serving).await;
+        let _ = tokio::time::timeout(API_DRAIN_TIMEOUT, self.api_task).await;
     }
 }

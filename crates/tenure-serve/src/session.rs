@@ -10,36 +10,36 @@ use thiserror::Error;
 use url::{ParseError, Url};
 use uuid::Uuid;
 
-use crate::keeping::{Backoff, Keeping};
-use crate::poll::safety::{self, Forbidden};
+use crate::poll::address_policy::{self, ForbiddenAddress};
+use crate::result_settings::{BackoffSetting, ResultOverrides};
 
 /// What an interval may be, and what it is when nobody says.
-pub const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+pub const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest.
-pub const LONGEST_INTERVAL: Duration = Duration::from_secs(24 * 3_600);
+pub const MAX_INTERVAL: Duration = Duration::from_secs(24 * 3_600);
 /// The usual one.
-pub const USUAL_INTERVAL: Duration = Duration::from_secs(5);
+pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a time-out may be, and what it is when nobody says.
-pub const SHORTEST_TIMEOUT: Duration = Duration::from_millis(50);
+pub const MIN_TIMEOUT: Duration = Duration::from_millis(50);
 /// The longest.
-pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(300);
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(300);
 /// The usual one.
-pub const USUAL_TIMEOUT: Duration = Duration::from_secs(2);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// No session is larger than this, as it stands in the store.
-pub const LARGEST: usize = 32 * 1024;
+pub const MAX_SESSION_BYTES: usize = 32 * 1024;
 
-const LONGEST_NAME: usize = 200;
-const LONGEST_URL: usize = 2_048;
-const MOST_HEADERS: usize = 32;
-const LARGEST_HEADERS: usize = 8 * 1024;
+const MAX_NAME_CHARS: usize = 200;
+const MAX_URL_BYTES: usize = 2_048;
+const MAX_HEADERS: usize = 32;
+const MAX_HEADER_BYTES: usize = 8 * 1024;
 
 /// Shown instead of the value of a header, and left as it is when it comes back.
-pub const HIDDEN: &str = "***";
+pub const REDACTED: &str = "***";
 
 /// Set by Tenure on every poll, or by HTTP itself.
-const NOT_TO_BE_SET: [&str; 8] = [
+const RESERVED_HEADERS: [&str; 8] = [
     "host",
     "content-length",
     "transfer-encoding",
@@ -51,20 +51,20 @@ const NOT_TO_BE_SET: [&str; 8] = [
 ];
 
 /// What can be set of a new session; all but its id can be changed.
-const CREATABLE: [&str; 10] =
+const WRITABLE_FIELDS: [&str; 10] =
     ["id", "name", "url", "interval", "timeout", "headers", "isPaused", "maxBody", "keepResults", "backoff"];
 
 /// What is wrong with a session.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
-pub struct Invalid(String);
+pub struct InvalidSession(String);
 
-pub(crate) fn invalid(why: impl Into<String>) -> Invalid {
-    Invalid(why.into())
+pub(crate) fn invalid(why: impl Into<String>) -> InvalidSession {
+    InvalidSession(why.into())
 }
 
-impl From<Forbidden> for Invalid {
-    fn from(forbidden: Forbidden) -> Self {
+impl From<ForbiddenAddress> for InvalidSession {
+    fn from(forbidden: ForbiddenAddress) -> Self {
         invalid(format!("`url`: {forbidden}"))
     }
 }
@@ -85,7 +85,7 @@ pub struct Session {
     /// Sent with every poll.
     pub headers: HeaderMap,
     /// What is kept of its results, where that is not what its instance keeps.
-    pub keeping: Keeping,
+    pub overrides: ResultOverrides,
     /// Whether it is left alone for now.
     pub is_paused: bool,
     /// When it was made, as its maker wrote it.
@@ -107,11 +107,11 @@ impl Session {
     /// let foreign = br#"{"address": "10.0.0.7:9100", "room": 12}"#;
     /// let session = Session::read("0192f0c1-2e4e-7f00-8000-000000000001", foreign)?;
     /// assert_eq!(session.url.as_str(), "http://10.0.0.7:9100/");
-    /// assert_eq!(session.stored(), foreign); // what is not ours stays
+    /// assert_eq!(session.to_bytes(), foreign); // what is not ours stays
     /// assert!(Session::read("not-a-uuid", foreign).is_err());
-    /// # Ok::<(), tenure_serve::session::Invalid>(())
+    /// # Ok::<(), tenure_serve::session::InvalidSession>(())
     /// ```
-    pub fn read(id: &str, stored: &[u8]) -> Result<Self, Invalid> {
+    pub fn read(id: &str, stored: &[u8]) -> Result<Self, InvalidSession> {
         let id = match Uuid::parse_str(id) {
             Ok(uuid) if uuid.to_string() == id => uuid,
             Ok(uuid) => return Err(invalid(format!("the id is not written as UUIDs are; it should be {uuid}"))),
@@ -120,7 +120,7 @@ impl Session {
         match serde_json::from_slice(stored) {
             Ok(Value::Object(document)) => {
                 let text = String::from_utf8_lossy(stored).into();
-                Ok(Self { text, ..Self::of(id, document)? })
+                Ok(Self { text, ..Self::from_document(id, document)? })
             }
             Ok(_) => Err(invalid("it is JSON, but no object")),
             Err(error) => Err(invalid(format!("it is no JSON: {error}"))),
@@ -131,7 +131,7 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot be like this.
-    pub fn create(request: Map<String, Value>, now: Timestamp) -> Result<Self, Invalid> {
+    pub fn create(request: Map<String, Value>, now: Timestamp) -> Result<Self, InvalidSession> {
         let id = match request.get("id") {
             None | Some(Value::Null) => Uuid::now_v7(),
             Some(Value::String(id)) => Uuid::parse_str(id).map_err(|_| invalid("`id` must be a UUID"))?,
@@ -140,14 +140,14 @@ impl Session {
         if request.get("url").is_none() {
             return Err(invalid("`url` is missing"));
         }
-        only_known(&request, &CREATABLE)?;
+        check_fields(&request, &WRITABLE_FIELDS)?;
         let mut document = Map::new();
         document.insert("id".to_owned(), Value::String(id.to_string()));
         for (field, usual) in [
             ("name", Value::Null),
             ("url", Value::Null),
-            ("interval", Value::String(written(USUAL_INTERVAL))),
-            ("timeout", Value::String(written(USUAL_TIMEOUT))),
+            ("interval", Value::String(format_duration(DEFAULT_INTERVAL))),
+            ("timeout", Value::String(format_duration(DEFAULT_TIMEOUT))),
             ("headers", Value::Object(Map::new())),
             ("isPaused", Value::Bool(false)),
         ] {
@@ -160,25 +160,25 @@ impl Session {
             }
         }
         document.insert("createdAt".to_owned(), Value::String(now.to_string()));
-        Self::of(id, document)?.with_real_values()?.fits()
+        Self::from_document(id, document)?.with_real_values()?.check_size()
     }
 
-    /// The same with some fields changed. Values of headers that are [hidden](HIDDEN) stay what they are.
+    /// The same with some fields changed. Values of headers that are [hidden](REDACTED) stay what they are.
     ///
     /// # Errors
     /// When it cannot be like that.
-    pub fn change(&self, request: Map<String, Value>) -> Result<Self, Invalid> {
-        only_known(&request, &CREATABLE[1..])?;
+    pub fn change(&self, request: Map<String, Value>) -> Result<Self, InvalidSession> {
+        check_fields(&request, &WRITABLE_FIELDS[1..])?;
         let mut document = self.document();
         let keeps_headers = match request.get("headers") {
-            Some(Value::Object(headers)) => headers.values().any(|value| value == HIDDEN),
+            Some(Value::Object(headers)) => headers.values().any(|value| value == REDACTED),
             Some(_) => false,
             None => !self.headers.is_empty(),
         };
         for (field, mut value) in request {
             if let ("headers", Value::Object(headers)) = (field.as_str(), &mut value) {
                 let before = document.get("headers").cloned().unwrap_or_default();
-                for (name, value) in headers.iter_mut().filter(|(_, value)| *value == HIDDEN) {
+                for (name, value) in headers.iter_mut().filter(|(_, value)| *value == REDACTED) {
                     let mut known = before.as_object().into_iter().flatten();
                     let known = known.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value);
                     *value = known
@@ -192,7 +192,7 @@ impl Session {
                     let message = "its headers would be told to another place: give them again, or none";
                     return Err(invalid(message));
                 }
-                if url.password() == Some(HIDDEN) {
+                if url.password() == Some(REDACTED) {
                     let known = self.url.password().filter(|_| url.origin() == self.url.origin());
                     let known = known.ok_or_else(|| invalid("there is no password to be left as it is"))?.to_owned();
                     let _ = url.set_password(Some(&known));
@@ -205,41 +205,41 @@ impl Session {
             }
             document.insert(field, value);
         }
-        Self::of(self.id, document)?.fits()
+        Self::from_document(self.id, document)?.check_size()
     }
 
     /// The same, paused or not.
     ///
     /// # Errors
     /// When it has grown too large.
-    pub fn paused(&self, paused: bool) -> Result<Self, Invalid> {
+    pub fn with_paused(&self, paused: bool) -> Result<Self, InvalidSession> {
         self.change([("isPaused".to_owned(), Value::Bool(paused))].into_iter().collect())
     }
 
     /// Refuses placeholders: a new session has no value that one of them could stand for.
-    fn with_real_values(self) -> Result<Self, Invalid> {
-        let header = self.headers.iter().find(|(_, value)| *value == HIDDEN);
+    fn with_real_values(self) -> Result<Self, InvalidSession> {
+        let header = self.headers.iter().find(|(_, value)| *value == REDACTED);
         let hidden = header.map(|(name, _)| format!("the header `{name}`"));
         let hidden =
-            hidden.or_else(|| (self.url.password() == Some(HIDDEN)).then(|| "the password of `url`".to_owned()));
+            hidden.or_else(|| (self.url.password() == Some(REDACTED)).then(|| "the password of `url`".to_owned()));
         match hidden {
             Some(what) => {
-                Err(invalid(format!("{what} is `{HIDDEN}`, which stands for a hidden value; give the value")))
+                Err(invalid(format!("{what} is `{REDACTED}`, which stands for a hidden value; give the value")))
             }
             None => Ok(self),
         }
     }
 
-    fn fits(self) -> Result<Self, Invalid> {
-        let size = self.stored().len();
-        if size > LARGEST {
-            Err(invalid(format!("the session has {size} bytes; {LARGEST} are allowed")))
+    fn check_size(self) -> Result<Self, InvalidSession> {
+        let size = self.to_bytes().len();
+        if size > MAX_SESSION_BYTES {
+            Err(invalid(format!("the session has {size} bytes; {MAX_SESSION_BYTES} are allowed")))
         } else {
             Ok(self)
         }
     }
 
-    fn of(id: Uuid, document: Map<String, Value>) -> Result<Self, Invalid> {
+    fn from_document(id: Uuid, document: Map<String, Value>) -> Result<Self, InvalidSession> {
         let text = |field: &str| match document.get(field) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.as_str())),
@@ -249,32 +249,33 @@ impl Session {
             Some(_) => Err(invalid(format!("`{field}` must be text"))),
         };
         if let Some(other) = text("id")?.filter(|other| Uuid::parse_str(other).ok() != Some(id)) {
-            return Err(invalid(format!("its `id` is another: {}", shortened(other))));
+            return Err(invalid(format!("its `id` is another: {}", shorten(other))));
         }
         let name = text("name")?.map(str::to_owned);
-        if name.as_ref().is_some_and(|name| name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control)) {
+        if name.as_ref().is_some_and(|name| name.chars().count() > MAX_NAME_CHARS || name.chars().any(char::is_control))
+        {
             return Err(invalid(format!(
-                "`name` must have at most {LONGEST_NAME} characters, and none that cannot be seen"
+                "`name` must have at most {MAX_NAME_CHARS} characters, and none that cannot be seen"
             )));
         }
         let url = match (text("url")?, text("address")?) {
-            (Some(url), _) => target(url)?,
-            (None, Some(address)) if address.contains("://") => target(address)?,
-            (None, Some(address)) => target(&format!("http://{address}"))?,
+            (Some(url), _) => parse_url(url)?,
+            (None, Some(address)) if address.contains("://") => parse_url(address)?,
+            (None, Some(address)) => parse_url(&format!("http://{address}"))?,
             (None, None) => return Err(invalid("it has neither `url` nor `address`")),
         };
-        let interval = span("interval", text("interval")?, USUAL_INTERVAL, SHORTEST_INTERVAL, LONGEST_INTERVAL)?;
-        let timeout = span("timeout", text("timeout")?, USUAL_TIMEOUT, SHORTEST_TIMEOUT, LONGEST_TIMEOUT)?;
+        let interval = duration_field("interval", text("interval")?, DEFAULT_INTERVAL, MIN_INTERVAL, MAX_INTERVAL)?;
+        let timeout = duration_field("timeout", text("timeout")?, DEFAULT_TIMEOUT, MIN_TIMEOUT, MAX_TIMEOUT)?;
         let is_paused = match document.get("isPaused") {
             None | Some(Value::Null) => false,
             Some(Value::Bool(paused)) => *paused,
             Some(_) => return Err(invalid("`isPaused` must be true or false")),
         };
-        let keeping = Keeping::read(&document)?;
+        let overrides = ResultOverrides::read(&document)?;
         let created_at = text("createdAt")?.map(str::to_owned);
-        let headers = headers(document.get("headers"))?;
+        let headers = parse_headers(document.get("headers"))?;
         let text = Value::Object(document).to_string().into();
-        Ok(Self { id, name, url, interval, timeout, headers, keeping, is_paused, created_at, text })
+        Ok(Self { id, name, url, interval, timeout, headers, overrides, is_paused, created_at, text })
     }
 
     fn document(&self) -> Map<String, Value> {
@@ -282,78 +283,78 @@ impl Session {
     }
 
     /// Whether this is what it was read from.
-    pub fn is(&self, stored: &[u8]) -> bool {
+    pub fn is_stored_as(&self, stored: &[u8]) -> bool {
         self.text.as_bytes() == stored
     }
 
     /// As it stands in the store.
-    pub fn stored(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         self.text.as_bytes().to_vec()
     }
 
     /// For another store: the whole document, with its id.
-    pub fn exported(&self) -> Value {
+    pub fn to_export(&self) -> Value {
         let mut document = self.document();
         document.insert("id".to_owned(), Value::String(self.id.to_string()));
         Value::Object(document)
     }
 
-    /// Reads what was [exported](Self::exported), or written by hand: a session without an id is a new one.
+    /// Reads what was [exported](Self::to_export), or written by hand: a session without an id is a new one.
     ///
     /// # Errors
-    /// When it is nothing that can be polled, or has a [placeholder](HIDDEN) instead of a value.
-    pub fn imported(line: &[u8], now: Timestamp) -> Result<Self, Invalid> {
+    /// When it is nothing that can be polled, or has a [placeholder](REDACTED) instead of a value.
+    pub fn from_export(line: &[u8], now: Timestamp) -> Result<Self, InvalidSession> {
         let document: Value =
             serde_json::from_slice(line).map_err(|error| invalid(format!("it is no JSON: {error}")))?;
         match document.get("id") {
             Some(Value::String(id)) => Self::read(id, line)
                 .and_then(Self::with_real_values)
-                .and_then(Self::fits)
-                .map_err(|error| invalid(format!("session {}: {error}", shortened(id)))),
+                .and_then(Self::check_size)
+                .map_err(|error| invalid(format!("session {}: {error}", shorten(id)))),
             Some(Value::Null) | None => {
                 let Value::Object(mut document) = document else { return Err(invalid("it is JSON, but no object")) };
                 let id = Uuid::now_v7();
                 document.insert("id".to_owned(), Value::String(id.to_string()));
                 document.entry("createdAt").or_insert_with(|| Value::String(now.to_string()));
-                Self::of(id, document)?.with_real_values()?.fits()
+                Self::from_document(id, document)?.with_real_values()?.check_size()
             }
             Some(_) => Err(invalid("`id` must be text")),
         }
     }
 
     /// As it is shown: values of headers are nobody's business, and a URL's password is not either.
-    pub fn shown(&self) -> Value {
-        let hidden = self.headers.keys().map(|name| (name.to_string(), Value::String(HIDDEN.to_owned()))).collect();
+    pub fn to_json(&self) -> Value {
+        let hidden = self.headers.keys().map(|name| (name.to_string(), Value::String(REDACTED.to_owned()))).collect();
         let mut url = self.url.clone();
         if url.password().is_some() {
-            let _ = url.set_password(Some(HIDDEN));
+            let _ = url.set_password(Some(REDACTED));
         }
         serde_json::json!({
             "id": self.id.to_string(),
             "name": self.name,
             "url": url.as_str(),
-            "interval": written(self.interval),
-            "timeout": written(self.timeout),
+            "interval": format_duration(self.interval),
+            "timeout": format_duration(self.timeout),
             "headers": Value::Object(hidden),
             "isPaused": self.is_paused,
-            "maxBody": self.keeping.max_body,
-            "keepResults": self.keeping.keep_results,
-            "backoff": self.keeping.backoff.map(Backoff::shown),
+            "maxBody": self.overrides.max_body,
+            "keepResults": self.overrides.keep_results,
+            "backoff": self.overrides.backoff.map(BackoffSetting::to_text),
             "createdAt": self.created_at,
         })
     }
 }
 
-fn only_known(request: &Map<String, Value>, known: &[&str]) -> Result<(), Invalid> {
+fn check_fields(request: &Map<String, Value>, known: &[&str]) -> Result<(), InvalidSession> {
     match request.keys().find(|field| !known.contains(&field.as_str())) {
-        Some(other) => Err(invalid(format!("`{}` cannot be set; what can is {}", shortened(other), known.join(", ")))),
+        Some(other) => Err(invalid(format!("`{}` cannot be set; what can is {}", shorten(other), known.join(", ")))),
         None => Ok(()),
     }
 }
 
-fn target(text: &str) -> Result<Url, Invalid> {
-    if text.len() > LONGEST_URL {
-        return Err(invalid(format!("`url` has {} bytes; {LONGEST_URL} are allowed", text.len())));
+fn parse_url(text: &str) -> Result<Url, InvalidSession> {
+    if text.len() > MAX_URL_BYTES {
+        return Err(invalid(format!("`url` has {} bytes; {MAX_URL_BYTES} are allowed", text.len())));
     }
     let url = Url::parse(text).map_err(|error| match error {
         ParseError::RelativeUrlWithoutBase => invalid("`url` must begin with http:// or https://"),
@@ -365,7 +366,7 @@ fn target(text: &str) -> Result<Url, Invalid> {
     if url.host_str().is_none_or(str::is_empty) {
         return Err(invalid("`url` names no host"));
     }
-    if safety::is_never(&url) {
+    if address_policy::is_never_allowed(&url) {
         return Err(invalid(format!(
             "`url`: {} is an address that is never polled",
             url.host_str().unwrap_or_default()
@@ -374,39 +375,43 @@ fn target(text: &str) -> Result<Url, Invalid> {
     Ok(url)
 }
 
-fn span(
+fn duration_field(
     field: &str,
     text: Option<&str>,
     usual: Duration,
     least: Duration,
     most: Duration,
-) -> Result<Duration, Invalid> {
+) -> Result<Duration, InvalidSession> {
     let Some(text) = text else { return Ok(usual) };
     let span = humantime::parse_duration(text)
         .map_err(|error| invalid(format!("`{field}`: {error}; durations are written 500ms, 5s, 1m30s")))?;
     if span < least || span > most {
-        return Err(invalid(format!("`{field}` must be between {} and {}", written(least), written(most))));
+        return Err(invalid(format!(
+            "`{field}` must be between {} and {}",
+            format_duration(least),
+            format_duration(most)
+        )));
     }
     Ok(span)
 }
 
-fn headers(value: Option<&Value>) -> Result<HeaderMap, Invalid> {
+fn parse_headers(value: Option<&Value>) -> Result<HeaderMap, InvalidSession> {
     let given = match value {
         None | Some(Value::Null) => return Ok(HeaderMap::new()),
         Some(Value::Object(given)) => given,
         Some(_) => return Err(invalid("`headers` must be an object of names and values")),
     };
-    if given.len() > MOST_HEADERS {
-        return Err(invalid(format!("there are {} headers; {MOST_HEADERS} are allowed", given.len())));
+    if given.len() > MAX_HEADERS {
+        return Err(invalid(format!("there are {} headers; {MAX_HEADERS} are allowed", given.len())));
     }
     let (mut headers, mut size) = (HeaderMap::new(), 0);
     for (name, value) in given {
-        let shown = shortened(name);
+        let shown = shorten(name);
         let value = value.as_str().ok_or_else(|| invalid(format!("the value of header `{shown}` must be text")))?;
         size += name.len() + value.len();
         let name =
             HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid(format!("`{shown}` can be no header")))?;
-        if NOT_TO_BE_SET.contains(&name.as_str()) {
+        if RESERVED_HEADERS.contains(&name.as_str()) {
             return Err(invalid(format!("header `{name}` is not yours to set")));
         }
         // Never the value itself: it may be a secret.
@@ -414,14 +419,14 @@ fn headers(value: Option<&Value>) -> Result<HeaderMap, Invalid> {
             .map_err(|_| invalid(format!("the value of header `{name}` has characters that no header may have")))?;
         headers.insert(name, value);
     }
-    if size > LARGEST_HEADERS {
-        return Err(invalid(format!("the headers have {size} bytes; {LARGEST_HEADERS} are allowed")));
+    if size > MAX_HEADER_BYTES {
+        return Err(invalid(format!("the headers have {size} bytes; {MAX_HEADER_BYTES} are allowed")));
     }
     Ok(headers)
 }
 
 /// A span as people write it.
-pub fn written(span: Duration) -> String {
+pub fn format_duration(span: Duration) -> String {
     let (hours, rest) = (span.as_secs() / 3_600, Duration::from_secs(span.as_secs() % 3_600));
     let rest = rest + Duration::from_nanos(u64::from(span.subsec_nanos()));
     match (hours, rest.is_zero()) {
@@ -432,7 +437,7 @@ pub fn written(span: Duration) -> String {
 }
 
 /// Enough of a text to know it again.
-fn shortened(text: &str) -> String {
+fn shorten(text: &str) -> String {
     text.chars().take(64).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
@@ -449,38 +454,38 @@ mod tests {
         value.as_object().cloned().unwrap_or_default()
     }
 
-    fn create(value: Value) -> Result<Session, Invalid> {
+    fn create(value: Value) -> Result<Session, InvalidSession> {
         Session::create(map(value), Timestamp::UNIX_EPOCH)
     }
 
     #[test]
     fn a_session_needs_a_url_and_nothing_else() {
         let session = create(json!({"url": "https://example.org/health"})).unwrap();
-        assert_eq!((session.interval, session.timeout, session.is_paused), (USUAL_INTERVAL, USUAL_TIMEOUT, false));
+        assert_eq!((session.interval, session.timeout, session.is_paused), (DEFAULT_INTERVAL, DEFAULT_TIMEOUT, false));
         assert_eq!(session.id.get_version_num(), 7);
-        let again = Session::read(&session.id.to_string(), &session.stored()).unwrap();
+        let again = Session::read(&session.id.to_string(), &session.to_bytes()).unwrap();
         assert_eq!(again, session);
-        assert_eq!(session.shown()["interval"], "5s");
-        assert_eq!(session.shown()["createdAt"], "1970-01-01T00:00:00Z");
+        assert_eq!(session.to_json()["interval"], "5s");
+        assert_eq!(session.to_json()["createdAt"], "1970-01-01T00:00:00Z");
     }
 
     #[test]
-    fn what_is_not_ours_stays_and_what_is_seen_of_headers_is_their_names() {
+    fn unknown_fields_are_kept_and_header_values_hidden() {
         let stored = json!({"id": ID, "url": "http://a", "headers": {"X-Key": "secret"}, "room": {"n": 1.50}, "isPaused": false});
         let session = Session::read(ID, stored.to_string().as_bytes()).unwrap();
         let changed =
             session.change(map(json!({"headers": {"x-key": "***", "other": "1"}, "isPaused": true}))).unwrap();
-        let document: Value = serde_json::from_slice(&changed.stored()).unwrap();
+        let document: Value = serde_json::from_slice(&changed.to_bytes()).unwrap();
         assert_eq!(document["room"], json!({"n": 1.50}));
         assert_eq!(document["headers"], json!({"x-key": "secret", "other": "1"}));
         assert!(changed.is_paused);
-        assert!(!changed.shown().to_string().contains("secret"));
+        assert!(!changed.to_json().to_string().contains("secret"));
         let unknown = session.change(map(json!({"headers": {"unknown": "***"}})));
         assert!(unknown.is_err_and(|error| error.to_string().contains("no header `unknown`")));
     }
 
     #[test]
-    fn what_cannot_be_polled_is_refused_with_a_reason() {
+    fn invalid_sessions_are_refused_with_a_reason() {
         for (request, why) in [
             (json!({}), "`url` is missing"),
             (json!({"url": 1}), "must be text"),
@@ -513,13 +518,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_is_kept_and_told_to_no_other_place() {
+    fn hidden_values_are_kept_and_sent_to_no_other_origin() {
         let change = |session: &Session, change: Value| match change {
             Value::Object(change) => session.change(change),
             _ => Err(invalid("no change")),
         };
         let session = create(json!({"url": "http://u:secret@a/", "headers": {"X": "schlüssel"}})).unwrap();
-        let shown = session.shown();
+        let shown = session.to_json();
         assert_eq!(shown["url"], "http://u:***@a/");
         let same = change(&session, json!({"url": "http://u:***@a/b", "headers": {"x": "***"}})).unwrap();
         assert_eq!((same.url.as_str(), &same.headers), ("http://u:secret@a/b", &session.headers));
@@ -534,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_written_in_one_way() {
+    fn an_id_has_one_notation() {
         let stored = br#"{"url": "http://a"}"#;
         assert!(Session::read(ID, stored).is_ok());
         let error = Session::read(&ID.to_uppercase(), stored).unwrap_err().to_string();
@@ -543,12 +548,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_stands_in_the_store_is_read_or_refused(stored in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_stored_document_is_read_or_refused(stored in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Session::read(ID, &stored);
         }
 
         #[test]
-        fn whatever_is_asked_for_is_made_or_refused(field in "[a-zA-Z]{1,9}|url|interval|headers|name", text in ".*") {
+        fn any_request_is_accepted_or_refused(field in "[a-zA-Z]{1,9}|url|interval|headers|name", text in ".*") {
             let _ = create(json!({"url": "http://a", field.clone(): text.clone()}));
             let _ = create(json!({"url": "http://a", field: {text.clone(): text}}));
         }

@@ -7,9 +7,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::flaw::SimFlaw;
+use crate::mutation::SimMutation;
 use crate::promise::Measurements;
-use crate::world::{Outcome, Violation, World};
+use crate::world::{Violation, World, WorldOutcome};
 
 /// What came of many worlds.
 #[derive(Debug, Default)]
@@ -27,12 +27,12 @@ pub struct Summary {
 }
 
 /// Runs the worlds of these seeds and stops at the first failure.
-pub fn run(first: u64, count: u64, flaw: Option<SimFlaw>, jobs: usize) -> Summary {
-    run_each(first, count, jobs, |seed| World::run(seed, flaw, false))
+pub fn run(first: u64, count: u64, mutation: Option<SimMutation>, jobs: usize) -> Summary {
+    run_each(first, count, jobs, |seed| World::run(seed, mutation, false))
 }
 
 /// The same with worlds of any kind.
-pub fn run_each(first: u64, count: u64, jobs: usize, world: impl Fn(u64) -> Outcome + Sync) -> Summary {
+pub fn run_each(first: u64, count: u64, jobs: usize, world: impl Fn(u64) -> WorldOutcome + Sync) -> Summary {
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let summary = Mutex::new(Summary::default());
@@ -52,7 +52,7 @@ pub fn run_each(first: u64, count: u64, jobs: usize, world: impl Fn(u64) -> Outc
                     for (what, count) in outcome.counts {
                         *own.counts.entry(what).or_default() += count;
                     }
-                    own.measured(outcome.measurements);
+                    own.add_measurements(outcome.measurements);
                     if let Some(violation) = outcome.violation {
                         own.failure = Some((seed, violation));
                         failed.store(true, Ordering::Relaxed);
@@ -72,14 +72,14 @@ impl Summary {
         for (what, count) in other.counts {
             *self.counts.entry(what).or_default() += count;
         }
-        self.measured(other.measurements);
+        self.add_measurements(other.measurements);
         self.failure = match (self.failure.take(), other.failure) {
             (Some(one), Some(two)) => Some(if one.0 <= two.0 { one } else { two }),
             (one, two) => one.or(two),
         };
     }
 
-    fn measured(&mut self, measurements: Measurements) {
+    fn add_measurements(&mut self, measurements: Measurements) {
         for (what, (count, longest)) in measurements {
             let entry = self.measurements.entry(what).or_default();
             entry.0 += count;

@@ -3,63 +3,63 @@
 use std::time::Duration;
 
 use tenure::Token;
-use tenure::election::{Candidacy, ElectionNews, Pace, Setback, Turn};
-use tenure::lease::{Ending, LeaseSettings, Outlook, ReleaseReason};
+use tenure::election::{Backoff, BackoffReason, CandidateInput, CandidateState, ElectionEventKind};
+use tenure::lease::{AcquireStatus, Ending, LeaseSettings, ReleaseReason};
 use tenure::time::Moment;
 
 /// What is told, with the term that it is about.
-pub type Told = Vec<(Option<Token>, ElectionNews)>;
+pub type ElectionEvents = Vec<(Option<Token>, ElectionEventKind)>;
 
 /// One candidate.
 #[derive(Debug, Default)]
-pub struct Candidate {
-    candidacy: Candidacy,
-    pace: Pace,
-    outlook: Option<Outlook>,
+pub struct SimCandidate {
+    candidacy: CandidateState,
+    backoff: Backoff,
+    last_status: Option<AcquireStatus>,
     /// Since when it leads.
     since: Option<Moment>,
     /// Why it lost what it had.
     loss: Option<Ending>,
 }
 
-impl Candidate {
+impl SimCandidate {
     /// Looks at how its pursuit is going.
-    pub fn sees(&mut self, outlook: Outlook) -> Told {
-        if self.outlook.as_ref() == Some(&outlook) {
-            return Told::new();
+    pub fn on_status(&mut self, status: AcquireStatus) -> ElectionEvents {
+        if self.last_status.as_ref() == Some(&status) {
+            return ElectionEvents::new();
         }
-        self.outlook = Some(outlook.clone());
-        self.candidacy.step(Turn::Sees(outlook))
+        self.last_status = Some(status.clone());
+        self.candidacy.step(CandidateInput::StatusChanged(status))
     }
 
     /// Work may start. Said again after every doubt.
-    pub fn may_start(&mut self, token: Token, local: Moment) -> Told {
+    pub fn on_may_start(&mut self, token: Token, local: Moment) -> ElectionEvents {
         if self.since.is_some() {
-            return Told::new();
+            return ElectionEvents::new();
         }
         self.since = Some(local);
-        self.candidacy.step(Turn::Leads(token))
+        self.candidacy.step(CandidateInput::TermStarted(token))
     }
 
     /// The term was lost; work is told next.
-    pub fn lost(&mut self, ending: Ending) {
+    pub fn on_lost(&mut self, ending: Ending) {
         self.loss = Some(ending);
     }
 
     /// Work must stop.
-    pub fn must_stop(&mut self, local: Moment) -> (Told, Option<Setback>) {
-        let Some(since) = self.since.take() else { return (Told::new(), None) };
-        let setback = match &self.loss {
-            Some(_) => Setback::Lost { after: local.since(since) },
-            None => Setback::Resigned,
+    pub fn on_must_stop(&mut self, local: Moment) -> (ElectionEvents, Option<BackoffReason>) {
+        let Some(since) = self.since.take() else { return (ElectionEvents::new(), None) };
+        let backoff_reason = match &self.loss {
+            Some(_) => BackoffReason::Lost { led_for: local.since(since) },
+            None => BackoffReason::Resigned,
         };
         let ending = self.loss.take().unwrap_or(Ending::Released(ReleaseReason::Voluntary));
-        (self.candidacy.step(Turn::Ended(ending)), Some(setback))
+        (self.candidacy.step(CandidateInput::TermEnded(ending)), Some(backoff_reason))
     }
 
     /// How long to leave it to others.
-    pub fn pause(&mut self, setback: Setback, settings: &LeaseSettings, chance: f64) -> Duration {
-        self.outlook = None;
-        self.pace.pause(setback, settings, chance)
+    pub fn backoff(&mut self, backoff_reason: BackoffReason, settings: &LeaseSettings, chance: f64) -> Duration {
+        self.last_status = None;
+        self.backoff.next_delay(backoff_reason, settings, chance)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::time::{MergedClock, Now, ServerTime};
 
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 /// What the server's clock says when the world begins.
 const SERVER_EPOCH_MICROS: u64 = 1_700_000_000_000_000;
@@ -13,7 +13,7 @@ const SERVER_EPOCH_MICROS: u64 = 1_700_000_000_000_000;
 #[derive(Debug)]
 pub struct LocalClock {
     rate_ppm: i64,
-    anchor: TrueTime,
+    anchor: SimTime,
     boot_at_anchor: i64,
     wall_shift: i64,
     frozen: bool,
@@ -22,7 +22,7 @@ pub struct LocalClock {
 
 impl LocalClock {
     /// A clock that runs this many millionths too fast.
-    pub fn new(now: TrueTime, rate_ppm: i64) -> Self {
+    pub fn new(now: SimTime, rate_ppm: i64) -> Self {
         Self {
             rate_ppm,
             anchor: now,
@@ -34,13 +34,13 @@ impl LocalClock {
     }
 
     /// A reading of the lease clock and the steady clock.
-    pub fn read(&self, now: TrueTime) -> Now {
+    pub fn read(&self, now: SimTime) -> Now {
         let boot = self.boot(now);
         self.merged.read(boot, boot.saturating_add(self.wall_shift))
     }
 
     /// How much true time passes while this clock's boot time advances by a span.
-    pub fn true_span(&self, span: Duration) -> Duration {
+    pub fn sim_span(&self, span: Duration) -> Duration {
         scale(span, 1_000_000, 1_000_000 + self.rate_ppm)
     }
 
@@ -50,19 +50,19 @@ impl LocalClock {
     }
 
     /// Stops every clock of the machine, as a hypervisor can.
-    pub fn freeze(&mut self, now: TrueTime) {
+    pub fn freeze(&mut self, now: SimTime) {
         self.boot_at_anchor = self.boot(now);
         self.anchor = now;
         self.frozen = true;
     }
 
     /// Lets them run on from where they stopped.
-    pub fn thaw(&mut self, now: TrueTime) {
+    pub fn thaw(&mut self, now: SimTime) {
         self.anchor = now;
         self.frozen = false;
     }
 
-    fn boot(&self, now: TrueTime) -> i64 {
+    fn boot(&self, now: SimTime) -> i64 {
         if self.frozen {
             return self.boot_at_anchor;
         }
@@ -73,19 +73,19 @@ impl LocalClock {
 
 /// The store's clock: wall time, with its own rate, which can be set.
 #[derive(Debug)]
-pub struct ServerClock {
+pub struct SimServerClock {
     rate_ppm: i64,
     shift_micros: i64,
 }
 
-impl ServerClock {
+impl SimServerClock {
     /// A clock that runs this many millionths too fast.
     pub fn new(rate_ppm: i64) -> Self {
         Self { rate_ppm, shift_micros: 0 }
     }
 
     /// The clock's reading.
-    pub fn read(&self, now: TrueTime) -> ServerTime {
+    pub fn read(&self, now: SimTime) -> ServerTime {
         let elapsed = scale(Duration::from_nanos(now.as_nanos()), 1_000_000 + self.rate_ppm, 1_000_000);
         let micros = SERVER_EPOCH_MICROS.saturating_add(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));
         ServerTime::from_micros(micros.saturating_add_signed(self.shift_micros))
@@ -109,9 +109,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frozen_clock_stands_still_and_a_set_back_wall_clock_does_not_matter() {
+    fn a_frozen_clock_stands_still_and_a_wall_clock_step_back_is_ignored() {
         let second = Duration::from_secs(1);
-        let start = TrueTime::default();
+        let start = SimTime::default();
         let mut clock = LocalClock::new(start, 0);
         clock.step_wall(-3_600_000_000_000);
         assert_eq!(clock.read(start + second).moment.since(Moment::ZERO), second);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::observation::{LeaseId, ProcessId};
+use crate::observation::{LeaseIndex, ProcessId};
 
 /// Something that goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum Fault {
     /// The store is restarted.
     Restart {
         /// What is left of its data.
-        survival: Survival,
+        survival: DataSurvival,
         /// How long it is down.
         down: Duration,
     },
@@ -78,19 +78,19 @@ pub enum Fault {
         micros: i64,
     },
     /// An outsider deletes a lease.
-    OutsiderDeletes {
+    ForeignDelete {
         /// Which.
-        lease: LeaseId,
+        lease: LeaseIndex,
     },
 }
 
 /// What is left of a store's data after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Survival {
+pub enum DataSurvival {
     /// Everything.
     All,
     /// Everything but the last writes.
-    AllButTheLastWrites,
+    AllButLastWrites,
     /// What an old backup held.
     Backup,
     /// Nothing.
@@ -99,16 +99,16 @@ pub enum Survival {
 
 impl Fault {
     /// Whether the store's data is not what it was.
-    pub fn loses_data(&self) -> bool {
+    pub fn is_data_loss(&self) -> bool {
         match self {
             Self::Flush => true,
-            Self::Restart { survival, .. } => *survival != Survival::All,
+            Self::Restart { survival, .. } => *survival != DataSurvival::All,
             _ => false,
         }
     }
 
     /// How long it lasts.
-    pub fn lasts(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         match self {
             Self::Crash { down: span, .. }
             | Self::Restart { down: span, .. }
@@ -121,7 +121,7 @@ impl Fault {
             | Self::Flush
             | Self::WallClockStep { .. }
             | Self::ServerClockStep { .. }
-            | Self::OutsiderDeletes { .. } => Duration::ZERO,
+            | Self::ForeignDelete { .. } => Duration::ZERO,
         }
     }
 
@@ -135,34 +135,34 @@ impl Fault {
             Self::Reset { .. } => "connection reset",
             Self::Slow { .. } => "slow network",
             Self::Stall { .. } => "store stall",
-            Self::Restart { survival: Survival::All, .. } => "restart with all data",
-            Self::Restart { survival: Survival::AllButTheLastWrites, .. } => "restart without the last writes",
-            Self::Restart { survival: Survival::Backup, .. } => "restart from a backup",
-            Self::Restart { survival: Survival::Nothing, .. } => "restart with nothing",
+            Self::Restart { survival: DataSurvival::All, .. } => "restart with all data",
+            Self::Restart { survival: DataSurvival::AllButLastWrites, .. } => "restart without the last writes",
+            Self::Restart { survival: DataSurvival::Backup, .. } => "restart from a backup",
+            Self::Restart { survival: DataSurvival::Nothing, .. } => "restart with nothing",
             Self::Flush => "flush",
             Self::WallClockStep { .. } => "wall clock step",
             Self::ServerClockStep { .. } => "server clock step",
-            Self::OutsiderDeletes { .. } => "outsider deletes a lease",
+            Self::ForeignDelete { .. } => "outsider deletes a lease",
         }
     }
 }
 
 /// Which faults a world has, and how often.
 #[derive(Clone, Debug)]
-pub struct FaultPlan {
+pub struct FaultSchedule {
     /// The mean time between two faults.
-    pub every: Duration,
+    pub mean_interval: Duration,
     /// Whether the store may lose data.
     pub store_faults: bool,
     /// Whether faults outside the promise happen.
-    pub outside: bool,
+    pub outside_promise: bool,
 }
 
-impl FaultPlan {
+impl FaultSchedule {
     /// Chooses the next fault.
     pub fn choose(&self, rng: &mut fastrand::Rng, processes: usize, leases: usize, ttl: Duration) -> Fault {
         let process = ProcessId(rng.usize(..processes));
-        let lease = LeaseId(rng.usize(..leases));
+        let lease = LeaseIndex(rng.usize(..leases));
         let span = |rng: &mut fastrand::Rng, most: f64| ttl.mul_f64(rng.f64() * rng.f64() * most);
         loop {
             return match rng.u32(..100) {
@@ -180,17 +180,17 @@ impl FaultPlan {
                     Fault::WallClockStep { process, nanos: (shift * 1e9) as i64 }
                 }
                 76..88 if self.store_faults => {
-                    use Survival::{All, AllButTheLastWrites, Backup, Nothing};
-                    let survival = [All, AllButTheLastWrites, Backup, Nothing][rng.usize(..4)];
+                    use DataSurvival::{All, AllButLastWrites, Backup, Nothing};
+                    let survival = [All, AllButLastWrites, Backup, Nothing][rng.usize(..4)];
                     Fault::Restart { survival, down: span(rng, 2.0) }
                 }
                 88..91 if self.store_faults => Fault::Flush,
-                91..94 if self.outside => Fault::Freeze { process, span: span(rng, 3.0) },
-                94..97 if self.outside => {
+                91..94 if self.outside_promise => Fault::Freeze { process, span: span(rng, 3.0) },
+                94..97 if self.outside_promise => {
                     let shift = [-100.0, -1.0, -0.1, 0.1, 1.0, 100.0][rng.usize(..6)] * ttl.as_secs_f64();
                     Fault::ServerClockStep { micros: (shift * 1e6) as i64 }
                 }
-                97..100 if self.outside => Fault::OutsiderDeletes { lease },
+                97..100 if self.outside_promise => Fault::ForeignDelete { lease },
                 _ => continue,
             };
         }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use tenure_sim::campaign;
-use tenure_sim::fleet::storm::{self, Size};
+use tenure_sim::fleet::storm::{self, FleetSize};
 use tenure_sim::world::World;
 
 const USAGE: &str = "\
@@ -25,7 +25,7 @@ struct Options {
     count: u64,
     trace: bool,
     jobs: usize,
-    fleets: Option<Size>,
+    fleets: Option<FleetSize>,
 }
 
 fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
@@ -34,8 +34,8 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
     while let Some(flag) = args.next() {
         if flag == "--fleets" {
             fleets = match args.next().as_deref() {
-                Some("small") => Some(Size::Small),
-                Some("large") => Some(Size::Large),
+                Some("small") => Some(FleetSize::Small),
+                Some("large") => Some(FleetSize::Large),
                 _ => return Err("--fleets needs small or large".to_owned()),
             };
             continue;
@@ -103,8 +103,8 @@ fn report(seed: u64, options: &Options, violation: Option<tenure_sim::world::Vio
             println!("VIOLATED in the world of seed {seed}, at {}s: {}", violation.at, violation.invariant);
             println!("  {}", violation.message);
             let how = match options.fleets {
-                Some(Size::Small) => "--fleets small",
-                Some(Size::Large) => "--fleets large",
+                Some(FleetSize::Small) => "--fleets small",
+                Some(FleetSize::Large) => "--fleets large",
                 None => "--trace",
             };
             println!("  replay with: cargo xtask sim --seed {seed} {how}");

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use tenure::Token;
-use tenure::election::ElectionNews;
+use tenure::election::ElectionEventKind;
 use tenure::lease::Loss;
 use tenure::time::Moment;
 
@@ -16,7 +16,7 @@ pub struct ProcessId(pub usize);
 
 /// A lease, by its place in the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct LeaseId(pub usize);
+pub struct LeaseIndex(pub usize);
 
 /// One term, as whoever acts in it names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +24,7 @@ pub struct TermId {
     /// Who.
     pub process: ProcessId,
     /// Which lease.
-    pub lease: LeaseId,
+    pub lease: LeaseIndex,
     /// Which term.
     pub token: Token,
 }
@@ -41,7 +41,7 @@ pub enum Observation {
     /// The store granted a term (or made one by hand-over; then the process is the receiver).
     Granted(TermId),
     /// The store carried out a renewal, release or hand-over that names this term.
-    Touched {
+    RequestApplied {
         /// The term it names.
         term: TermId,
         /// The token the lease had.
@@ -59,12 +59,12 @@ pub enum Observation {
         is_alive: bool,
     },
     /// A process has entered, and told the store of the highest token that it remembers.
-    Entered {
+    Attached {
         /// That token.
         high_water: Option<Token>,
     },
     /// An operator ended the current term of a lease.
-    Revoked(LeaseId),
+    Revoked(LeaseIndex),
     /// Nothing is granted for this long.
     Quarantined {
         /// How long.
@@ -75,22 +75,22 @@ pub enum Observation {
     /// A request to renew left its process.
     RenewSent(TermId),
     /// A request that ends a term left its process.
-    GoodbyeSent(TermId),
+    ReleaseSent(TermId),
     /// A term began because its holder was named by the last one, or because the last one made no progress.
-    PassedOn {
+    Transferred {
         /// Whether the last one was asked for it.
         handed_over: bool,
     },
     /// A candidate told something about its election.
-    Told {
+    ElectionReported {
         /// Who.
         process: ProcessId,
         /// Of which role.
-        lease: LeaseId,
+        lease: LeaseIndex,
         /// The term it is about.
         token: Option<Token>,
         /// What.
-        news: ElectionNews,
+        event: ElectionEventKind,
     },
     /// A machine said that its term is lost.
     Lost(TermId, Loss),
@@ -114,13 +114,13 @@ pub enum Observation {
     /// A process was stopped; nothing of it runs.
     Stopped(ProcessId),
     /// A process goes on.
-    Continued(ProcessId),
+    Resumed(ProcessId),
     /// A process is gone, with everything it did.
     Crashed(ProcessId),
     /// A fault happened.
     Fault(Fault),
     /// A newcomer took a lost namespace for a new one, or closed it for too short a time, because nobody told it better.
-    FoundedTooSoon,
+    BootstrappedTooSoon,
     /// Nothing goes wrong for this long, and by then every lease must be held, or have been; then the storm goes on.
     Lull {
         /// The bound.

@@ -7,47 +7,49 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::election::Setback;
-use tenure::lease::{Action, Attempt, Ending, Epoch, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
-use tenure::store::{Ask, Continuity, Entered, Entry, ErrorKind, Holding, NamespaceMemory, Reply, Request, StoreError};
+use tenure::election::BackoffReason;
+use tenure::lease::{Action, Attempt, Ending, Epoch, Input, Intent, Lease, LeaseSettings, Permission, ReleaseReason};
+use tenure::store::{
+    Ask, AttachRequest, Attached, Continuity, ErrorKind, Holding, NamespaceMemory, Reply, Request, StoreError,
+};
 use tenure::time::{Moment, deadline};
-use tenure::{Happening, InstanceId, Token};
+use tenure::{EventKind, InstanceId, Token};
 
-use crate::candidate::{Candidate, Told};
+use crate::candidate::{ElectionEvents, SimCandidate};
 use crate::clock::LocalClock;
-use crate::directory::Directory;
-use crate::flaw::SimFlaw;
-use crate::observation::{LeaseId, Observation, ProcessId, TermId};
-use crate::timeline::TrueTime;
-use crate::wire::{ConnectionId, Packet};
-use crate::work::Work;
+use crate::mutation::SimMutation;
+use crate::names::NameTable;
+use crate::network::{ConnectionId, Packet};
+use crate::observation::{LeaseIndex, Observation, ProcessId, TermId};
+use crate::timeline::SimTime;
+use crate::work::SimWork;
 
 /// How often every machine looks at the clock, whatever its timers do.
-const BACKSTOP: Duration = Duration::from_millis(250);
+const BACKSTOP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Something a process asked to be woken for.
 #[derive(Clone, Debug)]
 pub enum Timer {
     /// A machine's wake-up.
-    Wake(LeaseId, u64, Epoch),
+    Wake(LeaseIndex, u64, Epoch),
     /// No answer has come to a request.
-    GiveUp(u64),
+    RequestTimeout(u64),
     /// No answer has come to an entry.
-    EntryTimeout(ConnectionId),
+    AttachTimeout(ConnectionId),
     /// Connect again.
     Connect,
     /// Look at the clock.
     Backstop,
     /// Ask for a lease (again).
-    Pursue(LeaseId),
+    Acquire(LeaseIndex),
     /// Start a unit of work, if that is allowed.
-    StartWork(LeaseId, u64),
+    StartWork(LeaseIndex, u64),
     /// Work acts.
-    Act(LeaseId, u64),
+    Act(LeaseIndex, u64),
     /// Cancelled work has cleaned up.
-    CleanedUp(LeaseId, u64),
+    CleanupDone(LeaseIndex, u64),
     /// The user wants something.
-    Whim,
+    UserAction,
 }
 
 /// What a process does to the rest of the world.
@@ -58,23 +60,23 @@ pub enum Effect {
     /// Wake me after this much of my own time.
     Wake(Duration, Timer),
     /// This was seen of me.
-    Seen(Observation),
+    Observed(Observation),
 }
 
 /// How a process is set up.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct ProcessConfig {
     /// The settings of its leases.
     pub settings: Arc<LeaseSettings>,
     /// The longest ttl of others that it assumes while it knows nothing.
     pub assumed_ttl: Duration,
     /// The mistake that it makes.
-    pub flaw: Option<SimFlaw>,
+    pub mutation: Option<SimMutation>,
 }
 
 /// One instance.
 #[derive(Debug)]
-pub struct Process {
+pub struct SimProcess {
     /// Its clock.
     pub clock: LocalClock,
     id: ProcessId,
@@ -84,182 +86,182 @@ pub struct Process {
     memory: Option<NamespaceMemory>,
     /// The longest ttl of others that it assumes while it knows nothing.
     assumed_ttl: Duration,
-    link: Link,
+    link: SimLink,
     failures: u32,
-    slots: Vec<Slot>,
-    inbox: VecDeque<(LeaseId, Input)>,
-    pending: BTreeMap<u64, Pending>,
+    drivers: Vec<LeaseDriver>,
+    inbox: VecDeque<(LeaseIndex, Input)>,
+    pending: BTreeMap<u64, PendingRequest>,
     requests: u64,
     units: u64,
     /// Whether its users want things.
-    pub restless: bool,
-    flaw: Option<SimFlaw>,
+    pub user_actions_enabled: bool,
+    mutation: Option<SimMutation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Link {
+enum SimLink {
     Down,
-    Entering(ConnectionId),
+    Attaching(ConnectionId),
     Up(ConnectionId),
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct LeaseDriver {
     lease: Option<Lease>,
     /// Which machine; timers of earlier ones are out of date.
     number: u64,
     /// The last term of an earlier machine.
-    spent: Option<Token>,
+    ended_term: Option<Token>,
     /// Until when the term may be relied on, worked out here from when requests were sent.
     valid_until: Moment,
     /// What a naive client would go by.
-    believed: bool,
-    work: Option<Work>,
+    cached_may_start: bool,
+    work: Option<SimWork>,
     hung: bool,
-    candidate: Candidate,
+    candidate: SimCandidate,
     /// What became of the last term, until it is asked for again.
-    setback: Option<Setback>,
+    backoff_reason: Option<BackoffReason>,
 }
 
 /// A request without an answer.
 #[derive(Debug)]
-enum Pending {
-    Machine { lease: LeaseId, number: u64, attempt: Attempt, sent: Moment },
-    Publication { lease: LeaseId, token: Token },
+enum PendingRequest {
+    Machine { lease: LeaseIndex, number: u64, attempt: Attempt, sent: Moment },
+    Publication { lease: LeaseIndex, token: Token },
     Other,
 }
 
-impl Process {
+impl SimProcess {
     /// A process that has just been started.
     pub fn start(
         id: ProcessId,
-        directory: &Directory,
+        names: &NameTable,
         clock: LocalClock,
-        setup: Setup,
+        config: ProcessConfig,
         rng: fastrand::Rng,
         effects: &mut Vec<Effect>,
     ) -> Self {
-        let Setup { settings, assumed_ttl, flaw } = setup;
+        let ProcessConfig { settings, assumed_ttl, mutation } = config;
         let mut process = Self {
             clock,
             id,
-            instance: directory.instance(id).clone(),
+            instance: names.instance(id).clone(),
             settings,
             rng,
             memory: None,
             assumed_ttl,
-            link: Link::Down,
+            link: SimLink::Down,
             failures: 0,
-            slots: (0..directory.leases()).map(|_| Slot::default()).collect(),
+            drivers: (0..names.leases()).map(|_| LeaseDriver::default()).collect(),
             inbox: VecDeque::new(),
             pending: BTreeMap::new(),
             requests: 0,
             units: 0,
-            restless: true,
-            flaw,
+            user_actions_enabled: true,
+            mutation,
         };
-        let soon = process.up_to(BACKSTOP / 5);
+        let soon = process.random_up_to(BACKSTOP_INTERVAL / 5);
         effects.push(Effect::Wake(soon, Timer::Connect));
-        effects.push(Effect::Wake(BACKSTOP, Timer::Backstop));
-        let whim = process.up_to(process.settings.ttl() * 4);
-        effects.push(Effect::Wake(whim, Timer::Whim));
+        effects.push(Effect::Wake(BACKSTOP_INTERVAL, Timer::Backstop));
+        let pause = process.random_up_to(process.settings.ttl() * 4);
+        effects.push(Effect::Wake(pause, Timer::UserAction));
         process
     }
 
     /// A timer went off.
     pub fn wake(
         &mut self,
-        now: TrueTime,
+        now: SimTime,
         timer: Timer,
-        directory: &Directory,
+        names: &NameTable,
         next_connection: &mut u64,
         effects: &mut Vec<Effect>,
     ) {
         match timer {
             Timer::Wake(lease, number, epoch) => {
-                if self.slots[lease.0].number == number {
+                if self.drivers[lease.0].number == number {
                     self.inbox.push_back((lease, Input::Wake(epoch)));
                 }
             }
-            Timer::GiveUp(request) => {
+            Timer::RequestTimeout(request) => {
                 if let Some(pending) = self.pending.remove(&request) {
-                    if let Pending::Machine { lease, number, attempt, .. } = pending
-                        && self.slots[lease.0].number == number
+                    if let PendingRequest::Machine { lease, number, attempt, .. } = pending
+                        && self.drivers[lease.0].number == number
                     {
-                        self.inbox.push_back((lease, Input::Unknown { attempt, error: unreachable() }));
+                        self.inbox.push_back((lease, Input::Unknown { attempt, error: unreachable_error() }));
                     }
-                    self.drop_link(true, effects);
+                    self.disconnect(true, effects);
                 }
             }
-            Timer::EntryTimeout(connection) => {
-                if self.link == Link::Entering(connection) {
-                    self.drop_link(true, effects);
+            Timer::AttachTimeout(connection) => {
+                if self.link == SimLink::Attaching(connection) {
+                    self.disconnect(true, effects);
                 }
             }
             Timer::Connect => {
-                if self.link == Link::Down {
+                if self.link == SimLink::Down {
                     *next_connection += 1;
                     let connection = ConnectionId(*next_connection);
-                    self.link = Link::Entering(connection);
+                    self.link = SimLink::Attaching(connection);
                     let knows = self.memory.as_ref().is_some_and(|memory| !memory.max_ttl.is_zero());
                     let own = self.settings.ttl();
-                    let entry = Entry {
+                    let request = AttachRequest {
                         memory: self.memory.clone(),
                         stamp: self.rng.u64(..),
                         max_ttl: if knows { own } else { own.max(self.assumed_ttl) },
-                        ..Entry::default()
+                        ..AttachRequest::default()
                     };
-                    effects.push(Effect::Send(connection, Packet::Enter(entry)));
-                    effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::EntryTimeout(connection)));
+                    effects.push(Effect::Send(connection, Packet::Attach(request)));
+                    effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::AttachTimeout(connection)));
                 }
             }
             Timer::Backstop => {
-                self.tell_all(Input::Tick);
-                effects.push(Effect::Wake(BACKSTOP, Timer::Backstop));
+                self.push_all(Input::Tick);
+                effects.push(Effect::Wake(BACKSTOP_INTERVAL, Timer::Backstop));
             }
-            Timer::Pursue(lease) => self.pursue(lease, directory),
+            Timer::Acquire(lease) => self.acquire(lease, names),
             Timer::StartWork(lease, number) => self.start_work(now, lease, number, effects),
-            Timer::Act(lease, unit) => self.act(now, lease, unit, directory, effects),
-            Timer::CleanedUp(lease, unit) => {
-                if self.slots[lease.0].work.as_ref().is_some_and(|work| work.number == unit) {
+            Timer::Act(lease, unit) => self.act(now, lease, unit, names, effects),
+            Timer::CleanupDone(lease, unit) => {
+                if self.drivers[lease.0].work.as_ref().is_some_and(|work| work.number == unit) {
                     self.end_work(lease, effects);
                 }
             }
-            Timer::Whim => {
-                if self.restless {
-                    self.whim(now, directory, effects);
+            Timer::UserAction => {
+                if self.user_actions_enabled {
+                    self.perform_user_action(now, names, effects);
                 }
-                let next = self.up_to(self.settings.ttl() * 4);
-                effects.push(Effect::Wake(next, Timer::Whim));
+                let next = self.random_up_to(self.settings.ttl() * 4);
+                effects.push(Effect::Wake(next, Timer::UserAction));
             }
         }
-        self.settle(now, effects);
+        self.drain_inbox(now, effects);
     }
 
     /// A packet arrived.
-    pub fn receive(&mut self, now: TrueTime, connection: ConnectionId, packet: Packet, effects: &mut Vec<Effect>) {
+    pub fn receive(&mut self, now: SimTime, connection: ConnectionId, packet: Packet, effects: &mut Vec<Effect>) {
         match packet {
-            Packet::Entered(entered) if self.link == Link::Entering(connection) => {
-                self.link = Link::Up(connection);
+            Packet::Attached(attached) if self.link == SimLink::Attaching(connection) => {
+                self.link = SimLink::Up(connection);
                 self.failures = 0;
-                self.entered(&entered, effects);
+                self.on_attached(&attached, effects);
             }
-            Packet::Reply(request, reply) if self.link == Link::Up(connection) => self.answered(now, request, reply),
-            Packet::Announcement(announcement) if self.link == Link::Up(connection) => {
+            Packet::Reply(request, reply) if self.link == SimLink::Up(connection) => self.on_reply(now, request, reply),
+            Packet::Announcement(announcement) if self.link == SimLink::Up(connection) => {
                 if let Some(memory) = &mut self.memory {
-                    memory.hear(&announcement);
+                    memory.learn_announcement(&announcement);
                     if memory.is_outdated_by(&announcement) {
-                        self.drop_link(true, effects);
+                        self.disconnect(true, effects);
                     }
                 }
-                self.tell_all(Input::Announced(announcement));
+                self.push_all(Input::Announced(announcement));
             }
-            Packet::Reset if matches!(self.link, Link::Entering(c) | Link::Up(c) if c == connection) => {
-                self.drop_link(false, effects);
+            Packet::Reset if matches!(self.link, SimLink::Attaching(c) | SimLink::Up(c) if c == connection) => {
+                self.disconnect(false, effects);
             }
             _ => {}
         }
-        self.settle(now, effects);
+        self.drain_inbox(now, effects);
     }
 
     /// The ttl of its leases.
@@ -268,130 +270,130 @@ impl Process {
     }
 
     /// The longest ttl that it would wait for after a loss of data.
-    pub fn longest_known(&self) -> Duration {
+    pub fn longest_known_ttl(&self) -> Duration {
         let known = self.memory.as_ref().map_or(Duration::ZERO, |memory| memory.max_ttl);
         known.max(self.settings.ttl()).max(self.assumed_ttl)
     }
 
     /// The process is about to be stopped: work may be between its check and its action.
-    pub fn caught(&mut self, now: TrueTime) {
+    pub fn before_stop(&mut self, now: SimTime) {
         let clocks = self.clock.read(now);
-        for slot in &mut self.slots {
-            if let (Some(lease), Some(work)) = (&slot.lease, &mut slot.work) {
+        for driver in &mut self.drivers {
+            if let (Some(lease), Some(work)) = (&driver.lease, &mut driver.work) {
                 work.check_passed = work.gone_by.is_none() && lease.is_valid(clocks) && self.rng.f64() < 0.3;
             }
         }
     }
 
     /// The process goes on: actions whose check had passed are carried out, whatever has happened since.
-    pub fn goes_on(&mut self, now: TrueTime, directory: &Directory, effects: &mut Vec<Effect>) {
-        for index in 0..self.slots.len() {
-            let lease = LeaseId(index);
-            let work = self.slots[index].work.as_mut();
+    pub fn resume(&mut self, now: SimTime, names: &NameTable, effects: &mut Vec<Effect>) {
+        for index in 0..self.drivers.len() {
+            let lease = LeaseIndex(index);
+            let work = self.drivers[index].work.as_mut();
             let late = work.and_then(|work| std::mem::take(&mut work.check_passed).then_some(work.token));
             if let Some(token) = late {
-                effects.push(Effect::Seen(Observation::ActedLate(self.term(lease, token))));
-                self.publish(lease, token, directory, effects);
+                effects.push(Effect::Observed(Observation::ActedLate(self.term(lease, token))));
+                self.publish(lease, token, names, effects);
             }
         }
         // Either the machines or the work may be the first to run.
         if self.rng.bool() {
-            self.tell_all(Input::Tick);
+            self.push_all(Input::Tick);
         }
-        self.settle(now, effects);
+        self.drain_inbox(now, effects);
     }
 
     /// No more mischief: what hangs goes on.
-    pub fn calm_down(&mut self) {
-        self.restless = false;
-        self.slots.iter_mut().for_each(|slot| slot.hung = false);
+    pub fn quiesce(&mut self) {
+        self.user_actions_enabled = false;
+        self.drivers.iter_mut().for_each(|driver| driver.hung = false);
     }
 
-    fn settle(&mut self, now: TrueTime, effects: &mut Vec<Effect>) {
+    fn drain_inbox(&mut self, now: SimTime, effects: &mut Vec<Effect>) {
         while let Some((lease, input)) = self.inbox.pop_front() {
             self.step(now, lease, input, effects);
         }
     }
 
-    fn step(&mut self, now: TrueTime, lease: LeaseId, input: Input, effects: &mut Vec<Effect>) {
+    fn step(&mut self, now: SimTime, lease: LeaseIndex, input: Input, effects: &mut Vec<Effect>) {
         let clocks = self.clock.read(now);
         let local = clocks.moment;
-        let slot = &mut self.slots[lease.0];
-        let Some(machine) = &mut slot.lease else { return };
+        let driver = &mut self.drivers[lease.0];
+        let Some(machine) = &mut driver.lease else { return };
         let actions = machine.step(clocks, input);
         for action in actions {
             match action {
                 Action::Send { attempt, request, give_up_at } => {
                     self.send_for_machine(local, lease, attempt, request, give_up_at, effects);
                 }
-                Action::Enter => self.drop_link(true, effects),
-                Action::Permit(permission) => self.permit(local, lease, permission, effects),
+                Action::Attach => self.disconnect(true, effects),
+                Action::Permit(permission) => self.apply_permission(local, lease, permission, effects),
                 Action::Wake { at, epoch } => {
-                    let number = self.slots[lease.0].number;
+                    let number = self.drivers[lease.0].number;
                     let span = at.since(local) + Duration::from_micros(1);
                     effects.push(Effect::Wake(span, Timer::Wake(lease, number, epoch)));
                 }
-                Action::Tell(event) => {
-                    if let (Happening::Lost(loss), Some(token)) = (event.what, event.token) {
-                        self.slots[lease.0].candidate.lost(Ending::Lost(loss.clone()));
-                        effects.push(Effect::Seen(Observation::Lost(self.term(lease, token), loss)));
+                Action::Emit(event) => {
+                    if let (EventKind::Lost(loss), Some(token)) = (event.kind, event.token) {
+                        self.drivers[lease.0].candidate.on_lost(Ending::Lost(loss.clone()));
+                        effects.push(Effect::Observed(Observation::Lost(self.term(lease, token), loss)));
                     }
                 }
                 _ => {}
             }
         }
-        let slot = &mut self.slots[lease.0];
-        if let Some(outlook) = slot.lease.as_ref().and_then(Lease::outlook) {
-            let told = slot.candidate.sees(outlook);
-            self.tell(lease, told, effects);
+        let driver = &mut self.drivers[lease.0];
+        if let Some(status) = driver.lease.as_ref().and_then(Lease::acquire_status) {
+            let events = driver.candidate.on_status(status);
+            self.observe_election(lease, events, effects);
         }
-        let slot = &mut self.slots[lease.0];
-        if slot.lease.as_ref().is_some_and(|machine| machine.ending().is_some()) {
-            slot.spent = slot.lease.take().and_then(|machine| machine.spent());
+        let driver = &mut self.drivers[lease.0];
+        if driver.lease.as_ref().is_some_and(|machine| machine.ending().is_some()) {
+            driver.ended_term = driver.lease.take().and_then(|machine| machine.ended_term());
             let chance = self.rng.f64();
-            let setback = slot.setback.take().unwrap_or(Setback::Resigned);
-            let pause = slot.candidate.pause(setback, &self.settings, chance).mul_f64(chance);
-            effects.push(Effect::Wake(pause, Timer::Pursue(lease)));
+            let backoff_reason = driver.backoff_reason.take().unwrap_or(BackoffReason::Resigned);
+            let pause = driver.candidate.backoff(backoff_reason, &self.settings, chance).mul_f64(chance);
+            effects.push(Effect::Wake(pause, Timer::Acquire(lease)));
         }
     }
 
     /// What a candidate says about its election.
-    fn tell(&mut self, lease: LeaseId, told: Told, effects: &mut Vec<Effect>) {
+    fn observe_election(&mut self, lease: LeaseIndex, events: ElectionEvents, effects: &mut Vec<Effect>) {
         let process = self.id;
-        let seen = |(token, news)| Effect::Seen(Observation::Told { process, lease, token, news });
-        effects.extend(told.into_iter().map(seen));
+        let seen = |(token, event)| Effect::Observed(Observation::ElectionReported { process, lease, token, event });
+        effects.extend(events.into_iter().map(seen));
     }
 
-    fn must_stop(&mut self, local: Moment, lease: LeaseId, effects: &mut Vec<Effect>) {
-        if self.flaw == Some(SimFlaw::SilentDemotion) {
+    fn stop_candidate(&mut self, local: Moment, lease: LeaseIndex, effects: &mut Vec<Effect>) {
+        if self.mutation == Some(SimMutation::SilentDemotion) {
             return;
         }
-        let (told, setback) = self.slots[lease.0].candidate.must_stop(local);
-        self.slots[lease.0].setback = setback.or(self.slots[lease.0].setback);
-        self.tell(lease, told, effects);
+        let (events, backoff_reason) = self.drivers[lease.0].candidate.on_must_stop(local);
+        self.drivers[lease.0].backoff_reason = backoff_reason.or(self.drivers[lease.0].backoff_reason);
+        self.observe_election(lease, events, effects);
     }
 
-    fn pursue(&mut self, lease: LeaseId, directory: &Directory) {
-        let slot = &mut self.slots[lease.0];
-        if slot.lease.is_some() || !matches!(self.link, Link::Up(_)) {
+    fn acquire(&mut self, lease: LeaseIndex, names: &NameTable) {
+        let driver = &mut self.drivers[lease.0];
+        if driver.lease.is_some() || !matches!(self.link, SimLink::Up(_)) {
             // Without a connection, the next entry pursues it.
             return;
         }
         let mut machine =
-            Lease::new(directory.name(lease).clone(), self.instance.clone(), self.settings.clone(), self.rng.u64(..))
-                .after(slot.spent);
-        if let Some(SimFlaw::Core(flaw)) = self.flaw {
-            machine.plant(flaw);
+            Lease::new(names.name(lease).clone(), self.instance.clone(), self.settings.clone(), self.rng.u64(..))
+                .with_ended_term(driver.ended_term);
+        if let Some(SimMutation::Core(mutation)) = self.mutation {
+            machine.plant(mutation);
         }
-        slot.lease = Some(machine);
-        slot.number += 1;
+        driver.lease = Some(machine);
+        driver.number += 1;
         self.inbox.push_back((lease, Input::Tick));
     }
 
     fn send_for_machine(
         &mut self,
         local: Moment,
-        lease: LeaseId,
+        lease: LeaseIndex,
         attempt: Attempt,
         request: Request,
         give_up_at: Moment,
@@ -399,79 +401,81 @@ impl Process {
     ) {
         match &request {
             Request::Renew { holding, .. } => {
-                effects.push(Effect::Seen(Observation::RenewSent(self.term(lease, holding.token))));
+                effects.push(Effect::Observed(Observation::RenewSent(self.term(lease, holding.token))));
             }
             Request::Release { holding, .. } | Request::HandOver { holding, .. } => {
-                effects.push(Effect::Seen(Observation::GoodbyeSent(self.term(lease, holding.token))));
+                effects.push(Effect::Observed(Observation::ReleaseSent(self.term(lease, holding.token))));
             }
             _ => {}
         }
-        let Link::Up(connection) = self.link else {
-            self.inbox.push_back((lease, Input::Failed { attempt, error: unreachable() }));
+        let SimLink::Up(connection) = self.link else {
+            self.inbox.push_back((lease, Input::Failed { attempt, error: unreachable_error() }));
             return;
         };
         self.requests += 1;
-        let number = self.slots[lease.0].number;
-        self.pending.insert(self.requests, Pending::Machine { lease, number, attempt, sent: local });
+        let number = self.drivers[lease.0].number;
+        self.pending.insert(self.requests, PendingRequest::Machine { lease, number, attempt, sent: local });
         effects.push(Effect::Send(connection, Packet::Request(self.requests, request)));
-        effects.push(Effect::Wake(give_up_at.since(local), Timer::GiveUp(self.requests)));
+        effects.push(Effect::Wake(give_up_at.since(local), Timer::RequestTimeout(self.requests)));
     }
 
-    fn answered(&mut self, now: TrueTime, request: u64, reply: Reply) {
+    fn on_reply(&mut self, now: SimTime, request: u64, reply: Reply) {
         if let Some(memory) = &mut self.memory {
             memory.learn(&reply);
         }
         let (lease, number, attempt, sent) = match self.pending.remove(&request) {
-            Some(Pending::Machine { lease, number, attempt, sent }) => (lease, number, attempt, sent),
-            Some(Pending::Publication { lease, token }) => {
+            Some(PendingRequest::Machine { lease, number, attempt, sent }) => (lease, number, attempt, sent),
+            Some(PendingRequest::Publication { lease, token }) => {
                 if let Reply::Refused(refusal) = reply {
                     self.inbox.push_back((lease, Input::Refused { token, refusal }));
                 }
                 return;
             }
-            Some(Pending::Other) | None => return,
+            Some(PendingRequest::Other) | None => return,
         };
-        let slot = &mut self.slots[lease.0];
-        if slot.number != number {
+        let driver = &mut self.drivers[lease.0];
+        if driver.number != number {
             return;
         }
         let local = self.clock.read(now).moment;
-        let valid_until = deadline(sent, self.settings.ttl(), self.settings.clock_error());
+        let valid_until = deadline(sent, self.settings.ttl(), self.settings.clock_tolerance());
         match &reply {
-            Reply::Granted(_) => slot.valid_until = valid_until,
+            Reply::Granted(_) => driver.valid_until = valid_until,
             // A renewal that is answered after the deadline is no success.
-            Reply::Renewed { .. } if local < slot.valid_until => slot.valid_until = slot.valid_until.max(valid_until),
+            Reply::Renewed { .. } if local < driver.valid_until => {
+                driver.valid_until = driver.valid_until.max(valid_until)
+            }
             _ => {}
         }
         self.inbox.push_back((lease, Input::Answered { attempt, reply }));
     }
 
-    fn entered(&mut self, entered: &Entered, effects: &mut Vec<Effect>) {
+    fn on_attached(&mut self, attached: &Attached, effects: &mut Vec<Effect>) {
         let continuity = match &mut self.memory {
-            Some(memory) => memory.reenter(entered),
+            Some(memory) => memory.reattach(attached),
             None => {
-                self.memory = Some(NamespaceMemory::of(entered));
+                self.memory = Some(NamespaceMemory::new(attached));
                 Continuity::Changed
             }
         };
-        self.tell_all(Input::Entered(continuity));
-        for (index, slot) in self.slots.iter().enumerate() {
-            if slot.lease.is_none() {
+        self.push_all(Input::Attached(continuity));
+        for (index, driver) in self.drivers.iter().enumerate() {
+            if driver.lease.is_none() {
                 let pause = Duration::from_micros(self.rng.u64(1..5_000));
-                effects.push(Effect::Wake(pause, Timer::Pursue(LeaseId(index))));
+                effects.push(Effect::Wake(pause, Timer::Acquire(LeaseIndex(index))));
             }
         }
     }
 
     /// Gives the connection up, with a reset unless the other side did, and connects again.
-    fn drop_link(&mut self, reset: bool, effects: &mut Vec<Effect>) {
-        if let Link::Entering(connection) | Link::Up(connection) = self.link {
+    fn disconnect(&mut self, reset: bool, effects: &mut Vec<Effect>) {
+        if let SimLink::Attaching(connection) | SimLink::Up(connection) = self.link {
             if reset {
                 effects.push(Effect::Send(connection, Packet::Reset));
             }
-            self.link = Link::Down;
+            self.link = SimLink::Down;
             self.pending.clear();
-            self.tell_all(Input::ConnectionLost);
+            self.push_all(Input::ConnectionLost);
             let longest = self.settings.renew_every();
             let pause = Duration::from_millis(2).saturating_mul(1 << self.failures.min(12)).min(longest);
             self.failures += 1;
@@ -480,32 +484,39 @@ impl Process {
         }
     }
 
-    fn permit(&mut self, local: Moment, lease: LeaseId, permission: Permission, effects: &mut Vec<Effect>) {
+    fn apply_permission(
+        &mut self,
+        local: Moment,
+        lease: LeaseIndex,
+        permission: Permission,
+        effects: &mut Vec<Effect>,
+    ) {
         if matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone) {
-            self.must_stop(local, lease, effects);
+            self.stop_candidate(local, lease, effects);
         }
-        let slot = &mut self.slots[lease.0];
-        slot.believed = matches!(permission, Permission::MayStart { .. });
+        let driver = &mut self.drivers[lease.0];
+        driver.cached_may_start = matches!(permission, Permission::MayStart { .. });
         match permission {
             Permission::MayStart { token } => {
-                let told = slot.candidate.may_start(token, local);
-                self.tell(lease, told, effects);
-                effects.push(Effect::Seen(Observation::MayStart(TermId { process: self.id, lease, token })));
+                let events = driver.candidate.on_may_start(token, local);
+                self.observe_election(lease, events, effects);
+                effects.push(Effect::Observed(Observation::MayStart(TermId { process: self.id, lease, token })));
                 self.schedule_work(lease, effects);
             }
-            Permission::MustCancel { gone_by } => match &mut slot.work {
+            Permission::MustCancel { gone_by } => match &mut driver.work {
                 Some(work) => {
-                    let told_before = work.gone_by.replace(gone_by).is_some();
+                    let was_cancelled = work.gone_by.replace(gone_by).is_some();
                     let budget = gone_by.since(local).min(self.settings.stop_budget());
-                    let clean_up = if work.stubborn { gone_by.since(local) } else { budget.mul_f64(self.rng.f64()) };
-                    if !told_before || work.stubborn {
-                        effects.push(Effect::Wake(clean_up, Timer::CleanedUp(lease, work.number)));
+                    let clean_up =
+                        if work.ignores_cancel { gone_by.since(local) } else { budget.mul_f64(self.rng.f64()) };
+                    if !was_cancelled || work.ignores_cancel {
+                        effects.push(Effect::Wake(clean_up, Timer::CleanupDone(lease, work.number)));
                     }
                 }
                 None => self.inbox.push_back((lease, Input::WorkEnded)),
             },
             Permission::MustBeGone => {
-                if slot.work.is_some() {
+                if driver.work.is_some() {
                     self.end_work(lease, effects);
                 } else {
                     self.inbox.push_back((lease, Input::WorkEnded));
@@ -515,48 +526,48 @@ impl Process {
         }
     }
 
-    fn schedule_work(&mut self, lease: LeaseId, effects: &mut Vec<Effect>) {
-        let pause = self.up_to(self.settings.ttl() / 50);
-        effects.push(Effect::Wake(pause, Timer::StartWork(lease, self.slots[lease.0].number)));
+    fn schedule_work(&mut self, lease: LeaseIndex, effects: &mut Vec<Effect>) {
+        let pause = self.random_up_to(self.settings.ttl() / 50);
+        effects.push(Effect::Wake(pause, Timer::StartWork(lease, self.drivers[lease.0].number)));
     }
 
-    fn start_work(&mut self, now: TrueTime, lease: LeaseId, number: u64, effects: &mut Vec<Effect>) {
+    fn start_work(&mut self, now: SimTime, lease: LeaseIndex, number: u64, effects: &mut Vec<Effect>) {
         let local = self.clock.read(now).moment;
-        let slot = &mut self.slots[lease.0];
-        let Some(machine) = &slot.lease else { return };
-        if slot.number != number || slot.work.is_some() {
+        let driver = &mut self.drivers[lease.0];
+        let Some(machine) = &driver.lease else { return };
+        if driver.number != number || driver.work.is_some() {
             return;
         }
-        let allowed = match self.flaw {
-            Some(SimFlaw::CachedBoolean) => slot.believed,
+        let allowed = match self.mutation {
+            Some(SimMutation::CachedBoolean) => driver.cached_may_start,
             _ => matches!(machine.permission(self.clock.read(now)), Permission::MayStart { .. }),
         };
         let Some(token) = machine.token().filter(|_| allowed) else { return };
         self.units += 1;
         let unit = self.units;
         let length = self.settings.ttl().mul_f64(0.02 + 0.6 * self.rng.f64() * self.rng.f64());
-        slot.work = Some(Work {
+        driver.work = Some(SimWork {
             number: unit,
             token,
             done_at: local + length,
-            stubborn: self.rng.f64() < 0.3,
+            ignores_cancel: self.rng.f64() < 0.3,
             gone_by: None,
             check_passed: false,
         });
-        effects.push(Effect::Seen(Observation::WorkStarted(TermId { process: self.id, lease, token })));
+        effects.push(Effect::Observed(Observation::WorkStarted(TermId { process: self.id, lease, token })));
         effects.push(Effect::Wake(Duration::ZERO, Timer::Act(lease, unit)));
     }
 
-    fn act(&mut self, now: TrueTime, lease: LeaseId, unit: u64, directory: &Directory, effects: &mut Vec<Effect>) {
+    fn act(&mut self, now: SimTime, lease: LeaseIndex, unit: u64, names: &NameTable, effects: &mut Vec<Effect>) {
         let clocks = self.clock.read(now);
         let local = clocks.moment;
-        let slot = &self.slots[lease.0];
-        let (Some(machine), Some(work)) = (&slot.lease, &slot.work) else { return };
+        let driver = &self.drivers[lease.0];
+        let (Some(machine), Some(work)) = (&driver.lease, &driver.work) else { return };
         if work.number != unit {
             return;
         }
-        let allowed = match (self.flaw, work.gone_by) {
-            (Some(SimFlaw::CachedBoolean), _) => true,
+        let allowed = match (self.mutation, work.gone_by) {
+            (Some(SimMutation::CachedBoolean), _) => true,
             (_, Some(gone_by)) => local < gone_by,
             (_, None) => machine.is_valid(clocks),
         };
@@ -564,68 +575,68 @@ impl Process {
             self.end_work(lease, effects);
             return;
         }
-        let (token, valid_until) = (work.token, slot.valid_until);
+        let (token, valid_until) = (work.token, driver.valid_until);
         let done = local >= work.done_at && work.gone_by.is_none();
-        effects.push(Effect::Seen(Observation::Acted { term: self.term(lease, token), local, valid_until }));
-        if !slot.hung {
+        effects.push(Effect::Observed(Observation::Acted { term: self.term(lease, token), local, valid_until }));
+        if !driver.hung {
             self.inbox.push_back((lease, Input::Progress));
         }
-        if done && !slot.hung {
-            self.publish(lease, token, directory, effects);
+        if done && !driver.hung {
+            self.publish(lease, token, names, effects);
             self.end_work(lease, effects);
             self.schedule_work(lease, effects);
         } else {
-            let pause = self.up_to(self.settings.ttl() / 25);
+            let pause = self.random_up_to(self.settings.ttl() / 25);
             effects.push(Effect::Wake(pause, Timer::Act(lease, unit)));
         }
     }
 
-    fn end_work(&mut self, lease: LeaseId, effects: &mut Vec<Effect>) {
-        if let Some(work) = self.slots[lease.0].work.take() {
-            self.slots[lease.0].hung = false;
-            effects.push(Effect::Seen(Observation::WorkEnded(self.term(lease, work.token))));
+    fn end_work(&mut self, lease: LeaseIndex, effects: &mut Vec<Effect>) {
+        if let Some(work) = self.drivers[lease.0].work.take() {
+            self.drivers[lease.0].hung = false;
+            effects.push(Effect::Observed(Observation::WorkEnded(self.term(lease, work.token))));
             self.inbox.push_back((lease, Input::WorkEnded));
         }
     }
 
-    fn publish(&mut self, lease: LeaseId, token: Token, directory: &Directory, effects: &mut Vec<Effect>) {
-        let holding = Holding { name: directory.name(lease).clone(), holder: self.instance.clone(), token };
+    fn publish(&mut self, lease: LeaseIndex, token: Token, names: &NameTable, effects: &mut Vec<Effect>) {
+        let holding = Holding { name: names.name(lease).clone(), holder: self.instance.clone(), token };
         let request = Request::Publish { holding, record: "state".to_owned(), value: Vec::new(), announced: true };
-        self.send(Pending::Publication { lease, token }, request, effects);
+        self.send(PendingRequest::Publication { lease, token }, request, effects);
     }
 
     fn send_other(&mut self, request: Request, effects: &mut Vec<Effect>) {
-        self.send(Pending::Other, request, effects);
+        self.send(PendingRequest::Other, request, effects);
     }
 
-    fn send(&mut self, pending: Pending, request: Request, effects: &mut Vec<Effect>) {
-        if let Link::Up(connection) = self.link {
+    fn send(&mut self, pending: PendingRequest, request: Request, effects: &mut Vec<Effect>) {
+        if let SimLink::Up(connection) = self.link {
             self.requests += 1;
             self.pending.insert(self.requests, pending);
             effects.push(Effect::Send(connection, Packet::Request(self.requests, request)));
-            effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::GiveUp(self.requests)));
+            effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::RequestTimeout(self.requests)));
         }
     }
 
     /// What users and operators do.
-    fn whim(&mut self, now: TrueTime, directory: &Directory, effects: &mut Vec<Effect>) {
-        let lease = LeaseId(self.rng.usize(..self.slots.len()));
+    fn perform_user_action(&mut self, now: SimTime, names: &NameTable, effects: &mut Vec<Effect>) {
+        let lease = LeaseIndex(self.rng.usize(..self.drivers.len()));
         let clocks = self.clock.read(now);
-        let receiver = directory.instance(ProcessId(self.rng.usize(..directory.processes()))).clone();
-        let held = self.slots[lease.0].lease.as_ref().filter(|machine| machine.is_valid(clocks));
+        let receiver = names.instance(ProcessId(self.rng.usize(..names.processes()))).clone();
+        let held = self.drivers[lease.0].lease.as_ref().filter(|machine| machine.is_valid(clocks));
         let token = held.and_then(Lease::token);
         let known = token.or(self.memory.as_ref().map(|memory| memory.high_water));
         let wish = match self.rng.u32(..10) {
-            0..3 => Some(Wish::Release(ReleaseReason::Voluntary)),
-            3..5 => Some(Wish::Drain(ReleaseReason::Rebalance)),
-            5..7 => token.map(|_| Wish::HandOver(receiver)),
+            0..3 => Some(Intent::Release(ReleaseReason::Voluntary)),
+            3..5 => Some(Intent::Drain(ReleaseReason::Rebalance)),
+            5..7 => token.map(|_| Intent::HandOver(receiver)),
             7 => {
-                self.slots[lease.0].hung = true;
+                self.drivers[lease.0].hung = true;
                 None
             }
             8 => {
                 if let Some(token) = known {
-                    self.send_other(Request::Revoke { name: directory.name(lease).clone(), token }, effects);
+                    self.send_other(Request::Revoke { name: names.name(lease).clone(), token }, effects);
                 }
                 None
             }
@@ -633,38 +644,38 @@ impl Process {
                 if let Some(token) = known {
                     let to = self.rng.bool().then_some(receiver);
                     let ask = Ask::StepDown { to };
-                    self.send_other(Request::Ask { name: directory.name(lease).clone(), token, ask }, effects);
+                    self.send_other(Request::Ask { name: names.name(lease).clone(), token, ask }, effects);
                 }
                 None
             }
         };
         if let Some(wish) = wish
-            && self.slots[lease.0].lease.is_some()
+            && self.drivers[lease.0].lease.is_some()
         {
-            let idle = self.slots[lease.0].work.is_none();
-            let drain = matches!(wish, Wish::Drain(_));
-            self.inbox.push_back((lease, Input::Wish(wish)));
+            let idle = self.drivers[lease.0].work.is_none();
+            let drain = matches!(wish, Intent::Drain(_));
+            self.inbox.push_back((lease, Input::Intent(wish)));
             if drain && idle {
                 self.inbox.push_back((lease, Input::WorkEnded));
             }
         }
     }
 
-    fn tell_all(&mut self, input: Input) {
-        for index in 0..self.slots.len() {
-            self.inbox.push_back((LeaseId(index), input.clone()));
+    fn push_all(&mut self, input: Input) {
+        for index in 0..self.drivers.len() {
+            self.inbox.push_back((LeaseIndex(index), input.clone()));
         }
     }
 
-    fn term(&self, lease: LeaseId, token: Token) -> TermId {
+    fn term(&self, lease: LeaseIndex, token: Token) -> TermId {
         TermId { process: self.id, lease, token }
     }
 
-    fn up_to(&mut self, span: Duration) -> Duration {
+    fn random_up_to(&mut self, span: Duration) -> Duration {
         span.mul_f64(self.rng.f64())
     }
 }
 
-fn unreachable() -> StoreError {
+fn unreachable_error() -> StoreError {
     StoreError::new(ErrorKind::Unreachable, "simulated: no answer")
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::faults::Fault;
-use crate::observation::{LeaseId, Observation, ProcessId, TermId};
-use crate::timeline::TrueTime;
+use crate::observation::{LeaseIndex, Observation, ProcessId, TermId};
+use crate::timeline::SimTime;
 
 /// What is promised at the moment. Crashes, stops, partitions, stalls, restarts with or without the
 /// last writes, and flushes that a process notices are inside; a machine whose clocks were frozen, a server clock that
@@ -16,7 +16,7 @@ use crate::timeline::TrueTime;
 #[derive(Debug)]
 pub struct Promise {
     ttl: Duration,
-    excuses: Vec<Excuse>,
+    exemptions: Vec<Exemption>,
     measurements: Measurements,
 }
 
@@ -25,25 +25,25 @@ pub type Measurements = BTreeMap<&'static str, (u64, f64)>;
 
 /// A fault outside the promise.
 #[derive(Debug)]
-struct Excuse {
+struct Exemption {
     cause: &'static str,
     /// The process concerned; all when there is none.
     process: Option<ProcessId>,
     /// The lease concerned; all when there is none.
-    lease: Option<LeaseId>,
+    lease: Option<LeaseIndex>,
     /// Only terms that were granted by then are concerned.
-    granted_by: TrueTime,
-    until: TrueTime,
+    granted_by: SimTime,
+    until: SimTime,
 }
 
 impl Promise {
     /// A promise; what is measured is counted in this ttl.
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, excuses: Vec::new(), measurements: Measurements::new() }
+        Self { ttl, exemptions: Vec::new(), measurements: Measurements::new() }
     }
 
     /// Takes in what happened to the promise itself. No term is relied on for longer than `longest_ttl`.
-    pub fn observe(&mut self, now: TrueTime, seen: &Observation, longest_ttl: Duration) {
+    pub fn observe(&mut self, now: SimTime, seen: &Observation, longest_ttl: Duration) {
         let all_terms = (None, None);
         let (cause, (process, lease), lasts) = match seen {
             Observation::Fault(Fault::Freeze { process, span }) => {
@@ -52,29 +52,29 @@ impl Promise {
             Observation::Fault(Fault::ServerClockStep { .. }) => {
                 ("overlap after a server clock step", all_terms, Duration::ZERO)
             }
-            Observation::Fault(Fault::OutsiderDeletes { lease }) => {
+            Observation::Fault(Fault::ForeignDelete { lease }) => {
                 ("overlap after an outsider's delete", (None, Some(*lease)), Duration::ZERO)
             }
-            Observation::FoundedTooSoon => {
+            Observation::BootstrappedTooSoon => {
                 ("overlap after a newcomer founded a lost namespace", all_terms, Duration::ZERO)
             }
             _ => return,
         };
         // A term that was granted before is over one ttl later, noticed or not.
         let until = now + lasts + longest_ttl + longest_ttl / 10;
-        self.excuses.retain(|excuse| excuse.until > now);
-        self.excuses.push(Excuse { cause, process, lease, granted_by: now + lasts, until });
+        self.exemptions.retain(|exemption| exemption.until > now);
+        self.exemptions.push(Exemption { cause, process, lease, granted_by: now + lasts, until });
     }
 
     /// What it is put down to, and so measured and not judged, that work of this term, granted then, overlaps other work.
-    pub fn excuse(&self, now: TrueTime, term: &TermId, granted_at: TrueTime) -> Option<&'static str> {
-        let concerns = |excuse: &&Excuse| {
-            excuse.until > now
-                && excuse.process.is_none_or(|process| process == term.process)
-                && excuse.lease.is_none_or(|lease| lease == term.lease)
-                && granted_at <= excuse.granted_by
+    pub fn exemption(&self, now: SimTime, term: &TermId, granted_at: SimTime) -> Option<&'static str> {
+        let concerns = |exemption: &&Exemption| {
+            exemption.until > now
+                && exemption.process.is_none_or(|process| process == term.process)
+                && exemption.lease.is_none_or(|lease| lease == term.lease)
+                && granted_at <= exemption.granted_by
         };
-        self.excuses.iter().rev().find(concerns).map(|excuse| excuse.cause)
+        self.exemptions.iter().rev().find(concerns).map(|exemption| exemption.cause)
     }
 
     /// Notes how long something lasted.

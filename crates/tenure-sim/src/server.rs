@@ -3,67 +3,65 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::store::{
-    Announcement, Ended, Generation, Ledger, Quarantine, Reply, Request, Server as ServerFacts, ServerRun,
-};
+use tenure::store::{Announcement, Generation, Ledger, Quarantine, RecordedEnd, Reply, Request, ServerInfo, ServerRun};
 use tenure::{InstanceId, Token};
 
-use crate::clock::ServerClock;
-use crate::directory::Directory;
-use crate::faults::Survival;
-use crate::observation::{LeaseId, Observation, ProcessId, TermId};
-use crate::reliance::{CLOCKS_OFF, Reliance};
-use crate::timeline::TrueTime;
-use crate::wire::{ConnectionId, Packet};
+use crate::clock::SimServerClock;
+use crate::faults::DataSurvival;
+use crate::names::NameTable;
+use crate::network::{ConnectionId, Packet};
+use crate::observation::{LeaseIndex, Observation, ProcessId, TermId};
+use crate::timeline::SimTime;
+use crate::validity::{MAX_CLOCK_DRIFT_FACTOR, ValidityTracker};
 
 /// How long the server has been running when the world begins.
-const FIRST_UPTIME: Duration = Duration::from_secs(3_600);
+const INITIAL_UPTIME: Duration = Duration::from_secs(3_600);
 
 /// The simulated store.
 #[derive(Debug)]
-pub struct Server {
-    clock: ServerClock,
+pub struct SimServer {
+    clock: SimServerClock,
     ledger: Ledger,
     run: u128,
-    started: Option<TrueTime>,
+    started: Option<SimTime>,
     up: bool,
-    connections: BTreeMap<ConnectionId, Peer>,
+    connections: BTreeMap<ConnectionId, AttachedProcess>,
     on_disk: Ledger,
     backup: Ledger,
-    reliance: Reliance,
+    validity: ValidityTracker,
     /// The longest that the quarantine may last.
-    quarantine_at_most: Duration,
+    max_quarantine: Duration,
     /// Since when the data is what it is: the last start, the last flush, or what it was restored from.
-    data_as_of: TrueTime,
-    synced_at: TrueTime,
-    backed_up_at: TrueTime,
-    losses: u32,
-    clock_was_set: bool,
-    was_founded: bool,
+    data_as_of: SimTime,
+    synced_at: SimTime,
+    backed_up_at: SimTime,
+    data_losses: u32,
+    clock_stepped: bool,
+    was_bootstrapped: bool,
     /// Whether this run was entered before.
     has_served: bool,
     /// The last term seen of each lease, kept by the observer and not by the store.
-    last_granted: BTreeMap<LeaseId, (InstanceId, Token)>,
+    last_granted: BTreeMap<LeaseIndex, (InstanceId, Token)>,
 }
 
 #[derive(Debug)]
-struct Peer {
+struct AttachedProcess {
     process: ProcessId,
     generation: Generation,
 }
 
 /// What the server wants sent and what was seen of it.
 #[derive(Debug, Default)]
-pub struct Output {
+pub struct ServerOutput {
     /// Packets to send.
     pub packets: Vec<(ProcessId, ConnectionId, Packet)>,
     /// What was seen.
-    pub seen: Vec<Observation>,
+    pub observations: Vec<Observation>,
 }
 
-impl Server {
+impl SimServer {
     /// An empty store.
-    pub fn new(clock: ServerClock, ledger: Ledger) -> Self {
+    pub fn new(clock: SimServerClock, ledger: Ledger) -> Self {
         Self {
             clock,
             on_disk: ledger.clone(),
@@ -73,14 +71,14 @@ impl Server {
             started: None,
             up: true,
             connections: BTreeMap::new(),
-            reliance: Reliance::default(),
-            quarantine_at_most: Duration::ZERO,
-            data_as_of: TrueTime::default(),
-            synced_at: TrueTime::default(),
-            backed_up_at: TrueTime::default(),
-            losses: 0,
-            clock_was_set: false,
-            was_founded: false,
+            validity: ValidityTracker::default(),
+            max_quarantine: Duration::ZERO,
+            data_as_of: SimTime::default(),
+            synced_at: SimTime::default(),
+            backed_up_at: SimTime::default(),
+            data_losses: 0,
+            clock_stepped: false,
+            was_bootstrapped: false,
             has_served: false,
             last_granted: BTreeMap::new(),
         }
@@ -89,54 +87,54 @@ impl Server {
     /// Takes in a packet.
     pub fn receive(
         &mut self,
-        now: TrueTime,
+        now: SimTime,
         from: ProcessId,
         connection: ConnectionId,
         packet: Packet,
-        directory: &Directory,
-        out: &mut Output,
+        names: &NameTable,
+        out: &mut ServerOutput,
     ) {
         if !self.up {
             out.packets.push((from, connection, Packet::Reset));
             return;
         }
         match packet {
-            Packet::Enter(entry) => {
+            Packet::Attach(request) => {
                 let others = self.connections.keys().filter(|id| **id != connection);
-                let facts = ServerFacts {
+                let facts = ServerInfo {
                     now: self.clock.read(now),
                     run: ServerRun(self.run),
-                    uptime: self.started.map_or(FIRST_UPTIME, |started| now.since(started)),
-                    listeners: others.count(),
+                    uptime: self.started.map_or(INITIAL_UPTIME, |started| now.since(started)),
+                    subscribers: others.count(),
                     has_served: self.has_served,
                 };
                 let mut announcements = Vec::new();
-                let entered = self.ledger.enter(&facts, &entry, &mut announcements);
+                let attached = self.ledger.attach(&facts, &request, &mut announcements);
                 // A newcomer closes a namespace that was lost for the longest ttl that it assumes, if at all.
-                let newcomer = entered.minted && entry.memory.is_none() && self.was_founded;
-                if newcomer && entered.quarantined_for() < self.reliance.relied_on_for(now) {
-                    out.seen.push(Observation::FoundedTooSoon);
+                let newcomer = attached.minted && request.memory.is_none() && self.was_bootstrapped;
+                if newcomer && attached.quarantine_remaining() < self.validity.longest_remaining(now) {
+                    out.observations.push(Observation::BootstrappedTooSoon);
                 }
-                let high_water = entry.memory.as_ref().map(|memory| memory.high_water);
-                out.seen.push(Observation::Entered { high_water });
-                self.was_founded = true;
+                let high_water = request.memory.as_ref().map(|memory| memory.high_water);
+                out.observations.push(Observation::Attached { high_water });
+                self.was_bootstrapped = true;
                 self.has_served = true;
                 // What the process has heard last, and what the data says, may be older than what is so.
-                let age = entry.memory.as_ref().map_or(Duration::ZERO, |memory| facts.now.since(memory.as_of()));
-                let heard_at = now.earlier_by(age.mul_f64(CLOCKS_OFF));
-                let since = heard_at.min(self.data_as_of);
-                let strictly = self.losses <= 1;
-                let counted = self.reliance.longest_counted(since, strictly).max(entry.max_ttl);
-                self.quarantine_at_most = self.quarantine_at_most.max(counted);
+                let age = request.memory.as_ref().map_or(Duration::ZERO, |memory| facts.now.since(memory.as_of()));
+                let remembered_at = now.earlier_by(age.mul_f64(MAX_CLOCK_DRIFT_FACTOR));
+                let since = remembered_at.min(self.data_as_of);
+                let strictly = self.data_losses <= 1;
+                let counted = self.validity.longest_counted_ttl(since, strictly).max(request.max_ttl);
+                self.max_quarantine = self.max_quarantine.max(counted);
                 self.observe_quarantine(now, out);
                 announcements.iter().for_each(|announcement| self.announce(announcement, out));
-                self.connections.insert(connection, Peer { process: from, generation: entered.generation });
-                out.packets.push((from, connection, Packet::Entered(entered)));
+                self.connections.insert(connection, AttachedProcess { process: from, generation: attached.generation });
+                out.packets.push((from, connection, Packet::Attached(attached)));
             }
             Packet::Request(number, request) => match self.connections.get(&connection) {
                 Some(peer) => {
                     let generation = peer.generation;
-                    let reply = self.carry_out(now, from, generation, &request, directory, out);
+                    let reply = self.apply(now, from, generation, &request, names, out);
                     out.packets.push((from, connection, Packet::Reply(number, reply)));
                 }
                 None => out.packets.push((from, connection, Packet::Reset)),
@@ -146,45 +144,45 @@ impl Server {
                     self.connections.remove(&connection);
                 }
             }
-            Packet::Entered(_) | Packet::Reply(..) | Packet::Announcement(_) => {}
+            Packet::Attached(_) | Packet::Reply(..) | Packet::Announcement(_) => {}
         }
     }
 
     /// The disk catches up.
-    pub fn sync_disk(&mut self, now: TrueTime) {
+    pub fn sync_disk(&mut self, now: SimTime) {
         self.synced_at = self.written_at(now);
         self.on_disk = self.ledger.clone();
     }
 
     /// Up to when the data is what was so: data that was restored is old until a process enters.
-    fn written_at(&self, now: TrueTime) -> TrueTime {
+    fn written_at(&self, now: SimTime) -> SimTime {
         if self.has_served { now } else { self.data_as_of }
     }
 
     /// A backup is made.
-    pub fn make_backup(&mut self, now: TrueTime) {
+    pub fn make_backup(&mut self, now: SimTime) {
         self.backed_up_at = self.written_at(now);
         self.backup = self.ledger.clone();
     }
 
     /// Stops the server, which is going to have this much of its data when it starts again.
-    pub fn stop(&mut self, now: TrueTime, survival: Survival, out: &mut Output) {
+    pub fn stop(&mut self, now: SimTime, survival: DataSurvival, out: &mut ServerOutput) {
         self.data_as_of = match survival {
-            Survival::All => self.written_at(now),
-            Survival::AllButTheLastWrites => {
+            DataSurvival::All => self.written_at(now),
+            DataSurvival::AllButLastWrites => {
                 self.ledger = self.on_disk.clone();
                 self.synced_at
             }
-            Survival::Backup => {
+            DataSurvival::Backup => {
                 self.ledger = self.backup.clone();
                 self.backed_up_at
             }
-            Survival::Nothing => {
+            DataSurvival::Nothing => {
                 self.ledger.flush();
                 now
             }
         };
-        self.losses += u32::from(survival != Survival::All);
+        self.data_losses += u32::from(survival != DataSurvival::All);
         self.up = false;
         for (id, peer) in std::mem::take(&mut self.connections) {
             out.packets.push((peer.process, id, Packet::Reset));
@@ -192,7 +190,7 @@ impl Server {
     }
 
     /// Starts the server again.
-    pub fn start(&mut self, now: TrueTime) {
+    pub fn start(&mut self, now: SimTime) {
         if !self.up {
             self.up = true;
             self.run += 1;
@@ -209,58 +207,58 @@ impl Server {
     }
 
     /// Forgets everything.
-    pub fn flush(&mut self, now: TrueTime) {
+    pub fn flush(&mut self, now: SimTime) {
         self.data_as_of = now;
-        self.losses += 1;
+        self.data_losses += 1;
         self.ledger.flush();
     }
 
     /// Sets its clock.
     pub fn step_clock(&mut self, micros: i64) {
-        self.clock_was_set = true;
-        self.reliance.clock_was_set();
+        self.clock_stepped = true;
+        self.validity.record_clock_step();
         self.clock.step(micros);
     }
 
     /// The longest ttl that anything may still wait for.
-    pub fn longest_counted(&self, now: TrueTime) -> Duration {
-        self.reliance.longest_counted(now, false).max(self.ledger.report(self.clock.read(now)).max_ttl)
+    pub fn longest_counted_ttl(&self, now: SimTime) -> Duration {
+        self.validity.longest_counted_ttl(now, false).max(self.ledger.report(self.clock.read(now)).max_ttl)
     }
 
     /// For how long nothing is granted.
-    pub fn quarantined_for(&self, now: TrueTime) -> Duration {
+    pub fn quarantine_remaining(&self, now: SimTime) -> Duration {
         let quarantine = self.ledger.report(self.clock.read(now)).quarantine;
         quarantine.map_or(Duration::ZERO, |quarantine| quarantine.remaining)
     }
 
     /// Deletes a lease as an outsider would.
-    pub fn delete(&mut self, lease: LeaseId, directory: &Directory) {
-        self.ledger.delete_foreign(directory.name(lease));
+    pub fn delete(&mut self, lease: LeaseIndex, names: &NameTable) {
+        self.ledger.delete_foreign(names.name(lease));
     }
 
     /// Who holds a lease.
-    pub fn holder(&self, now: TrueTime, lease: LeaseId, directory: &Directory) -> Option<ProcessId> {
-        let (holder, _) = self.ledger.holder_of(self.clock.read(now), directory.name(lease))?;
-        directory.process(&holder)
+    pub fn holder(&self, now: SimTime, lease: LeaseIndex, names: &NameTable) -> Option<ProcessId> {
+        let (holder, _) = self.ledger.holder_of(self.clock.read(now), names.name(lease))?;
+        names.process_of(&holder)
     }
 
-    fn carry_out(
+    fn apply(
         &mut self,
-        now: TrueTime,
+        now: SimTime,
         from: ProcessId,
         generation: Generation,
         request: &Request,
-        directory: &Directory,
-        out: &mut Output,
+        names: &NameTable,
+        out: &mut ServerOutput,
     ) -> Reply {
         let time = self.clock.read(now);
-        let lease = directory.lease_of(request);
-        let before = lease.and_then(|lease| self.ledger.holder_of(time, directory.name(lease)));
+        let lease = names.lease_of(request);
+        let before = lease.and_then(|lease| self.ledger.holder_of(time, names.name(lease)));
         let mut announcements = Vec::new();
         let reply = self.ledger.apply(time, generation, request, &mut announcements);
         if let Some(lease) = lease {
-            let held_after = self.ledger.holder_of(time, directory.name(lease)).is_some();
-            self.observe(now, lease, from, request, &reply, before, held_after, directory, out);
+            let held_after = self.ledger.holder_of(time, names.name(lease)).is_some();
+            self.observe(now, lease, from, request, &reply, before, held_after, names, out);
         }
         if matches!(request, Request::Acquire { .. }) {
             self.observe_quarantine(now, out);
@@ -275,76 +273,76 @@ impl Server {
     #[expect(clippy::too_many_arguments, reason = "one look at one request, from every side")]
     fn observe(
         &mut self,
-        now: TrueTime,
-        lease: LeaseId,
+        now: SimTime,
+        lease: LeaseIndex,
         process: ProcessId,
         request: &Request,
         reply: &Reply,
         before: Option<(InstanceId, Option<Token>)>,
         held_after: bool,
-        directory: &Directory,
-        out: &mut Output,
+        names: &NameTable,
+        out: &mut ServerOutput,
     ) {
         let term = |token| TermId { process, lease, token };
         let current = before.as_ref().and_then(|(_, token)| *token);
         // The same token for another holder is another term, and one that must not be.
         let mut granted = |process, holder: &InstanceId, token| {
             let term = (holder.clone(), token);
-            let news = self.last_granted.insert(lease, term.clone()) != Some(term);
-            news.then_some(Observation::Granted(TermId { process, lease, token }))
+            let is_new = self.last_granted.insert(lease, term.clone()) != Some(term);
+            is_new.then_some(Observation::Granted(TermId { process, lease, token }))
         };
         match (request, reply) {
             (Request::Acquire { claim, .. } | Request::TakeOver { claim, .. }, Reply::Granted(grant)) => {
                 let begun = granted(process, &claim.holder, grant.token);
-                self.reliance.extended(now, lease, grant.token, claim.ttl);
+                self.validity.record_extension(now, lease, grant.token, claim.ttl);
                 let ended = grant.previous.as_ref().map(|previous| previous.ended);
-                if begun.is_some() && ended == Some(Ended::TakenOver) {
-                    out.seen.push(Observation::PassedOn { handed_over: false });
+                if begun.is_some() && ended == Some(RecordedEnd::TakenOver) {
+                    out.observations.push(Observation::Transferred { handed_over: false });
                 }
-                out.seen.extend(begun);
+                out.observations.extend(begun);
             }
             (Request::HandOver { holding, to, window }, Reply::HandedOver { token }) => {
-                out.seen.push(Observation::Touched { term: term(holding.token), current, ended: true });
-                out.seen.push(Observation::PassedOn { handed_over: true });
-                out.seen.extend(directory.process(to).and_then(|process| granted(process, to, *token)));
-                let ttl = self.reliance.ttl(lease, holding.token).unwrap_or_default();
-                self.reliance.extended(now, lease, *token, ttl.max(*window));
-                self.reliance.released(now, lease, holding.token);
+                out.observations.push(Observation::RequestApplied { term: term(holding.token), current, ended: true });
+                out.observations.push(Observation::Transferred { handed_over: true });
+                out.observations.extend(names.process_of(to).and_then(|process| granted(process, to, *token)));
+                let ttl = self.validity.ttl(lease, holding.token).unwrap_or_default();
+                self.validity.record_extension(now, lease, *token, ttl.max(*window));
+                self.validity.record_release(now, lease, holding.token);
             }
             (Request::Renew { holding, ttl, .. }, Reply::Renewed { .. }) => {
-                self.reliance.extended(now, lease, holding.token, *ttl);
-                out.seen.push(Observation::Touched { term: term(holding.token), current, ended: false });
+                self.validity.record_extension(now, lease, holding.token, *ttl);
+                out.observations.push(Observation::RequestApplied { term: term(holding.token), current, ended: false });
             }
             (Request::Release { holding, .. }, Reply::Done) if current.is_some() && !held_after => {
-                self.reliance.released(now, lease, holding.token);
-                out.seen.push(Observation::Touched { term: term(holding.token), current, ended: true });
+                self.validity.record_release(now, lease, holding.token);
+                out.observations.push(Observation::RequestApplied { term: term(holding.token), current, ended: true });
             }
             (Request::Publish { holding, .. }, Reply::Done) => {
                 let is_current = before == Some((holding.holder.clone(), Some(holding.token)));
                 // A clock that is set back makes leases last longer.
-                let is_alive = self.clock_was_set || self.reliance.is_alive(now, lease, holding.token);
-                out.seen.push(Observation::Published { term: term(holding.token), is_current, is_alive });
+                let is_alive = self.clock_stepped || self.validity.is_alive(now, lease, holding.token);
+                out.observations.push(Observation::Published { term: term(holding.token), is_current, is_alive });
             }
-            (Request::Revoke { .. }, Reply::Done) => out.seen.push(Observation::Revoked(lease)),
+            (Request::Revoke { .. }, Reply::Done) => out.observations.push(Observation::Revoked(lease)),
             _ => {}
         }
     }
 
-    fn observe_quarantine(&mut self, now: TrueTime, out: &mut Output) {
+    fn observe_quarantine(&mut self, now: SimTime, out: &mut ServerOutput) {
         match self.ledger.report(self.clock.read(now)).quarantine {
             Some(Quarantine { remaining, .. }) => {
-                self.reliance.quarantined(self.quarantine_at_most, now + remaining);
-                out.seen.push(Observation::Quarantined { remaining, at_most: self.quarantine_at_most });
+                self.validity.record_quarantine(self.max_quarantine, now + remaining);
+                out.observations.push(Observation::Quarantined { remaining, at_most: self.max_quarantine });
             }
             None => {
                 // What began it is over, whatever the data was restored from.
-                self.quarantine_at_most = Duration::ZERO;
+                self.max_quarantine = Duration::ZERO;
                 self.data_as_of = now;
             }
         }
     }
 
-    fn announce(&self, announcement: &Announcement, out: &mut Output) {
+    fn announce(&self, announcement: &Announcement, out: &mut ServerOutput) {
         for (id, peer) in &self.connections {
             out.packets.push((peer.process, *id, Packet::Announcement(announcement.clone())));
         }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 /// True time: what a clock on the wall of the world would show. No process can read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TrueTime(u64);
+pub struct SimTime(u64);
 
-impl TrueTime {
+impl SimTime {
     /// Nanoseconds since the world began.
     pub fn as_nanos(self) -> u64 {
         self.0
@@ -26,7 +26,7 @@ impl TrueTime {
     }
 }
 
-impl std::ops::Add<Duration> for TrueTime {
+impl std::ops::Add<Duration> for SimTime {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
@@ -34,7 +34,7 @@ impl std::ops::Add<Duration> for TrueTime {
     }
 }
 
-impl fmt::Display for TrueTime {
+impl fmt::Display for SimTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:11.6}", self.0 as f64 / 1e9)
     }
@@ -43,38 +43,38 @@ impl fmt::Display for TrueTime {
 /// What happens next, in order of time; things at the same time happen in the order they were scheduled.
 #[derive(Debug)]
 pub struct Timeline<E> {
-    now: TrueTime,
+    now: SimTime,
     scheduled: u64,
     queue: BinaryHeap<Scheduled<E>>,
 }
 
 #[derive(Debug)]
 struct Scheduled<E> {
-    at: TrueTime,
+    at: SimTime,
     order: u64,
     event: E,
 }
 
 impl<E> Default for Timeline<E> {
     fn default() -> Self {
-        Self { now: TrueTime::default(), scheduled: 0, queue: BinaryHeap::new() }
+        Self { now: SimTime::default(), scheduled: 0, queue: BinaryHeap::new() }
     }
 }
 
 impl<E> Timeline<E> {
     /// The time of the event that was taken last.
-    pub fn now(&self) -> TrueTime {
+    pub fn now(&self) -> SimTime {
         self.now
     }
 
     /// Lets something happen at a time, or now if that has passed.
-    pub fn schedule(&mut self, at: TrueTime, event: E) {
+    pub fn schedule(&mut self, at: SimTime, event: E) {
         self.scheduled += 1;
         self.queue.push(Scheduled { at: at.max(self.now), order: self.scheduled, event });
     }
 
     /// Takes the next event that happens before the end.
-    pub fn next(&mut self, end: TrueTime) -> Option<E> {
+    pub fn next(&mut self, end: SimTime) -> Option<E> {
         if self.queue.peek().is_none_or(|next| next.at > end) {
             self.now = end;
             return None;

@@ -5,7 +5,7 @@ use tenure::time::Moment;
 
 /// One unit of work.
 #[derive(Debug)]
-pub struct Work {
+pub struct SimWork {
     /// Which unit; timers of earlier ones are out of date.
     pub number: u64,
     /// The term it runs in.
@@ -13,7 +13,7 @@ pub struct Work {
     /// When it is done.
     pub done_at: Moment,
     /// Whether it ignores being cancelled and has to be dropped.
-    pub stubborn: bool,
+    pub ignores_cancel: bool,
     /// When it has to be gone, once it was cancelled.
     pub gone_by: Option<Moment>,
     /// Whether its process was stopped between a check that passed and the action.

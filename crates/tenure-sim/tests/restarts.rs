@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::InstanceId;
 use tenure::placement::FULL_WEIGHT;
-use tenure_sim::fleet::world::{World, id};
+use tenure_sim::fleet::world::{FleetWorld, id};
 
 const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -20,12 +20,12 @@ struct Moves {
 }
 
 impl Moves {
-    fn begin(world: &World) -> Self {
+    fn begin(world: &FleetWorld) -> Self {
         let last = world.holders().into_iter().map(|(target, holder)| (target.to_string(), holder)).collect();
         Self { last, counts: BTreeMap::new(), stops: BTreeMap::new() }
     }
 
-    fn look(&mut self, world: &World) {
+    fn observe(&mut self, world: &FleetWorld) {
         for (target, holder) in world.holders() {
             let before = self.last.insert(target.to_string(), holder.clone());
             if before.is_some_and(|before| before != holder) {
@@ -35,7 +35,7 @@ impl Moves {
     }
 
     /// This instance is stopped now.
-    fn stop(&mut self, world: &World, n: usize) {
+    fn stop(&mut self, world: &FleetWorld, n: usize) {
         for (target, _) in world.holders().into_iter().filter(|(_, holder)| *holder == id(n)) {
             *self.stops.entry(target.to_string()).or_default() += 1;
         }
@@ -48,15 +48,15 @@ impl Moves {
         beyond.map(|(target, count)| (target.as_str(), *count)).collect()
     }
 
-    fn go_on(&mut self, world: &mut World, span: Duration) {
+    fn run_for(&mut self, world: &mut FleetWorld, span: Duration) {
         let end = world.now + span;
         while world.now < end {
-            world.go_on(Duration::from_millis(50));
-            self.look(world);
+            world.run_for(Duration::from_millis(50));
+            self.observe(world);
         }
     }
 
-    fn most(&self) -> usize {
+    fn max_per_target(&self) -> usize {
         self.counts.values().copied().max().unwrap_or(0)
     }
 
@@ -66,12 +66,12 @@ impl Moves {
 }
 
 /// Three instances and thirty targets, restarted one after the other; each is away for a while, and the next follows after another.
-fn rolling_restart(seed: u64, hand_back: bool, crash: bool, away: Duration, between: Duration) -> (Moves, World) {
-    let mut world = World::new(seed, 30);
+fn rolling_restart(seed: u64, hand_back: bool, crash: bool, away: Duration, between: Duration) -> (Moves, FleetWorld) {
+    let mut world = FleetWorld::new(seed, 30);
     world.set_hand_back(hand_back);
     (0..3).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
-    assert!(world.settles(secs(60)).is_some(), "seed {seed}");
-    world.go_on(secs(30));
+    assert!(world.run_until_settled(secs(60)).is_some(), "seed {seed}");
+    world.run_for(secs(30));
     let mut moves = Moves::begin(&world);
     for n in 0..3 {
         moves.stop(&world, n);
@@ -79,14 +79,14 @@ fn rolling_restart(seed: u64, hand_back: bool, crash: bool, away: Duration, betw
             world.kill(n);
         } else {
             world.drain(n);
-            moves.go_on(&mut world, secs(1));
+            moves.run_for(&mut world, secs(1));
             world.leave(n);
         }
-        moves.go_on(&mut world, away);
+        moves.run_for(&mut world, away);
         world.join_as(n + 10, &format!("replica-{n}"), FULL_WEIGHT, false);
-        moves.go_on(&mut world, between);
+        moves.run_for(&mut world, between);
     }
-    moves.go_on(&mut world, secs(90));
+    moves.run_for(&mut world, secs(90));
     (moves, world)
 }
 
@@ -97,26 +97,26 @@ fn each_target_moves_at_most_once_away_and_once_back() {
             let (moves, world) = rolling_restart(seed, true, false, secs(away), secs(between));
             // When the next is stopped before the last has its share again, some may have to move once more.
             let most = if between < 5 { 3 } else { 2 };
-            assert!(moves.most() <= most, "seed {seed} {away} {between}: {:?}", moves.counts);
-            assert_eq!((world.dark(), world.spread()), (0, 0), "seed {seed} {away} {between}");
+            assert!(moves.max_per_target() <= most, "seed {seed} {away} {between}: {:?}", moves.counts);
+            assert_eq!((world.unheld(), world.spread()), (0, 0), "seed {seed} {away} {between}");
         }
     }
 }
 
 #[test]
-fn each_gets_back_what_it_had_when_there_is_time_between_restarts() {
+fn each_instance_gets_its_targets_back_when_restarts_are_far_apart() {
     for seed in 0..20 {
-        let mut world = World::new(seed, 30);
+        let mut world = FleetWorld::new(seed, 30);
         (0..3).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
-        assert!(world.settles(secs(60)).is_some());
-        world.go_on(secs(30));
+        assert!(world.run_until_settled(secs(60)).is_some());
+        world.run_for(secs(30));
         let before = world.holders();
         world.drain(1);
-        world.go_on(secs(1));
+        world.run_for(secs(1));
         world.leave(1);
-        world.go_on(secs(30));
+        world.run_for(secs(30));
         world.join_as(11, "replica-1", FULL_WEIGHT, false);
-        world.go_on(secs(60));
+        world.run_for(secs(60));
         for (target, holder) in world.holders() {
             let expected = if before[&target] == id(1) { id(11) } else { before[&target].clone() };
             assert_eq!(holder, expected, "seed {seed}: {target}");
@@ -131,7 +131,7 @@ fn without_hand_back_each_target_moves_at_most_once_for_each_stop_of_its_holder(
             let (moves, world) = rolling_restart(seed, false, false, away, between);
             // Ten of the first, and then fifteen of each: half of all are with those that have not been stopped yet.
             assert!(moves.total() <= 10 + 15 + 15, "seed {seed} {away:?}: {} moves", moves.total());
-            assert_eq!(world.dark(), 0, "seed {seed}");
+            assert_eq!(world.unheld(), 0, "seed {seed}");
         }
     }
 }
@@ -143,7 +143,7 @@ fn without_hand_back_each_target_moves_at_most_once_for_each_crash_of_its_holder
         for (away, between) in [(100, 60), (5_000, 60), (15_000, 60), (45_000, 60), (100, 10), (5_000, 2)] {
             let (moves, world) = rolling_restart(seed, false, true, Duration::from_millis(away), secs(between));
             assert_eq!(moves.beyond_stops(), BTreeMap::new(), "seed {seed} {away} {between}");
-            assert_eq!(world.dark(), 0, "seed {seed} {away} {between}");
+            assert_eq!(world.unheld(), 0, "seed {seed} {away} {between}");
         }
     }
 }
@@ -151,20 +151,20 @@ fn without_hand_back_each_target_moves_at_most_once_for_each_crash_of_its_holder
 #[test]
 fn an_instance_that_is_restarted_at_once_gets_nothing_until_its_crash_is_known_and_then_waits() {
     for seed in 0..20 {
-        let mut world = World::new(seed, 30);
+        let mut world = FleetWorld::new(seed, 30);
         (0..2).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
         world.join_as(10, "looping", FULL_WEIGHT, false);
-        assert!(world.settles(secs(60)).is_some(), "seed {seed}");
+        assert!(world.run_until_settled(secs(60)).is_some(), "seed {seed}");
         for (life, wait) in [(11, secs(6)), (12, secs(12)), (13, secs(24))] {
-            world.go_on(secs(5));
+            world.run_for(secs(5));
             world.kill(life - 1);
-            world.go_on(Duration::from_millis(100));
+            world.run_for(Duration::from_millis(100));
             world.join_as(life, "looping", FULL_WEIGHT, false);
-            let late = world.late_at(life - 1).unwrap();
+            let late = world.heartbeat_late_at(life - 1).unwrap();
             let mut notes = BTreeMap::new();
             while world.counts()[&id(life)] == 0 {
-                world.go_on(Duration::from_millis(100));
-                notes.extend(world.held_back(0).into_iter().map(|(one, _, crashes)| (one, crashes)));
+                world.run_for(Duration::from_millis(100));
+                notes.extend(world.crash_backoffs(0).into_iter().map(|(one, _, crashes)| (one, crashes)));
                 assert!(world.now < late + secs(120), "seed {seed} {life}: it is given its share after all");
             }
             assert!(
@@ -173,75 +173,79 @@ fn an_instance_that_is_restarted_at_once_gets_nothing_until_its_crash_is_known_a
                 world.now.since(late)
             );
             assert_eq!(notes, BTreeMap::from([(id(life), u32::try_from(life).unwrap() - 10)]), "seed {seed}");
-            assert!(world.settles(secs(60)).is_some(), "seed {seed} {life}: {:?}", world.counts());
+            assert!(world.run_until_settled(secs(60)).is_some(), "seed {seed} {life}: {:?}", world.counts());
         }
     }
 }
 
 #[test]
-fn instances_that_were_restarted_meanwhile_take_no_share() {
+fn restarted_instances_have_no_quota_under_their_old_ids() {
     for seed in 0..20 {
-        let mut world = World::new(seed, 30);
+        let mut world = FleetWorld::new(seed, 30);
         (0..3).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
-        assert!(world.settles(secs(60)).is_some(), "seed {seed}");
+        assert!(world.run_until_settled(secs(60)).is_some(), "seed {seed}");
         let before = world.holders();
         // A supervisor that starts again and again what ends at once.
         for life in 10..16 {
             world.join_as(life, "looping", FULL_WEIGHT, false);
-            world.go_on(Duration::from_millis(1_500));
+            world.run_for(Duration::from_millis(1_500));
             world.kill(life);
         }
         world.join_as(20, "looping", FULL_WEIGHT, false);
         for _ in 0..400 {
-            world.go_on(Duration::from_millis(50));
-            let members: Vec<InstanceId> = world.members().into_iter().map(id).collect();
+            world.run_for(Duration::from_millis(50));
+            let members: Vec<InstanceId> = world.alive_instances().into_iter().map(id).collect();
             let dead = world.holders().into_iter().filter(|(_, holder)| !members.contains(holder)).count();
             assert_eq!(dead, 0, "seed {seed}: handed over to an instance that is dead");
         }
         let moved = |(target, holder): &(&_, &InstanceId)| before[*target] != **holder;
         let (after, share) = (world.holders(), 30_usize.div_ceil(4));
         assert!(after.iter().filter(moved).count() <= share, "seed {seed}: {:?}", world.counts());
-        assert!(world.settles(secs(60)).is_some(), "seed {seed}: {:?}", world.counts());
+        assert!(world.run_until_settled(secs(60)).is_some(), "seed {seed}: {:?}", world.counts());
     }
 }
 
 #[test]
-fn two_instances_that_share_a_name_both_get_their_share() {
+fn two_instances_that_share_a_name_both_get_their_quota() {
     for seed in 0..20 {
-        let mut world = World::new(seed, 30);
+        let mut world = FleetWorld::new(seed, 30);
         world.join_as(1, "twin", FULL_WEIGHT, false);
-        world.go_on(secs(20));
+        world.run_for(secs(20));
         world.join_as(2, "twin", FULL_WEIGHT, false);
         world.join_as(3, "other", FULL_WEIGHT, false);
         // The first has sent a heartbeat by then.
-        assert!(world.settles(secs(30)).is_some(), "seed {seed}: {:?}", world.counts());
+        assert!(world.run_until_settled(secs(30)).is_some(), "seed {seed}: {:?}", world.counts());
         world.kill(2);
-        assert!(world.settles(secs(40)).is_some(), "seed {seed}: {:?}", world.counts());
-        assert_eq!(world.held_back(1), [], "nothing follows from a crash of an instance without a name of its own");
+        assert!(world.run_until_settled(secs(40)).is_some(), "seed {seed}: {:?}", world.counts());
+        assert_eq!(
+            world.crash_backoffs(1),
+            [],
+            "nothing follows from a crash of an instance without a name of its own"
+        );
     }
 }
 
 #[test]
-fn a_crash_and_a_restart_under_the_same_name_is_once_away_and_once_back_too() {
+fn after_a_crash_and_a_restart_each_target_moves_at_most_once_away_and_once_back() {
     for seed in 0..20 {
         let (moves, world) = rolling_restart(seed, true, true, secs(45), secs(60));
-        assert!(moves.most() <= 2, "seed {seed}: {:?}", moves.counts);
-        assert_eq!((world.dark(), world.spread()), (0, 0), "seed {seed}");
+        assert!(moves.max_per_target() <= 2, "seed {seed}: {:?}", moves.counts);
+        assert_eq!((world.unheld(), world.spread()), (0, 0), "seed {seed}");
     }
 }
 
 #[test]
-fn crashes_of_others_on_the_same_host_cost_a_healthy_newcomer_nothing() {
-    let mut world = World::new(8, 30);
+fn crashes_on_the_same_host_do_not_delay_a_healthy_instance() {
+    let mut world = FleetWorld::new(8, 30);
     (0..3).for_each(|n| world.join(n));
-    assert!(world.settles(secs(60)).is_some());
+    assert!(world.run_until_settled(secs(60)).is_some());
     for life in 10..20 {
         world.join_unnamed(life, "host");
-        world.go_on(secs(6));
+        world.run_for(secs(6));
         world.kill(life);
-        world.go_on(secs(40));
+        world.run_for(secs(40));
     }
     world.join_unnamed(30, "host");
-    world.go_on(secs(15));
+    world.run_for(secs(15));
     assert!(world.counts()[&id(30)] >= 7, "{:?}", world.counts());
 }

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 /// An authority with a folder of its own, whose files last as long as the value.
 #[derive(Debug)]
-pub struct Authority {
+pub struct CertificateAuthority {
     folder: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -21,7 +21,7 @@ pub struct Certificate {
     pub key: PathBuf,
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// A new one, which nothing trusts yet.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("tenure-ca-").tempdir().unwrap();
@@ -66,7 +66,7 @@ impl Authority {
     }
 }
 
-impl Default for Authority {
+impl Default for CertificateAuthority {
     fn default() -> Self {
         Self::new()
     }

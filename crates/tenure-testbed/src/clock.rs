@@ -9,23 +9,23 @@ use std::time::Duration;
 
 /// The wall clock of one child.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct FakeClock {
     library: PathBuf,
     file: PathBuf,
     /// How far it is ahead, in microseconds.
     ahead: Mutex<i128>,
 }
 
-impl Clock {
+impl FakeClock {
     /// A clock that is right, kept in a file of this folder. `None` when the library is not installed.
-    pub(crate) fn right(folder: &Path) -> Option<Self> {
-        let clock = Self { library: library()?, file: folder.join("clock"), ahead: Mutex::new(0) };
+    pub(crate) fn new(folder: &Path) -> Option<Self> {
+        let clock = Self { library: faketime_library()?, file: folder.join("clock"), ahead: Mutex::new(0) };
         clock.write(0).unwrap();
         Some(clock)
     }
 
     /// Has the command see this clock.
-    pub(crate) fn give_to(&self, command: &mut Command) {
+    pub(crate) fn apply_to(&self, command: &mut Command) {
         // A program whose allocator asks for the time while it starts, as Debian's Redis does, waits for itself forever:
         // the library allocates while it starts. The C library's allocator does not ask, and this is how to insist on it.
         // Where there is no such file, the linker says so and goes on.
@@ -61,7 +61,7 @@ pub(crate) fn clean_up_after(pid: u32) {
 }
 
 /// The library, where Debian and others put it.
-pub(crate) fn library() -> Option<PathBuf> {
+pub(crate) fn faketime_library() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
     ["/usr/lib".into(), "/usr/lib64".into(), "/usr/local/lib".into()]
         .into_iter()

@@ -4,28 +4,28 @@ use std::io::{self, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::reply::{self, Reply};
+use crate::reply::{self, RedisReply};
 
 /// How long the plain client waits when it is not told.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One connection to a server, or to a [`Proxy`](crate::Proxy) before it.
 #[derive(Debug)]
-pub struct Connection {
+pub struct RawConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Connection {
+impl RawConnection {
     /// Connects. Every later wait on this connection ends after ten seconds.
     ///
     /// # Errors
     /// When nobody listens there.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let stream = TcpStream::connect_timeout(&address, DEFAULT_TIMEOUT)?;
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(DEFAULT_TIMEOUT))?;
         let connection = Self { stream: BufReader::new(stream) };
-        connection.patience(PATIENCE)?;
+        connection.set_timeout(DEFAULT_TIMEOUT)?;
         Ok(connection)
     }
 
@@ -33,7 +33,7 @@ impl Connection {
     ///
     /// # Errors
     /// When it is zero.
-    pub fn patience(&self, time: Duration) -> io::Result<()> {
+    pub fn set_timeout(&self, time: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(time))
     }
 
@@ -41,7 +41,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the connection is gone or nothing came in time.
-    pub fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Reply> {
+    pub fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<RedisReply> {
         self.send(words)?;
         self.receive()
     }
@@ -51,15 +51,15 @@ impl Connection {
     /// # Errors
     /// When the connection is gone.
     pub fn send<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<()> {
-        self.stream.get_mut().write_all(&reply::encoded(words))
+        self.stream.get_mut().write_all(&reply::encode_command(words))
     }
 
     /// Sends all commands at once, then waits for all replies.
     ///
     /// # Errors
     /// When the connection is gone or nothing came in time.
-    pub fn pipeline<W: AsRef<[u8]>>(&mut self, commands: &[&[W]]) -> io::Result<Vec<Reply>> {
-        let bytes: Vec<_> = commands.iter().flat_map(|words| reply::encoded(words)).collect();
+    pub fn pipeline<W: AsRef<[u8]>>(&mut self, commands: &[&[W]]) -> io::Result<Vec<RedisReply>> {
+        let bytes: Vec<_> = commands.iter().flat_map(|words| reply::encode_command(words)).collect();
         self.stream.get_mut().write_all(&bytes)?;
         commands.iter().map(|_| self.receive()).collect()
     }
@@ -68,7 +68,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the connection is gone or nothing came in time.
-    pub fn receive(&mut self) -> io::Result<Reply> {
-        Reply::read(&mut self.stream)
+    pub fn receive(&mut self) -> io::Result<RedisReply> {
+        RedisReply::read(&mut self.stream)
     }
 }

@@ -3,19 +3,19 @@
 //! - [`RedisServer`]: a Redis of one's own, which can be killed, stopped, restarted with or without its data, and given
 //!   a clock that jumps.
 //! - [`Proxy`]: a link to a server that loses, holds back, delays and cuts what goes over it.
-//! - [`Process`]: a part that a test plays as a process, so that it can be killed.
-//! - [`Probe`]: how late this machine is.
+//! - [`TestProcess`]: a part that a test plays as a process, so that it can be killed.
+//! - [`LagProbe`]: how late this machine is.
 //! - [`servers`]: which releases of Redis there are on this machine.
 //! - [`web`]: a web server that writes down who asks it for what, and a client.
-//! - [`Authority`]: an authority and the certificates that it signs.
-//! - [`Connection`]: the plainest of clients, for a look at a server that no code under test has a part in.
+//! - [`CertificateAuthority`]: an authority and the certificates that it signs.
+//! - [`RawConnection`]: the plainest of clients, for a look at a server that no code under test has a part in.
 //!
 //! All of it blocks and panics: it is for tests alone, where what can not be set up is a test that fails.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "only tests use this crate; in a test, a panic is a failure")]
 
-mod birth;
 mod certificates;
+mod children;
 mod clock;
 mod connection;
 mod ports;
@@ -27,11 +27,11 @@ mod reply;
 pub mod servers;
 pub mod web;
 
-pub use certificates::{Authority, Certificate};
-pub use connection::Connection;
-pub use probe::Probe;
-pub use process::Process;
+pub use certificates::{Certificate, CertificateAuthority};
+pub use connection::RawConnection;
+pub use probe::LagProbe;
+pub use process::TestProcess;
 pub use proxy::Proxy;
 pub use redis::{RedisBuilder, RedisServer};
-pub use reply::Reply;
-pub use servers::Release;
+pub use reply::RedisReply;
+pub use servers::RedisRelease;

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::net::{Shutdown, shutdown};
 
 /// Below what Linux gives to outgoing connections by default, and above the ports of most services.
-const FIRST: u16 = 15_000;
-const COUNT: u16 = 17_000;
+const FIRST_PORT: u16 = 15_000;
+const PORT_COUNT: u16 = 17_000;
 
-static TAKEN: AtomicU32 = AtomicU32::new(0);
+static NEXT_OFFSET: AtomicU32 = AtomicU32::new(0);
 
 /// Ends listening now. Dropping alone does not while a child that is just being started has a copy of all we have open.
 pub(crate) fn close(listener: &TcpListener) {
@@ -32,12 +32,12 @@ pub(crate) struct Port {
 
 impl Port {
     /// A port that nobody uses.
-    pub(crate) fn take() -> Self {
+    pub(crate) fn reserve() -> Self {
         // Processes that run at the same time start far from each other.
         let start = process::id().wrapping_mul(7_919);
-        for _ in 0..COUNT {
-            let step = start.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % u32::from(COUNT);
-            let number = FIRST + u16::try_from(step).unwrap();
+        for _ in 0..PORT_COUNT {
+            let step = start.wrapping_add(NEXT_OFFSET.fetch_add(1, Ordering::Relaxed)) % u32::from(PORT_COUNT);
+            let number = FIRST_PORT + u16::try_from(step).unwrap();
             if let Some(port) = Self::claim(number)
                 && let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, number))
             {
@@ -45,7 +45,7 @@ impl Port {
                 return port;
             }
         }
-        panic!("no free port from {FIRST} on");
+        panic!("no free port from {FIRST_PORT} on");
     }
 
     pub(crate) fn number(&self) -> u16 {

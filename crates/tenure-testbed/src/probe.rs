@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 /// The largest delay that this machine's scheduler has caused since it was made: what bounds are widened by.
 #[derive(Debug)]
-pub struct Probe {
+pub struct LagProbe {
     delays: Arc<Mutex<Vec<Duration>>>,
     stop: Arc<AtomicBool>,
 }
 
 /// Shorter delays are nothing to be counted.
-const NOTICEABLE: Duration = Duration::from_millis(2);
+const MIN_COUNTED_DELAY: Duration = Duration::from_millis(2);
 
-impl Probe {
+impl LagProbe {
     /// Begins to measure.
     pub fn start() -> Self {
         let delays: Arc<Mutex<Vec<Duration>>> = Arc::default();
@@ -26,7 +26,7 @@ impl Probe {
                 let start = Instant::now();
                 std::thread::sleep(nap);
                 let late = start.elapsed().saturating_sub(nap);
-                if late >= NOTICEABLE {
+                if late >= MIN_COUNTED_DELAY {
                     seen.lock().unwrap_or_else(PoisonError::into_inner).push(late);
                 }
             }
@@ -40,7 +40,7 @@ impl Probe {
     }
 
     /// For how long in all the machine has stood still, in delays of at least this length: what it may have missed meanwhile, and no more.
-    pub fn stalled(&self, least: Duration) -> Duration {
+    pub fn total_stall(&self, least: Duration) -> Duration {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.iter().filter(|delay| **delay >= least).sum()
     }
@@ -50,7 +50,7 @@ impl Probe {
     ///
     /// # Panics
     /// When it took longer.
-    pub fn within(&self, took: Duration, bound: Duration, what: &str) {
+    pub fn assert_within(&self, took: Duration, bound: Duration, what: &str) {
         let lag = self.lag();
         println!("{what}: {took:?} (bound {bound:?}, worst lag of the machine {lag:?})");
         let allowed = bound + lag * 8 + Duration::from_millis(100);
@@ -58,7 +58,7 @@ impl Probe {
     }
 }
 
-impl Drop for Probe {
+impl Drop for LagProbe {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }

@@ -8,27 +8,27 @@ use rustix::process::{Pid, Signal};
 /// A test of this very program that runs as a process of its own: an ignored one, which does nothing unless it is told what to be. It is
 /// killed when this is dropped.
 #[derive(Debug)]
-pub struct Process {
+pub struct TestProcess {
     child: Child,
     /// Kept: whoever writes to nobody fails.
-    says: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
-impl Process {
+impl TestProcess {
     /// Starts the test of this name, with this variable in its environment.
     ///
     /// # Panics
     /// When it cannot be started.
-    pub fn start(part: &str, variable: &str, value: &str) -> Self {
+    pub fn start(test: &str, variable: &str, value: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", part, "--ignored", "--nocapture"])
+            .args(["--exact", test, "--ignored", "--nocapture"])
             .env(variable, value)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        Self { child, says }
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        Self { child, stdout }
     }
 
     /// Waits until it says `READY` and a word, and returns that.
@@ -36,7 +36,7 @@ impl Process {
     /// # Panics
     /// When it ends first.
     pub fn ready(&mut self) -> String {
-        let mut lines = self.says.by_ref().lines();
+        let mut lines = self.stdout.by_ref().lines();
         lines.find_map(|line| line.unwrap().split_once("READY ").map(|(_, word)| word.to_owned())).unwrap()
     }
 
@@ -52,13 +52,13 @@ impl Process {
     ///
     /// # Panics
     /// When it cannot be waited for.
-    pub fn ends(&mut self) -> bool {
-        let _ = self.says.read_to_end(&mut Vec::new());
+    pub fn wait_success(&mut self) -> bool {
+        let _ = self.stdout.read_to_end(&mut Vec::new());
         self.child.wait().unwrap().success()
     }
 }
 
-impl Drop for Process {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         // Also one that is stopped, and one that has ended.
         let _ = self.child.kill();

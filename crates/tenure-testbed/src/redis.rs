@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tempfile::TempDir;
 
-use crate::clock::{self, Clock};
+use crate::clock::{self, FakeClock};
 use crate::ports::Port;
-use crate::{Authority, Certificate, Connection, Release, Reply, birth, servers};
+use crate::{Certificate, CertificateAuthority, RawConnection, RedisRelease, RedisReply, children, servers};
 
 /// How long a server may take to answer. Only a machine in trouble needs it.
-const READY_WITHIN: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a server is started before something other than bad luck is to blame.
-const ATTEMPTS: usize = 5;
+const MAX_START_ATTEMPTS: usize = 5;
 /// The user that the testbed itself is when a server asks for one.
 const OWN_USER: &str = "testbed";
 const OWN_PASSWORD: &str = "testbed-own-password";
 
 /// The files of its folder that are not the server's data.
-const SETTINGS: &str = "redis.conf";
-const LOG: &str = "log.txt";
-const OUTPUT: &str = "output.txt";
-const CLOCK: &str = "clock";
+const CONFIG_FILE: &str = "redis.conf";
+const LOG_FILE: &str = "log.txt";
+const OUTPUT_FILE: &str = "output.txt";
+const CLOCK_FILE: &str = "clock";
 
 /// A Redis server of one's own: a process with a port and a folder that nobody else uses. It keeps nothing on disk unless
 /// told to. It is killed when the value is dropped, and when the test process ends in any way.
@@ -40,9 +40,9 @@ pub struct RedisServer {
     /// Where it speaks TLS, if it does.
     tls_port: Option<Port>,
     folder: TempDir,
-    clock: Option<Clock>,
+    clock: Option<FakeClock>,
     /// Whether a connection must say who it is.
-    closed: bool,
+    requires_auth: bool,
     child: Mutex<Option<Child>>,
 }
 
@@ -53,33 +53,33 @@ pub struct RedisBuilder {
     binary: Option<PathBuf>,
     settings: Vec<(String, String)>,
     users: Vec<String>,
-    closed: bool,
+    requires_auth: bool,
     own_clock: bool,
-    tls: Option<Tls>,
+    tls: Option<TlsFiles>,
 }
 
 /// How a server speaks TLS.
 #[derive(Clone, Debug)]
-struct Tls {
+struct TlsFiles {
     own: Certificate,
     ca: PathBuf,
-    asks_clients: bool,
+    requires_client_cert: bool,
 }
 
 impl RedisBuilder {
     /// Speaks TLS on a port of its own, with this certificate.
-    pub fn tls(mut self, own: Certificate, authority: &Authority) -> Self {
-        self.tls = Some(Tls { own, ca: authority.file(), asks_clients: false });
+    pub fn tls(mut self, own: Certificate, authority: &CertificateAuthority) -> Self {
+        self.tls = Some(TlsFiles { own, ca: authority.file(), requires_client_cert: false });
         self
     }
 
     /// The same, and wants a certificate of the authority's from its clients.
-    pub fn mutual_tls(mut self, own: Certificate, authority: &Authority) -> Self {
-        self.tls = Some(Tls { own, ca: authority.file(), asks_clients: true });
+    pub fn mutual_tls(mut self, own: Certificate, authority: &CertificateAuthority) -> Self {
+        self.tls = Some(TlsFiles { own, ca: authority.file(), requires_client_cert: true });
         self
     }
 
-    /// Runs this `redis-server`. Otherwise it is [`servers::installed`].
+    /// Runs this `redis-server`. Otherwise it is [`servers::default_server`].
     pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
         self.binary = Some(path.into());
         self
@@ -89,13 +89,13 @@ impl RedisBuilder {
     ///
     /// # Panics
     /// When it is not on this machine; ask [`servers::find`] before.
-    pub fn release(self, release: Release) -> Self {
+    pub fn release(self, release: RedisRelease) -> Self {
         let path = servers::find(release).unwrap_or_else(|| panic!("{release} is not here: run `cargo xtask test`"));
         self.binary(path)
     }
 
     /// With this directive, as in `redis.conf`: `("maxmemory", "10mb")`. A value of several words is several words.
-    pub fn argument(mut self, name: &str, value: &str) -> Self {
+    pub fn directive(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
     }
@@ -103,18 +103,18 @@ impl RedisBuilder {
     /// Keeps its data in an append-only file; `fsync` is `always`, `everysec` or `no`. What was answered survives
     /// [`RedisServer::kill`] with each of them: only a machine that fails takes what was not synced.
     pub fn append_only(self, fsync: &str) -> Self {
-        self.argument("appendonly", "yes").argument("appendfsync", fsync)
+        self.directive("appendonly", "yes").directive("appendfsync", fsync)
     }
 
     /// Asks for this password, from the user `default`.
     pub fn password(mut self, password: &str) -> Self {
-        self.closed = true;
-        self.argument("requirepass", &quoted(password))
+        self.requires_auth = true;
+        self.directive("requirepass", &quoted(password))
     }
 
     /// With these users, each as in `redis.conf`: `user bob on >secret ~* &* +@all -eval`.
     pub fn acl_users(mut self, users: &[&str]) -> Self {
-        self.closed = true;
+        self.requires_auth = true;
         self.users.extend(users.iter().map(|&line| line.to_owned()));
         self
     }
@@ -131,33 +131,37 @@ impl RedisBuilder {
     /// When it does not start; the message has what it wrote. When it shall have its own clock and
     /// [can not](RedisServer::can_fake_time).
     pub fn start(self) -> RedisServer {
-        let binary = self.binary.clone().unwrap_or_else(servers::installed);
+        let binary = self.binary.clone().unwrap_or_else(servers::default_server);
         for attempt in 1.. {
             let folder = tempfile::Builder::new().prefix("tenure-redis-").tempdir().unwrap();
             let clock = self.own_clock.then(|| {
-                Clock::right(folder.path()).unwrap_or_else(|| {
+                FakeClock::new(folder.path()).unwrap_or_else(|| {
                     panic!("libfaketime not found: run `cargo xtask test`, or apt install libfaketime")
                 })
             });
             let server = RedisServer {
                 binary: binary.clone(),
-                port: Port::take(),
-                tls_port: self.tls.as_ref().map(|_| Port::take()),
+                port: Port::reserve(),
+                tls_port: self.tls.as_ref().map(|_| Port::reserve()),
                 folder,
                 clock,
-                closed: self.closed,
+                requires_auth: self.requires_auth,
                 child: Mutex::new(None),
             };
             fs::write(
-                server.path(SETTINGS),
-                self.settings(server.port(), server.tls_port.as_ref().map(Port::number), server.path(LOG).as_path()),
+                server.path(CONFIG_FILE),
+                self.settings(
+                    server.port(),
+                    server.tls_port.as_ref().map(Port::number),
+                    server.path(LOG_FILE).as_path(),
+                ),
             )
             .unwrap();
             match server.launch() {
                 Ok(()) => return server,
                 // Someone outside the testbed may have taken the port since we looked.
-                Err(Failure::Ended(_)) if attempt < ATTEMPTS && server.address_was_in_use() => {}
-                Err(failure) => server.give_up(&failure),
+                Err(StartFailure::Ended(_)) if attempt < MAX_START_ATTEMPTS && server.address_was_in_use() => {}
+                Err(failure) => server.panic_with_log(&failure),
             }
         }
         unreachable!("the last attempt gives up")
@@ -182,9 +186,9 @@ impl RedisBuilder {
             line("tls-cert-file", &quoted(&tls.own.cert.display().to_string()));
             line("tls-key-file", &quoted(&tls.own.key.display().to_string()));
             line("tls-ca-cert-file", &quoted(&tls.ca.display().to_string()));
-            line("tls-auth-clients", if tls.asks_clients { "yes" } else { "no" });
+            line("tls-auth-clients", if tls.requires_client_cert { "yes" } else { "no" });
         }
-        if self.closed {
+        if self.requires_auth {
             line("user", &format!("{OWN_USER} on >{OWN_PASSWORD} ~* &* +@all"));
         }
         for user in &self.users {
@@ -196,7 +200,7 @@ impl RedisBuilder {
 
 /// Why a server is not there.
 #[derive(Debug)]
-enum Failure {
+enum StartFailure {
     NotStarted(io::Error),
     Ended(String),
     Silent(String),
@@ -218,7 +222,7 @@ impl RedisServer {
 
     /// Whether a server can be given [its own clock](RedisBuilder::own_clock) on this machine.
     pub fn can_fake_time() -> bool {
-        cfg!(target_os = "linux") && clock::library().is_some()
+        cfg!(target_os = "linux") && clock::faketime_library().is_some()
     }
 
     /// Its port, which stays the same for the life of the value.
@@ -304,15 +308,15 @@ impl RedisServer {
     ///
     /// # Panics
     /// When it does not start.
-    pub fn start_again(&self) {
+    pub fn restart(&self) {
         for attempt in 1.. {
             self.kill();
             match self.launch() {
                 Ok(()) => return,
-                Err(Failure::Ended(_)) if attempt < ATTEMPTS && self.address_was_in_use() => {
+                Err(StartFailure::Ended(_)) if attempt < MAX_START_ATTEMPTS && self.address_was_in_use() => {
                     thread::sleep(Duration::from_millis(200));
                 }
-                Err(failure) => self.give_up(&failure),
+                Err(failure) => self.panic_with_log(&failure),
             }
         }
     }
@@ -321,28 +325,29 @@ impl RedisServer {
     ///
     /// # Panics
     /// When it does not start.
-    pub fn start_again_empty(&self) {
+    pub fn restart_empty(&self) {
         self.kill();
         for entry in fs::read_dir(self.folder()).unwrap() {
             let path = entry.unwrap().path();
-            let is_data =
-                path.file_name().is_some_and(|name| ![SETTINGS, LOG, OUTPUT, CLOCK].iter().any(|own| name == *own));
+            let is_data = path
+                .file_name()
+                .is_some_and(|name| ![CONFIG_FILE, LOG_FILE, OUTPUT_FILE, CLOCK_FILE].iter().any(|own| name == *own));
             if path.is_dir() {
                 fs::remove_dir_all(path).unwrap();
             } else if is_data {
                 fs::remove_file(path).unwrap();
             }
         }
-        self.start_again();
+        self.restart();
     }
 
     /// Writes all data to disk now; a server without an append-only file has it back after
-    /// [`start_again`](Self::start_again), whatever was written later.
+    /// [`restart`](Self::restart), whatever was written later.
     ///
     /// # Panics
     /// When it could not.
     pub fn save(&self) {
-        assert_eq!(self.command(&["SAVE"]), Reply::text("OK"), "{}", self.log());
+        assert_eq!(self.command(&["SAVE"]), RedisReply::text("OK"), "{}", self.log());
     }
 
     /// Writes all data to disk and ends, as an operator would have it.
@@ -353,7 +358,7 @@ impl RedisServer {
         // It ends without a reply.
         let reply = self.try_command(&["SHUTDOWN", "SAVE"]);
         assert!(reply.is_err(), "the server refused to end: {reply:?}");
-        let end = Instant::now() + READY_WITHIN;
+        let end = Instant::now() + START_TIMEOUT;
         while self.child().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
             assert!(Instant::now() < end, "the server did not end:\n{}", self.log());
             thread::sleep(Duration::from_millis(5));
@@ -365,10 +370,10 @@ impl RedisServer {
     ///
     /// # Panics
     /// When it does not become one.
-    pub fn follow(&self, primary: &Self) {
+    pub fn replicate_from(&self, primary: &Self) {
         let reply = self.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
         assert_eq!(reply.as_text(), "OK", "the server refused to follow another");
-        let end = Instant::now() + READY_WITHIN;
+        let end = Instant::now() + START_TIMEOUT;
         while !self.command(&["INFO", "replication"]).as_text().contains("master_link_status:up") {
             assert!(Instant::now() < end, "the server did not get the data of another:\n{}", self.log());
             thread::sleep(Duration::from_millis(5));
@@ -391,7 +396,7 @@ impl RedisServer {
     pub fn time(&self) -> Duration {
         match self.command(&["TIME"]).as_array() {
             [seconds, microseconds] => {
-                let number = |reply: &Reply| u64::try_from(reply.as_int()).unwrap();
+                let number = |reply: &RedisReply| u64::try_from(reply.as_int()).unwrap();
                 Duration::from_secs(number(seconds)) + Duration::from_micros(number(microseconds))
             }
             other => panic!("{other:?} is no time"),
@@ -402,7 +407,7 @@ impl RedisServer {
     ///
     /// # Panics
     /// When there is no reply. A refusal is a reply.
-    pub fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> Reply {
+    pub fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> RedisReply {
         self.try_command(words).unwrap_or_else(|error| panic!("the server does not answer: {error}\n{}", self.log()))
     }
 
@@ -410,7 +415,7 @@ impl RedisServer {
     ///
     /// # Errors
     /// When there is no reply.
-    pub fn try_command<W: AsRef<[u8]>>(&self, words: &[W]) -> io::Result<Reply> {
+    pub fn try_command<W: AsRef<[u8]>>(&self, words: &[W]) -> io::Result<RedisReply> {
         self.connect()?.command(words)
     }
 
@@ -418,11 +423,11 @@ impl RedisServer {
     ///
     /// # Panics
     /// When there is no reply.
-    pub fn command_as<W: AsRef<[u8]>>(&self, user: &str, password: &str, words: &[W]) -> Reply {
+    pub fn command_as<W: AsRef<[u8]>>(&self, user: &str, password: &str, words: &[W]) -> RedisReply {
         let run = || {
-            let mut connection = Connection::open(self.address())?;
+            let mut connection = RawConnection::open(self.address())?;
             match connection.command(&["AUTH", user, password])? {
-                Reply::Error(refusal) => Ok(Reply::Error(refusal)),
+                RedisReply::Error(refusal) => Ok(RedisReply::Error(refusal)),
                 _ => connection.command(words),
             }
         };
@@ -433,7 +438,7 @@ impl RedisServer {
     ///
     /// # Panics
     /// When a reply is missing.
-    pub fn pipeline<W: AsRef<[u8]>>(&self, commands: &[&[W]]) -> Vec<Reply> {
+    pub fn pipeline<W: AsRef<[u8]>>(&self, commands: &[&[W]]) -> Vec<RedisReply> {
         let run = || self.connect()?.pipeline(commands);
         run().unwrap_or_else(|error| panic!("the server does not answer: {error}\n{}", self.log()))
     }
@@ -442,9 +447,9 @@ impl RedisServer {
     ///
     /// # Errors
     /// When the server is gone.
-    pub fn connect(&self) -> io::Result<Connection> {
-        let mut connection = Connection::open(self.address())?;
-        if self.closed {
+    pub fn connect(&self) -> io::Result<RawConnection> {
+        let mut connection = RawConnection::open(self.address())?;
+        if self.requires_auth {
             // While it loads, it refuses that as well, and will say so again to whatever comes next.
             connection.command(&["AUTH", OWN_USER, OWN_PASSWORD])?;
         }
@@ -454,54 +459,55 @@ impl RedisServer {
     /// What the server wrote since it was made, for the message of a test that fails.
     pub fn log(&self) -> String {
         let read = |name| fs::read(self.path(name)).unwrap_or_default();
-        let bytes = [read(OUTPUT), read(LOG)].concat();
+        let bytes = [read(OUTPUT_FILE), read(LOG_FILE)].concat();
         format!("--- {} at port {}:\n{}---", self.binary.display(), self.port(), String::from_utf8_lossy(&bytes))
     }
 
-    fn launch(&self) -> Result<(), Failure> {
-        let output = File::options().create(true).append(true).open(self.path(OUTPUT)).map_err(Failure::NotStarted)?;
-        let mut command = birth::command(&self.binary);
-        command.arg(self.path(SETTINGS)).current_dir(self.folder());
+    fn launch(&self) -> Result<(), StartFailure> {
+        let output =
+            File::options().create(true).append(true).open(self.path(OUTPUT_FILE)).map_err(StartFailure::NotStarted)?;
+        let mut command = children::command(&self.binary);
+        command.arg(self.path(CONFIG_FILE)).current_dir(self.folder());
         command.stdin(std::process::Stdio::null());
-        command.stderr(output.try_clone().map_err(Failure::NotStarted)?).stdout(output);
+        command.stderr(output.try_clone().map_err(StartFailure::NotStarted)?).stdout(output);
         if let Some(clock) = &self.clock {
-            clock.give_to(&mut command);
+            clock.apply_to(&mut command);
         }
-        let child = birth::spawn(command).map_err(Failure::NotStarted)?;
+        let child = children::spawn(command).map_err(StartFailure::NotStarted)?;
         let pid = child.id();
         *self.child() = Some(child);
 
-        let end = Instant::now() + READY_WITHIN;
+        let end = Instant::now() + START_TIMEOUT;
         loop {
             let ended = self.child().as_mut().map(Child::try_wait);
             if let Some(Ok(Some(status))) = ended {
                 self.kill();
-                return Err(Failure::Ended(status.to_string()));
+                return Err(StartFailure::Ended(status.to_string()));
             }
-            let why = match self.is_ready(pid) {
+            let why = match self.check_ready(pid) {
                 Ok(None) => return Ok(()),
                 Ok(Some(reply)) => format!("it answers {reply:?}"),
                 Err(error) => error.to_string(),
             };
             if Instant::now() >= end {
                 self.kill();
-                return Err(Failure::Silent(why));
+                return Err(StartFailure::Silent(why));
             }
             thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// `None` when the process of this number answers, or else what is answered.
-    fn is_ready(&self, pid: u32) -> io::Result<Option<Reply>> {
+    fn check_ready(&self, pid: u32) -> io::Result<Option<RedisReply>> {
         let mut connection = self.connect()?;
         let pong = connection.command(&["PING"])?;
-        if pong != Reply::text("PONG") {
+        if pong != RedisReply::text("PONG") {
             return Ok(Some(pong));
         }
         // Another server at our port would answer as well.
         let info = connection.command(&["INFO", "server"])?;
         let ours = format!("process_id:{pid}");
-        let is_ours = matches!(&info, Reply::Text(text) if text.lines().any(|line| line == ours));
+        let is_ours = matches!(&info, RedisReply::Text(text) if text.lines().any(|line| line == ours));
         Ok((!is_ours).then_some(info))
     }
 
@@ -509,11 +515,11 @@ impl RedisServer {
         self.log().contains("Address already in use")
     }
 
-    fn give_up(&self, failure: &Failure) -> ! {
+    fn panic_with_log(&self, failure: &StartFailure) -> ! {
         let what = match failure {
-            Failure::NotStarted(error) => format!("could not be started: {error}"),
-            Failure::Ended(status) => format!("ended at once with {status}"),
-            Failure::Silent(why) => format!("was not ready within {READY_WITHIN:?}: {why}"),
+            StartFailure::NotStarted(error) => format!("could not be started: {error}"),
+            StartFailure::Ended(status) => format!("ended at once with {status}"),
+            StartFailure::Silent(why) => format!("was not ready within {START_TIMEOUT:?}: {why}"),
         };
         panic!("redis-server {what}\n{}", self.log());
     }
@@ -550,8 +556,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_settings_say_where_and_what() {
-        let builder = RedisServer::builder().argument("maxmemory", "10mb").password("a\"b").acl_users(&["user bob on"]);
+    fn the_config_has_the_address_and_the_directives() {
+        let builder =
+            RedisServer::builder().directive("maxmemory", "10mb").password("a\"b").acl_users(&["user bob on"]);
         assert_eq!(
             builder.settings(7, None, Path::new("/a folder/log.txt")),
             "bind 127.0.0.1\nport 7\ndir \"/a folder\"\nlogfile \"/a folder/log.txt\"\nsave \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n\

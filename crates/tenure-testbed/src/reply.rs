@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Read};
 
 /// An answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum RedisReply {
     /// Nothing: the null of strings and of arrays.
     Nil,
     /// A string, be it a simple one (`+OK`) or one with a length.
@@ -14,12 +14,12 @@ pub enum Reply {
     /// A number.
     Int(i64),
     /// Replies in a row.
-    Array(Vec<Reply>),
+    Array(Vec<RedisReply>),
     /// A refusal, with its code: `NOPERM this user has no permissions…`.
     Error(String),
 }
 
-impl Reply {
+impl RedisReply {
     /// The string `text`, to compare with.
     pub fn text(text: &str) -> Self {
         Self::Text(text.to_owned())
@@ -52,7 +52,7 @@ impl Reply {
     ///
     /// # Panics
     /// When it is anything else.
-    pub fn as_array(&self) -> &[Reply] {
+    pub fn as_array(&self) -> &[RedisReply] {
         match self {
             Self::Array(replies) => replies,
             other => panic!("{other:?} is no array"),
@@ -66,30 +66,30 @@ impl Reply {
 
     /// Reads one reply.
     pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Self> {
-        let line = line(from)?;
-        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| strange(&line))?;
+        let line = read_line(from)?;
+        let (kind, rest) = line.split_at_checked(1).ok_or_else(|| invalid_reply(&line))?;
         Ok(match kind {
             "+" => Self::Text(rest.to_owned()),
             "-" => Self::Error(rest.to_owned()),
-            ":" => Self::Int(rest.parse().map_err(|_| strange(&line))?),
+            ":" => Self::Int(rest.parse().map_err(|_| invalid_reply(&line))?),
             "$" | "*" if rest == "-1" => Self::Nil,
             "$" => {
-                let mut bytes = vec![0; rest.parse().map_err(|_| strange(&line))?];
+                let mut bytes = vec![0; rest.parse().map_err(|_| invalid_reply(&line))?];
                 from.read_exact(&mut bytes)?;
                 from.read_exact(&mut [0; 2])?;
                 String::from_utf8(bytes).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
             }
             "*" => {
-                let count: usize = rest.parse().map_err(|_| strange(&line))?;
+                let count: usize = rest.parse().map_err(|_| invalid_reply(&line))?;
                 Self::Array((0..count).map(|_| Self::read(from)).collect::<io::Result<_>>()?)
             }
-            _ => return Err(strange(&line)),
+            _ => return Err(invalid_reply(&line)),
         })
     }
 }
 
 /// A command as the server reads it.
-pub(crate) fn encoded<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
+pub(crate) fn encode_command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words.iter().map(AsRef::as_ref) {
         bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -99,17 +99,17 @@ pub(crate) fn encoded<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     bytes
 }
 
-fn line(from: &mut impl BufRead) -> io::Result<String> {
+fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
     from.take(64 * 1024).read_line(&mut line)?;
     match line.strip_suffix("\r\n") {
         Some(line) => Ok(line.to_owned()),
         None if line.is_empty() => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")),
-        None => Err(strange(&line)),
+        None => Err(invalid_reply(&line)),
     }
 }
 
-fn strange(line: &str) -> io::Error {
+fn invalid_reply(line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not a reply: {line:?}"))
 }
 
@@ -117,26 +117,30 @@ fn strange(line: &str) -> io::Error {
 mod tests {
     use super::*;
 
-    fn read(mut bytes: &[u8]) -> io::Result<Reply> {
-        Reply::read(&mut bytes)
+    fn read(mut bytes: &[u8]) -> io::Result<RedisReply> {
+        RedisReply::read(&mut bytes)
     }
 
     #[test]
     fn every_kind_of_reply_is_read() {
-        assert_eq!(read(b"+OK\r\n").unwrap(), Reply::text("OK"));
-        assert_eq!(read(b"$4\r\na\r\nb\r\n").unwrap(), Reply::text("a\r\nb"));
-        assert_eq!(read(b"$1\r\n\xff\r\n").unwrap(), Reply::Bytes(vec![0xff]));
-        assert_eq!(read(b":-7\r\n").unwrap(), Reply::Int(-7));
-        assert_eq!(read(b"$-1\r\n").unwrap(), Reply::Nil);
-        assert_eq!(read(b"*-1\r\n").unwrap(), Reply::Nil);
+        assert_eq!(read(b"+OK\r\n").unwrap(), RedisReply::text("OK"));
+        assert_eq!(read(b"$4\r\na\r\nb\r\n").unwrap(), RedisReply::text("a\r\nb"));
+        assert_eq!(read(b"$1\r\n\xff\r\n").unwrap(), RedisReply::Bytes(vec![0xff]));
+        assert_eq!(read(b":-7\r\n").unwrap(), RedisReply::Int(-7));
+        assert_eq!(read(b"$-1\r\n").unwrap(), RedisReply::Nil);
+        assert_eq!(read(b"*-1\r\n").unwrap(), RedisReply::Nil);
         assert_eq!(
             read(b"*3\r\n$0\r\n\r\n*1\r\n:1\r\n-ERR no\r\n").unwrap(),
-            Reply::Array(vec![Reply::text(""), Reply::Array(vec![Reply::Int(1)]), Reply::Error("ERR no".to_owned())])
+            RedisReply::Array(vec![
+                RedisReply::text(""),
+                RedisReply::Array(vec![RedisReply::Int(1)]),
+                RedisReply::Error("ERR no".to_owned())
+            ])
         );
     }
 
     #[test]
-    fn what_is_no_reply_is_an_error() {
+    fn an_invalid_reply_is_an_error() {
         for bytes in [&b""[..], b"+OK", b"\r\n", b":x\r\n", b"$5\r\nab\r\n", b"%1\r\n", b"$x\r\n"] {
             assert!(read(bytes).is_err(), "{bytes:?}");
         }
@@ -144,6 +148,6 @@ mod tests {
 
     #[test]
     fn a_command_is_an_array_of_strings() {
-        assert_eq!(encoded(&["GET", "it's"]), b"*2\r\n$3\r\nGET\r\n$4\r\nit's\r\n");
+        assert_eq!(encode_command(&["GET", "it's"]), b"*2\r\n$3\r\nGET\r\n$4\r\nit's\r\n");
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// A release of Redis that Tenure is tested with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Release {
+pub enum RedisRelease {
     /// The oldest.
     V6_2,
     /// The one in Debian 12.
@@ -17,7 +17,7 @@ pub enum Release {
     V8_2,
 }
 
-impl Release {
+impl RedisRelease {
     /// All of them, the oldest first.
     pub const ALL: [Self; 3] = [Self::V6_2, Self::V7_0, Self::V8_2];
 
@@ -40,20 +40,20 @@ impl Release {
     }
 }
 
-impl fmt::Display for Release {
+impl fmt::Display for RedisRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Redis {}", self.number())
     }
 }
 
-/// The server of this release: the one its [variable](Release::variable) names, else the one that `cargo xtask test` put
+/// The server of this release: the one its [variable](RedisRelease::variable) names, else the one that `cargo xtask test` put
 /// into `target/redis`, else the one on the path if it is of this release.
 ///
 /// # Panics
 /// When the variable names something that is not there.
-pub fn find(release: Release) -> Option<PathBuf> {
-    named_by(release.variable()).or_else(|| provided(release)).or_else(|| {
-        let path = on_the_path()?;
+pub fn find(release: RedisRelease) -> Option<PathBuf> {
+    from_variable(release.variable()).or_else(|| downloaded(release)).or_else(|| {
+        let path = from_path()?;
         version(&path)?.starts_with(&format!("{}.", release.number())).then_some(path)
     })
 }
@@ -63,7 +63,7 @@ pub fn find(release: Release) -> Option<PathBuf> {
 ///
 /// # Panics
 /// As [`find`].
-pub fn find_or_say(release: Release) -> Option<PathBuf> {
+pub fn find_or_warn(release: RedisRelease) -> Option<PathBuf> {
     let found = find(release);
     if found.is_none() {
         let line = format!(
@@ -81,10 +81,10 @@ pub fn find_or_say(release: Release) -> Option<PathBuf> {
 ///
 /// # Panics
 /// When there is none.
-pub fn installed() -> PathBuf {
-    named_by("TENURE_REDIS_SERVER")
-        .or_else(on_the_path)
-        .or_else(|| Release::ALL.into_iter().rev().find_map(find))
+pub fn default_server() -> PathBuf {
+    from_variable("TENURE_REDIS_SERVER")
+        .or_else(from_path)
+        .or_else(|| RedisRelease::ALL.into_iter().rev().find_map(find))
         .unwrap_or_else(|| panic!("redis-server not found: run `cargo xtask test`, or apt install redis-server"))
 }
 
@@ -95,19 +95,19 @@ pub fn version(server: &Path) -> Option<String> {
     text.split_whitespace().find_map(|word| word.strip_prefix("v=")).map(str::to_owned)
 }
 
-fn named_by(variable: &str) -> Option<PathBuf> {
+fn from_variable(variable: &str) -> Option<PathBuf> {
     let path = PathBuf::from(env::var_os(variable).filter(|value| !value.is_empty())?);
     assert!(path.is_file(), "{variable} says {}, but there is no such file", path.display());
     Some(path)
 }
 
-fn provided(release: Release) -> Option<PathBuf> {
+fn downloaded(release: RedisRelease) -> Option<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
     let path = workspace.join("target/redis").join(release.number()).join("redis-server");
     path.is_file().then_some(path)
 }
 
-fn on_the_path() -> Option<PathBuf> {
+fn from_path() -> Option<PathBuf> {
     let folders = env::var_os("PATH")?;
     env::split_paths(&folders).map(|folder| folder.join("redis-server")).find(|path| path.is_file())
 }

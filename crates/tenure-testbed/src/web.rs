@@ -15,7 +15,7 @@ use crate::ports;
 
 /// A request as the server saw it.
 #[derive(Clone, Debug)]
-pub struct Visit {
+pub struct ReceivedRequest {
     /// When it began.
     pub began: Instant,
     /// When it began to get its answer. `None` before.
@@ -27,23 +27,23 @@ pub struct Visit {
 }
 
 /// What a server answers to a path: all of it, headers included, after a while.
-type Answer = dyn Fn(&str) -> (Duration, String) + Send + Sync;
+type Handler = dyn Fn(&str) -> (Duration, String) + Send + Sync;
 
 /// A web server that tests look at.
 pub struct WebServer {
     address: SocketAddr,
     listener: TcpListener,
-    visits: Arc<Mutex<Vec<Visit>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl WebServer {
     /// One that answers everything with `200` and its path.
     pub fn start() -> Self {
-        Self::answering(|path| (Duration::ZERO, ok(path)))
+        Self::with_handler(|path| (Duration::ZERO, ok_response(path)))
     }
 
     /// The same over TLS, and the file with its certificate, which nobody has signed but itself.
-    pub fn secure(folder: &Path) -> (Self, PathBuf) {
+    pub fn with_tls(folder: &Path) -> (Self, PathBuf) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let file = folder.join("certificate.pem");
         std::fs::write(&file, made.cert.pem()).unwrap();
@@ -53,22 +53,22 @@ impl WebServer {
         let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
         let config = Arc::new(config);
         let wrap = move |stream| StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream);
-        (Self::over(wrap, |path| (Duration::ZERO, ok(path))), file)
+        (Self::serve_on(wrap, |path| (Duration::ZERO, ok_response(path))), file)
     }
 
     /// One with answers of its own.
-    pub fn answering(answer: impl Fn(&str) -> (Duration, String) + Send + Sync + 'static) -> Self {
-        Self::over(|stream| stream, answer)
+    pub fn with_handler(answer: impl Fn(&str) -> (Duration, String) + Send + Sync + 'static) -> Self {
+        Self::serve_on(|stream| stream, answer)
     }
 
-    fn over<S: Read + Write>(
+    fn serve_on<S: Read + Write>(
         wrap: impl Fn(TcpStream) -> S + Clone + Send + 'static,
         answer: impl Fn(&str) -> (Duration, String) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let (address, visits) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Visit>>>::default());
-        let (answer, incoming, seen): (Arc<Answer>, _, _) =
-            (Arc::new(answer), listener.try_clone().unwrap(), visits.clone());
+        let (address, requests) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<ReceivedRequest>>>::default());
+        let (answer, incoming, seen): (Arc<Handler>, _, _) =
+            (Arc::new(answer), listener.try_clone().unwrap(), requests.clone());
         thread::spawn(move || {
             for stream in incoming.incoming() {
                 let Ok(stream) = stream else { return };
@@ -76,7 +76,7 @@ impl WebServer {
                 thread::spawn(move || serve(wrap(stream), &*answer, &seen));
             }
         });
-        Self { address, listener, visits }
+        Self { address, listener, requests }
     }
 
     /// The URL of a path.
@@ -85,8 +85,8 @@ impl WebServer {
     }
 
     /// Everything that was asked for, in order.
-    pub fn visits(&self) -> Vec<Visit> {
-        self.visits.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<ReceivedRequest> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
@@ -97,23 +97,23 @@ impl Drop for WebServer {
 }
 
 /// An answer that says this.
-pub fn ok(body: &str) -> String {
+pub fn ok_response(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
-fn serve(stream: impl Read + Write, answer: &Answer, visits: &Mutex<Vec<Visit>>) {
+fn serve(stream: impl Read + Write, answer: &Handler, requests: &Mutex<Vec<ReceivedRequest>>) {
     let mut reader = BufReader::new(stream);
     while let Some((path, headers)) = read_head(&mut reader) {
-        let visit = Visit { began: Instant::now(), ended: None, path: path.clone(), headers };
+        let request = ReceivedRequest { began: Instant::now(), ended: None, path: path.clone(), headers };
         let number = {
-            let mut visits = visits.lock().unwrap();
-            visits.push(visit);
-            visits.len() - 1
+            let mut requests = requests.lock().unwrap();
+            requests.push(request);
+            requests.len() - 1
         };
         let (after, text) = answer(&path);
         thread::sleep(after);
-        if let Some(visit) = visits.lock().unwrap().get_mut(number) {
-            visit.ended = Some(Instant::now());
+        if let Some(request) = requests.lock().unwrap().get_mut(number) {
+            request.ended = Some(Instant::now());
         }
         if reader.get_mut().write_all(text.as_bytes()).is_err() {
             return;
@@ -137,9 +137,9 @@ fn read_head(reader: &mut impl BufRead) -> Option<(String, BTreeMap<String, Stri
 }
 
 /// A connection over which one question is asked after another.
-pub struct Line(BufReader<TcpStream>, String);
+pub struct HttpConnection(BufReader<TcpStream>, String);
 
-impl Line {
+impl HttpConnection {
     /// Connects.
     pub fn open(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap();
@@ -148,7 +148,7 @@ impl Line {
     }
 
     /// Asks. Returns the status and the body; `None` when nobody answers.
-    pub fn ask(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+    pub fn request(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let (address, length) = (&self.1, body.len());
         let request = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}");
         self.0.get_mut().write_all(request.as_bytes()).ok()?;
@@ -171,7 +171,7 @@ impl Line {
 }
 
 /// A connection over which next to nothing fits that is not read.
-pub fn connect_narrowly(address: &str) -> TcpStream {
+pub fn connect_with_tiny_buffer(address: &str) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
     let address: SocketAddr = address.parse().unwrap();
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -181,7 +181,7 @@ pub fn connect_narrowly(address: &str) -> TcpStream {
 }
 
 /// Asks a web server once. Returns the status and the body; `None` when nobody answers.
-pub fn ask(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Option<(u16, String)> {
+pub fn request(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();

@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tenure_testbed::servers::{self, Release};
-use tenure_testbed::{Connection, RedisServer, Reply};
+use tenure_testbed::servers::{self, RedisRelease};
+use tenure_testbed::{RawConnection, RedisReply, RedisServer};
 
-fn ok() -> Reply {
-    Reply::text("OK")
+fn ok() -> RedisReply {
+    RedisReply::text("OK")
 }
 
 /// Polls until it holds.
@@ -24,38 +24,38 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// The servers of this machine, one of each release.
 fn all() -> Vec<PathBuf> {
-    Release::ALL.into_iter().filter_map(servers::find_or_say).collect()
+    RedisRelease::ALL.into_iter().filter_map(servers::find_or_warn).collect()
 }
 
 #[test]
-fn it_answers_and_has_a_place_of_its_own() {
+fn each_server_has_its_own_port_process_and_data() {
     let (one, other) = (RedisServer::start(), RedisServer::start());
     assert_ne!(one.port(), other.port());
     assert_ne!(one.pid(), other.pid());
     assert_eq!(one.command(&["SET", "key", "value"]), ok());
-    assert_eq!(one.command(&["GET", "key"]), Reply::text("value"));
-    assert_eq!(other.command(&["GET", "key"]), Reply::Nil);
+    assert_eq!(one.command(&["GET", "key"]), RedisReply::text("value"));
+    assert_eq!(other.command(&["GET", "key"]), RedisReply::Nil);
     assert_eq!(one.url(), format!("redis://127.0.0.1:{}/", one.port()));
     assert!(one.log().contains("Ready to accept connections"), "{}", one.log());
 }
 
 #[test]
-fn every_release_on_this_machine_does_the_same() {
+fn every_release_keeps_and_drops_its_data_alike() {
     for binary in all() {
         let server = RedisServer::builder().binary(&binary).append_only("always").start();
         assert_eq!(server.command(&["SET", "key", "value"]), ok());
         server.kill();
-        server.start_again();
-        assert_eq!(server.command(&["GET", "key"]), Reply::text("value"), "{}", server.log());
-        server.start_again_empty();
-        assert_eq!(server.command(&["GET", "key"]), Reply::Nil, "{}", server.log());
+        server.restart();
+        assert_eq!(server.command(&["GET", "key"]), RedisReply::text("value"), "{}", server.log());
+        server.restart_empty();
+        assert_eq!(server.command(&["GET", "key"]), RedisReply::Nil, "{}", server.log());
     }
 }
 
 #[test]
-fn a_release_is_what_it_is_called() {
-    for release in Release::ALL {
-        if let Some(path) = servers::find_or_say(release) {
+fn each_release_runs_its_own_version() {
+    for release in RedisRelease::ALL {
+        if let Some(path) = servers::find_or_warn(release) {
             let version = servers::version(&path).unwrap();
             assert!(version.starts_with(release.number()), "{release}: {version}");
             let server = RedisServer::builder().release(release).start();
@@ -63,11 +63,11 @@ fn a_release_is_what_it_is_called() {
             assert!(info.as_text().contains(&format!("redis_version:{version}")), "{info:?}");
         }
     }
-    assert!(servers::installed().is_file());
+    assert!(servers::default_server().is_file());
 }
 
 #[test]
-fn killed_it_is_gone_and_comes_back_empty_at_the_same_port() {
+fn a_killed_server_restarts_empty_on_the_same_port() {
     let server = RedisServer::start();
     let (port, pid) = (server.port(), server.pid());
     assert_eq!(server.command(&["SET", "key", "value"]), ok());
@@ -77,52 +77,52 @@ fn killed_it_is_gone_and_comes_back_empty_at_the_same_port() {
     assert!(connection.command(&["PING"]).is_err());
     server.kill();
 
-    server.start_again();
+    server.restart();
     assert_eq!(server.port(), port);
     assert_ne!(server.pid(), pid);
-    assert_eq!(server.command(&["GET", "key"]), Reply::Nil);
+    assert_eq!(server.command(&["GET", "key"]), RedisReply::Nil);
 }
 
 #[test]
-fn what_was_saved_comes_back_and_what_came_later_does_not() {
+fn only_saved_data_survives_a_restart() {
     let server = RedisServer::start();
     assert_eq!(server.command(&["SET", "key", "saved"]), ok());
     server.save();
     assert_eq!(server.command(&["SET", "key", "later"]), ok());
-    server.start_again();
-    assert_eq!(server.command(&["GET", "key"]), Reply::text("saved"));
+    server.restart();
+    assert_eq!(server.command(&["GET", "key"]), RedisReply::text("saved"));
 
     assert_eq!(server.command(&["SET", "key", "at the end"]), ok());
     server.shutdown_save();
     assert!(server.try_command(&["PING"]).is_err());
-    server.start_again();
-    assert_eq!(server.command(&["GET", "key"]), Reply::text("at the end"));
+    server.restart();
+    assert_eq!(server.command(&["GET", "key"]), RedisReply::text("at the end"));
 
-    server.start_again_empty();
-    assert_eq!(server.command(&["DBSIZE"]), Reply::Int(0));
+    server.restart_empty();
+    assert_eq!(server.command(&["DBSIZE"]), RedisReply::Int(0));
 }
 
 #[test]
-fn stopped_it_does_nothing_until_it_goes_on() {
+fn a_stopped_server_answers_only_after_it_continues() {
     let server = RedisServer::start();
     let mut connection = server.connect().unwrap();
     for round in 1..=3 {
         server.stop();
         connection.send(&["INCR", "count"]).unwrap();
-        connection.patience(Duration::from_millis(50)).unwrap();
+        connection.set_timeout(Duration::from_millis(50)).unwrap();
         assert!(connection.receive().is_err());
         server.cont();
-        connection.patience(Duration::from_secs(10)).unwrap();
-        assert_eq!(connection.receive().unwrap(), Reply::Int(round));
+        connection.set_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(connection.receive().unwrap(), RedisReply::Int(round));
     }
     server.stop();
 }
 
 #[test]
-fn it_takes_any_directive() {
+fn any_directive_can_be_set() {
     let server = RedisServer::builder()
-        .argument("maxmemory", "10mb")
-        .argument("client-output-buffer-limit", "pubsub 1mb 1mb 7")
+        .directive("maxmemory", "10mb")
+        .directive("client-output-buffer-limit", "pubsub 1mb 1mb 7")
         .start();
     let value = |name| server.command(&["CONFIG", "GET", name]).as_array()[1].as_text().to_owned();
     assert_eq!(value("maxmemory"), "10485760");
@@ -131,23 +131,23 @@ fn it_takes_any_directive() {
 
 #[test]
 #[should_panic(expected = "Bad directive")]
-fn a_directive_that_is_wrong_is_shown() {
-    RedisServer::builder().argument("no-such-directive", "1").start();
+fn a_bad_directive_is_reported() {
+    RedisServer::builder().directive("no-such-directive", "1").start();
 }
 
 #[test]
-fn a_password_is_asked_for() {
+fn a_password_is_required() {
     let server = RedisServer::builder().password("open \"sesame").start();
-    let mut stranger = Connection::open(server.address()).unwrap();
+    let mut stranger = RawConnection::open(server.address()).unwrap();
     assert!(stranger.command(&["GET", "key"]).unwrap().is_error("NOAUTH"));
     assert_eq!(server.command(&["SET", "key", "value"]), ok());
-    assert_eq!(server.command_as("default", "open \"sesame", &["GET", "key"]), Reply::text("value"));
+    assert_eq!(server.command_as("default", "open \"sesame", &["GET", "key"]), RedisReply::text("value"));
     assert!(server.command_as("default", "wrong", &["GET", "key"]).is_error("WRONGPASS"));
     assert_eq!(server.url_as("default", "x"), format!("redis://default:x@127.0.0.1:{}/", server.port()));
 }
 
 #[test]
-fn users_may_do_what_they_were_given() {
+fn acl_users_have_only_their_rights() {
     for binary in all() {
         let users = ["user bob on >secret ~own:* &* +@all -eval", "user default off"];
         let server = RedisServer::builder().binary(binary).acl_users(&users).start();
@@ -155,14 +155,17 @@ fn users_may_do_what_they_were_given() {
         assert_eq!(bob(&["SET", "own:key", "value"]), ok());
         assert!(bob(&["SET", "key", "value"]).is_error("NOPERM"));
         assert!(bob(&["EVAL", "return 1", "0"]).is_error("NOPERM"));
-        assert_eq!(server.pipeline(&[&["GET", "own:key"], &["GET", "key"]]), [Reply::text("value"), Reply::Nil]);
-        server.start_again();
+        assert_eq!(
+            server.pipeline(&[&["GET", "own:key"], &["GET", "key"]]),
+            [RedisReply::text("value"), RedisReply::Nil]
+        );
+        server.restart();
         assert!(bob(&["SET", "key", "value"]).is_error("NOPERM"));
     }
 }
 
 #[test]
-fn its_clock_goes_forward_and_back() {
+fn the_server_clock_steps_forward_and_back() {
     if !RedisServer::can_fake_time() {
         // Past the capture of test output.
         let _ = std::io::stderr().write_all(b"NOT TESTED: libfaketime is not here; `cargo xtask test` gets it\n");
@@ -179,7 +182,7 @@ fn its_clock_goes_forward_and_back() {
         assert_eq!(server.command(&["SET", "key", "value", "EX", "1800"]), ok());
         server.step_clock(hour, true);
         assert!(near(server.time(), right.time() + hour));
-        assert_eq!(server.command(&["GET", "key"]), Reply::Nil, "its time is over");
+        assert_eq!(server.command(&["GET", "key"]), RedisReply::Nil, "its time is over");
 
         server.step_clock(2 * hour, false);
         assert!(near(server.time(), right.time() - hour));
@@ -189,36 +192,36 @@ fn its_clock_goes_forward_and_back() {
         assert!(server.command(&["TTL", "key"]).as_int() > 3_600, "the clock went back");
 
         server.kill();
-        server.start_again();
+        server.restart();
         assert!(near(server.time(), right.time() - 2 * hour), "a restart does not set the clock right");
     }
 }
 
-/// Set for the process that [`it_dies_with_the_test_process`] starts.
-const SACRIFICE: &str = "TENURE_TESTBED_SACRIFICE";
+/// Set for the process that [`a_server_dies_with_the_test_process`] starts.
+const VICTIM_VARIABLE: &str = "TENURE_TESTBED_SACRIFICE";
 
 /// Not a test of its own: the process that is killed by the next one.
 #[test]
-fn sacrifice() {
-    if std::env::var_os(SACRIFICE).is_some() {
+fn victim() {
+    if std::env::var_os(VICTIM_VARIABLE).is_some() {
         // Started by a thread that ends at once, which must not end the server.
         let server = thread::spawn(RedisServer::start).join().unwrap();
-        std::fs::write(std::env::var_os(SACRIFICE).unwrap(), format!("{} {}\n", server.pid(), server.address()))
+        std::fs::write(std::env::var_os(VICTIM_VARIABLE).unwrap(), format!("{} {}\n", server.pid(), server.address()))
             .unwrap();
         thread::sleep(Duration::from_secs(60));
     }
 }
 
 #[test]
-fn it_dies_with_the_test_process() {
+fn a_server_dies_with_the_test_process() {
     if !Command::new("setpriv").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("server");
     let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "sacrifice"])
-        .env(SACRIFICE, &file)
+        .args(["--exact", "victim"])
+        .env(VICTIM_VARIABLE, &file)
         .env("TMPDIR", folder.path())
         .stdout(Stdio::null())
         .spawn()
@@ -229,8 +232,8 @@ fn it_dies_with_the_test_process() {
         line.ends_with('\n')
     });
     let address = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    assert_eq!(Connection::open(address).unwrap().command(&["PING"]).unwrap(), Reply::text("PONG"));
+    assert_eq!(RawConnection::open(address).unwrap().command(&["PING"]).unwrap(), RedisReply::text("PONG"));
     process.kill().unwrap();
     process.wait().unwrap();
-    eventually("the server is gone", || Connection::open(address).is_err());
+    eventually("the server is gone", || RawConnection::open(address).is_err());
 }

@@ -64,7 +64,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// An instance of a service. It says what happens to it.
 async fn start(store: &MemoryStore, name: &str) -> Result<Tenure, Box<dyn Error>> {
-    let tenure = Tenure::on(Arc::new(store.clone()))
+    let tenure = Tenure::with_store(Arc::new(store.clone()))
         .instance(InstanceId::new(name)?)
         .longest_ttl(TTL)
         .on_event(|event| println!("        {event}"))

@@ -24,7 +24,7 @@ impl Level {
     pub(crate) const ALL: [Self; 3] = [Self::Debug, Self::Info, Self::Warn];
 
     /// The word for logs.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",
             Self::Info => "info",
@@ -35,7 +35,7 @@ impl Level {
 
 /// Where a candidate stands in an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum ElectionState {
     /// Somebody else leads.
     Follower,
     /// Asking for the leadership.
@@ -44,9 +44,9 @@ pub enum Standing {
     Leader,
 }
 
-impl Standing {
+impl ElectionState {
     /// The word for logs and events.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Follower => "follower",
             Self::Candidate => "candidate",
@@ -59,13 +59,13 @@ impl Standing {
 ///
 /// ```
 /// use tenure::lease::Loss;
-/// use tenure::{Event, Happening, InstanceId, LeaseName, Token};
+/// use tenure::{Event, EventKind, InstanceId, LeaseName, Token};
 ///
 /// let event = Event {
 ///     instance: InstanceId::new("api-1")?,
 ///     lease: Some(LeaseName::role("cleanup")?),
 ///     token: Token::new(42),
-///     what: Happening::Lost(Loss::Missing),
+///     kind: EventKind::Lost(Loss::Missing),
 /// };
 /// assert_eq!(event.to_string(), "lease.lost instance_id=api-1 role=cleanup token=42 reason=missing");
 /// # Ok::<(), tenure::NameError>(())
@@ -79,13 +79,13 @@ pub struct Event {
     /// Which term it is about.
     pub token: Option<Token>,
     /// What happened.
-    pub what: Happening,
+    pub kind: EventKind,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Happening {
+pub enum EventKind {
     /// A term began.
     Acquired {
         /// The length of the lease.
@@ -98,7 +98,7 @@ pub enum Happening {
         /// What went wrong, if something did.
         error: Option<String>,
         /// Whether the caller waits for the lease: then another holder is no failure.
-        waits: bool,
+        is_waiting: bool,
     },
     /// A term goes on.
     Renewed {
@@ -134,9 +134,9 @@ pub enum Happening {
     /// A candidate's standing changed. Comes before the two that follow.
     StateChanged {
         /// What it was.
-        from: Standing,
+        from: ElectionState,
         /// What it is.
-        to: Standing,
+        to: ElectionState,
     },
     /// A candidate leads.
     LeadershipAcquired,
@@ -151,7 +151,7 @@ pub enum Happening {
         error: String,
     },
     /// The store was entered: leases can be asked for.
-    StoreEntered,
+    StoreAttached,
     /// The store cannot be reached. Said once, not with every attempt.
     StoreLost {
         /// What went wrong.
@@ -223,12 +223,12 @@ pub enum Happening {
     },
 }
 
-impl Happening {
+impl EventKind {
     /// The event's name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Acquired { .. } => "lease.acquired",
-            Self::AcquireFailed { error: None, waits: true, .. } => "lease.waiting",
+            Self::AcquireFailed { error: None, is_waiting: true, .. } => "lease.waiting",
             Self::AcquireFailed { .. } => "lease.acquire_failed",
             Self::Renewed { .. } => "lease.renewed",
             Self::RenewFailed { .. } => "lease.renew_failed",
@@ -242,7 +242,7 @@ impl Happening {
             Self::LeadershipAcquired => "election.leadership_acquired",
             Self::LeadershipLost { .. } => "election.leadership_lost",
             Self::ElectionFailed { .. } => "election.failed",
-            Self::StoreEntered => "store.entered",
+            Self::StoreAttached => "store.entered",
             Self::StoreLost { .. } => "store.lost",
             Self::StoreQuarantined(_) => "store.quarantined",
             Self::StoreSilent { .. } => "store.silent",
@@ -269,8 +269,8 @@ impl Happening {
     pub fn level(&self) -> Level {
         match self {
             Self::PollStarted | Self::PollFinished { .. } | Self::Renewed { .. } => Level::Debug,
-            Self::AcquireFailed { error: None, waits: true, .. } => Level::Debug,
-            Self::AcquireFailed { error: None, waits: false, .. } => Level::Info,
+            Self::AcquireFailed { error: None, is_waiting: true, .. } => Level::Debug,
+            Self::AcquireFailed { error: None, is_waiting: false, .. } => Level::Info,
             Self::Folded { level, .. } => *level,
             Self::AcquireFailed { .. }
             | Self::RenewFailed { .. }
@@ -307,58 +307,58 @@ impl Event {
         if let Some(token) = self.token {
             add("token", token.to_string());
         }
-        match &self.what {
-            Happening::Acquired { ttl } | Happening::Renewed { ttl } => add("ttl_ms", ttl.as_millis().to_string()),
-            Happening::AcquireFailed { owner, error, .. } => {
+        match &self.kind {
+            EventKind::Acquired { ttl } | EventKind::Renewed { ttl } => add("ttl_ms", ttl.as_millis().to_string()),
+            EventKind::AcquireFailed { owner, error, .. } => {
                 owner.iter().for_each(|owner| add("owner", owner.to_string()));
                 error.iter().for_each(|error| add("error", error.clone()));
             }
-            Happening::RenewFailed { error }
-            | Happening::ReleaseFailed { error }
-            | Happening::Uncertain { error }
-            | Happening::ElectionFailed { error }
-            | Happening::StoreLost { error }
-            | Happening::StoreSilent { error }
-            | Happening::StoreRefused { error }
-            | Happening::InstanceStrained { error }
-            | Happening::InstanceUnable { error }
-            | Happening::PollFinished { error: Some(error) } => add("error", error.clone()),
-            Happening::SessionUnreadable { id, error } => {
+            EventKind::RenewFailed { error }
+            | EventKind::ReleaseFailed { error }
+            | EventKind::Uncertain { error }
+            | EventKind::ElectionFailed { error }
+            | EventKind::StoreLost { error }
+            | EventKind::StoreSilent { error }
+            | EventKind::StoreRefused { error }
+            | EventKind::InstanceStrained { error }
+            | EventKind::InstanceUnable { error }
+            | EventKind::PollFinished { error: Some(error) } => add("error", error.clone()),
+            EventKind::SessionUnreadable { id, error } => {
                 add("endpoint_id", id.clone());
                 add("error", error.clone());
             }
-            Happening::Released(reason) => add("reason", reason.word().to_owned()),
-            Happening::Lost(loss) => {
-                add("reason", loss.word().to_owned());
-                if let Loss::Taken { by } = loss {
-                    add("owner", by.to_string());
+            EventKind::Released(reason) => add("reason", reason.as_str().to_owned()),
+            EventKind::Lost(loss) => {
+                add("reason", loss.as_str().to_owned());
+                if let Loss::Taken { holder } = loss {
+                    add("owner", holder.to_string());
                 }
             }
-            Happening::TakenOver { owner } | Happening::PublishRefused { owner: Some(owner) } => {
+            EventKind::TakenOver { owner } | EventKind::PublishRefused { owner: Some(owner) } => {
                 add("owner", owner.to_string());
             }
-            Happening::StateChanged { from, to } => {
-                add("from", from.word().to_owned());
-                add("to", to.word().to_owned());
+            EventKind::StateChanged { from, to } => {
+                add("from", from.as_str().to_owned());
+                add("to", to.as_str().to_owned());
             }
-            Happening::Joined { instance } | Happening::Left { instance } => add("owner", instance.to_string()),
-            Happening::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
-            Happening::Folded { count, detail, .. } => {
+            EventKind::Joined { instance } | EventKind::Left { instance } => add("owner", instance.to_string()),
+            EventKind::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
+            EventKind::Folded { count, detail, .. } => {
                 add("count", count.to_string());
                 detail.iter().for_each(|(name, text)| add(name, text.clone()));
             }
-            Happening::StoreQuarantined(quarantine) => {
+            EventKind::StoreQuarantined(quarantine) => {
                 add("remaining_ms", quarantine.remaining.as_millis().to_string());
-                add("reason", quarantine.reason.word().to_owned());
+                add("reason", quarantine.reason.as_str().to_owned());
                 add("error", quarantine.to_string());
             }
-            Happening::Recovered
-            | Happening::StoreEntered
-            | Happening::LeadershipAcquired
-            | Happening::InstanceAble
-            | Happening::PollStarted
-            | Happening::PollFinished { error: None }
-            | Happening::PublishRefused { owner: None } => {}
+            EventKind::Recovered
+            | EventKind::StoreAttached
+            | EventKind::LeadershipAcquired
+            | EventKind::InstanceAble
+            | EventKind::PollStarted
+            | EventKind::PollFinished { error: None }
+            | EventKind::PublishRefused { owner: None } => {}
         }
         fields
     }
@@ -366,7 +366,7 @@ impl Event {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.what.name())?;
+        f.write_str(self.kind.name())?;
         for (name, value) in self.fields() {
             if value.chars().any(|c| c.is_whitespace() || c.is_control() || c == '"') {
                 write!(f, " {name}={value:?}")?;
@@ -388,12 +388,12 @@ mod tests {
             instance: InstanceId::new("api-1").unwrap(),
             lease: Some(LeaseName::target("poll", "eu-1").unwrap()),
             token: Token::new(7),
-            what: Happening::RenewFailed { error: "no answer within 2s".to_owned() },
+            kind: EventKind::RenewFailed { error: "no answer within 2s".to_owned() },
         };
         assert_eq!(
             event.to_string(),
             r#"lease.renew_failed instance_id=api-1 endpoint_id=eu-1 token=7 error="no answer within 2s""#
         );
-        assert_eq!(event.what.level(), Level::Warn);
+        assert_eq!(event.kind.level(), Level::Warn);
     }
 }

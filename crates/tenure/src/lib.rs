@@ -43,7 +43,7 @@ lease.release().await?;
 #![cfg_attr(feature = "keeper", doc = "| [`schedule`] | schedules that a leader keeps, and that outlive it |")]
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
-//! | [`meter`] | how long things take, counted in steps |
+//! | [`histogram`] | how long things take, counted in steps |
 //! | [`store`] | what a store must do, and the stores |
 #![cfg_attr(feature = "tracing", doc = "| [`log`] | events as `tracing` events |")]
 #![cfg_attr(feature = "testing", doc = "| [`testing`] | the conformance suite that every store runs |")]
@@ -51,7 +51,7 @@ lease.release().await?;
 //! Features, all by default but the last four: `keeper` is `Tenure`, the thread behind it and the guards it
 //! hands out; `macros` is `#[leader_only]`; `memory`, `redis` and `sqlite` are the stores; `tracing` makes events `tracing` events. `cron` adds schedules by
 //! cron expressions; `log` adds a layer that
-//! writes them as lines; `testing` is the conformance suite; `flaws` is for Tenure's own tests of its tests. Without any
+//! writes them as lines; `testing` is the conformance suite; `mutations` is for Tenure's own tests of its tests. Without any
 //! there is no async runtime in the tree.
 //!
 //! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a reading of the clock and an input and returns
@@ -59,15 +59,15 @@ lease.release().await?;
 
 pub mod election;
 mod event;
-#[doc(hidden)]
-pub mod flaw;
 pub mod fleet;
+pub mod histogram;
 #[cfg(feature = "keeper")]
 mod keeper;
 pub mod lease;
 #[cfg(feature = "tracing")]
 pub mod log;
-pub mod meter;
+#[doc(hidden)]
+pub mod mutation;
 mod name;
 pub mod placement;
 pub mod pool;
@@ -83,15 +83,15 @@ mod token;
 
 #[cfg(feature = "keeper")]
 pub use crate::tenure::{
-    EventStream, HowItStands, LeaseRequest, Lost, PublishError, RequireError, SessionError, Tenure, TenureBuilder,
-    Term, TermHandle, TermInfo, Work,
+    EventStream, LeaseRequest, Lost, PublishError, RequireError, SessionError, Stats, Tenure, TenureBuilder, Term,
+    TermHandle, TermInfo, Work,
 };
 #[cfg(feature = "keeper")]
 pub use election::{Election, install, installed};
 #[cfg(feature = "keeper")]
 pub use keeper::AcquireError;
 
-pub use event::{Event, Happening, Level, Standing};
+pub use event::{ElectionState, Event, EventKind, Level};
 pub use name::{Group, InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};
 pub use token::{Nonce, Token};
 
@@ -99,8 +99,8 @@ pub use token::{Nonce, Token};
 ///
 /// The function returns an `Option` then: `None` when somebody else leads, when the store cannot be asked, and when the
 /// leadership was lost before the end. With `error`, as in `#[leader_only("aggregation", error)]`, it returns a `Result` with
-/// [`NotDone`](election::NotDone), which says which. It goes by the store that was [installed](install), or by
-/// `store = expression`; see [`Tenure::as_leader_of`] for what decides who leads.
+/// [`LeaderOnlyError`](election::LeaderOnlyError), which says which. It goes by the store that was [installed](install), or by
+/// `store = expression`; see [`Tenure::run_as_leader`] for what decides who leads.
 ///
 /// ```
 /// use tenure::{Tenure, leader_only};

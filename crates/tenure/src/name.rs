@@ -13,7 +13,7 @@ pub const MAX_NAME_LENGTH: usize = 256;
 const MAX_GROUP_LENGTH: usize = 3 * MAX_NAME_LENGTH;
 
 /// How keys of Tenure's own begin.
-const RESERVED: &str = "tenure:";
+const RESERVED_PREFIX: &str = "tenure:";
 
 /// Why a name was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -26,14 +26,14 @@ pub enum NameError {
         what: &'static str,
     },
     /// The text is too long.
-    #[error("the {what} has {length} bytes; {most} is the most")]
+    #[error("the {what} has {length} bytes; {max_length} is the most")]
     TooLong {
         /// What was being named.
         what: &'static str,
         /// Its length in bytes.
         length: usize,
         /// The most that it may have.
-        most: usize,
+        max_length: usize,
     },
     /// The text has a character that could be mistaken for structure.
     #[error(
@@ -50,7 +50,7 @@ pub enum NameError {
         at: usize,
     },
     /// The key is one that Tenure keeps for itself.
-    #[error("the key {key:?} is Tenure's own; choose a prefix that does not begin with `{RESERVED}`")]
+    #[error("the key {key:?} is Tenure's own; choose a prefix that does not begin with `{RESERVED_PREFIX}`")]
     Reserved {
         /// The key.
         key: String,
@@ -112,7 +112,7 @@ pub enum LeaseKind {
 #[derive(Clone)]
 pub struct LeaseName {
     key: Arc<str>,
-    label_at: u16,
+    label_start: u16,
     kind: LeaseKind,
 }
 
@@ -155,12 +155,12 @@ impl LeaseName {
         check("lease name", label)?;
         let key: Arc<str> = format!("{prefix}{label}").into();
         // The whole key: a prefix and a label can make a reserved one together.
-        if key.replace(['{', '}'], "").starts_with(RESERVED) {
+        if key.replace(['{', '}'], "").starts_with(RESERVED_PREFIX) {
             return Err(NameError::Reserved { key: key.to_string() });
         }
         // Both parts are at most MAX_NAME_LENGTH long.
-        let label_at = u16::try_from(prefix.len()).unwrap_or(0);
-        Ok(Self { key, label_at, kind })
+        let label_start = u16::try_from(prefix.len()).unwrap_or(0);
+        Ok(Self { key, label_start, kind })
     }
 
     /// The key in the store, before the namespace is put in front of it.
@@ -170,7 +170,7 @@ impl LeaseName {
 
     /// The name as its user wrote it.
     pub fn label(&self) -> &str {
-        self.key.get(usize::from(self.label_at)..).unwrap_or(&self.key)
+        self.key.get(usize::from(self.label_start)..).unwrap_or(&self.key)
     }
 
     /// What the lease is for.
@@ -186,7 +186,7 @@ impl LeaseName {
             LeaseKind::Role => 'r',
             LeaseKind::Target => 't',
         };
-        format!("{letter}{}:{}", self.label_at, self.key)
+        format!("{letter}{}:{}", self.label_start, self.key)
     }
 
     /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: it may come from anywhere.
@@ -278,7 +278,7 @@ impl InstanceId {
     pub fn for_this_process() -> Self {
         let uname = rustix::system::uname();
         let host: String =
-            String::from_utf8_lossy(uname.nodename().to_bytes()).chars().filter(|c| allowed(*c)).collect();
+            String::from_utf8_lossy(uname.nodename().to_bytes()).chars().filter(|c| is_allowed(*c)).collect();
         let host = if check("host name", &host).is_ok() { host.as_str() } else { "unknown" };
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Self(format!("{host}-{}-{:08x}", now.as_nanos(), fastrand::u32(..)).into())
@@ -290,7 +290,7 @@ impl InstanceId {
         match Self::new(text) {
             Ok(id) => id,
             Err(_) => {
-                let shown: String = text.chars().take(64).map(|c| if allowed(c) { c } else { '?' }).collect();
+                let shown: String = text.chars().take(64).map(|c| if is_allowed(c) { c } else { '?' }).collect();
                 Self(format!("foreign?{shown}").into())
             }
         }
@@ -345,9 +345,9 @@ impl Group {
     /// # Errors
     /// When the prefix is not acceptable, or is one that leases have.
     pub fn candidates(prefix: &str) -> Result<Self, NameError> {
-        check_prefix_up_to(MAX_GROUP_LENGTH, prefix)?;
+        check_prefix_with_max_length(MAX_GROUP_LENGTH, prefix)?;
         let plain = prefix.replace(['{', '}'], "");
-        if plain.starts_with(RESERVED) {
+        if plain.starts_with(RESERVED_PREFIX) {
             return Err(NameError::Reserved { key: prefix.to_owned() });
         }
         if ["lease:", "leader:"].iter().any(|leases| plain.starts_with(leases)) || plain.contains(":lease:") {
@@ -376,32 +376,32 @@ impl fmt::Debug for Group {
     }
 }
 
-fn allowed(character: char) -> bool {
+fn is_allowed(character: char) -> bool {
     !character.is_control() && !character.is_whitespace() && !matches!(character, '{' | '}')
 }
 
 pub(crate) fn check(what: &'static str, text: &str) -> Result<(), NameError> {
-    check_up_to(MAX_NAME_LENGTH, what, text)
+    check_with_max_length(MAX_NAME_LENGTH, what, text)
 }
 
-fn check_up_to(most: usize, what: &'static str, text: &str) -> Result<(), NameError> {
+fn check_with_max_length(max_length: usize, what: &'static str, text: &str) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError::Empty { what });
     }
-    if text.len() > most {
-        return Err(NameError::TooLong { what, length: text.len(), most });
+    if text.len() > max_length {
+        return Err(NameError::TooLong { what, length: text.len(), max_length });
     }
-    match text.char_indices().find(|(_, c)| !allowed(*c)) {
+    match text.char_indices().find(|(_, c)| !is_allowed(*c)) {
         Some((at, character)) => Err(NameError::BadCharacter { what, text: text.to_owned(), character, at }),
         None => Ok(()),
     }
 }
 
 pub(crate) fn check_prefix(prefix: &str) -> Result<(), NameError> {
-    check_prefix_up_to(MAX_NAME_LENGTH, prefix)
+    check_prefix_with_max_length(MAX_NAME_LENGTH, prefix)
 }
 
-fn check_prefix_up_to(most: usize, prefix: &str) -> Result<(), NameError> {
+fn check_prefix_with_max_length(max_length: usize, prefix: &str) -> Result<(), NameError> {
     let bad_tag = || NameError::BadHashTag { prefix: prefix.to_owned() };
     let plain = match prefix.split_once('{') {
         None => prefix.to_owned(),
@@ -413,7 +413,7 @@ fn check_prefix_up_to(most: usize, prefix: &str) -> Result<(), NameError> {
             format!("{before}{tag}{after}")
         }
     };
-    check_up_to(most, "prefix", &plain)
+    check_with_max_length(max_length, "prefix", &plain)
 }
 
 #[cfg(test)]
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_may_have_one_hash_tag_and_is_never_tenures_own() {
+    fn a_prefix_may_have_one_hash_tag_and_is_never_reserved() {
         let with = |prefix| LeaseName::with_prefix(LeaseKind::Role, prefix, "x");
         assert_eq!(with("{my-app}:leader:").unwrap().key(), "{my-app}:leader:x");
         assert_eq!(with("{my-app}:leader:").unwrap().label(), "x");
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn names_travel_as_one_word() {
+    fn names_encode_to_one_word_and_decode_back() {
         let names = [
             LeaseName::lease("a:b").unwrap(),
             LeaseName::target("poll", "päusen").unwrap(),
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_holders_can_be_shown_whatever_they_wrote() {
+    fn foreign_holder_ids_are_made_printable() {
         assert_eq!(InstanceId::foreign("node-1").as_str(), "node-1");
         assert_eq!(InstanceId::foreign("a b\n{c}").as_str(), "foreign?a?b??c?");
         assert_eq!(InstanceId::foreign("").as_str(), "foreign?");

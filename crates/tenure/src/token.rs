@@ -7,7 +7,7 @@ use crate::time::ServerTime;
 
 /// How far ahead of the store's clock a token may be and still count for other leases than its own. Tokens that lie in
 /// the future are left behind when a clock that was ahead is set back.
-const FURTHEST_AHEAD: Duration = Duration::from_secs(366 * 24 * 3_600);
+const MAX_AHEAD_OF_CLOCK: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// The number of a term. Within a lease it only ever grows, so whoever is shown two tokens knows which term is later.
 ///
@@ -43,12 +43,12 @@ impl Token {
 
     /// Whether a store whose clock shows this time can have granted this token: clocks are set back, but not by years.
     pub(crate) fn is_credible(self, now: ServerTime) -> bool {
-        self.0 <= (now + FURTHEST_AHEAD).as_micros()
+        self.0 <= (now + MAX_AHEAD_OF_CLOCK).as_micros()
     }
 
     /// This token, or the largest credible one.
     pub(crate) fn bounded(self, now: ServerTime) -> Self {
-        Self(self.0.min((now + FURTHEST_AHEAD).as_micros()))
+        Self(self.0.min((now + MAX_AHEAD_OF_CLOCK).as_micros()))
     }
 
     /// The next token: above both this one and the floor, and at least the server's microseconds, so that tokens go on
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nonces_read_back_what_they_wrote_and_nothing_else() {
+    fn nonces_round_trip_and_anything_else_is_rejected() {
         let nonce = Nonce::new(0x12);
         assert_eq!(Nonce::parse(&nonce.to_string()), Some(nonce));
         for bad in ["", "abc", &"g".repeat(32), &format!("+{}", "0".repeat(31)), &"A".repeat(32)] {

@@ -24,7 +24,7 @@ fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_holds_up_nothing_and_what_is_dropped_is_counted() {
+async fn an_unread_log_delays_nothing_and_dropped_events_are_counted() {
     let (reader, writer) = full_pipe();
     // For this process as a whole: the thread that tells everybody is not ours.
     let subscriber = tracing_subscriber::registry().with(EventLayer::new(Format::Json, writer));
@@ -39,8 +39,8 @@ async fn a_log_that_nobody_reads_holds_up_nothing_and_what_is_dropped_is_counted
         tenure.lease_named(name).ttl(TTL).acquire().await.unwrap().release().await.unwrap();
     }
     assert!(term.is_valid());
-    let stands = tenure.how_it_stands();
-    assert!(stands.events_dropped > 0, "{stands:?}");
+    let stats = tenure.stats();
+    assert!(stats.events_dropped > 0, "{stats:?}");
     term.release().await.unwrap();
     drop(reader);
 }

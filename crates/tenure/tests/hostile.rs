@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 use tenure::store::redis::RedisStore;
 use tenure::store::sqlite::SqliteStore;
 use tenure::store::{
-    Claim, Connection, Entry, ErrorKind, Holding, Keyspace, Outcome, Reply, Request, Store, StoreError,
+    AttachRequest, Claim, Connection, ErrorKind, Holding, Keyspace, Outcome, Reply, Request, Store, StoreError,
 };
 use tenure::{Group, InstanceId, LeaseName, Nonce, Token};
-use tenure_testbed::{RedisServer, Release, servers};
+use tenure_testbed::{RedisRelease, RedisServer, servers};
 
-const LIMIT: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 const TTL: Duration = Duration::from_secs(30);
-const TERM: &str = "tenure:term:{lease:x}";
+const TERM_KEY: &str = "tenure:term:{lease:x}";
 
 async fn redis(server: &RedisServer) -> Arc<dyn Connection> {
     let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
-    store.enter(Entry { bootstrap: true, ..Entry::default() }).await.unwrap()
+    store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await.unwrap()
 }
 
 fn sqlite(path: &Path) -> SqliteStore {
@@ -55,101 +55,105 @@ fn release(token: Token) -> Request {
     Request::Release { holding: holding(token), ending: tenure::lease::Ending::GivenUp }
 }
 
-async fn ask(connection: &Arc<dyn Connection>, request: Request) -> Outcome {
-    connection.submit(vec![request], LIMIT).await.remove(0)
+async fn send(connection: &Arc<dyn Connection>, request: Request) -> Outcome {
+    connection.submit(vec![request], REPLY_TIMEOUT).await.remove(0)
 }
 
-async fn win(connection: &Arc<dyn Connection>, nonce: u128) -> Token {
-    match ask(connection, acquire(nonce)).await {
+async fn acquire_term(connection: &Arc<dyn Connection>, nonce: u128) -> Token {
+    match send(connection, acquire(nonce)).await {
         Outcome::Answered(Reply::Granted(grant)) => grant.token,
         other => panic!("{other:?}"),
     }
 }
 
 /// `Outcome::Failed` says that the request was not carried out and never will be.
-async fn fails_without_a_trace(field: &str, value: &str) {
+async fn assert_fails_without_a_trace(field: &str, value: &str) {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    let token = win(&connection, 1).await;
-    ask(&connection, release(token)).await;
-    server.command(&["HSET", TERM, field, value]);
-    let outcome = ask(&connection, acquire(2)).await;
+    let token = acquire_term(&connection, 1).await;
+    send(&connection, release(token)).await;
+    server.command(&["HSET", TERM_KEY, field, value]);
+    let outcome = send(&connection, acquire(2)).await;
     let taken = server.command(&["EXISTS", "lease:x"]).as_int() == 1;
     assert!(!(taken && matches!(outcome, Outcome::Failed(_))), "the lease was taken, and the outcome is {outcome:?}");
 }
 
 #[tokio::test]
-async fn redis_a_grant_after_a_term_with_an_unknown_end() {
-    fails_without_a_trace("ended", "odd").await;
+async fn redis_a_claim_after_a_term_with_an_unknown_end_fails_without_a_trace() {
+    assert_fails_without_a_trace("ended", "odd").await;
 }
 
 #[tokio::test]
-async fn redis_a_grant_after_a_term_whose_token_is_no_number() {
-    fails_without_a_trace("token", "nan").await;
+async fn redis_a_claim_after_a_term_with_an_invalid_token_fails_without_a_trace() {
+    assert_fails_without_a_trace("token", "nan").await;
 }
 
 #[tokio::test]
-async fn redis_a_grant_after_a_term_with_an_unreadable_wait() {
-    fails_without_a_trace("wait_out_until", "soon").await;
+async fn redis_a_claim_after_a_term_with_an_invalid_wait_fails_without_a_trace() {
+    assert_fails_without_a_trace("wait_out_until", "soon").await;
 }
 
 #[tokio::test]
-async fn redis_a_hand_over_in_a_namespace_with_an_unreadable_floor() {
+async fn redis_a_hand_over_under_an_invalid_token_floor_fails_without_a_trace() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    let token = win(&connection, 1).await;
+    let token = acquire_term(&connection, 1).await;
     server.command(&["HSET", "tenure:ns", "token_floor", "high"]);
     let to = InstanceId::new("other").unwrap();
-    let outcome = ask(&connection, Request::HandOver { holding: holding(token), to, window: TTL }).await;
+    let outcome = send(&connection, Request::HandOver { holding: holding(token), to, window: TTL }).await;
     let given = server.command(&["GET", "lease:x"]).as_text() == "other";
     assert!(!(given && matches!(outcome, Outcome::Failed(_))), "it was handed over, and the outcome is {outcome:?}");
 }
 
 #[tokio::test]
-async fn redis_ttls_that_cannot_be_read() {
+async fn redis_nothing_is_granted_while_the_ttls_cannot_be_read() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    let token = win(&connection, 1).await;
-    ask(&connection, release(token)).await;
+    let token = acquire_term(&connection, 1).await;
+    send(&connection, release(token)).await;
     server.command(&["HSET", "tenure:ns", "ttls", "a while"]);
-    let outcome = ask(&connection, acquire(2)).await;
+    let outcome = send(&connection, acquire(2)).await;
     assert!(matches!(&outcome, Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt), "{outcome:?}");
     assert_eq!(server.command(&["EXISTS", "lease:x"]).as_int(), 0, "how long leases may be relied on is not known");
 }
 
 #[tokio::test]
-async fn redis_a_namespace_of_a_newer_format() {
+async fn redis_a_namespace_of_a_newer_format_is_refused_and_left_alone() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    let token = win(&connection, 1).await;
+    let token = acquire_term(&connection, 1).await;
     server.command(&["HSET", "tenure:ns", "format", "3"]);
-    let outcome = ask(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: false }).await;
+    let outcome = send(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: false }).await;
     assert!(matches!(outcome, Outcome::Answered(Reply::Renewed { .. })), "what is held goes on: {outcome:?}");
-    ask(&connection, release(token)).await;
-    let outcome = ask(&connection, acquire(2)).await;
+    send(&connection, release(token)).await;
+    let outcome = send(&connection, acquire(2)).await;
     let says =
         |error: &StoreError| error.kind() == ErrorKind::Configuration && error.to_string().contains("newer tenure");
     assert!(matches!(&outcome, Outcome::Failed(error) if says(error)), "{outcome:?}");
     let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
-    let refused = store.enter(Entry { bootstrap: true, ..Entry::default() }).await.unwrap_err();
+    let refused = store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await.unwrap_err();
     assert!(says(&refused), "{refused}");
     assert_eq!(server.command(&["HGET", "tenure:ns", "format"]).as_text(), "3", "and it is left alone");
 }
 
 /// The record as it was before it said which ttls can be relied on.
 #[tokio::test]
-async fn redis_a_namespace_of_the_first_format() {
+async fn redis_a_namespace_of_the_first_format_is_upgraded() {
     let server = RedisServer::start();
     let run = server.command(&["INFO", "server"]).as_text().split_once("run_id:").unwrap().1[..32].to_owned();
     let mut record = vec!["HSET", "tenure:ns", "generation", "1700000000000000", "stamp", "7", "run", &run];
     record.extend(["closed_until", "", "max_ttl", "60000000", "token_floor", "1700000000000000"]);
     server.command(&record);
     let connection = redis(&server).await;
-    let entered = connection.entered();
-    assert_eq!((entered.generation.number, entered.minted), (1_700_000_000_000_000, false), "it is the same namespace");
-    assert_eq!(entered.quarantine, None);
-    assert_eq!(entered.max_ttl, Duration::from_secs(60), "how many leases there are is not known");
-    win(&connection, 1).await;
+    let attached = connection.attached();
+    assert_eq!(
+        (attached.generation.number, attached.minted),
+        (1_700_000_000_000_000, false),
+        "it is the same namespace"
+    );
+    assert_eq!(attached.quarantine, None);
+    assert_eq!(attached.max_ttl, Duration::from_secs(60), "how many leases there are is not known");
+    acquire_term(&connection, 1).await;
     assert_eq!(server.command(&["HMGET", "tenure:ns", "format", "max_ttl"]).as_array()[0].as_text(), "2");
     // A program that knows only the first format requires a longest ttl, and so acquires nothing.
     assert_eq!(server.command(&["HGET", "tenure:ns", "max_ttl"]).as_text(), "");
@@ -157,22 +161,22 @@ async fn redis_a_namespace_of_the_first_format() {
 
 /// A replica that attaches and leaves changes the name of the data's history, and not the data.
 #[tokio::test]
-async fn redis_replicas_that_come_and_go() {
-    let server = RedisServer::builder().argument("repl-backlog-ttl", "1").start();
+async fn redis_replicas_that_come_and_go_lose_nothing() {
+    let server = RedisServer::builder().directive("repl-backlog-ttl", "1").start();
     let connection = redis(&server).await;
     let history =
         || server.command(&["INFO", "replication"]).as_text().split_once("master_replid:").unwrap().1[..40].to_owned();
     let (mut nonce, mut names) = (0, vec![history()]);
     let mut goes_on = async |when: &str| {
         nonce += 1;
-        match ask(&connection, acquire(nonce)).await {
-            Outcome::Answered(Reply::Granted(grant)) => drop(ask(&connection, release(grant.token)).await),
+        match send(&connection, acquire(nonce)).await {
+            Outcome::Answered(Reply::Granted(grant)) => drop(send(&connection, release(grant.token)).await),
             other => panic!("{when}: nothing was lost, and yet {other:?}"),
         }
     };
     goes_on("alone").await;
     let replica = RedisServer::start();
-    replica.follow(&server);
+    replica.replicate_from(&server);
     names.push(history());
     goes_on("with a replica").await;
     replica.command(&["REPLICAOF", "NO", "ONE"]);
@@ -186,92 +190,94 @@ async fn redis_replicas_that_come_and_go() {
     names.dedup();
     assert_eq!(names.len(), 3, "the name has changed twice: {names:?}");
     let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
-    let entered = store.enter(Entry::default()).await.unwrap().entered().clone();
-    assert_eq!(entered.quarantine, None, "{entered:?}");
+    let attached = store.attach(AttachRequest::default()).await.unwrap().attached().clone();
+    assert_eq!(attached.quarantine, None, "{attached:?}");
 }
 
 /// Following another server and back, before any of its data has come, changes nothing either.
 #[tokio::test]
-async fn redis_following_a_server_that_is_not_there() {
+async fn redis_following_an_unreachable_server_loses_nothing() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    win(&connection, 1).await;
+    acquire_term(&connection, 1).await;
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     server.command(&["REPLICAOF", "NO", "ONE"]);
-    let outcome = ask(&connection, Request::Acquire { claim: claim("y", 2), ended: None }).await;
+    let outcome = send(&connection, Request::Acquire { claim: claim("y", 2), ended: None }).await;
     assert!(matches!(outcome, Outcome::Answered(Reply::Granted(_))), "{outcome:?}");
 }
 
 #[tokio::test]
-async fn redis_that_does_not_name_its_run() {
+async fn redis_without_a_run_id_is_refused() {
     let users = ["user app on >secret ~* &* +@all -info"];
     let server = RedisServer::builder().acl_users(&users).start();
     let store = RedisStore::open(&server.url_as("app", "secret"), &Keyspace::default()).unwrap();
-    let refused = store.enter(Entry::default()).await.unwrap_err();
+    let refused = store.attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
     assert!(refused.to_string().contains("info"), "it says which right is missing: {refused}");
 }
 
 #[tokio::test]
-async fn redis_members_before_a_leave_in_one_batch() {
+async fn redis_requests_of_one_batch_run_in_order() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    ask(&connection, Request::Beat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() }).await;
-    let batch = vec![Request::Members { group: Group::FLEET }, Request::Leave { group: Group::FLEET, instance: me() }];
-    let outcomes = connection.submit(batch, LIMIT).await;
-    assert!(matches!(&outcomes[0], Outcome::Answered(Reply::Members(members)) if members.len() == 1), "{outcomes:?}");
+    send(&connection, Request::Heartbeat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() }).await;
+    let batch =
+        vec![Request::Instances { group: Group::FLEET }, Request::Leave { group: Group::FLEET, instance: me() }];
+    let outcomes = connection.submit(batch, REPLY_TIMEOUT).await;
+    assert!(matches!(&outcomes[0], Outcome::Answered(Reply::Instances(members)) if members.len() == 1), "{outcomes:?}");
 }
 
 #[tokio::test]
-async fn redis_all_notes() {
+async fn redis_all_notes_can_be_listed() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    let outcome = ask(&connection, Request::Notes { limit: usize::MAX }).await;
+    let outcome = send(&connection, Request::Notes { limit: usize::MAX }).await;
     assert_eq!(outcome, Outcome::Answered(Reply::Notes(Vec::new())));
 }
 
 #[tokio::test]
-async fn redis_a_beat_that_nobody_can_see() {
+async fn redis_a_heartbeat_that_cannot_be_indexed_fails() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
     server.command(&["SET", "tenure:nodes", "mine"]);
     let outcome =
-        ask(&connection, Request::Beat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() }).await;
+        send(&connection, Request::Heartbeat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() })
+            .await;
     assert!(!matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
 }
 
 #[tokio::test]
-async fn redis_6_2_that_has_become_a_replica() {
-    if servers::find_or_say(Release::V6_2).is_none() {
+async fn redis_6_2_that_became_a_replica_closes_the_connection() {
+    if servers::find_or_warn(RedisRelease::V6_2).is_none() {
         return;
     }
-    let server = RedisServer::builder().release(Release::V6_2).start();
+    let server = RedisServer::builder().release(RedisRelease::V6_2).start();
     let connection = redis(&server).await;
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    let outcome = ask(&connection, acquire(1)).await;
+    let outcome = send(&connection, acquire(1)).await;
     assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
-    let closed = tokio::time::timeout(LIMIT, connection.closed()).await;
+    let closed = tokio::time::timeout(REPLY_TIMEOUT, connection.closed()).await;
     assert!(closed.is_ok(), "a connection to a replica must be replaced, as it is with 7.0");
 }
 
 #[tokio::test]
-async fn sqlite_a_file_that_is_replaced_while_somebody_enters() {
+async fn sqlite_a_file_replaced_during_an_attach_does_not_grant_a_lease_twice() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    sqlite(&path).enter(Entry::default()).await.unwrap();
+    sqlite(&path).attach(AttachRequest::default()).await.unwrap();
     let writer = rusqlite::Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let store = sqlite(&path);
-    let waiting = tokio::spawn(async move { store.enter(Entry::default()).await });
+    let waiting = tokio::spawn(async move { store.attach(AttachRequest::default()).await });
     tokio::time::sleep(Duration::from_millis(500)).await;
     for end in ["", "-wal", "-shm"] {
         let _ = std::fs::rename(format!("{}{end}", path.display()), format!("{}.old{end}", path.display()));
     }
-    let second = sqlite(&path).enter(Entry::default()).await.unwrap();
-    win(&second, 2).await;
+    let second = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    acquire_term(&second, 2).await;
     writer.execute_batch("ROLLBACK").unwrap();
     if let Ok(first) = waiting.await.unwrap() {
-        let outcome = ask(&first, acquire(1)).await;
+        let outcome = send(&first, acquire(1)).await;
         assert!(!matches!(outcome, Outcome::Answered(Reply::Granted(_))), "both have the lease: {outcome:?}");
     }
 }
@@ -282,26 +288,26 @@ async fn sqlite_another_programs_database_stays_as_it_is() {
     let path = folder.path().join("theirs.db");
     rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE jobs (a)").unwrap();
     let before = std::fs::read(&path).unwrap();
-    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration);
     assert!(std::fs::read(&path).unwrap() == before, "a database that was refused was written");
 }
 
 #[tokio::test]
-async fn sqlite_another_programs_first_layout() {
+async fn sqlite_another_programs_first_layout_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("theirs.db");
     let theirs = rusqlite::Connection::open(&path).unwrap();
     theirs.execute_batch("CREATE TABLE jobs (a); PRAGMA user_version = 1").unwrap();
-    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
     assert!(!refused.is_retryable(), "{refused}");
 }
 
 #[tokio::test]
-async fn sqlite_whoever_is_in_the_way_is_named() {
+async fn sqlite_the_process_that_blocks_a_write_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
     let writer = rusqlite::Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let outcome = connection.submit(vec![acquire(1)], Duration::from_millis(500)).await.remove(0);
@@ -309,30 +315,30 @@ async fn sqlite_whoever_is_in_the_way_is_named() {
 }
 
 #[tokio::test]
-async fn sqlite_a_path_that_begins_with_file() {
+async fn sqlite_a_path_that_begins_with_file_is_not_a_uri() {
     let folder = tempfile::tempdir().unwrap();
     let path = format!("file:{}?mode=memory", folder.path().join("leases.db").display());
-    let entered = SqliteStore::open(&path, &Keyspace::default()).unwrap().enter(Entry::default()).await;
-    assert!(entered.as_ref().err().is_none_or(|error| !error.is_retryable()), "{entered:?}");
+    let attached = SqliteStore::open(&path, &Keyspace::default()).unwrap().attach(AttachRequest::default()).await;
+    assert!(attached.as_ref().err().is_none_or(|error| !error.is_retryable()), "{attached:?}");
 }
 
 #[test]
-fn sqlite_a_path_that_is_written_like_a_hosts_name() {
+fn sqlite_a_path_written_like_a_host_name_is_refused() {
     let refused = SqliteStore::open("//jobs.db", &Keyspace::default()).unwrap_err();
     assert!(refused.to_string().contains("`sqlite:jobs.db`"), "{refused}");
     assert!(SqliteStore::open("///var/lib/jobs.db", &Keyspace::default()).is_ok());
 }
 
 #[tokio::test]
-async fn sqlite_what_is_made_is_its_owners_alone() {
+async fn sqlite_a_new_file_is_accessible_only_to_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
-    ask(&connection, acquire(1)).await;
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    send(&connection, acquire(1)).await;
     // Also behind a link to what is not there yet.
     let link = folder.path().join("link.db");
     std::os::unix::fs::symlink("behind.db", &link).unwrap();
-    let behind = sqlite(&link).enter(Entry::default()).await.unwrap();
+    let behind = sqlite(&link).attach(AttachRequest::default()).await.unwrap();
     let mode = std::fs::metadata(folder.path().join("behind.db")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     drop(behind);
@@ -343,56 +349,56 @@ async fn sqlite_what_is_made_is_its_owners_alone() {
 }
 
 #[tokio::test]
-async fn sqlite_a_namespace_that_cannot_be_read() {
+async fn sqlite_a_namespace_that_cannot_be_read_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
     rusqlite::Connection::open(&path).unwrap().execute_batch("UPDATE namespaces SET generation = 'x'").unwrap();
-    let outcome = ask(&connection, acquire(1)).await;
+    let outcome = send(&connection, acquire(1)).await;
     assert!(matches!(&outcome, Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt), "{outcome:?}");
-    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
 }
 
 #[tokio::test]
-async fn redis_a_wrong_password() {
+async fn redis_a_wrong_password_is_refused() {
     let server = RedisServer::builder().password("right").start();
     let store = RedisStore::open(&server.url_as("default", "wrong"), &Keyspace::default()).unwrap();
-    let refused = store.enter(Entry::default()).await.unwrap_err();
+    let refused = store.attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
     let refused = store.subscribe().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
 }
 
 #[tokio::test]
-async fn sqlite_a_file_that_is_deleted_while_a_lease_is_held() {
+async fn sqlite_a_file_deleted_while_a_lease_is_held_does_not_grant_it_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let holder = sqlite(&path).enter(Entry::default()).await.unwrap();
-    win(&holder, 1).await;
+    let holder = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    acquire_term(&holder, 1).await;
     std::fs::remove_file(&path).unwrap();
-    let newcomer = sqlite(&path).enter(Entry::default()).await.unwrap();
-    let outcome = ask(&newcomer, acquire(2)).await;
+    let newcomer = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let outcome = send(&newcomer, acquire(2)).await;
     assert!(!matches!(outcome, Outcome::Answered(Reply::Granted(_))), "until it renews, both work: {outcome:?}");
 }
 
 #[tokio::test]
-async fn redis_entering_again_when_memory_is_full() {
-    for release in Release::ALL {
-        if servers::find_or_say(release).is_none() {
+async fn redis_reattaching_works_when_memory_is_full() {
+    for release in RedisRelease::ALL {
+        if servers::find_or_warn(release).is_none() {
             continue;
         }
         let server = RedisServer::builder().release(release).start();
         let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
-        let connection = store.enter(Entry { bootstrap: true, ..Entry::default() }).await.unwrap();
-        let token = win(&connection, 1).await;
+        let connection = store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await.unwrap();
+        let token = acquire_term(&connection, 1).await;
         server.command(&["CONFIG", "SET", "maxmemory", "1"]);
         let renew = Request::Renew { holding: holding(token), ttl: TTL, progressed: true };
-        let renewed = ask(&connection, renew).await;
+        let renewed = send(&connection, renew).await;
         assert!(matches!(renewed, Outcome::Answered(Reply::Renewed { .. })), "{release}: {renewed:?}");
-        let mut memory = tenure::store::NamespaceMemory::of(connection.entered());
-        memory.saw(token);
-        let again = store.enter(Entry { memory: Some(memory), ..Entry::default() }).await;
+        let mut memory = tenure::store::NamespaceMemory::new(connection.attached());
+        memory.learn_token(token);
+        let again = store.attach(AttachRequest { memory: Some(memory), ..AttachRequest::default() }).await;
         assert!(again.is_ok(), "{release}: renewing works and entering does not: {again:?}");
     }
 }
@@ -401,16 +407,16 @@ async fn redis_entering_again_when_memory_is_full() {
 async fn sqlite_a_newer_layout_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    sqlite(&path).enter(Entry::default()).await.unwrap();
+    sqlite(&path).attach(AttachRequest::default()).await.unwrap();
     rusqlite::Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
-    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration);
     assert!(refused.to_string().contains("newer tenure (layout 99"), "{refused}");
 }
 
 /// A file as it was before it said which ttls can be relied on.
 #[tokio::test]
-async fn sqlite_a_file_of_the_third_layout() {
+async fn sqlite_a_file_of_the_third_layout_is_upgraded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
     let file = rusqlite::Connection::open(&path).unwrap();
@@ -423,20 +429,20 @@ async fn sqlite_a_file_of_the_third_layout() {
     ] {
         file.execute_batch(layout).unwrap();
     }
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
-    let entered = connection.entered();
-    assert_eq!((entered.generation.number, entered.token_floor), (5, Token::new(9).unwrap()), "{entered:?}");
-    assert_eq!(entered.max_ttl, Duration::from_secs(60), "how many leases there are is not known");
-    assert!(win(&connection, 1).await > entered.token_floor);
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let attached = connection.attached();
+    assert_eq!((attached.generation.number, attached.token_floor), (5, Token::new(9).unwrap()), "{attached:?}");
+    assert_eq!(attached.max_ttl, Duration::from_secs(60), "how many leases there are is not known");
+    assert!(acquire_term(&connection, 1).await > attached.token_floor);
 }
 
 /// As long as a reader looks at an old state, nothing of the log can be used again.
 #[tokio::test]
-async fn sqlite_a_log_that_a_reader_kept_large() {
+async fn sqlite_a_wal_that_a_reader_kept_large_is_truncated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
-    let token = win(&connection, 1).await;
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let token = acquire_term(&connection, 1).await;
     let reader = rusqlite::Connection::open(&path).unwrap();
     reader.execute_batch("BEGIN").unwrap();
     reader.query_row("SELECT count(*) FROM leases", [], |row| row.get::<_, i64>(0)).unwrap();
@@ -465,29 +471,29 @@ async fn sqlite_a_damaged_file_is_refused_and_left_alone() {
     let path = folder.path().join("leases.db");
     let bytes = b"this is no database at all, whatever it is called".repeat(100);
     std::fs::write(&path, &bytes).unwrap();
-    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
     assert!(!refused.to_string().contains('\n'), "one line: {refused}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
 }
 
 #[tokio::test]
-async fn sqlite_a_file_in_use_under_another_boot_is_left_alone_until_nobody_can_be_using_it() {
+async fn sqlite_a_file_in_use_under_another_boot_is_refused_until_its_leases_have_expired() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let entry = || Entry { max_ttl: Duration::from_secs(1), ..Entry::default() };
-    let connection = sqlite(&path).enter(entry()).await.unwrap();
-    let before = win(&connection, 1).await;
+    let request = || AttachRequest { max_ttl: Duration::from_secs(1), ..AttachRequest::default() };
+    let connection = sqlite(&path).attach(request()).await.unwrap();
+    let before = acquire_term(&connection, 1).await;
     drop(connection);
     let file = rusqlite::Connection::open(&path).unwrap();
     file.execute_batch("UPDATE host SET identity = 'another+0.0'; UPDATE ttls SET ttl = 1000000").unwrap();
-    let refused = sqlite(&path).enter(entry()).await.unwrap_err();
+    let refused = sqlite(&path).attach(request()).await.unwrap_err();
     assert!(refused.is_retryable(), "after a restart of the host it passes: {refused}");
     assert!(refused.to_string().contains("another host"), "{refused}");
     // As if nobody had written it for a while. A reboot frees every lease; tokens go on growing.
     file.execute_batch("UPDATE host SET touched = touched - 60000000").unwrap();
-    let connection = sqlite(&path).enter(entry()).await.unwrap();
-    assert!(win(&connection, 2).await > before);
+    let connection = sqlite(&path).attach(request()).await.unwrap();
+    assert!(acquire_term(&connection, 2).await > before);
 }
 
 /// Says, past the capture of the test harness, that something could not be tested here.
@@ -526,11 +532,11 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn sqlite_a_read_only_disk_is_refused_and_the_file_is_none_the_worse() {
+async fn sqlite_a_read_only_disk_is_refused_and_the_file_stays_intact() {
     let Some(disk) = SmallDisk::mount() else { return };
     let path = disk.path().join("leases.db");
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
-    let token = win(&connection, 1).await;
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let token = acquire_term(&connection, 1).await;
     drop(connection);
     // Its thread closes the file a moment later.
     let mut tries = 0;
@@ -539,26 +545,26 @@ async fn sqlite_a_read_only_disk_is_refused_and_the_file_is_none_the_worse() {
         assert!(tries < 1_000, "the file stays open");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let refused = sqlite(&path).enter(Entry::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
     assert!(refused.to_string().contains("cannot be written"), "{refused}");
     assert!(disk.run("mount", &["-o", "remount,rw"]));
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
-    let renewed = ask(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let renewed = send(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
     assert!(matches!(renewed, Outcome::Answered(Reply::Renewed { .. })), "{renewed:?}");
 }
 
-/// Set for a process that a test has started: the file to enter.
-const FILE: &str = "TENURE_TEST_FILE";
+/// Set for a process that a test has started: the file to attach.
+const FILE_ENV: &str = "TENURE_TEST_FILE";
 
 #[tokio::test]
 #[ignore = "a part that another test starts as a process"]
-async fn somebody_in_another_time_namespace() {
-    let Ok(path) = std::env::var(FILE) else { return };
-    let entered = sqlite(Path::new(&path)).enter(Entry::default()).await;
+async fn instance_in_another_time_namespace() {
+    let Ok(path) = std::env::var(FILE_ENV) else { return };
+    let attached = sqlite(Path::new(&path)).attach(AttachRequest::default()).await;
     println!(
         "ENTERED {}",
-        entered.map_or_else(|refused| refused.to_string(), |_| "as if nothing were wrong".to_owned())
+        attached.map_or_else(|refused| refused.to_string(), |_| "as if nothing were wrong".to_owned())
     );
 }
 
@@ -566,13 +572,13 @@ async fn somebody_in_another_time_namespace() {
 async fn sqlite_a_file_in_use_by_another_time_namespace_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
-    win(&connection, 1).await;
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    acquire_term(&connection, 1).await;
     let child = Command::new("unshare")
         .args(["--time", "--boottime", "86400"])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "somebody_in_another_time_namespace", "--ignored", "--nocapture"])
-        .env(FILE, &path)
+        .args(["--exact", "instance_in_another_time_namespace", "--ignored", "--nocapture"])
+        .env(FILE_ENV, &path)
         .output();
     let said = child.map(|child| String::from_utf8_lossy(&child.stdout).into_owned()).unwrap_or_default();
     match said.split_once("ENTERED ") {
@@ -582,11 +588,11 @@ async fn sqlite_a_file_in_use_by_another_time_namespace_is_refused() {
 }
 
 #[tokio::test]
-async fn sqlite_a_full_disk_is_said_and_nothing_is_lost() {
+async fn sqlite_a_full_disk_is_reported_and_nothing_is_lost() {
     let Some(folder) = SmallDisk::mount() else { return };
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).enter(Entry::default()).await.unwrap();
-    let token = win(&connection, 1).await;
+    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let token = acquire_term(&connection, 1).await;
     let filler = folder.path().join("filler");
     let mut bytes = 512 << 10;
     while bytes > 0 && std::fs::write(&filler, vec![1_u8; bytes]).is_err() {
@@ -598,7 +604,7 @@ async fn sqlite_a_full_disk_is_said_and_nothing_is_lost() {
         value: vec![2_u8; size],
         announced: true,
     };
-    let outcome = ask(&connection, big(200 << 10)).await;
+    let outcome = send(&connection, big(200 << 10)).await;
     match outcome {
         Outcome::Failed(error) => {
             assert!(error.is_retryable() && error.to_string().contains("disk is full"), "{error}")
@@ -606,6 +612,6 @@ async fn sqlite_a_full_disk_is_said_and_nothing_is_lost() {
         other => panic!("{other:?}"),
     }
     std::fs::remove_file(&filler).unwrap();
-    let renewed = ask(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
+    let renewed = send(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
     assert!(matches!(renewed, Outcome::Answered(Reply::Renewed { .. })), "{renewed:?}");
 }

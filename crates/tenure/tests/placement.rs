@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure::InstanceId;
-use tenure::placement::{Peer, Presence, Ranking, TargetScore, shares, surrender};
+use tenure::placement::{InstanceLoad, Presence, Ranking, TargetScore, plan_handoffs, quotas};
 
 /// Instances and what each holds.
-struct Fleet {
+struct PlacementFleet {
     held: BTreeMap<InstanceId, Vec<String>>,
     draining: BTreeSet<InstanceId>,
     next: usize,
@@ -16,12 +16,12 @@ struct Fleet {
     rng: fastrand::Rng,
 }
 
-impl Fleet {
+impl PlacementFleet {
     fn new(instances: usize, targets: usize, seed: u64) -> Self {
         let rng = fastrand::Rng::with_seed(seed);
         let mut fleet = Self { held: BTreeMap::new(), draining: BTreeSet::new(), next: 0, moves: 0, rng };
         (0..instances).for_each(|_| fleet.join());
-        fleet.take_up((0..targets).map(|n| format!("endpoint-{n}")).collect());
+        fleet.assign_unheld((0..targets).map(|n| format!("endpoint-{n}")).collect());
         fleet.moves = 0;
         fleet
     }
@@ -31,31 +31,31 @@ impl Fleet {
         self.held.insert(InstanceId::new(&format!("api-{}", self.next)).unwrap(), Vec::new());
     }
 
-    fn anybody(&mut self) -> InstanceId {
+    fn random_instance(&mut self) -> InstanceId {
         let at = self.rng.usize(..self.held.len());
         self.held.keys().nth(at).unwrap().clone()
     }
 
     /// All instances but those that cannot be seen.
-    fn view(&self, unseen: &BTreeSet<InstanceId>) -> Vec<Peer> {
+    fn view(&self, unseen: &BTreeSet<InstanceId>) -> Vec<InstanceLoad> {
         let presence = |id: &InstanceId| if self.draining.contains(id) { Presence::Draining } else { Presence::Ready };
-        let peer = |(id, mine): (&InstanceId, &Vec<String>)| Peer {
+        let load = |(id, mine): (&InstanceId, &Vec<String>)| InstanceLoad {
             held: mine.len(),
             presence: presence(id),
-            ..Peer::new(id.clone())
+            ..InstanceLoad::new(id.clone())
         };
-        self.held.iter().filter(|(id, _)| !unseen.contains(*id)).map(peer).collect()
+        self.held.iter().filter(|(id, _)| !unseen.contains(*id)).map(load).collect()
     }
 
     /// Orphans, each taken up by the best who has room.
-    fn take_up(&mut self, orphans: Vec<String>) {
-        let peers = self.view(&BTreeSet::new());
-        let room = shares(&peers, orphans.len());
-        for target in orphans {
+    fn assign_unheld(&mut self, unheld_targets: Vec<String>) {
+        let loads = self.view(&BTreeSet::new());
+        let room = quotas(&loads, unheld_targets.len());
+        for target in unheld_targets {
             let score = TargetScore::of(&target);
-            let free = (0..peers.len()).filter(|n| self.held[&peers[*n].instance].len() < room[*n]);
-            let best = free.min_by_key(|n| Ranking::new(&peers[*n].instance, &peers).rank(score)).unwrap();
-            self.held.get_mut(&peers[best].instance).unwrap().push(target);
+            let free = (0..loads.len()).filter(|n| self.held[&loads[*n].instance].len() < room[*n]);
+            let best = free.min_by_key(|n| Ranking::new(&loads[*n].instance, &loads).rank(score)).unwrap();
+            self.held.get_mut(&loads[best].instance).unwrap().push(target);
             self.moves += 1;
         }
     }
@@ -66,10 +66,10 @@ impl Fleet {
         for (me, mine) in &self.held {
             let mut overlooked = unseen(&mut self.rng, me);
             overlooked.remove(me);
-            let peers = self.view(&overlooked);
+            let loads = self.view(&overlooked);
             let scores: Vec<TargetScore> = mine.iter().map(|target| TargetScore::of(target)).collect();
-            for gift in surrender(me, &peers, &shares(&peers, 0), &scores, |_, _| 0) {
-                given.push((me.clone(), mine[gift.target].clone(), peers[gift.to].instance.clone()));
+            for handoff in plan_handoffs(me, &loads, &quotas(&loads, 0), &scores, |_, _| 0) {
+                given.push((me.clone(), mine[handoff.target].clone(), loads[handoff.to].instance.clone()));
             }
         }
         for (from, target, to) in &given {
@@ -96,17 +96,17 @@ impl Fleet {
 }
 
 #[test]
-fn on_a_shared_view_the_fewest_targets_move_and_one_round_is_enough() {
+fn with_a_shared_view_one_round_moves_the_fewest_targets() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let targets = rng.usize(0..300);
-        let mut fleet = Fleet::new(rng.usize(1..12), targets, seed);
+        let mut fleet = PlacementFleet::new(rng.usize(1..12), targets, seed);
         for _ in 0..15 {
             let before = fleet.moves;
             // What has to move: what nobody holds, and what is held beyond shares once that is taken up.
-            let (mut orphans, whom) = (Vec::new(), fleet.anybody());
+            let (mut unheld_targets, whom) = (Vec::new(), fleet.random_instance());
             match rng.u8(..4) {
-                0 if fleet.held.len() > 1 => orphans = fleet.held.remove(&whom).unwrap(),
+                0 if fleet.held.len() > 1 => unheld_targets = fleet.held.remove(&whom).unwrap(),
                 1 if fleet.draining.len() + 1 < fleet.held.len() => drop(fleet.draining.insert(whom)),
                 2 => fleet.draining.clear(),
                 _ => fleet.join(),
@@ -114,27 +114,27 @@ fn on_a_shared_view_the_fewest_targets_move_and_one_round_is_enough() {
             if fleet.held.keys().all(|id| fleet.draining.contains(id)) {
                 fleet.draining.clear();
             }
-            let dark = orphans.len();
-            fleet.take_up(orphans);
-            let peers = fleet.view(&BTreeSet::new());
+            let unheld = unheld_targets.len();
+            fleet.assign_unheld(unheld_targets);
+            let loads = fleet.view(&BTreeSet::new());
             let surplus: usize =
-                peers.iter().zip(shares(&peers, 0)).map(|(p, share)| p.held.saturating_sub(share)).sum();
+                loads.iter().zip(quotas(&loads, 0)).map(|(p, quota)| p.held.saturating_sub(quota)).sum();
             assert!(fleet.settle() <= 2, "one round, and one in which nothing happens");
-            assert_eq!(fleet.moves - before, dark + surplus, "seed {seed}");
+            assert_eq!(fleet.moves - before, unheld + surplus, "seed {seed}");
             assert!(fleet.spread() <= 1 && fleet.total() == targets, "seed {seed}");
         }
     }
 }
 
 #[test]
-fn when_nothing_has_changed_nothing_moves_whoever_overlooks_whom() {
+fn without_changes_nothing_moves_whichever_instances_are_missed() {
     for seed in 0..100 {
-        let mut fleet = Fleet::new(3 + usize::try_from(seed).unwrap() % 20, 200, seed);
+        let mut fleet = PlacementFleet::new(3 + usize::try_from(seed).unwrap() % 20, 200, seed);
         fleet.settle();
         fleet.moves = 0;
         for _ in 0..5 {
-            let everybody: Vec<InstanceId> = fleet.held.keys().cloned().collect();
-            fleet.round(|rng, _| everybody.iter().filter(|_| rng.f64() < 0.1).cloned().collect());
+            let instances: Vec<InstanceId> = fleet.held.keys().cloned().collect();
+            fleet.round(|rng, _| instances.iter().filter(|_| rng.f64() < 0.1).cloned().collect());
         }
         // A missed instance takes its load and its share out of the sum together.
         assert_eq!(fleet.moves, 0, "seed {seed}");
@@ -145,15 +145,15 @@ fn when_nothing_has_changed_nothing_moves_whoever_overlooks_whom() {
 fn views_that_differ_for_a_while_cost_few_extra_moves() {
     let (mut moves, mut needed) = (0, 0);
     for seed in 0..100 {
-        let mut fleet = Fleet::new(10, 1_000, seed);
+        let mut fleet = PlacementFleet::new(10, 1_000, seed);
         fleet.settle();
         fleet.moves = 0;
         fleet.join();
-        let peers = fleet.view(&BTreeSet::new());
-        needed += peers.iter().zip(shares(&peers, 0)).map(|(p, share)| p.held.saturating_sub(share)).sum::<usize>();
+        let loads = fleet.view(&BTreeSet::new());
+        needed += loads.iter().zip(quotas(&loads, 0)).map(|(p, quota)| p.held.saturating_sub(quota)).sum::<usize>();
         for _ in 0..3 {
-            let everybody: Vec<InstanceId> = fleet.held.keys().cloned().collect();
-            fleet.round(|rng, _| everybody.iter().filter(|_| rng.f64() < 0.1).cloned().collect());
+            let instances: Vec<InstanceId> = fleet.held.keys().cloned().collect();
+            fleet.round(|rng, _| instances.iter().filter(|_| rng.f64() < 0.1).cloned().collect());
         }
         fleet.settle();
         assert!(fleet.spread() <= 1);

@@ -3,26 +3,31 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::fleet::{InstanceRecord, Status};
-use tenure::store::Member;
+use tenure::fleet::{InstanceRecord, InstanceStatus};
+use tenure::store::LiveInstance;
 use tenure::{InstanceId, Tenure};
 use tenure_serve::instances::resolve_instance;
 
-use crate::arguments::{Drain, StoreArguments};
-use crate::exit::{DONE, Failure, NO};
+use crate::arguments::{DrainArguments, StoreArguments};
+use crate::exit::{CliError, DONE, NO};
 use crate::notice::{failure, note, warning};
-use crate::output::say;
+use crate::output::print_line;
 
 /// How often is looked whether it has happened.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_EVERY: Duration = Duration::from_millis(100);
 
-pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool, json: bool) -> Result<u8, Failure> {
-    let tenure = store.look().await?;
+pub async fn request(
+    store: &StoreArguments,
+    arguments: DrainArguments,
+    drain: bool,
+    json: bool,
+) -> Result<u8, CliError> {
+    let tenure = store.connect_existing().await?;
     let members = tenure.fleet().await?;
     let instances: Vec<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
     let code = match resolve_instance(&arguments.instance, &instances, "instance") {
         Ok(instance) => {
-            if drain && !members.iter().any(|member| member.instance != instance && takes_part(member)) {
+            if drain && !members.iter().any(|member| member.instance != instance && accepts_targets(member)) {
                 warning!("nobody else takes part: what {instance} lets go of is polled by nobody");
             }
             if drain {
@@ -30,7 +35,7 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool, json: bo
             } else {
                 tenure.undrain(&instance).await?
             }
-            wait(&tenure, &instance, drain, arguments.wait, json).await?
+            wait_for_status(&tenure, &instance, drain, arguments.wait, json).await?
         }
         Err(why) => {
             failure!("{why}");
@@ -42,20 +47,26 @@ pub async fn ask(store: &StoreArguments, arguments: Drain, drain: bool, json: bo
 }
 
 /// Whether an instance takes what others give away. Those of other programs always do.
-fn takes_part(member: &Member) -> bool {
-    InstanceRecord::decode(&member.record).is_none_or(|record| record.status != Status::Draining)
+fn accepts_targets(member: &LiveInstance) -> bool {
+    InstanceRecord::decode(&member.record).is_none_or(|record| record.status != InstanceStatus::Draining)
 }
 
-fn answer(instance: &InstanceId, status: &str, held: usize, json: bool) -> Result<u8, Failure> {
+fn print_result(instance: &InstanceId, status: &str, held: usize, json: bool) -> Result<u8, CliError> {
     if json {
-        say(&json!({"instanceId": instance.as_str(), "status": status, "held": held}).to_string())
+        print_line(&json!({"instanceId": instance.as_str(), "status": status, "held": held}).to_string())
     } else {
-        say(instance.as_str())
+        print_line(instance.as_str())
     }
 }
 
 /// Waits until it has given everything away, or takes part again.
-async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Duration, json: bool) -> Result<u8, Failure> {
+async fn wait_for_status(
+    tenure: &Tenure,
+    instance: &InstanceId,
+    drain: bool,
+    timeout: Duration,
+    json: bool,
+) -> Result<u8, CliError> {
     let start = Instant::now();
     loop {
         let members = tenure.fleet().await?;
@@ -66,7 +77,7 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
                 failure!("{instance} is gone");
             }
             if json {
-                answer(instance, "gone", 0, json)?;
+                print_result(instance, "gone", 0, json)?;
             }
             return Ok(if drain { DONE } else { NO });
         };
@@ -75,18 +86,18 @@ async fn wait(tenure: &Tenure, instance: &InstanceId, drain: bool, limit: Durati
             return Ok(NO);
         };
         let held = record.held.values().fold(0_usize, |sum, held| sum.saturating_add(*held));
-        let is_draining = record.status == Status::Draining;
+        let is_draining = record.status == InstanceStatus::Draining;
         if is_draining == drain && (!drain || held == 0) {
-            answer(instance, record.status.word(), held, json)?;
+            print_result(instance, record.status.as_str(), held, json)?;
             return Ok(DONE);
         }
-        if start.elapsed() >= limit {
-            failure!("{instance} was asked, is {} and holds {held}", record.status.word());
+        if start.elapsed() >= timeout {
+            failure!("{instance} was asked, is {} and holds {held}", record.status.as_str());
             if json {
-                answer(instance, record.status.word(), held, json)?;
+                print_result(instance, record.status.as_str(), held, json)?;
             }
             return Ok(NO);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }

@@ -3,15 +3,15 @@
 use serde_json::json;
 use tenure::Group;
 
-use crate::arguments::{Leader, StoreArguments};
-use crate::duration::shown;
-use crate::exit::{DONE, Failure, NO};
+use crate::arguments::{LeaderArguments, StoreArguments};
+use crate::duration::format_duration;
+use crate::exit::{CliError, DONE, NO};
 use crate::notice::{failure, note};
-use crate::output::say;
+use crate::output::print_line;
 
-pub async fn print(store: &StoreArguments, arguments: Leader, json: bool) -> Result<u8, Failure> {
-    let tenure = store.look().await?;
-    let names = store.leases(&tenure, &arguments.role).await?;
+pub async fn print(store: &StoreArguments, arguments: LeaderArguments, json: bool) -> Result<u8, CliError> {
+    let tenure = store.connect_existing().await?;
+    let names = store.resolve_leases(&tenure, &arguments.role).await?;
     let (mut leader, mut name) = (None, arguments.role.clone());
     for candidate in &names {
         if leader.is_none() {
@@ -36,19 +36,21 @@ pub async fn print(store: &StoreArguments, arguments: Leader, json: bool) -> Res
             "metadata": field.and_then(|leader| leader.metadata.as_deref()).map(String::from_utf8_lossy),
             "candidates": candidates.iter().map(|candidate| candidate.instance.as_str()).collect::<Vec<_>>(),
         });
-        say(&line.to_string())?;
+        print_line(&line.to_string())?;
     } else if let Some(leader) = &leader {
-        say(leader.instance.as_str())?;
+        print_line(leader.instance.as_str())?;
         match (leader.token, leader.remaining) {
             (Some(token), Some(left)) if leader.is_revoked => {
                 note!(
                     "revoked: term {token} was ended by force; {name} is free when its holder has let go, in {} at most",
-                    shown(left)
+                    format_duration(left)
                 );
             }
-            (Some(token), Some(left)) => note!("term {token} of {name}, for another {} without renewal", shown(left)),
+            (Some(token), Some(left)) => {
+                note!("term {token} of {name}, for another {} without renewal", format_duration(left))
+            }
             (None, Some(left)) => {
-                note!("the holder of {name} is a program that is not tenure, for another {}", shown(left))
+                note!("the holder of {name} is a program that is not tenure, for another {}", format_duration(left))
             }
             (_, None) => note!("{name} has no end; delete the key if no program holds it"),
         }

@@ -6,16 +6,16 @@ use std::io::{IsTerminal, Write};
 use serde_json::{Value, json};
 use tenure::store::{Quarantine, TermNote};
 use tenure::{InstanceId, Tenure};
-use tenure_serve::shown_quarantine;
+use tenure_serve::quarantine_json;
 
 use super::watch::timestamp;
-use crate::arguments::{Reopen, StoreArguments};
-use crate::exit::{DONE, Failure, NO};
+use crate::arguments::{ReopenArguments, StoreArguments};
+use crate::exit::{CliError, DONE, NO};
 use crate::notice::{failure, note};
-use crate::output::say;
+use crate::output::print_line;
 
 /// How many of the latest records of terms are read: all that a store keeps.
-const RECORDS_READ: usize = 10_000;
+const MAX_RECORDS: usize = 10_000;
 
 /// A term that is not known to have ended.
 struct OpenTerm {
@@ -25,12 +25,12 @@ struct OpenTerm {
     holds_now: bool,
 }
 
-pub async fn reopen(store: &StoreArguments, arguments: Reopen, json: bool) -> Result<u8, Failure> {
-    let tenure = store.look().await?;
+pub async fn reopen(store: &StoreArguments, arguments: ReopenArguments, json: bool) -> Result<u8, CliError> {
+    let tenure = store.connect_existing().await?;
     let report = tenure.inspect_namespace().await?;
     let (Some(generation), Some(quarantine)) = (report.generation, report.quarantine) else {
         if json {
-            say(&json!({"quarantine": null, "holders": [], "instances": [], "reopened": false}).to_string())?;
+            print_line(&json!({"quarantine": null, "holders": [], "instances": [], "reopened": false}).to_string())?;
         } else {
             note!("there is no quarantine");
         }
@@ -40,11 +40,11 @@ pub async fn reopen(store: &StoreArguments, arguments: Reopen, json: bool) -> Re
     let open = open_terms(&tenure).await?;
     let instances: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
     if !json {
-        show(&quarantine, &open, &instances)?;
+        print_holders(&quarantine, &open, &instances)?;
     }
     let reopened = (arguments.yes || confirm()?) && tenure.reopen(generation).await?;
     if json {
-        say(&as_json(&quarantine, &open, &instances, reopened).to_string())?;
+        print_line(&reopen_json(&quarantine, &open, &instances, reopened).to_string())?;
     } else if reopened {
         note!("the quarantine is over");
     } else {
@@ -55,9 +55,9 @@ pub async fn reopen(store: &StoreArguments, arguments: Reopen, json: bool) -> Re
 }
 
 /// The last term of every lease that is not known to have ended.
-async fn open_terms(tenure: &Tenure) -> Result<Vec<OpenTerm>, Failure> {
+async fn open_terms(tenure: &Tenure) -> Result<Vec<OpenTerm>, CliError> {
     let mut last = BTreeMap::new();
-    for note in tenure.terms(RECORDS_READ).await? {
+    for note in tenure.terms(MAX_RECORDS).await? {
         last.insert(tenure.lease_key(&note.name), note);
     }
     let mut open = Vec::new();
@@ -68,26 +68,26 @@ async fn open_terms(tenure: &Tenure) -> Result<Vec<OpenTerm>, Failure> {
     Ok(open)
 }
 
-fn show(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId]) -> Result<(), Failure> {
-    say(&quarantine.to_string())?;
+fn print_holders(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId]) -> Result<(), CliError> {
+    print_line(&quarantine.to_string())?;
     if open.is_empty() {
-        say("holders: none on record; if the store lost its data, their records are lost, too")?;
+        print_line("holders: none on record; if the store lost its data, their records are lost, too")?;
     } else {
-        say("last known holders:")?;
+        print_line("last known holders:")?;
     }
     for OpenTerm { key, note, holds_now } in open {
         let listed = if *holds_now { "holds it" } else { "its lease is gone" };
-        say(&format!("  {key}  {}  since {}  {listed}", note.holder, timestamp(note.from)))?;
+        print_line(&format!("  {key}  {}  since {}  {listed}", note.holder, timestamp(note.from)))?;
     }
     let listed: Vec<&str> = instances.iter().map(InstanceId::as_str).collect();
-    say(&format!(
+    print_line(&format!(
         "instances with a heartbeat: {}",
         if listed.is_empty() { "none".to_owned() } else { listed.join(", ") }
     ))?;
     Ok(())
 }
 
-fn as_json(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId], reopened: bool) -> Value {
+fn reopen_json(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId], reopened: bool) -> Value {
     let holder = |OpenTerm { key, note, holds_now }: &OpenTerm| {
         json!({
             "lease": key,
@@ -98,7 +98,7 @@ fn as_json(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId],
         })
     };
     json!({
-        "quarantine": shown_quarantine(quarantine),
+        "quarantine": quarantine_json(quarantine),
         "holders": open.iter().map(holder).collect::<Vec<_>>(),
         "instances": instances.iter().map(InstanceId::as_str).collect::<Vec<_>>(),
         "reopened": reopened,
@@ -106,17 +106,17 @@ fn as_json(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId],
 }
 
 /// Asks at the terminal.
-fn confirm() -> Result<bool, Failure> {
+fn confirm() -> Result<bool, CliError> {
     if !std::io::stdin().is_terminal() {
         let message = "cannot ask for a confirmation: standard input is not a terminal; confirm with --yes";
-        return Err(Failure::Usage(message.to_owned()));
+        return Err(CliError::Usage(message.to_owned()));
     }
     eprint!(
         "Work of any of these that is still running will overlap with the next holder's. End the quarantine? [y/N] "
     );
     let failed = "cannot ask for a confirmation";
-    std::io::stderr().flush().map_err(Failure::system(failed))?;
+    std::io::stderr().flush().map_err(CliError::system(failed))?;
     let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).map_err(Failure::system(failed))?;
+    std::io::stdin().read_line(&mut answer).map_err(CliError::system(failed))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

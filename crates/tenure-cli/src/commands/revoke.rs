@@ -2,30 +2,32 @@
 
 use serde_json::json;
 
-use crate::arguments::{Revoke, StoreArguments};
-use crate::exit::{DONE, Failure, NO};
+use crate::arguments::{RevokeArguments, StoreArguments};
+use crate::exit::{CliError, DONE, NO};
 use crate::notice::failure;
-use crate::output::say;
+use crate::output::print_line;
 
-pub async fn revoke(store: &StoreArguments, arguments: Revoke, json: bool) -> Result<u8, Failure> {
-    let tenure = store.look().await?;
+pub async fn revoke(store: &StoreArguments, arguments: RevokeArguments, json: bool) -> Result<u8, CliError> {
+    let tenure = store.connect_existing().await?;
     let mut revoked = None;
     let mut foreign = None;
-    for name in store.leases(&tenure, &arguments.lease).await? {
+    for name in store.resolve_leases(&tenure, &arguments.lease).await? {
         if let Some(holder) = tenure.revoke(&name).await? {
             revoked = Some((tenure.lease_key(&name), holder));
             break;
         }
         let held = tenure.inspect(&name).await?.held;
-        foreign = foreign.or(held.map(|held| (tenure.lease_key(&name), held.by)));
+        foreign = foreign.or(held.map(|held| (tenure.lease_key(&name), held.holder)));
     }
     if json {
         let (key, holder) = revoked.as_ref().or(foreign.as_ref()).map(|(key, holder)| (key, holder.as_str())).unzip();
-        say(&json!({"name": arguments.lease, "key": key, "holder": holder, "revoked": revoked.is_some()}).to_string())?;
+        print_line(
+            &json!({"name": arguments.lease, "key": key, "holder": holder, "revoked": revoked.is_some()}).to_string(),
+        )?;
     }
     match (&revoked, &foreign) {
         (Some((key, holder)), _) if !json => {
-            say(&format!("{key} revoked; it was held by {holder}"))?;
+            print_line(&format!("{key} revoked; it was held by {holder}"))?;
         }
         (None, Some((key, holder))) => {
             failure!(

@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 use tenure::Tenure;
-use tenure_serve::holdings;
+use tenure_serve::ownership;
 
 use crate::arguments::{RoleCommand, StoreArguments};
-use crate::exit::{DONE, Failure, NO};
+use crate::exit::{CliError, DONE, NO};
 use crate::notice::failure;
-use crate::output::{Table, say};
+use crate::output::{TextTable, print_line};
 
-pub async fn manage(store: &StoreArguments, command: RoleCommand, json: bool) -> Result<u8, Failure> {
-    let tenure = store.look().await?;
+pub async fn manage(store: &StoreArguments, command: RoleCommand, json: bool) -> Result<u8, CliError> {
+    let tenure = store.connect_existing().await?;
     let done = match command {
         RoleCommand::Ls => list(&tenure, json).await,
         RoleCommand::Rm(role) => remove(&tenure, store, &role.role, json).await,
@@ -19,12 +19,12 @@ pub async fn manage(store: &StoreArguments, command: RoleCommand, json: bool) ->
     done
 }
 
-async fn list(tenure: &Tenure, json: bool) -> Result<u8, Failure> {
+async fn list(tenure: &Tenure, json: bool) -> Result<u8, CliError> {
     let roles = read(tenure).await?;
     if json {
-        return say(&Value::Array(roles.iter().map(Role::shown).collect()).to_string());
+        return print_line(&Value::Array(roles.iter().map(Role::to_json).collect()).to_string());
     }
-    table(&roles)
+    print_table(&roles)
 }
 
 /// A role, as it is listed.
@@ -39,7 +39,7 @@ pub struct Role {
 }
 
 impl Role {
-    pub fn shown(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         json!({
             "role": self.name,
             "leader": self.leader,
@@ -51,27 +51,27 @@ impl Role {
 }
 
 /// All roles that were ever led.
-pub async fn read(tenure: &Tenure) -> Result<Vec<Role>, Failure> {
-    let role = |(name, looked): (tenure::LeaseName, holdings::Looked)| {
-        let (report, error) = match looked {
+pub async fn read(tenure: &Tenure) -> Result<Vec<Role>, CliError> {
+    let role = |(name, inspection): (tenure::LeaseName, ownership::LeaseInspection)| {
+        let (report, error) = match inspection {
             Ok(report) => (Some(report), None),
             Err((key, error)) => (None, Some((key, error.to_string()))),
         };
         let held = report.as_ref().and_then(|report| report.held.as_ref());
         Role {
             name: name.label().to_owned(),
-            leader: held.map(|held| held.by.to_string()),
+            leader: held.map(|held| held.holder.to_string()),
             token: held.and_then(|held| held.token).map(|token| token.get()),
             remaining_ms: held.and_then(|held| held.remaining).map(|left| left.as_millis() as u64),
             is_revoked: report.as_ref().is_some_and(tenure::store::LeaseReport::is_revoked),
             error,
         }
     };
-    Ok(holdings::roles(tenure).await?.into_iter().map(role).collect())
+    Ok(ownership::role_leases(tenure).await?.into_iter().map(role).collect())
 }
 
-pub fn table(roles: &[Role]) -> Result<u8, Failure> {
-    let mut table = Table::new(&["ROLE", "LEADER", "ENDS IN"]);
+pub fn print_table(roles: &[Role]) -> Result<u8, CliError> {
+    let mut table = TextTable::new(&["ROLE", "LEADER", "ENDS IN"]);
     for role in roles {
         let ends = match (role.is_revoked, role.remaining_ms) {
             (true, _) => "revoked".to_owned(),
@@ -83,7 +83,7 @@ pub fn table(roles: &[Role]) -> Result<u8, Failure> {
     table.print()
 }
 
-async fn remove(tenure: &Tenure, store: &StoreArguments, role: &str, json: bool) -> Result<u8, Failure> {
+async fn remove(tenure: &Tenure, store: &StoreArguments, role: &str, json: bool) -> Result<u8, CliError> {
     let known = tenure.roles().await?;
     let name = known.into_iter().find(|known| known.label() == role);
     let forgotten = match &name {
@@ -91,10 +91,10 @@ async fn remove(tenure: &Tenure, store: &StoreArguments, role: &str, json: bool)
         None => false,
     };
     if json {
-        say(&json!({"role": role, "removed": forgotten}).to_string())?;
+        print_line(&json!({"role": role, "removed": forgotten}).to_string())?;
     }
     match (&name, forgotten) {
-        (_, true) if !json => drop(say(role)?),
+        (_, true) if !json => drop(print_line(role)?),
         (Some(_), false) => {
             failure!("{role} is led, or was until just now; step it down first: tenure step-down {role}")
         }

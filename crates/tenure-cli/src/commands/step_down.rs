@@ -6,23 +6,23 @@ use serde_json::json;
 use tenure::{InstanceId, LeaseName, Tenure, Token};
 use tenure_serve::instances::resolve_candidate;
 
-use crate::arguments::{StepDown, StoreArguments};
-use crate::exit::{DONE, Failure, NO};
+use crate::arguments::{StepDownArguments, StoreArguments};
+use crate::exit::{CliError, DONE, NO};
 use crate::notice::failure;
-use crate::output::say;
+use crate::output::print_line;
 
 /// How often is looked whether it has happened.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-pub async fn ask(store: &StoreArguments, arguments: StepDown, json: bool) -> Result<u8, Failure> {
-    let names = store.roles(&arguments.role)?;
-    let tenure = store.look().await?;
+pub async fn request(store: &StoreArguments, arguments: StepDownArguments, json: bool) -> Result<u8, CliError> {
+    let names = store.resolve_roles(&arguments.role)?;
+    let tenure = store.connect_existing().await?;
     let to = match &arguments.to {
         Some(wanted) => resolve_candidate(&tenure, &store.keys(), &arguments.role, wanted).await?.map(Some),
         None => Ok(None),
     };
     let code = match to {
-        Ok(to) => ask_one_of(&tenure, &names, to.as_ref(), &arguments, json).await?,
+        Ok(to) => request_first(&tenure, &names, to.as_ref(), &arguments, json).await?,
         Err(why) => {
             failure!("{why}");
             NO
@@ -34,22 +34,22 @@ pub async fn ask(store: &StoreArguments, arguments: StepDown, json: bool) -> Res
             leader = leader.or(tenure.leader_of(name).await?);
         }
         let leader = leader.as_ref().map(|leader| leader.instance.as_str());
-        say(&json!({"role": arguments.role, "leader": leader, "steppedDown": code == DONE}).to_string())?;
+        print_line(&json!({"role": arguments.role, "leader": leader, "steppedDown": code == DONE}).to_string())?;
     }
     tenure.shutdown().await;
     Ok(code)
 }
 
-async fn ask_one_of(
+async fn request_first(
     tenure: &Tenure,
     names: &[LeaseName],
     to: Option<&InstanceId>,
-    arguments: &StepDown,
+    arguments: &StepDownArguments,
     json: bool,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     for name in names {
         if let Some(token) = tenure.step_down(name, to).await? {
-            return wait(tenure, name, token, to, arguments, json).await;
+            return wait_for_handover(tenure, name, token, to, arguments, json).await;
         }
         if let Some(leader) = tenure.leader_of(name).await? {
             match leader.token {
@@ -64,14 +64,14 @@ async fn ask_one_of(
 }
 
 /// Waits until the term is over, and until whoever it was for has taken office.
-async fn wait(
+async fn wait_for_handover(
     tenure: &Tenure,
     name: &LeaseName,
     token: Token,
     to: Option<&InstanceId>,
-    arguments: &StepDown,
+    arguments: &StepDownArguments,
     json: bool,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     let start = Instant::now();
     loop {
         let leader = tenure.leader_of(name).await?;
@@ -85,13 +85,13 @@ async fn wait(
             (None, _, None) => return Ok(DONE),
             (_, Some(next), None) => {
                 if !json {
-                    say(next.instance.as_str())?;
+                    print_line(next.instance.as_str())?;
                 }
                 return Ok(DONE);
             }
-            (_, Some(next), Some(to)) if next.instance == *to && next.in_office => {
+            (_, Some(next), Some(to)) if next.instance == *to && next.is_confirmed => {
                 if !json {
-                    say(to.as_str())?;
+                    print_line(to.as_str())?;
                 }
                 return Ok(DONE);
             }
@@ -109,6 +109,6 @@ async fn wait(
             failure!("it is kept for {}, which has not taken it", to.map_or("no instance", InstanceId::as_str));
             return Ok(NO);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }

@@ -6,29 +6,29 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tenure::fleet::FleetEvent;
 use tenure::lease::Ending;
-use tenure::store::{Announcement, Heard, TermNote};
+use tenure::store::{Announcement, SubscriptionItem, TermNote};
 use tenure::time::ServerTime;
 use tenure::{InstanceId, LeaseKind, Tenure};
 use tenure_serve::events;
 
-use crate::arguments::{StoreArguments, Watch};
-use crate::exit::{DONE, Failure};
+use crate::arguments::{StoreArguments, WatchArguments};
+use crate::exit::{CliError, DONE};
 use crate::notice::{note, warning};
 
 /// How often instances are looked for although nothing was heard: one that crashed announces nothing.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const FLEET_CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// How many records of terms `--all` begins with.
-const RECORDS_READ: usize = 10_000;
+const MAX_RECORDS: usize = 10_000;
 
-pub async fn watch(store: &StoreArguments, arguments: Watch, json: bool) -> Result<u8, Failure> {
+pub async fn watch(store: &StoreArguments, arguments: WatchArguments, json: bool) -> Result<u8, CliError> {
     let tenure = store.connect().await?;
     let done = follow(&tenure, arguments.all, json).await;
     tenure.shutdown().await;
     // With no one left to read, it has ended well.
     done.map(|()| DONE).or_else(|error| match error.kind() {
         std::io::ErrorKind::BrokenPipe => Ok(DONE),
-        _ => Err(Failure::system("cannot write")(error)),
+        _ => Err(CliError::system("cannot write")(error)),
     })
 }
 
@@ -36,35 +36,35 @@ async fn follow(tenure: &Tenure, all: bool, json: bool) -> std::io::Result<()> {
     let mut announcements = tenure.announcements();
     let mut fleet = None;
     if all {
-        for note in tenure.terms(RECORDS_READ).await.unwrap_or_default() {
-            for event in recorded(&note) {
+        for note in tenure.terms(MAX_RECORDS).await.unwrap_or_default() {
+            for event in events_of_term(&note) {
                 print(&event, json)?;
             }
         }
     }
     let mut ended = std::pin::pin!(tokio::signal::ctrl_c());
-    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let mut checks = tokio::time::interval(FLEET_CHECK_EVERY);
     let (mut is_lost, mut has_begun) = (false, false);
     loop {
         tokio::select! {
             _ = &mut ended => return Ok(()),
             heard = announcements.next() => match heard {
-                Heard::Announced(Announcement::Happened { event }) => {
+                SubscriptionItem::Announced(Announcement::Event { event }) => {
                     if let Some(event) = FleetEvent::decode(&event) {
                         print(&event, json)?;
                     }
                 }
-                Heard::Announced(Announcement::Joined { .. } | Announcement::Left { .. }) => {
-                    changes(tenure, &mut fleet, json).await?;
+                SubscriptionItem::Announced(Announcement::Joined { .. } | Announcement::Left { .. }) => {
+                    print_membership_changes(tenure, &mut fleet, json).await?;
                 }
                 // The first one is the beginning.
-                Heard::Gap if !std::mem::replace(&mut has_begun, true) => {}
-                Heard::Gap => note!("events may have been missed: the connection was replaced"),
-                Heard::Closed => return Ok(()),
-                Heard::Announced(_) => {}
+                SubscriptionItem::Gap if !std::mem::replace(&mut has_begun, true) => {}
+                SubscriptionItem::Gap => note!("events may have been missed: the connection was replaced"),
+                SubscriptionItem::Closed => return Ok(()),
+                SubscriptionItem::Announced(_) => {}
             },
-            _ = looks.tick() => {
-                let was_lost = std::mem::replace(&mut is_lost, changes(tenure, &mut fleet, json).await?);
+            _ = checks.tick() => {
+                let was_lost = std::mem::replace(&mut is_lost, print_membership_changes(tenure, &mut fleet, json).await?);
                 match (was_lost, is_lost) {
                     (false, true) => warning!("the store cannot be reached; waiting for it"),
                     (true, false) => note!("the store is reached again"),
@@ -76,21 +76,25 @@ async fn follow(tenure: &Tenure, all: bool, json: bool) -> std::io::Result<()> {
 }
 
 /// Prints which instances have come and gone since the last look. Returns whether the store could not be asked.
-async fn changes(tenure: &Tenure, known: &mut Option<BTreeSet<InstanceId>>, json: bool) -> std::io::Result<bool> {
+async fn print_membership_changes(
+    tenure: &Tenure,
+    known: &mut Option<BTreeSet<InstanceId>>,
+    json: bool,
+) -> std::io::Result<bool> {
     let Ok(members) = tenure.fleet().await else { return Ok(true) };
     let now: BTreeSet<InstanceId> = members.into_iter().map(|member| member.instance).collect();
     if let Some(before) = known.replace(now.clone()) {
         for instance in now.difference(&before) {
-            print(&membership("fleet.joined", instance), json)?;
+            print(&membership_event("fleet.joined", instance), json)?;
         }
         for instance in before.difference(&now) {
-            print(&membership("fleet.left", instance), json)?;
+            print(&membership_event("fleet.left", instance), json)?;
         }
     }
     Ok(false)
 }
 
-fn membership(name: &str, instance: &InstanceId) -> FleetEvent {
+fn membership_event(name: &str, instance: &InstanceId) -> FleetEvent {
     let field = |name: &str| (name.to_owned(), instance.to_string());
     FleetEvent {
         at: SystemTime::now(),
@@ -103,7 +107,7 @@ fn membership(name: &str, instance: &InstanceId) -> FleetEvent {
 fn print(event: &FleetEvent, json: bool) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
-        writeln!(out, "{}", events::line(event))?;
+        writeln!(out, "{}", events::to_json_line(event))?;
     } else {
         let fields: Vec<String> = event.fields.iter().map(|(name, value)| field(name, value)).collect();
         let at = humantime::format_rfc3339_micros(event.at);
@@ -118,7 +122,7 @@ fn field(name: &str, value: &str) -> String {
 }
 
 /// What a record of a term says, as events: one of the lease, and one of the election when it is a role's.
-fn recorded(note: &TermNote) -> Vec<FleetEvent> {
+fn events_of_term(note: &TermNote) -> Vec<FleetEvent> {
     let kind = match note.name.kind() {
         LeaseKind::Role => "role",
         LeaseKind::Target => "endpoint_id",
@@ -129,7 +133,7 @@ fn recorded(note: &TermNote) -> Vec<FleetEvent> {
         Some(ending) => {
             let lease = if matches!(ending, Ending::Lost(_)) { "lease.lost" } else { "lease.released" };
             let at = note.released.or(note.demoted).unwrap_or(note.from);
-            ([lease, "election.leadership_lost"], at, Some(ending.word()))
+            ([lease, "election.leadership_lost"], at, Some(ending.as_str()))
         }
     };
     let count = if note.name.kind() == LeaseKind::Role { 2 } else { 1 };
@@ -140,16 +144,16 @@ fn recorded(note: &TermNote) -> Vec<FleetEvent> {
             ("token".to_owned(), note.token.to_string()),
         ];
         fields.extend(reason.map(|reason| ("reason".to_owned(), reason.to_owned())));
-        FleetEvent { at: moment(at), level: "info".to_owned(), name: name.to_owned(), fields }
+        FleetEvent { at: system_time(at), level: "info".to_owned(), name: name.to_owned(), fields }
     };
     names.into_iter().take(count).map(event).collect()
 }
 
 /// A moment of the store's, in years of four digits: any program can write a record.
-fn moment(time: ServerTime) -> SystemTime {
+fn system_time(time: ServerTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(time.as_micros().min(253_402_300_799_999_999))
 }
 
 pub fn timestamp(time: ServerTime) -> String {
-    humantime::format_rfc3339_micros(moment(time)).to_string()
+    humantime::format_rfc3339_micros(system_time(time)).to_string()
 }

@@ -13,7 +13,7 @@ pub struct Cgroup(PathBuf);
 impl Cgroup {
     /// Makes one and moves this process into it, so that what it starts begins there. `None` where that cannot be done:
     /// there is no cgroup of version 2, or it is not this user's to change.
-    pub fn enter(name: &str) -> Option<Self> {
+    pub fn join_new(name: &str) -> Option<Self> {
         let cgroup = Self::named(name)?;
         fs::create_dir(&cgroup.0).ok()?;
         if !cgroup.0.join("cgroup.kill").exists() || join(&cgroup.0).is_err() {

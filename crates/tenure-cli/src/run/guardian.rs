@@ -15,24 +15,24 @@ use tokio::signal::unix::{self, SignalKind, signal};
 
 use super::cgroup::Cgroup;
 use super::processes::{self, Children};
-use super::protocol::{Deadline, Order, Report, now};
+use super::protocol::{Deadline, GuardianOrder, GuardianReport, now};
 use super::signals;
-use crate::arguments::Guard;
+use crate::arguments::GuardianArguments;
 use crate::exit;
 use crate::notice::failure;
 
 /// How often is looked who is left, once all have to go, and once they are being killed.
-const LOOK: Duration = Duration::from_millis(20);
-const LOOK_WHILE_KILLING: Duration = Duration::from_millis(1);
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+const KILL_CHECK_EVERY: Duration = Duration::from_millis(1);
 
 /// How often the clock is looked at, whatever the runtime's timers do: they stand still while the machine sleeps.
-const BACKSTOP: Duration = Duration::from_millis(250);
+const CLOCK_CHECK_EVERY: Duration = Duration::from_millis(250);
 
 /// For how long after the deadline what is left is still killed: it may only be slow.
-const LAST_TRY: u64 = 10_000_000_000;
+const KILL_RETRY_NANOS: u64 = 10_000_000_000;
 
 /// Signals that would end or stop a guardian: service managers send them to every process they know.
-const UNHEEDED: [SignalKind; 5] = [
+const IGNORED_SIGNALS: [SignalKind; 5] = [
     SignalKind::terminate(),
     SignalKind::interrupt(),
     SignalKind::hangup(),
@@ -42,7 +42,7 @@ const UNHEEDED: [SignalKind; 5] = [
 ];
 
 /// Does all that a guardian does.
-pub fn watch_over(guard: &Guard) -> ExitCode {
+pub fn run(guard: &GuardianArguments) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -59,14 +59,14 @@ pub fn watch_over(guard: &Guard) -> ExitCode {
     }
 }
 
-async fn guard_command(guard: &Guard) -> io::Result<()> {
+async fn guard_command(guard: &GuardianArguments) -> io::Result<()> {
     processes::adopt_orphans();
     // When the process that renews the lease ends, a guardian that was stopped goes on, and ends the command.
     let _ = set_parent_process_death_signal(Some(Signal::CONT));
-    let mut unheeded = Vec::new();
-    for kind in UNHEEDED {
+    let mut ignored = Vec::new();
+    for kind in IGNORED_SIGNALS {
         // As long as this lives the signal does nothing.
-        unheeded.push(signal(kind)?);
+        ignored.push(signal(kind)?);
     }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let stdin = receive_stdin(&socket)?;
@@ -77,16 +77,16 @@ async fn guard_command(guard: &Guard) -> io::Result<()> {
     // the lease to become another's.
     let Some(deadline) = first_deadline(&mut orders).await else { return Ok(()) };
     if now() >= deadline.end_at {
-        return reports.write_all(Report::TooLate.line().as_bytes()).await;
+        return reports.write_all(GuardianReport::TooLate.line().as_bytes()).await;
     }
     // A wrapper that was killed since it sent the deadline renews nothing: its command is not started.
-    if reports.write_all(Report::Heard.line().as_bytes()).await.is_err() {
+    if reports.write_all(GuardianReport::Acknowledged.line().as_bytes()).await.is_err() {
         return Ok(());
     }
     let children = signal(SignalKind::child())?;
     let (child, cgroup) = match start(guard, stdin) {
         Ok(started) => started,
-        Err((code, why)) => return reports.write_all(Report::NotStarted { code, why }.line().as_bytes()).await,
+        Err((code, why)) => return reports.write_all(GuardianReport::NotStarted { code, why }.line().as_bytes()).await,
     };
     // From here on nothing may fail: a guardian that returns leaves the command behind.
     let child = Pid::from_child(&child);
@@ -98,18 +98,18 @@ async fn guard_command(guard: &Guard) -> io::Result<()> {
 async fn first_deadline(orders: &mut Option<Lines<BufReader<OwnedReadHalf>>>) -> Option<Deadline> {
     loop {
         match next(orders).await? {
-            Order::Deadline(deadline) => return Some(deadline),
-            Order::End => return None,
+            GuardianOrder::Deadline(deadline) => return Some(deadline),
+            GuardianOrder::End => return None,
             // There is nothing yet to pass it on to.
-            Order::Signal(_) => {}
+            GuardianOrder::Signal(_) => {}
         }
     }
 }
 
 /// Starts the command, in a group of its own, and in a cgroup of its own where that can be had.
-fn start(guard: &Guard, stdin: Stdio) -> Result<(Child, Option<Cgroup>), (u8, String)> {
+fn start(guard: &GuardianArguments, stdin: Stdio) -> Result<(Child, Option<Cgroup>), (u8, String)> {
     let (program, arguments) = guard.command.split_first().ok_or((126, "there is no command".to_owned()))?;
-    let cgroup = Cgroup::enter(&guard.cgroup);
+    let cgroup = Cgroup::join_new(&guard.cgroup);
     let started = Command::new(program).args(arguments).stdin(stdin).process_group(0).spawn();
     let cgroup = cgroup.and_then(Cgroup::leave);
     match started {
@@ -156,7 +156,7 @@ impl Guardian {
         loop {
             let (exited, left) = processes::reap();
             if let Some(child) = exited.iter().find(|exited| exited.pid == self.child) {
-                self.report(&Report::Ended { code: child.code }).await;
+                self.report(&GuardianReport::Ended { code: child.code }).await;
                 // What it has left behind ends, too.
                 self.end();
             }
@@ -164,7 +164,7 @@ impl Guardian {
                 if let Some(cgroup) = &self.cgroup {
                     cgroup.remove();
                 }
-                self.report(&Report::Gone).await;
+                self.report(&GuardianReport::Gone).await;
                 return;
             }
             if now() >= self.deadline.end_at {
@@ -174,25 +174,25 @@ impl Guardian {
             if kills {
                 self.kill();
                 if now() >= self.deadline.gone_by && !std::mem::replace(&mut self.is_stuck, true) {
-                    self.report(&Report::Stuck { pids: processes::pids_of_descendants(getpid()) }).await;
+                    self.report(&GuardianReport::Stuck { pids: processes::pids_of_descendants(getpid()) }).await;
                 }
-                if now() >= self.deadline.gone_by.saturating_add(LAST_TRY) {
+                if now() >= self.deadline.gone_by.saturating_add(KILL_RETRY_NANOS) {
                     return;
                 }
             }
             let left = Duration::from_nanos(self.deadline.end_at.saturating_sub(now()));
             let nap = match (kills, self.told_to_end) {
-                (true, _) if self.is_stuck => LOOK,
-                (true, _) => LOOK_WHILE_KILLING,
-                (false, true) => LOOK,
-                (false, false) => left.min(BACKSTOP),
+                (true, _) if self.is_stuck => CHECK_EVERY,
+                (true, _) => KILL_CHECK_EVERY,
+                (false, true) => CHECK_EVERY,
+                (false, false) => left.min(CLOCK_CHECK_EVERY),
             };
             tokio::select! {
                 order = next(&mut self.orders) => match order {
                     Some(order) => {
-                        self.obey(order);
-                        if matches!(order, Order::Deadline(_)) {
-                            self.report(&Report::Heard).await;
+                        self.apply(order);
+                        if matches!(order, GuardianOrder::Deadline(_)) {
+                            self.report(&GuardianReport::Acknowledged).await;
                         }
                     }
                     None => {
@@ -207,13 +207,13 @@ impl Guardian {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn apply(&mut self, order: GuardianOrder) {
         match order {
             // Once it was told to end there is no way back.
-            Order::Deadline(_) if self.told_to_end => {}
-            Order::Deadline(deadline) => self.deadline = deadline,
-            Order::End => self.end(),
-            Order::Signal(number) => {
+            GuardianOrder::Deadline(_) if self.told_to_end => {}
+            GuardianOrder::Deadline(deadline) => self.deadline = deadline,
+            GuardianOrder::End => self.end(),
+            GuardianOrder::Signal(number) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
                     // A group that is gone needs none.
                     let _ = kill_process_group(self.child, signal);
@@ -231,9 +231,9 @@ impl Guardian {
         if std::mem::replace(&mut self.told_to_end, true) {
             return;
         }
-        let patience = self.deadline.kill_at.saturating_sub(self.deadline.end_at);
-        self.deadline.kill_at = self.deadline.kill_at.min(now().saturating_add(patience));
-        processes::ask_to_end(getpid());
+        let stop_budget = self.deadline.kill_at.saturating_sub(self.deadline.end_at);
+        self.deadline.kill_at = self.deadline.kill_at.min(now().saturating_add(stop_budget));
+        processes::terminate_all(getpid());
     }
 
     /// Kills all of the command: its cgroup or its group in one go, and whatever else there is of it.
@@ -245,18 +245,18 @@ impl Guardian {
         processes::kill_all(getpid());
     }
 
-    async fn report(&mut self, report: &Report) {
+    async fn report(&mut self, report: &GuardianReport) {
         // When the process that renews the lease is gone there is nobody to tell.
         let _ = self.reports.write_all(report.line().as_bytes()).await;
     }
 }
 
 /// The next order; `None` when there will be no more.
-async fn next(orders: &mut Option<Lines<BufReader<OwnedReadHalf>>>) -> Option<Order> {
+async fn next(orders: &mut Option<Lines<BufReader<OwnedReadHalf>>>) -> Option<GuardianOrder> {
     match orders {
         Some(lines) => loop {
             match lines.next_line().await {
-                Ok(Some(line)) => match Order::read(&line) {
+                Ok(Some(line)) => match GuardianOrder::read(&line) {
                     Some(order) => return Some(order),
                     None => continue,
                 },

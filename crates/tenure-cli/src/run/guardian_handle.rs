@@ -14,14 +14,14 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::SILENT_FOR;
+use super::MAX_SILENCE;
 use super::cgroup::Cgroup;
 use super::processes::{self, Children};
-use super::protocol::{Order, Report, now};
+use super::protocol::{GuardianOrder, GuardianReport, now};
 use crate::notice::warning;
 
 /// How often is looked who is left.
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_EVERY: Duration = Duration::from_millis(1);
 
 /// How often a guardian that has not started yet is told to go on.
 const WAKE_EVERY: Duration = Duration::from_millis(250);
@@ -57,12 +57,12 @@ impl GuardianHandle {
     }
 
     /// Never waits: a guardian that is stopped does not read, and one that is gone is noticed by its silence.
-    pub fn tell(&self, order: Order) {
+    pub fn send(&self, order: GuardianOrder) {
         let _ = self.orders.try_write(order.line().as_bytes());
     }
 
     /// Lets a guardian go on that was stopped.
-    pub fn wake(&self) {
+    pub fn resume(&self) {
         let _ = kill_process(Pid::from_child(&self.guardian), Signal::CONT);
     }
 
@@ -70,25 +70,25 @@ impl GuardianHandle {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn report(&mut self) -> Option<Report> {
+    pub async fn next_report(&mut self) -> Option<GuardianReport> {
         loop {
             let line = self.reports.next_line().await.ok()??;
-            if let Some(report) = Report::read(&line) {
+            if let Some(report) = GuardianReport::read(&line) {
                 return Some(report);
             }
         }
     }
 
     /// Waits for the end of a guardian that has said its last word.
-    pub async fn exited(mut self) {
+    pub async fn wait_exit(mut self) {
         while self.guardian.try_wait().is_ok_and(|status| status.is_none()) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
     }
 
     /// Does the work of a guardian that does not: it was killed, or it is stopped. Ends when the kernel says that nothing
     /// of the command is left, or at `gone_by`; then these are, as far as can be seen.
-    pub async fn kill_in_its_place(mut self, gone_by: u64) -> Report {
+    pub async fn kill_command(mut self, gone_by: u64) -> GuardianReport {
         let cgroup = Cgroup::named(&self.cgroup);
         // Its children become ours.
         let _ = self.guardian.kill();
@@ -101,12 +101,12 @@ impl GuardianHandle {
                 if let Some(cgroup) = cgroup {
                     cgroup.remove();
                 }
-                return Report::Gone;
+                return GuardianReport::Gone;
             }
             if now() >= gone_by {
-                return Report::Stuck { pids: processes::pids_of_descendants(getpid()) };
+                return GuardianReport::Stuck { pids: processes::pids_of_descendants(getpid()) };
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
     }
 }
@@ -119,8 +119,8 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     let wake = move || {
         let began = Instant::now();
         while spawned.recv_timeout(WAKE_EVERY) == Err(RecvTimeoutError::Timeout) {
-            if began.elapsed() < SILENT_FOR {
-                processes::wake_all(getpid());
+            if began.elapsed() < MAX_SILENCE {
+                processes::continue_all(getpid());
             } else {
                 warning!("the guardian does not start; it is killed");
                 processes::kill_all(getpid());

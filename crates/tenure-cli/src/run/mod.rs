@@ -22,51 +22,51 @@ use std::time::{Duration, Instant};
 
 use guardian_handle::GuardianHandle;
 use progress::{PROGRESS_VARIABLE, ProgressFile};
-use protocol::{Deadline, Order, Report, now};
+use protocol::{Deadline, GuardianOrder, GuardianReport, now};
 use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
 use tenure::lease::LeaseSettings;
 use tenure::{AcquireError, LeaseName, Tenure, TermHandle};
 use tokio::time::MissedTickBehavior;
 
-use crate::arguments::{Run, StoreArguments};
-use crate::duration::shown;
-use crate::exit::{self, Failure};
+use crate::arguments::{RunArguments, StoreArguments};
+use crate::duration::format_duration;
+use crate::exit::{self, CliError};
 use crate::notice::{self, failure, note, warning};
 
 /// The first and the longest pause before a command is run again.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MIN_RESTART_DELAY: Duration = Duration::from_millis(500);
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 /// A wait that may be over before the store has answered once.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the kernel may take to end what was killed: kills are sent this long before the lease can be another's.
-const DYING: Duration = Duration::from_millis(100);
+const KILL_LEAD_TIME: Duration = Duration::from_millis(100);
 
 /// After so many looks without an answer a guardian may be stopped, and is told to go on.
-const LOOKS_BEFORE_WAKING: u32 = 3;
+const CHECKS_BEFORE_RESUME: u32 = 3;
 
 /// After so many, and so long, it is not relied on any more.
-const LOOKS_BEFORE_KILLING: u32 = 40;
-const SILENT_FOR: Duration = Duration::from_secs(10);
+const CHECKS_BEFORE_KILL: u32 = 40;
+const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 /// The variable with the store's URL, which may have a password in it.
 const STORE_VARIABLE: &str = "TENURE_STORE";
 
-pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> {
+pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, CliError> {
     let settings = settings(&arguments)?;
     let name = store.role(&arguments.role)?;
     processes::adopt_orphans();
     let tenure = store.builder(arguments.name.as_deref())?.longest_ttl(settings.ttl()).share_events().start()?;
     notice::set_instance(tenure.instance());
     if std::io::stderr().is_terminal() {
-        tokio::spawn(say_why_nothing_is_granted(tenure.clone()));
+        tokio::spawn(print_quarantine(tenure.clone()));
     }
-    let mut signals = Signals::new().map_err(Failure::system("cannot listen to signals"))?;
-    let hides_store = names_a_user(std::env::var_os(STORE_VARIABLE)) && !arguments.pass_store;
+    let mut signals = Signals::new().map_err(CliError::system("cannot listen to signals"))?;
+    let hides_store = has_credentials(std::env::var_os(STORE_VARIABLE)) && !arguments.pass_store;
     let runner = Runner { tenure: &tenure, settings, arguments: &arguments, hides_store };
-    let mut pause = FIRST_PAUSE;
+    let mut pause = MIN_RESTART_DELAY;
     let code = loop {
         let mut election = tenure
             .election_named(name.clone())
@@ -82,16 +82,16 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
         };
         let began = Instant::now();
         let run = match acquired {
-            Ok(Acquired::Leadership(leadership)) => match runner.one_term(leadership, &mut signals).await {
+            Ok(RunDecision::Leadership(leadership)) => match runner.run_term(leadership, &mut signals).await {
                 Ok(Ok(run)) => run,
                 // The lease is left to expire.
                 Ok(Err(SecondSignal(signal))) => return Ok(128 + signal),
                 Err(failure) => break Err(failure),
             },
-            Ok(Acquired::NotDue(left)) => OneRun { code: None, again_in: Some(left) },
+            Ok(RunDecision::NotDue(left)) => TermRun { code: None, next_run_in: Some(left) },
             Err(failure) => break Err(failure),
         };
-        if let Some(signal) = signals.fatal_before() {
+        if let Some(signal) = signals.last_fatal() {
             // A command that ran was told, and ended as it did.
             break Ok(run.code.unwrap_or(128 + signal));
         }
@@ -99,20 +99,20 @@ pub async fn run(store: &StoreArguments, arguments: Run) -> Result<u8, Failure> 
             break Ok(run.code.unwrap_or(exit::DONE));
         }
         // A command that ends as soon as it begins is not begun all the time.
-        pause = if began.elapsed() < pause { (pause * 2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
+        pause = if began.elapsed() < pause { (pause * 2).min(MAX_RESTART_DELAY) } else { MIN_RESTART_DELAY };
         tokio::select! {
-            () = tokio::time::sleep(run.again_in.unwrap_or(pause)) => {}
+            () = tokio::time::sleep(run.next_run_in.unwrap_or(pause)) => {}
             signal = signals.fatal() => break Ok(128 + signal),
         }
     };
-    match signals.unless_second(tenure.shutdown()).await {
+    match signals.or_second_signal(tenure.shutdown()).await {
         Ok(()) => code,
         Err(SecondSignal(signal)) => Ok(128 + signal),
     }
 }
 
 /// Tells the person at the terminal that a quarantine is what is being waited for.
-async fn say_why_nothing_is_granted(tenure: Tenure) {
+async fn print_quarantine(tenure: Tenure) {
     // When the store cannot be asked, that is said elsewhere.
     if let Ok(Some(quarantine)) = tenure.inspect_namespace().await.map(|report| report.quarantine) {
         note!("{quarantine}");
@@ -120,11 +120,11 @@ async fn say_why_nothing_is_granted(tenure: Tenure) {
 }
 
 /// Whether a URL has a user's name or a password in it.
-fn names_a_user(url: Option<OsString>) -> bool {
+fn has_credentials(url: Option<OsString>) -> bool {
     url.is_some_and(|url| url.to_string_lossy().contains('@'))
 }
 
-fn settings(arguments: &Run) -> Result<LeaseSettings, Failure> {
+fn settings(arguments: &RunArguments) -> Result<LeaseSettings, CliError> {
     let mut settings = LeaseSettings::builder().ttl(arguments.ttl);
     if let Some(budget) = arguments.stop_timeout {
         settings = settings.stop_budget(budget);
@@ -132,7 +132,7 @@ fn settings(arguments: &Run) -> Result<LeaseSettings, Failure> {
     if let Some(limit) = arguments.stall_after {
         settings = settings.stall_after(limit);
     }
-    settings.build().map_err(|error| Failure::Usage(error.to_string()))
+    settings.build().map_err(|error| CliError::Usage(error.to_string()))
 }
 
 async fn acquire(election: ElectionBuilder, wait: Option<Duration>, no_wait: bool) -> Result<Leadership, AcquireError> {
@@ -140,14 +140,16 @@ async fn acquire(election: ElectionBuilder, wait: Option<Duration>, no_wait: boo
         _ if no_wait => election.try_acquire().await,
         // What is free is had in any case, however short the wait.
         Some(limit) if limit < SHORT_WAIT => match election.clone().try_acquire().await {
-            Err(held @ AcquireError::Held { .. }) if !limit.is_zero() => match election.limit(limit).acquire().await {
-                // The wait was too short for an answer, but the holder was seen.
-                Err(AcquireError::TimedOut { by: None, because: None, .. }) => Err(held),
-                acquired => acquired,
-            },
+            Err(held @ AcquireError::Held { .. }) if !limit.is_zero() => {
+                match election.timeout(limit).acquire().await {
+                    // The wait was too short for an answer, but the holder was seen.
+                    Err(AcquireError::TimedOut { holder: None, because: None, .. }) => Err(held),
+                    acquired => acquired,
+                }
+            }
             tried => tried,
         },
-        Some(limit) => election.limit(limit).acquire().await,
+        Some(limit) => election.timeout(limit).acquire().await,
         None => election.acquire().await,
     }
 }
@@ -156,45 +158,45 @@ async fn acquire(election: ElectionBuilder, wait: Option<Duration>, no_wait: boo
 struct Runner<'a> {
     tenure: &'a Tenure,
     settings: LeaseSettings,
-    arguments: &'a Run,
+    arguments: &'a RunArguments,
     hides_store: bool,
 }
 
 /// What came of asking for the leadership.
-enum Acquired {
+enum RunDecision {
     Leadership(Leadership),
     /// With `--once-per`: the command may be run after this long, and nothing was asked for.
     NotDue(Duration),
 }
 
 /// What came of one term.
-struct OneRun {
+struct TermRun {
     /// The exit status to end with; `None` when the command was not run.
     code: Option<u8>,
     /// After how long the command may be run again, when that is not as soon as possible.
-    again_in: Option<Duration>,
+    next_run_in: Option<Duration>,
 }
 
 /// How long the guardian has not answered. Looks are counted, too: while this process is stopped there are none.
-struct Silence {
-    looks: u32,
+struct GuardianSilence {
+    checks: u32,
     since: Instant,
 }
 
-impl Default for Silence {
+impl Default for GuardianSilence {
     fn default() -> Self {
-        Self { looks: 0, since: Instant::now() }
+        Self { checks: 0, since: Instant::now() }
     }
 }
 
-impl Silence {
+impl GuardianSilence {
     fn is_final(&self) -> bool {
-        self.looks >= LOOKS_BEFORE_KILLING && self.since.elapsed() >= SILENT_FOR
+        self.checks >= CHECKS_BEFORE_KILL && self.since.elapsed() >= MAX_SILENCE
     }
 }
 
-enum Ended {
-    ByItself(u8),
+enum CommandOutcome {
+    Exited(u8),
     NotStarted {
         code: u8,
         why: String,
@@ -206,64 +208,68 @@ enum Ended {
 
 impl Runner<'_> {
     /// Acquires the leadership, unless it can be seen before that the command was run lately.
-    async fn acquire_when_due(&self, name: &LeaseName, election: ElectionBuilder) -> Result<Acquired, Failure> {
-        let Run { wait, no_wait, once_per, .. } = *self.arguments;
+    async fn acquire_when_due(&self, name: &LeaseName, election: ElectionBuilder) -> Result<RunDecision, CliError> {
+        let RunArguments { wait, no_wait, once_per, .. } = *self.arguments;
         let began = Instant::now();
         if let Some(period) = once_per {
             let look = once::time_left_without_lease(self.tenure, name, period);
             let limit = wait.map_or(Duration::MAX, |wait| wait.max(SHORT_WAIT));
             match tokio::time::timeout(limit, look).await {
-                Ok(Ok(Some(left))) => return Ok(Acquired::NotDue(left)),
+                Ok(Ok(Some(left))) => return Ok(RunDecision::NotDue(left)),
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) if no_wait => return Err(error.into()),
                 // Acquiring waits for the store.
                 Ok(Err(_)) => {}
-                Err(_) => return Err(AcquireError::TimedOut { waited: limit, by: None, because: None }.into()),
+                Err(_) => return Err(AcquireError::TimedOut { waited: limit, holder: None, because: None }.into()),
             }
         }
         let wait = wait.map(|wait| wait.saturating_sub(began.elapsed()));
-        Ok(Acquired::Leadership(acquire(election, wait, no_wait).await?))
+        Ok(RunDecision::Leadership(acquire(election, wait, no_wait).await?))
     }
 
     /// Runs the command under a term, unless it was run lately, and releases the lease when nothing of it is left.
-    async fn one_term(&self, term: Leadership, signals: &mut Signals) -> Result<Result<OneRun, SecondSignal>, Failure> {
+    async fn run_term(
+        &self,
+        term: Leadership,
+        signals: &mut Signals,
+    ) -> Result<Result<TermRun, SecondSignal>, CliError> {
         if let Some(period) = self.arguments.once_per {
-            let left = match signals.unless_second(once::time_left(self.tenure, &term, period)).await {
+            let left = match signals.or_second_signal(once::time_left(self.tenure, &term, period)).await {
                 Ok(left) => left?,
                 Err(second) => return Ok(Err(second)),
             };
             if let Some(left) = left {
-                let released = signals.unless_second(term.release()).await;
-                return Ok(released.map(|_| OneRun { code: None, again_in: Some(left) }));
+                let released = signals.or_second_signal(term.release()).await;
+                return Ok(released.map(|_| TermRun { code: None, next_run_in: Some(left) }));
             }
         }
         let began = Instant::now();
-        let (code, was_done) = match self.guarded(&term, signals).await? {
-            Ended::ByItself(code) => (code, true),
-            Ended::NotStarted { code, why } => {
+        let (code, is_completed) = match self.run_guarded(&term, signals).await? {
+            CommandOutcome::Exited(code) => (code, true),
+            CommandOutcome::NotStarted { code, why } => {
                 failure!("{why}");
                 (code, false)
             }
-            Ended::LeaseLost => (exit::LOST, false),
-            Ended::Stuck(pids) => self.leave_to_expire(&pids),
+            CommandOutcome::LeaseLost => (exit::LEASE_LOST, false),
+            CommandOutcome::Stuck(pids) => self.leave_to_expire(&pids),
         };
-        let period = self.arguments.once_per.filter(|_| was_done);
+        let period = self.arguments.once_per.filter(|_| is_completed);
         let finish = async {
             if period.is_some() {
-                once::write_down(self.tenure, &term).await;
+                once::record_completion(self.tenure, &term).await;
             }
             // A term that was lost is over all the same.
             let _ = term.release().await;
         };
-        let finished = signals.unless_second(finish).await;
-        let again_in = period.map(|period| period.saturating_sub(began.elapsed()));
-        Ok(finished.map(|()| OneRun { code: Some(code), again_in }))
+        let finished = signals.or_second_signal(finish).await;
+        let next_run_in = period.map(|period| period.saturating_sub(began.elapsed()));
+        Ok(finished.map(|()| TermRun { code: Some(code), next_run_in }))
     }
 
     /// Has a guardian run the command, until nothing of it is left.
-    async fn guarded(&self, term: &TermHandle, signals: &mut Signals) -> Result<Ended, Failure> {
+    async fn run_guarded(&self, term: &TermHandle, signals: &mut Signals) -> Result<CommandOutcome, CliError> {
         // Counted: the lease is not released while this lives.
-        let Ok(work) = term.begin().await else { return Ok(Ended::LeaseLost) };
+        let Ok(work) = term.begin().await else { return Ok(CommandOutcome::LeaseLost) };
         let mut environment = vec![
             ("TENURE_ROLE", self.arguments.role.clone()),
             ("TENURE_INSTANCE", self.tenure.instance().to_string()),
@@ -272,68 +278,68 @@ impl Runner<'_> {
         let mut progress = match self.arguments.stall_after {
             Some(_) => Some(
                 ProgressFile::create(term.token())
-                    .map_err(Failure::system("cannot make a file for TENURE_PROGRESS"))?,
+                    .map_err(CliError::system("cannot make a file for TENURE_PROGRESS"))?,
             ),
             None => None,
         };
         environment.extend(progress.as_ref().map(|file| (PROGRESS_VARIABLE, file.path())));
         let hidden: &[&str] = if self.hides_store { &[STORE_VARIABLE] } else { &[] };
         let guardian = GuardianHandle::start(&self.arguments.command, &environment, hidden);
-        let mut guardian = guardian.map_err(Failure::system("cannot start a guardian"))?;
+        let mut guardian = guardian.map_err(CliError::system("cannot start a guardian"))?;
         let mut deadline = self.deadline(term);
-        guardian.tell(Order::Deadline(deadline));
-        let mut looks = tokio::time::interval((self.settings.renew_every() / 8).min(Duration::from_millis(250)));
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut told_to_end, mut ended, mut silence) = (false, None, Silence::default());
+        guardian.send(GuardianOrder::Deadline(deadline));
+        let mut checks = tokio::time::interval((self.settings.renew_every() / 8).min(Duration::from_millis(250)));
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut told_to_end, mut ended, mut silence) = (false, None, GuardianSilence::default());
         loop {
             // A guardian that acts has killed the command by then, and said so.
-            let silent_at = deadline.kill_at.saturating_add(nanos(self.dying() / 2));
+            let silent_at = deadline.kill_at.saturating_add(nanos(self.kill_lead_time() / 2));
             tokio::select! {
                 // First what the guardian has said: this process may have been stopped for a while itself.
                 biased;
-                report = guardian.report() => match report {
-                    Some(Report::Heard) => silence = Silence::default(),
-                    Some(Report::Ended { code }) => {
+                report = guardian.next_report() => match report {
+                    Some(GuardianReport::Acknowledged) => silence = GuardianSilence::default(),
+                    Some(GuardianReport::Ended { code }) => {
                         // Whether it was told to or not, it has ended while the lease was ours.
-                        ended = Some(if work.is_valid() { Ended::ByItself(code) } else { Ended::LeaseLost });
+                        ended = Some(if work.is_valid() { CommandOutcome::Exited(code) } else { CommandOutcome::LeaseLost });
                         // What it has left behind has as much time to end.
                         told_to_end = true;
                         deadline.kill_at = deadline.kill_at.min(now().saturating_add(nanos(self.settings.stop_budget())));
                     }
-                    Some(Report::NotStarted { code, why }) => ended = Some(Ended::NotStarted { code, why }),
-                    Some(Report::TooLate) => ended = Some(Ended::LeaseLost),
-                    Some(Report::Gone) => break,
-                    Some(Report::Stuck { pids }) => return Ok(Ended::Stuck(pids)),
+                    Some(GuardianReport::NotStarted { code, why }) => ended = Some(CommandOutcome::NotStarted { code, why }),
+                    Some(GuardianReport::TooLate) => ended = Some(CommandOutcome::LeaseLost),
+                    Some(GuardianReport::Gone) => break,
+                    Some(GuardianReport::Stuck { pids }) => return Ok(CommandOutcome::Stuck(pids)),
                     // It has started nothing, and said so.
-                    None if matches!(ended, Some(Ended::NotStarted { .. } | Ended::LeaseLost)) && !told_to_end => break,
+                    None if matches!(ended, Some(CommandOutcome::NotStarted { .. } | CommandOutcome::LeaseLost)) && !told_to_end => break,
                     None => return Ok(kill(guardian, deadline, ended).await),
                 },
                 _ = term.lost(), if !told_to_end => {
                     told_to_end = true;
                     deadline.kill_at = deadline.kill_at.min(now().saturating_add(nanos(self.settings.stop_budget())));
-                    guardian.tell(Order::End);
+                    guardian.send(GuardianOrder::End);
                 }
                 signal = signals.next() => {
-                    guardian.tell(Order::Signal(signal));
-                    if signals::stops(signal) {
-                        signals::stop_ourselves();
+                    guardian.send(GuardianOrder::Signal(signal));
+                    if signals::is_stop(signal) {
+                        signals::stop_self();
                     }
                 }
                 () = sleep_until(silent_at) => return Ok(kill(guardian, deadline, ended).await),
-                _ = looks.tick() => {
+                _ = checks.tick() => {
                     if progress.as_mut().is_some_and(ProgressFile::was_touched) {
                         term.progress();
                     }
                     if !told_to_end {
                         deadline = self.deadline(term);
                         // The next only when the last was heard: what is not read must not pile up.
-                        if silence.looks == 0 {
-                            guardian.tell(Order::Deadline(deadline));
+                        if silence.checks == 0 {
+                            guardian.send(GuardianOrder::Deadline(deadline));
                         }
                     }
-                    silence.looks += 1;
-                    if silence.looks >= LOOKS_BEFORE_WAKING {
-                        guardian.wake();
+                    silence.checks += 1;
+                    if silence.checks >= CHECKS_BEFORE_RESUME {
+                        guardian.resume();
                     }
                     // One that has been told to end the command is given until its deadline.
                     if !told_to_end && silence.is_final() {
@@ -343,8 +349,8 @@ impl Runner<'_> {
                 }
             }
         }
-        guardian.exited().await;
-        Ok(ended.unwrap_or(Ended::LeaseLost))
+        guardian.wait_exit().await;
+        Ok(ended.unwrap_or(CommandOutcome::LeaseLost))
     }
 
     /// Until when the command may run, as things stand now.
@@ -352,11 +358,11 @@ impl Runner<'_> {
         let (before, left) = (now(), term.remaining());
         let gone_by = before.saturating_add(nanos(left));
         let end_at = gone_by.saturating_sub(nanos(self.settings.stop_budget()));
-        Deadline { end_at, kill_at: gone_by.saturating_sub(nanos(self.dying())), gone_by }
+        Deadline { end_at, kill_at: gone_by.saturating_sub(nanos(self.kill_lead_time())), gone_by }
     }
 
-    fn dying(&self) -> Duration {
-        DYING.min(self.settings.stop_budget() / 2)
+    fn kill_lead_time(&self) -> Duration {
+        KILL_LEAD_TIME.min(self.settings.stop_budget() / 2)
     }
 
     /// Ends this process without releasing the lease: something of the command still runs.
@@ -365,17 +371,17 @@ impl Runner<'_> {
         let pids = if pids.is_empty() { "not visible here".to_owned() } else { pids.join(", ") };
         failure!(
             "cannot end the command: processes still running: {pids}; the lease is not released and expires within {}",
-            shown(self.settings.ttl())
+            format_duration(self.settings.ttl())
         );
-        std::process::exit(i32::from(exit::LOST))
+        std::process::exit(i32::from(exit::LEASE_LOST))
     }
 }
 
 /// Kills the command in the place of a guardian that does not.
-async fn kill(guardian: GuardianHandle, deadline: Deadline, ended: Option<Ended>) -> Ended {
-    match guardian.kill_in_its_place(deadline.gone_by).await {
-        Report::Stuck { pids } => Ended::Stuck(pids),
-        _ => ended.unwrap_or(Ended::LeaseLost),
+async fn kill(guardian: GuardianHandle, deadline: Deadline, ended: Option<CommandOutcome>) -> CommandOutcome {
+    match guardian.kill_command(deadline.gone_by).await {
+        GuardianReport::Stuck { pids } => CommandOutcome::Stuck(pids),
+        _ => ended.unwrap_or(CommandOutcome::LeaseLost),
     }
 }
 

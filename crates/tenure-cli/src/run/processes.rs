@@ -51,7 +51,7 @@ pub fn reap() -> (Vec<Exited>, Children) {
 
 /// A process, as it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Process {
+struct ProcessEntry {
     pid: Pid,
     parent: i32,
     group: i32,
@@ -59,7 +59,7 @@ struct Process {
     started: u64,
 }
 
-impl Process {
+impl ProcessEntry {
     /// Reads `/proc/<pid>`.
     fn read(folder: &Path) -> Option<Self> {
         let pid = folder.file_name()?.to_str()?.parse::<i32>().ok().and_then(Pid::from_raw)?;
@@ -91,10 +91,10 @@ impl Process {
 }
 
 /// All that comes from this process, as far as `/proc` shows it. What it does not show may be there all the same.
-fn descendants(of: Pid) -> Vec<Process> {
-    let mut children: BTreeMap<i32, Vec<Process>> = BTreeMap::new();
+fn descendants(of: Pid) -> Vec<ProcessEntry> {
+    let mut children: BTreeMap<i32, Vec<ProcessEntry>> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        if let Some(process) = Process::read(&entry.path()) {
+        if let Some(process) = ProcessEntry::read(&entry.path()) {
             children.entry(process.parent).or_default().push(process);
         }
     }
@@ -115,7 +115,7 @@ pub fn pids_of_descendants(of: Pid) -> Vec<i32> {
 }
 
 /// Asks all that comes from this process to end. One that is stopped would not notice.
-pub fn ask_to_end(of: Pid) {
+pub fn terminate_all(of: Pid) {
     let all = descendants(of);
     for signal in [Signal::TERM, Signal::CONT] {
         all.iter().for_each(|process| process.signal(signal));
@@ -123,7 +123,7 @@ pub fn ask_to_end(of: Pid) {
 }
 
 /// Tells all that comes from this process to go on, should it be stopped.
-pub fn wake_all(of: Pid) {
+pub fn continue_all(of: Pid) {
     descendants(of).iter().for_each(|process| process.signal(Signal::CONT));
 }
 

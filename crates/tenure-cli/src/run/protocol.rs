@@ -13,7 +13,7 @@ pub struct Deadline {
 
 /// From `run` to the guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum GuardianOrder {
     /// The command may run until then. The first one starts it.
     Deadline(Deadline),
     /// End the command now.
@@ -22,7 +22,7 @@ pub enum Order {
     Signal(i32),
 }
 
-impl Order {
+impl GuardianOrder {
     pub fn line(self) -> String {
         match self {
             Self::Deadline(Deadline { end_at, kill_at, gone_by }) => format!("deadline {end_at} {kill_at} {gone_by}\n"),
@@ -48,11 +48,11 @@ impl Order {
 
 /// From the guardian to `run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum GuardianReport {
     /// There is no such command, or it cannot be run: the exit status to end with, and why.
     NotStarted { code: u8, why: String },
     /// It has taken in a deadline.
-    Heard,
+    Acknowledged,
     /// The first deadline had passed: the command was not started.
     TooLate,
     /// The command has ended with this status, by itself or because it was told to.
@@ -63,11 +63,11 @@ pub enum Report {
     Stuck { pids: Vec<i32> },
 }
 
-impl Report {
+impl GuardianReport {
     pub fn line(&self) -> String {
         match self {
             Self::NotStarted { code, why } => format!("not-started {code} {}\n", why.replace('\n', " ")),
-            Self::Heard => "heard\n".to_owned(),
+            Self::Acknowledged => "heard\n".to_owned(),
             Self::TooLate => "too-late\n".to_owned(),
             Self::Ended { code } => format!("ended {code}\n"),
             Self::Gone => "gone\n".to_owned(),
@@ -85,7 +85,7 @@ impl Report {
                 let (code, why) = rest.split_once(' ')?;
                 Some(Self::NotStarted { code: code.parse().ok()?, why: why.to_owned() })
             }
-            "heard" => Some(Self::Heard),
+            "heard" => Some(Self::Acknowledged),
             "too-late" => Some(Self::TooLate),
             "ended" => Some(Self::Ended { code: rest.parse().ok()? }),
             "gone" => Some(Self::Gone),
@@ -110,23 +110,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn messages_round_trip() {
         let deadline = Deadline { end_at: 1, kill_at: 2, gone_by: u64::MAX };
-        for order in [Order::Deadline(deadline), Order::End, Order::Signal(15)] {
-            assert_eq!(Order::read(&order.line()), Some(order));
+        for order in [GuardianOrder::Deadline(deadline), GuardianOrder::End, GuardianOrder::Signal(15)] {
+            assert_eq!(GuardianOrder::read(&order.line()), Some(order));
         }
         let why = "no such file".to_owned();
         for report in [
-            Report::NotStarted { code: 127, why },
-            Report::Heard,
-            Report::TooLate,
-            Report::Ended { code: 255 },
-            Report::Gone,
-            Report::Stuck { pids: vec![12, 345] },
-            Report::Stuck { pids: Vec::new() },
+            GuardianReport::NotStarted { code: 127, why },
+            GuardianReport::Acknowledged,
+            GuardianReport::TooLate,
+            GuardianReport::Ended { code: 255 },
+            GuardianReport::Gone,
+            GuardianReport::Stuck { pids: vec![12, 345] },
+            GuardianReport::Stuck { pids: Vec::new() },
         ] {
-            assert_eq!(Report::read(&report.line()), Some(report));
+            assert_eq!(GuardianReport::read(&report.line()), Some(report));
         }
-        assert_eq!((Order::read("deadline 1 2"), Report::read("ended x"), Report::read("stuck x")), (None, None, None));
+        assert_eq!(
+            (GuardianOrder::read("deadline 1 2"), GuardianReport::read("ended x"), GuardianReport::read("stuck x")),
+            (None, None, None)
+        );
     }
 }

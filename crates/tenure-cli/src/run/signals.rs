@@ -6,7 +6,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
 /// What is passed on.
-const PASSED_ON: [i32; 9] = [
+const FORWARDED_SIGNALS: [i32; 9] = [
     Signal::TERM.as_raw(),
     Signal::INT.as_raw(),
     Signal::HUP.as_raw(),
@@ -30,7 +30,7 @@ pub struct Signals {
 impl Signals {
     pub fn new() -> io::Result<Self> {
         let mut streams = Vec::new();
-        for number in PASSED_ON {
+        for number in FORWARDED_SIGNALS {
             streams.push((number, unix::signal(SignalKind::from_raw(number))?));
         }
         Ok(Self { streams, fatal: None })
@@ -66,8 +66,8 @@ impl Signals {
             if is_fatal(number) {
                 return u8::try_from(number).unwrap_or(0);
             }
-            if stops(number) {
-                stop_ourselves();
+            if is_stop(number) {
+                stop_self();
             }
         }
     }
@@ -77,7 +77,7 @@ impl Signals {
     ///
     /// # Errors
     /// The second signal.
-    pub async fn unless_second<F: Future>(&mut self, future: F) -> Result<F::Output, SecondSignal> {
+    pub async fn or_second_signal<F: Future>(&mut self, future: F) -> Result<F::Output, SecondSignal> {
         let mut future = std::pin::pin!(future);
         loop {
             let had_one = self.fatal.is_some();
@@ -93,7 +93,7 @@ impl Signals {
     }
 
     /// The last signal to end that was heard, if one was.
-    pub fn fatal_before(&self) -> Option<u8> {
+    pub fn last_fatal(&self) -> Option<u8> {
         self.fatal
     }
 }
@@ -104,12 +104,12 @@ pub fn is_fatal(number: i32) -> bool {
 }
 
 /// Whether this is ctrl-Z.
-pub fn stops(number: i32) -> bool {
+pub fn is_stop(number: i32) -> bool {
     number == Signal::TSTP.as_raw()
 }
 
 /// Stops as the shell expects it. Nothing is renewed then: the guardian ends the command when its time is up.
-pub fn stop_ourselves() {
+pub fn stop_self() {
     // We can always be stopped.
     let _ = kill_process(getpid(), Signal::STOP);
 }

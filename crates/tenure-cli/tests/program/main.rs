@@ -2,12 +2,12 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
-mod ask;
+mod commands;
 mod contract;
-mod guard;
+mod guardian;
+mod harness;
 mod quarantine;
 mod run;
 mod serve;
-mod stage;
 mod storm;
 mod usage;

@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_testbed::web::WebServer;
-use tenure_testbed::{Probe, RedisServer, Reply};
+use tenure_testbed::{LagProbe, RedisReply, RedisServer};
 
-use crate::serve::Instance;
-use crate::stage::{Place, busy, until};
+use crate::harness::{Fixture, busy_script, wait_until};
+use crate::serve::ServeInstance;
 
 /// What must be said on a server that is too young.
 const ADVICE: &str = "if nothing else uses this server: --bootstrap, or tenure reopen";
 
-fn status(place: &Place) -> Value {
-    let output = place.plain(&["--log-level", "off", "status", "--json"]).output().unwrap();
+fn status(fixture: &Fixture) -> Value {
+    let output = fixture.plain(&["--log-level", "off", "status", "--json"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 #[test]
-fn the_first_half_minute_on_a_young_server_says_what_is_waited_for() {
+fn a_quarantine_on_a_new_server_is_explained() {
     let redis = RedisServer::start();
-    let place = Place::on(&redis.url());
-    let mut serve = place.plain(&["serve", "--listen", "127.0.0.1:0"]);
+    let fixture = Fixture::on(&redis.url());
+    let mut serve = fixture.plain(&["serve", "--listen", "127.0.0.1:0"]);
     let mut serve = serve.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(serve.stderr.take().unwrap()).lines().map_while(Result::ok);
     let said = lines.find(|line| line.contains("API at")).unwrap();
@@ -32,16 +32,16 @@ fn the_first_half_minute_on_a_young_server_says_what_is_waited_for() {
     let _ = serve.wait();
     assert!(said.contains("quarantine: ") && said.contains(ADVICE), "{said}");
 
-    let one = Instance::of(&mut place.plain(&["serve", "--listen", "127.0.0.1:0"]));
-    until("it is ready", || one.get("/readyz").0 == 200);
+    let one = ServeInstance::of(&mut fixture.plain(&["serve", "--listen", "127.0.0.1:0"]));
+    wait_until("it is ready", || one.get("/readyz").0 == 200);
     let quarantine = one.get("/readyz").1["quarantine"].clone();
     assert!(quarantine["remainingMs"].as_u64() > Some(0), "{quarantine}");
     assert!(quarantine["reason"].as_str().unwrap().ends_with(ADVICE), "{quarantine}");
 
-    let output = place.plain(&["--log-level", "off", "status"]).output().unwrap();
+    let output = fixture.plain(&["--log-level", "off", "status"]).output().unwrap();
     let first = String::from_utf8(output.stdout).unwrap();
     assert!(first.starts_with("quarantine: ") && first.lines().next().unwrap().ends_with(ADVICE), "{first}");
-    assert!(status(&place)["quarantine"]["remainingMs"].as_u64() > Some(0));
+    assert!(status(&fixture)["quarantine"]["remainingMs"].as_u64() > Some(0));
 
     let run = format!("{} run role --wait 2s -- true", env!("CARGO_BIN_EXE_tenure"));
     let mut terminal = Command::new("script");
@@ -53,53 +53,53 @@ fn the_first_half_minute_on_a_young_server_says_what_is_waited_for() {
 
     // The operator's word ends it: nothing but the server's age was in doubt. Not while instances listen.
     drop(one);
-    assert_eq!(place.code(&["run", "role", "--no-wait", "--", "true"]), 0);
-    assert_eq!(status(&place)["quarantine"], Value::Null);
+    assert_eq!(fixture.code(&["run", "role", "--no-wait", "--", "true"]), 0);
+    assert_eq!(status(&fixture)["quarantine"], Value::Null);
 }
 
 #[test]
-fn commands_that_only_look_begin_no_quarantine_and_make_none_longer() {
+fn read_only_commands_neither_start_nor_extend_a_quarantine() {
     let redis = RedisServer::start();
-    let place = Place::on(&redis.url());
+    let fixture = Fixture::on(&redis.url());
     let look = || {
         for arguments in
             [&["status"][..], &["leader", "role"], &["session", "ls"], &["revoke", "x"], &["reopen", "--yes"]]
         {
-            place.plain(&[&["--log-level", "off"], arguments].concat()).output().unwrap();
+            fixture.plain(&[&["--log-level", "off"], arguments].concat()).output().unwrap();
         }
-        let mut watch = place.plain(&["watch"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut watch = fixture.plain(&["watch"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(300));
         let _ = watch.kill();
         let _ = watch.wait();
     };
     look();
-    assert_eq!(redis.command(&["EXISTS", "tenure:ns"]), Reply::Int(0), "on a new server");
-    let mut holds = place.run("role", &["--ttl", "3s"], &busy("log"));
-    place.lines("log.begun", 1);
+    assert_eq!(redis.command(&["EXISTS", "tenure:ns"]), RedisReply::Int(0), "on a new server");
+    let mut holds = fixture.run("role", &["--ttl", "3s"], &busy_script("log"));
+    fixture.lines("log.begun", 1);
     look();
     assert!(redis.command(&["HGET", "tenure:ns", "ttls"]).as_text().starts_with(" 3000:"), "beside short leases");
     redis.command(&["FLUSHALL"]);
-    place.plain(&["--log-level", "off", "status"]).output().unwrap();
+    fixture.plain(&["--log-level", "off", "status"]).output().unwrap();
     holds.signal(rustix::process::Signal::KILL);
-    holds.ends();
+    holds.wait_exit();
 }
 
 /// One command with a long ttl, or one with the default beside short ones, used to close the namespace for as long after the
 /// next restart.
 #[test]
-fn a_fleet_with_short_leases_is_back_in_two_ttls_whatever_ran_before() {
+fn a_fleet_with_short_leases_recovers_within_two_ttls() {
     const TTL: Duration = Duration::from_secs(3);
     let redis = RedisServer::builder().append_only("everysec").start();
-    let (place, server, probe) = (Place::on(&redis.url()), WebServer::start(), Probe::start());
-    let fleet = [Instance::start(&place, &["--ttl", "3s"]), Instance::start(&place, &["--ttl", "3s"])];
+    let (fixture, server, probe) = (Fixture::on(&redis.url()), WebServer::start(), LagProbe::start());
+    let fleet = [ServeInstance::start(&fixture, &["--ttl", "3s"]), ServeInstance::start(&fixture, &["--ttl", "3s"])];
     fleet[0].add(&server.url("/before"));
-    until("it is polled", || !server.visits().is_empty());
-    assert_eq!(place.code(&["run", "nightly", "--ttl", "24h", "--", "true"]), 0);
-    assert_eq!(place.code(&["run", "hourly", "--", "true"]), 0, "with the default");
-    let mut killed = place.run("killed", &["--ttl", "6s"], &busy("log"));
-    place.lines("log.begun", 1);
+    wait_until("it is polled", || !server.requests().is_empty());
+    assert_eq!(fixture.code(&["run", "nightly", "--ttl", "24h", "--", "true"]), 0);
+    assert_eq!(fixture.code(&["run", "hourly", "--", "true"]), 0, "with the default");
+    let mut killed = fixture.run("killed", &["--ttl", "6s"], &busy_script("log"));
+    fixture.lines("log.begun", 1);
     killed.signal(rustix::process::Signal::KILL);
-    killed.ends();
+    killed.wait_exit();
     // Its lease expires, and what it was counted in lapses an eighth of its ttl later.
     std::thread::sleep(Duration::from_millis(6_000 + 1_000));
 
@@ -110,43 +110,44 @@ fn a_fleet_with_short_leases_is_back_in_two_ttls_whatever_ran_before() {
             redis.command(&["FLUSHALL"]);
         } else {
             redis.kill();
-            redis.start_again();
+            redis.restart();
         }
         let lost = Instant::now();
         let session = json!({"url": server.url(path), "interval": "500ms"}).to_string();
         let made = || fleet[0].ask("POST", "/v1/sessions", &session).0 == 201;
-        until("a session is made", made);
-        until("it is polled", || server.visits().iter().any(|visit| visit.path == path));
-        probe.within(lost.elapsed(), bound, "a session is polled again");
+        wait_until("a session is made", made);
+        wait_until("it is polled", || server.requests().iter().any(|visit| visit.path == path));
+        probe.assert_within(lost.elapsed(), bound, "a session is polled again");
     }
 }
 
 #[test]
 fn an_operator_ends_a_quarantine_after_seeing_who_held_what() {
     let redis = RedisServer::builder().append_only("always").start();
-    let place = Place::on(&redis.url());
-    assert_eq!(place.code(&["reopen", "--yes"]), 0, "there is none");
-    let mut holds = place.start(&["run", "role", "--name", "me", "--ttl", "60s", "--", "sh", "-c", &busy("log")]);
-    place.lines("log.begun", 1);
+    let fixture = Fixture::on(&redis.url());
+    assert_eq!(fixture.code(&["reopen", "--yes"]), 0, "there is none");
+    let mut holds =
+        fixture.start(&["run", "role", "--name", "me", "--ttl", "60s", "--", "sh", "-c", &busy_script("log")]);
+    fixture.lines("log.begun", 1);
     // What is known of a term is written down a moment later.
-    until("it is on record", || redis.command(&["XLEN", "tenure:terms"]).as_int() == 1);
+    wait_until("it is on record", || redis.command(&["XLEN", "tenure:terms"]).as_int() == 1);
     holds.signal(rustix::process::Signal::KILL);
-    holds.ends();
+    holds.wait_exit();
     redis.kill();
-    redis.start_again();
-    assert_eq!(place.code(&["run", "other", "--no-wait", "--", "true"]), 69, "the server was restarted");
+    redis.restart();
+    assert_eq!(fixture.code(&["run", "other", "--no-wait", "--", "true"]), 69, "the server was restarted");
 
-    let unconfirmed = place.output(&["reopen"]);
+    let unconfirmed = fixture.output(&["reopen"]);
     assert_eq!(unconfirmed.status.code(), Some(64), "{unconfirmed:?}");
     let shown = String::from_utf8(unconfirmed.stdout).unwrap();
     assert!(shown.contains("the server was restarted"), "{shown}");
     assert!(shown.lines().any(|line| line.contains("leader:role  me-")), "who was last known to hold what: {shown}");
-    assert_eq!(place.code(&["run", "other", "--no-wait", "--", "true"]), 69, "and nothing has changed");
+    assert_eq!(fixture.code(&["run", "other", "--no-wait", "--", "true"]), 69, "and nothing has changed");
 
-    let output = place.output(&["reopen", "--yes", "--json"]);
+    let output = fixture.output(&["reopen", "--yes", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &answer["reopened"]), (Some(0), &Value::Bool(true)), "{answer}");
     assert_eq!(answer["holders"][0]["lease"], "leader:role", "{answer}");
     assert!(answer["holders"][0]["holder"].as_str().unwrap().starts_with("me-"), "{answer}");
-    assert_eq!(place.code(&["run", "other", "--no-wait", "--", "true"]), 0);
+    assert_eq!(fixture.code(&["run", "other", "--no-wait", "--", "true"]), 0);
 }

@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tenure_testbed::{Probe, Proxy, RedisServer};
+use tenure_testbed::{LagProbe, Proxy, RedisServer};
 
-use crate::stage::{Place, Program, busy, nobody_worked_twice, until};
+use crate::harness::{Fixture, Program, assert_no_overlap, busy_script, wait_until};
 
 const CANDIDATES: usize = 20;
 const TTL: Duration = Duration::from_millis(1_500);
 
 /// A dead leader's ttl, the jitter where its end is awaited, and the start of a guardian and a command.
-const BOUND: Duration = Duration::from_millis(1_500 + 25 + 200);
+const MAX_RECOVERY: Duration = Duration::from_millis(1_500 + 25 + 200);
 
 /// How many rounds there are; hundreds take a while: `TENURE_ROUNDS=300 cargo test -p tenure-cli storm`.
 fn rounds() -> usize {
@@ -19,12 +19,12 @@ fn rounds() -> usize {
 }
 
 struct Storm {
-    probe: Probe,
+    probe: LagProbe,
     /// Every other candidate reaches the server through this.
     proxy: Proxy,
     server: RedisServer,
-    near: Place,
-    far: Place,
+    direct: Fixture,
+    proxied: Fixture,
     candidates: Vec<Program>,
 }
 
@@ -32,41 +32,41 @@ impl Storm {
     fn begin() -> Self {
         let server = RedisServer::start();
         let proxy = Proxy::to(server.address());
-        let (near, far) = (Place::on(&server.url()), Place::on(&proxy.url()));
-        let mut storm = Self { probe: Probe::start(), proxy, server, near, far, candidates: Vec::new() };
+        let (direct, proxied) = (Fixture::on(&server.url()), Fixture::on(&proxy.url()));
+        let mut storm = Self { probe: LagProbe::start(), proxy, server, direct, proxied, candidates: Vec::new() };
         storm.candidates = (0..CANDIDATES).map(|number| storm.candidate(number)).collect();
         storm
     }
 
     fn candidate(&self, number: usize) -> Program {
-        let place = if number.is_multiple_of(2) { &self.near } else { &self.far };
+        let fixture = if number.is_multiple_of(2) { &self.direct } else { &self.proxied };
         // All write to one record.
-        let script = busy("log").replace("$PLACE", &self.near.path("").display().to_string());
-        place.run("role", &["--ttl", "1500ms", "--restart"], &script)
+        let script = busy_script("log").replace("$FIXTURE", &self.direct.path("").display().to_string());
+        fixture.run("role", &["--ttl", "1500ms", "--restart"], &script)
     }
 
     /// The last token under which somebody worked.
-    fn last(&self) -> u64 {
-        let log = self.near.read("log.begun");
+    fn last_token(&self) -> u64 {
+        let log = self.direct.read("log.begun");
         log.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).max().unwrap_or(0)
     }
 
     /// Waits until somebody has worked after now, which must be within a ttl.
-    fn somebody_works(&self, what: &str) {
-        let (start, before) = (Instant::now(), self.near.read("log").len());
-        until(&format!("somebody works after {what}"), || self.near.read("log").len() > before);
-        self.probe.within(start.elapsed(), BOUND, &format!("somebody works after {what}"));
+    fn assert_work_resumes(&self, what: &str) {
+        let (start, before) = (Instant::now(), self.direct.read("log").len());
+        wait_until(&format!("somebody works after {what}"), || self.direct.read("log").len() > before);
+        self.probe.assert_within(start.elapsed(), MAX_RECOVERY, &format!("somebody works after {what}"));
     }
 
     fn replace(&mut self, number: usize) {
         let next = self.candidate(number);
         let mut gone = std::mem::replace(&mut self.candidates[number], next);
-        gone.ends();
+        gone.wait_exit();
     }
 
     /// Whoever leads.
     fn leader(&self) -> usize {
-        let pids: Vec<String> = self.near.read("log.begun").lines().map(str::to_owned).collect();
+        let pids: Vec<String> = self.direct.read("log.begun").lines().map(str::to_owned).collect();
         let command = pids.last().and_then(|line| line.split_whitespace().nth(1)?.parse::<u32>().ok()).unwrap_or(0);
         // The command's parent is the guardian, whose parent is the candidate.
         let parent = |pid: u32| -> u32 {
@@ -80,36 +80,36 @@ impl Storm {
 }
 
 #[test]
-fn at_most_one_works_at_a_time_and_somebody_does_again_after_every_round() {
+fn at_most_one_candidate_works_and_work_resumes_after_every_fault() {
     let mut random = fastrand::Rng::with_seed(4_711);
     let mut storm = Storm::begin();
-    storm.somebody_works("the start");
+    storm.assert_work_resumes("the start");
     for round in 0..rounds() {
-        let token = storm.last();
-        let whom = if random.bool() { storm.leader() } else { random.usize(..CANDIDATES) };
+        let token = storm.last_token();
+        let victim = if random.bool() { storm.leader() } else { random.usize(..CANDIDATES) };
         let what = match round % 6 {
             0 => {
-                storm.candidates[whom].signal(Signal::KILL);
-                storm.replace(whom);
+                storm.candidates[victim].signal(Signal::KILL);
+                storm.replace(victim);
                 "kill -9"
             }
             1 => {
-                storm.candidates[whom].signal(Signal::STOP);
+                storm.candidates[victim].signal(Signal::STOP);
                 std::thread::sleep(TTL * 2);
-                storm.candidates[whom].signal(Signal::CONT);
+                storm.candidates[victim].signal(Signal::CONT);
                 "SIGSTOP"
             }
             2 => {
-                storm.candidates[whom].signal(Signal::TERM);
-                storm.replace(whom);
+                storm.candidates[victim].signal(Signal::TERM);
+                storm.replace(victim);
                 "SIGTERM"
             }
             3 => {
-                storm.proxy.cut();
+                storm.proxy.reset_connections();
                 "connections reset"
             }
             4 => {
-                storm.proxy.swallow();
+                storm.proxy.blackhole();
                 std::thread::sleep(TTL * 2);
                 storm.proxy.pass();
                 "half of them cut off"
@@ -121,16 +121,16 @@ fn at_most_one_works_at_a_time_and_somebody_does_again_after_every_round() {
                 "connections killed"
             }
         };
-        storm.somebody_works(what);
-        assert!(storm.last() >= token, "tokens do not shrink");
+        storm.assert_work_resumes(what);
+        assert!(storm.last_token() >= token, "tokens do not shrink");
     }
     let begun: Vec<u64> = storm
-        .near
+        .direct
         .read("log.begun")
         .lines()
         .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
         .collect();
     println!("{} terms", begun.len());
     assert!(begun.is_sorted_by(|one, next| one < next), "tokens grow strictly: {begun:?}");
-    nobody_worked_twice(&storm.near.path("log"));
+    assert_no_overlap(&storm.direct.path("log"));
 }

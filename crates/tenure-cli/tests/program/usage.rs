@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::stage::{Place, Program, busy};
+use crate::harness::{Fixture, Program, busy_script};
 
 #[test]
-fn mistakes_are_said_and_have_their_own_status() {
-    let place = Place::new();
+fn usage_errors_are_explained_and_exit_64() {
+    let fixture = Fixture::new();
     for arguments in [
         &["run", "role"][..],
         &["run", "role", "--ttl", "soon", "--", "true"],
@@ -17,7 +17,7 @@ fn mistakes_are_said_and_have_their_own_status() {
         &["--config", "/no/such/file", "leader", "role"],
         &["dance"],
     ] {
-        let output = place.output(arguments);
+        let output = fixture.output(arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}: {output:?}");
     }
@@ -25,22 +25,22 @@ fn mistakes_are_said_and_have_their_own_status() {
 
 #[test]
 fn every_command_has_help() {
-    let place = Place::new();
-    let help = String::from_utf8(place.output(&["--help"]).stdout).unwrap();
+    let fixture = Fixture::new();
+    let help = String::from_utf8(fixture.output(&["--help"]).stdout).unwrap();
     for command in ["serve", "run", "session", "status", "leader", "step-down", "drain", "undrain", "revoke", "watch"] {
         assert!(help.contains(command), "{help}");
-        let output = place.output(&[command, "--help"]);
+        let output = fixture.output(&[command, "--help"]);
         assert!(output.status.success() && output.stdout.len() > 200, "{output:?}");
     }
     assert!(!help.contains("__guard"), "that is nobody's business");
-    assert!(place.output(&["--version"]).status.success());
+    assert!(fixture.output(&["--version"]).status.success());
 }
 
 #[test]
 fn a_secret_in_a_url_is_not_repeated() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     for url in ["redis://me:hunter2@127.0.0.1:1", "redis://me:hunter2@h:99999", "redis://h/hunter2"] {
-        let output = place.output(&["--store", url, "leader", "role"]);
+        let output = fixture.output(&["--store", url, "leader", "role"]);
         assert!(!output.status.success());
         assert!(!String::from_utf8_lossy(&output.stderr).contains("hunter2"), "{output:?}");
     }
@@ -49,10 +49,10 @@ fn a_secret_in_a_url_is_not_repeated() {
 #[test]
 fn errors_of_the_parsers_repeat_no_password() {
     const URL: &str = "redis://me:hunter2@h";
-    let place = Place::new();
+    let fixture = Fixture::new();
     let check = |arguments: &[&str], variable: Option<(&str, &str)>| {
         for format in ["text", "json"] {
-            let mut command = place.plain(arguments);
+            let mut command = fixture.plain(arguments);
             // `--log` itself may be what is wrong.
             command.env("TENURE_LOG", format).envs(variable);
             let output = command.output().unwrap();
@@ -99,7 +99,7 @@ fn errors_of_the_parsers_repeat_no_password() {
         check(&["status"], Some((variable, value)));
     }
     check(&["session", "add", "--url", "http://h"], Some(("TENURE_HEADERS", "hunter2")));
-    let config = place.path("tenure.toml").display().to_string();
+    let config = fixture.path("tenure.toml").display().to_string();
     for text in [
         "store = \"redis://me:hunter2@h\n",
         "store = 'redis://me:hunter2@h\n",
@@ -122,28 +122,28 @@ fn errors_of_the_parsers_repeat_no_password() {
     check(&["--config", &config, "session", "add", "--url", "http://h"], None);
     // Where the mistake is, is said.
     std::fs::write(&config, "ttl = \"5s\"\nstore = \"redis://me:hunter2@h\n").unwrap();
-    let said = String::from_utf8(place.output(&["--config", &config, "status"]).stderr).unwrap();
+    let said = String::from_utf8(fixture.output(&["--config", &config, "status"]).stderr).unwrap();
     assert!(said.contains("line 2, column 30"), "{said}");
-    let help = place.plain(&["session", "add", "--help"]).env("TENURE_URL", "http://me:hunter2@h").output().unwrap();
+    let help = fixture.plain(&["session", "add", "--help"]).env("TENURE_URL", "http://me:hunter2@h").output().unwrap();
     assert!(!String::from_utf8_lossy(&help.stdout).contains("hunter2"), "{help:?}");
 }
 
 #[test]
-fn flags_come_before_the_environment_before_the_file() {
-    let place = Place::new();
-    let named = |name: &str| format!("sqlite:{}", place.path(name).display());
+fn flags_override_the_environment_which_overrides_the_file() {
+    let fixture = Fixture::new();
+    let named = |name: &str| format!("sqlite:{}", fixture.path(name).display());
     let file = format!("store = \"{}\"\nlog-level = \"off\"\n[keys]\nleader = \"boss:\"\n", named("file.db"));
-    std::fs::write(place.path("tenure.toml"), file).unwrap();
-    let config = place.path("tenure.toml").display().to_string();
+    std::fs::write(fixture.path("tenure.toml"), file).unwrap();
+    let config = fixture.path("tenure.toml").display().to_string();
     let add = ["--config", &config, "session", "add", "--url", "http://a"];
-    assert!(place.tenure(&add).env_remove("TENURE_STORE").status().unwrap().success());
-    assert!(place.path("file.db").exists());
-    assert!(place.tenure(&add).env("TENURE_STORE", named("environment.db")).status().unwrap().success());
-    assert!(place.path("environment.db").exists());
-    assert!(place.tenure(&[&add[..], &["--store", &named("flag.db")]].concat()).status().unwrap().success());
-    assert!(place.path("flag.db").exists());
-    std::fs::write(place.path("tenure.toml"), "stoer = \"x\"\n").unwrap();
-    let output = place.output(&["--config", &config, "leader", "x"]);
+    assert!(fixture.tenure(&add).env_remove("TENURE_STORE").status().unwrap().success());
+    assert!(fixture.path("file.db").exists());
+    assert!(fixture.tenure(&add).env("TENURE_STORE", named("environment.db")).status().unwrap().success());
+    assert!(fixture.path("environment.db").exists());
+    assert!(fixture.tenure(&[&add[..], &["--store", &named("flag.db")]].concat()).status().unwrap().success());
+    assert!(fixture.path("flag.db").exists());
+    std::fs::write(fixture.path("tenure.toml"), "stoer = \"x\"\n").unwrap();
+    let output = fixture.output(&["--config", &config, "leader", "x"]);
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("stoer"), "{output:?}");
 }
@@ -151,13 +151,13 @@ fn flags_come_before_the_environment_before_the_file() {
 /// Each case names the flags, the variables and the lines of the file.
 #[test]
 fn between_wait_and_no_wait_the_higher_source_wins() {
-    let place = Place::new();
-    let _leads = place.run("role", &[], &busy("log"));
-    place.lines("log", 1);
+    let fixture = Fixture::new();
+    let _leads = fixture.run("role", &[], &busy_script("log"));
+    fixture.lines("log", 1);
     let start = |flags: &[&str], variables: &[(&str, &str)], file: &str| {
-        std::fs::write(place.path("tenure.toml"), file).unwrap();
-        let mut command = place.tenure(&[&["run", "role"][..], flags, &["--", "true"]].concat());
-        command.env("TENURE_CONFIG", place.path("tenure.toml")).envs(variables.iter().copied());
+        std::fs::write(fixture.path("tenure.toml"), file).unwrap();
+        let mut command = fixture.tenure(&[&["run", "role"][..], flags, &["--", "true"]].concat());
+        command.env("TENURE_CONFIG", fixture.path("tenure.toml")).envs(variables.iter().copied());
         Program::spawn(command)
     };
     // Too long to be waited for here.
@@ -168,7 +168,7 @@ fn between_wait_and_no_wait_the_higher_source_wins() {
         (&[], &[("TENURE_NO_WAIT", "yes")], "wait = \"1h\""),
         (&["--no-wait"], &[("TENURE_NO_WAIT", "no"), long], "wait = \"1h\""),
     ] {
-        assert_eq!(start(flags, variables, file).ends(), 75, "{flags:?} {variables:?} {file}");
+        assert_eq!(start(flags, variables, file).wait_exit(), 75, "{flags:?} {variables:?} {file}");
     }
     let short = ("TENURE_WAIT", "1s");
     for (flags, variables, file) in [
@@ -179,7 +179,7 @@ fn between_wait_and_no_wait_the_higher_source_wins() {
         (&[], &[("TENURE_NO_WAIT", "no")], "wait = \"1s\""),
     ] {
         let began = Instant::now();
-        assert_eq!(start(flags, variables, file).ends(), 75, "{flags:?} {variables:?} {file}");
+        assert_eq!(start(flags, variables, file).wait_exit(), 75, "{flags:?} {variables:?} {file}");
         assert!(began.elapsed() >= Duration::from_secs(1), "it did not wait: {flags:?} {variables:?} {file}");
     }
     for (flags, variables, file) in [
@@ -187,6 +187,6 @@ fn between_wait_and_no_wait_the_higher_source_wins() {
         (&[], &[short, ("TENURE_NO_WAIT", "yes")], ""),
         (&[], &[], "wait = \"1s\"\nno-wait = true"),
     ] {
-        assert_eq!(start(flags, variables, file).ends(), 64, "{flags:?} {variables:?} {file}");
+        assert_eq!(start(flags, variables, file).wait_exit(), 64, "{flags:?} {variables:?} {file}");
     }
 }

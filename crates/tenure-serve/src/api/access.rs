@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::failure::Failure;
+use super::error::ApiError;
 use crate::service::Service;
 
 /// A secret that whoever uses the API knows.
@@ -21,7 +21,7 @@ impl ApiToken {
     }
 
     /// Takes as long for a wrong one as for the right one, whatever they have in common.
-    fn is(&self, other: &str) -> bool {
+    fn matches(&self, other: &str) -> bool {
         let (ours, theirs) = (self.0.as_bytes(), other.as_bytes());
         let differences = ours.iter().enumerate().fold(ours.len() ^ theirs.len(), |differences, (at, byte)| {
             let other = theirs.get(at).copied().unwrap_or(0);
@@ -37,33 +37,33 @@ impl std::fmt::Debug for ApiToken {
     }
 }
 
-pub(super) async fn guard(State(service): State<Service>, request: Request, next: Next) -> Response {
+pub(super) async fn authorize(State(service): State<Service>, request: Request, next: Next) -> Response {
     match refusal(&service, request.headers()) {
         Some(refusal) => refusal.into_response(),
         None => next.run(request).await,
     }
 }
 
-fn refusal(service: &Service, headers: &HeaderMap) -> Option<Failure> {
+fn refusal(service: &Service, headers: &HeaderMap) -> Option<ApiError> {
     let said = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(token) = service.token() else {
-        let is_strange = !is_of_this_host(said(header::HOST), said(header::ORIGIN));
+        let is_strange = !is_local_request(said(header::HOST), said(header::ORIGIN));
         let message = "without a token this is for programs of this host, and not for pages of other places: start it with --api-token-file";
-        return (service.is_open_to_this_host() && is_strange)
-            .then(|| Failure::new(StatusCode::FORBIDDEN, "forbidden", message));
+        return (service.is_loopback_only() && is_strange)
+            .then(|| ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     };
     let given = said(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
     let given = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, given)| given);
-    if given.is_some_and(|given| token.is(given.trim())) {
+    if given.is_some_and(|given| token.matches(given.trim())) {
         return None;
     }
     let message = "this needs the header `Authorization: Bearer …` with the token that the service was started with";
-    Some(Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
+    Some(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
 }
 
 /// Whether a request comes from a program of this host: a browser says for which name it asks and for whose page, and a page of another
 /// place may have a name that stands for this host.
-fn is_of_this_host(host: Option<&str>, origin: Option<&str>) -> bool {
+fn is_local_request(host: Option<&str>, origin: Option<&str>) -> bool {
     let Some(host) = host else { return origin.is_none() };
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
@@ -79,25 +79,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_other_places_are_refused() {
+    fn cross_origin_pages_are_refused() {
         for host in ["127.0.0.1:8368", "localhost:8368", "LOCALHOST", "[::1]:8368", "127.0.0.1"] {
-            assert!(is_of_this_host(Some(host), None), "{host}");
-            assert!(is_of_this_host(Some(host), Some(&format!("http://{host}"))), "{host}");
+            assert!(is_local_request(Some(host), None), "{host}");
+            assert!(is_local_request(Some(host), Some(&format!("http://{host}"))), "{host}");
             for origin in ["http://evil.example", "null", "http://localhost:1", ""] {
-                assert!(!is_of_this_host(Some(host), Some(origin)), "{host} {origin}");
+                assert!(!is_local_request(Some(host), Some(origin)), "{host} {origin}");
             }
         }
         for host in ["evil.example", "evil.example:8368", "127.0.0.1.evil.example", ""] {
-            assert!(!is_of_this_host(Some(host), None), "{host}");
+            assert!(!is_local_request(Some(host), None), "{host}");
         }
     }
 
     #[test]
-    fn only_the_whole_token_is_the_token() {
+    fn only_the_exact_token_matches() {
         let token = ApiToken::read("  s3cret \nmore").unwrap();
-        assert!(token.is("s3cret"));
+        assert!(token.matches("s3cret"));
         for wrong in ["", "s3cre", "s3crett", "S3cret", "s3cret ", "xxxxxx"] {
-            assert!(!token.is(wrong), "{wrong:?}");
+            assert!(!token.matches(wrong), "{wrong:?}");
         }
         assert!(ApiToken::read(" \n").is_none());
     }

@@ -7,7 +7,7 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use tenure::store::{NamespaceReport, Quarantine};
 
-use super::failure::Failure;
+use super::error::ApiError;
 use crate::poll::ability::Ability;
 use crate::service::Service;
 use crate::{housekeeping, metrics};
@@ -21,7 +21,7 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
         let error = json!({"code": "not_ready", "message": reason});
         (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "not_ready", "error": error})))
     };
-    if !service.tenure().how_it_stands().connected {
+    if !service.tenure().stats().connected {
         return not_ready("the store cannot be reached");
     }
     if !service.has_joined() {
@@ -31,7 +31,7 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
         Ok(NamespaceReport { quarantine, .. }) => {
             let mut body = json!({"status": "ready"});
             if let Some(quarantine) = &quarantine {
-                body["quarantine"] = shown_quarantine(quarantine);
+                body["quarantine"] = quarantine_json(quarantine);
             }
             if service.ability() == Ability::Unable {
                 body["unable"] =
@@ -44,26 +44,26 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
 }
 
 /// A quarantine, as the API and the program show it.
-pub fn shown_quarantine(quarantine: &Quarantine) -> Value {
+pub fn quarantine_json(quarantine: &Quarantine) -> Value {
     json!({
         "remainingMs": u64::try_from(quarantine.remaining.as_millis()).unwrap_or(u64::MAX),
         "reason": format!("{}; {}", quarantine.reason, quarantine.advice()),
-        "code": quarantine.reason.word(),
+        "code": quarantine.reason.as_str(),
     })
 }
 
 pub(super) async fn metrics(State(service): State<Service>) -> impl IntoResponse {
-    let text = metrics::Reading::take(&service).await.written();
+    let text = metrics::MetricsSnapshot::take(&service).await.into_text();
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
 }
 
-pub(super) async fn stats(State(service): State<Service>) -> Result<Json<Value>, Failure> {
+pub(super) async fn stats(State(service): State<Service>) -> Result<Json<Value>, ApiError> {
     match housekeeping::totals(service.tenure(), service.keys()).await? {
-        Some(totals) => Ok(Json(totals.shown())),
-        None => Err(Failure::not_found("nothing was added up yet")),
+        Some(totals) => Ok(Json(totals.to_json())),
+        None => Err(ApiError::not_found("nothing was added up yet")),
     }
 }
 
-pub(super) async fn description() -> impl IntoResponse {
+pub(super) async fn openapi() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], include_str!("openapi.json"))
 }

@@ -1,7 +1,7 @@
 //! The HTTP API: what can be asked of any instance, about all of them.
 
 mod access;
-mod failure;
+mod error;
 mod health;
 mod nodes;
 mod plan;
@@ -21,25 +21,25 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 
 pub use access::ApiToken;
-use failure::Failure;
-pub use health::shown_quarantine;
+use error::ApiError;
+pub use health::quarantine_json;
 
 use crate::service::Service;
 
 /// No request is larger than this.
-const LARGEST_REQUEST: usize = 64 * 1024;
+const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
 /// How long a request may take to come.
-const BODY_WITHIN: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-const TOO_LARGE: &str = "a request has 64 KiB at most";
+const TOO_LARGE_MESSAGE: &str = "a request has 64 KiB at most";
 
 /// How long an answer may take to begin, with all that is asked of the store for it, and whoever asks taking its time.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// All routes.
 pub(crate) fn router(service: Service) -> Router {
-    let guarded = Router::new()
+    let authorized = Router::new()
         .route("/v1/sessions", get(sessions::list).post(sessions::create))
         .route("/v1/sessions/{id}", get(sessions::show).patch(sessions::change).delete(sessions::delete))
         .route("/v1/sessions/{id}/state", get(sessions::state))
@@ -57,57 +57,57 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/v1/stats", get(health::stats))
         .route("/v1/events", get(streams::events))
         .route("/metrics", get(health::metrics))
-        .route("/openapi.json", get(health::description))
+        .route("/openapi.json", get(health::openapi))
         .fallback(no_such_route)
-        .method_not_allowed_fallback(async || Failure::method())
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         // Not before it is known who asks.
-        .layer(middleware::from_fn(read_in_time))
-        .layer(middleware::from_fn_with_state(service.clone(), access::guard));
+        .layer(middleware::from_fn(read_body))
+        .layer(middleware::from_fn_with_state(service.clone(), access::authorize));
     Router::new()
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
-        .merge(guarded)
-        .method_not_allowed_fallback(async || Failure::method())
-        .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
-        .layer(middleware::from_fn(in_time))
+        .merge(authorized)
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
+        .layer(middleware::from_fn(with_timeout))
         .with_state(service)
 }
 
-async fn no_such_route(method: Method, uri: Uri) -> Failure {
-    Failure::not_found(&format!("no such route: {method} {}; see /openapi.json", uri.path()))
+async fn no_such_route(method: Method, uri: Uri) -> ApiError {
+    ApiError::not_found(&format!("no such route: {method} {}; see /openapi.json", uri.path()))
 }
 
 /// What the framework refuses by itself is said as we say everything.
-fn in_our_words(response: Response) -> Response {
+fn normalize_error(response: Response) -> Response {
     let status = response.status();
     let is_ours = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     if is_ours || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }
     let (code, message) = match status {
-        StatusCode::PAYLOAD_TOO_LARGE => ("too_large", TOO_LARGE),
+        StatusCode::PAYLOAD_TOO_LARGE => ("too_large", TOO_LARGE_MESSAGE),
         _ => ("bad_request", "this cannot be understood"),
     };
-    Failure::new(status, code, message).into_response()
+    ApiError::new(status, code, message).into_response()
 }
 
 /// Reads the whole of a request first: a body that comes a byte at a time takes up a place for as long.
-async fn read_in_time(request: Request, next: Next) -> Response {
+async fn read_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    match tokio::time::timeout(BODY_WITHIN, to_bytes(body, LARGEST_REQUEST)).await {
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_REQUEST_BYTES)).await {
         Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
-        Ok(Err(_)) => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", TOO_LARGE).into_response(),
+        Ok(Err(_)) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", TOO_LARGE_MESSAGE).into_response(),
         Err(_) => {
-            Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request did not come in time").into_response()
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request did not come in time").into_response()
         }
     }
 }
 
-async fn in_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(ANSWERED_WITHIN, next.run(request)).await {
-        Ok(response) => with_newline(in_our_words(response)).await,
+async fn with_timeout(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await {
+        Ok(response) => with_newline(normalize_error(response)).await,
         Err(_) => {
-            let failure = Failure::new(StatusCode::REQUEST_TIMEOUT, "timeout", "this took too long");
+            let failure = ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "this took too long");
             with_newline(failure.into_response()).await
         }
     }
@@ -140,10 +140,10 @@ mod tests {
 
     /// Time goes by at once when nothing else does.
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_comes_a_byte_at_a_time_is_given_up() {
+    async fn a_slow_request_body_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new().fallback(async |body: String| body).layer(middleware::from_fn(read_in_time));
+        let router = Router::new().fallback(async |body: String| body).layer(middleware::from_fn(read_body));
         tokio::spawn(crate::listener::serve(listener, router, std::future::pending()));
         let (mut answers, mut asks) = TcpStream::connect(address).await.unwrap().into_split();
         let begun = Instant::now();
@@ -156,6 +156,6 @@ mod tests {
         let mut answer = [0; 12];
         answers.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 408");
-        assert!(begun.elapsed() >= BODY_WITHIN && begun.elapsed() < BODY_WITHIN * 2, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= BODY_TIMEOUT && begun.elapsed() < BODY_TIMEOUT * 2, "{:?}", begun.elapsed());
     }
 }

@@ -8,31 +8,31 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tenure::InstanceId;
-use tenure::fleet::{HeldBack, InstanceRecord};
+use tenure::fleet::{CrashBackoff, InstanceRecord};
 use tenure::lease::LeaseState;
 use tenure::placement::FULL_WEIGHT;
-use tenure::store::{Held, Member};
+use tenure::store::{Held, LiveInstance};
 
-use super::failure::Failure;
-use crate::holdings;
-use crate::poll::result::instant;
+use super::error::ApiError;
+use crate::ownership;
+use crate::poll::result::format_time;
 use crate::service::{POOL, Service};
 
 /// A request that will be heeded in a moment.
 pub(super) type Accepted = (StatusCode, Json<Value>);
 
-pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, Failure> {
+pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, ApiError> {
     // It looks at everything: a few at a time are enough.
-    let _turn = service.surveys().acquire().await;
+    let _permit = service.fleet_scans().acquire().await;
     let me = service.tenure().instance().clone();
     let members = service.tenure().fleet().await?;
-    let sessions = service.catalogue().page(None, usize::MAX);
+    let sessions = service.session_cache().page(None, usize::MAX);
     let ids: Vec<String> = sessions.iter().map(|session| session.id.to_string()).collect();
-    let survey = service.pool().survey().await;
+    let statuses = service.pool().target_statuses().await;
     let (mut owned, mut unowned): (BTreeMap<InstanceId, Vec<Value>>, Vec<Value>) = Default::default();
     let mut unreadable: Vec<Value> = Vec::new();
-    for (id, report) in holdings::read(service.tenure(), service.keys(), &ids).await? {
-        let outlook = survey.get(id.as_str());
+    for (id, report) in ownership::session_leases(service.tenure(), service.keys(), &ids).await? {
+        let status = statuses.get(id.as_str());
         let held = match &report {
             Ok(report) => report.held.as_ref(),
             Err((key, error)) => {
@@ -42,12 +42,12 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         };
         match held {
             Some(held) => {
-                let preferred = outlook.and_then(|outlook| outlook.preferred.as_ref());
-                owned.entry(held.by.clone()).or_default().push(held_by(&service, &id, held, preferred));
+                let preferred = status.and_then(|status| status.preferred.as_ref());
+                owned.entry(held.holder.clone()).or_default().push(owned_session_json(&service, &id, held, preferred));
             }
             // One that is paused is nobody's, and should be.
-            None if service.catalogue().session(&id).is_some_and(|session| !session.is_paused) => {
-                let since = outlook.and_then(|outlook| outlook.unheld_for).unwrap_or_default();
+            None if service.session_cache().session(&id).is_some_and(|session| !session.is_paused) => {
+                let since = status.and_then(|status| status.unheld_for).unwrap_or_default();
                 unowned.push(json!({"sessionId": id, "sinceMs": since.as_millis() as u64}));
             }
             None => {}
@@ -55,9 +55,9 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
     }
     let records: Vec<InstanceRecord> =
         members.iter().filter_map(|member| InstanceRecord::decode(&member.record)).collect();
-    let waiting = HeldBack::of_all(&records);
-    let shown = |member: &Member| {
-        let mut shown = node(member, &me, owned.remove(&member.instance).unwrap_or_default());
+    let waiting = CrashBackoff::from_records(&records);
+    let shown = |member: &LiveInstance| {
+        let mut shown = node_json(member, &me, owned.remove(&member.instance).unwrap_or_default());
         shown["note"] = waiting.get(&member.instance).and_then(|held| held.note(SystemTime::now())).into();
         shown
     };
@@ -67,11 +67,11 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         .into_iter()
         .map(|(instance, owned)| json!({"instanceId": instance.as_str(), "ownedSessions": owned}))
         .collect();
-    let sessions = service.catalogue().unreadable().into_iter();
+    let sessions = service.session_cache().unreadable().into_iter();
     unreadable.extend(sessions.map(|(id, error)| json!({"key": service.tenure().session_key(&id), "error": error})));
     Ok(Json(json!({
         "thisInstanceId": me.as_str(),
-        "timestamp": instant(SystemTime::now()),
+        "timestamp": format_time(SystemTime::now()),
         "liveNodes": nodes,
         "goneNodes": gone,
         "unowned": unowned,
@@ -80,46 +80,46 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
 }
 
 /// Takes an instance out of placement, or puts it back.
-pub(super) async fn drain(State(service): State<Service>, Path(id): Path<String>) -> Result<Accepted, Failure> {
-    let instance = known(&service, &id).await?;
+pub(super) async fn drain(State(service): State<Service>, Path(id): Path<String>) -> Result<Accepted, ApiError> {
+    let instance = find_instance(&service, &id).await?;
     service.tenure().drain(&instance).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({"instanceId": instance.as_str()}))))
 }
 
-pub(super) async fn undrain(State(service): State<Service>, Path(id): Path<String>) -> Result<Accepted, Failure> {
-    let instance = known(&service, &id).await?;
+pub(super) async fn undrain(State(service): State<Service>, Path(id): Path<String>) -> Result<Accepted, ApiError> {
+    let instance = find_instance(&service, &id).await?;
     service.tenure().undrain(&instance).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({"instanceId": instance.as_str()}))))
 }
 
 /// The instance with this id, if it is there and can be asked.
-async fn known(service: &Service, id: &str) -> Result<InstanceId, Failure> {
+async fn find_instance(service: &Service, id: &str) -> Result<InstanceId, ApiError> {
     let members = service.tenure().fleet().await?;
     let Some(member) = members.into_iter().find(|member| member.instance.as_str() == id) else {
-        return Err(Failure::not_found("no such instance; see /v1/nodes"));
+        return Err(ApiError::not_found("no such instance; see /v1/nodes"));
     };
     if InstanceRecord::decode(&member.record).is_none() {
         let message = "this instance is a program that is not tenure: it cannot be asked";
-        return Err(Failure::new(StatusCode::CONFLICT, "conflict", message));
+        return Err(ApiError::new(StatusCode::CONFLICT, "conflict", message));
     }
     Ok(member.instance)
 }
 
-fn node(member: &Member, me: &InstanceId, owned: Vec<Value>) -> Value {
+fn node_json(member: &LiveInstance, me: &InstanceId, owned: Vec<Value>) -> Value {
     // A program that is not Tenure's says nothing about itself.
     let record = InstanceRecord::decode(&member.record);
     let weight = record.as_ref().map_or(FULL_WEIGHT, |record| record.weight_in(POOL));
     json!({
         "instanceId": member.instance.as_str(),
         "isThisInstance": member.instance == *me,
-        "status": record.as_ref().map_or("online", |record| record.status.word()),
+        "status": record.as_ref().map_or("online", |record| record.status.as_str()),
         "weight": f64::from(weight) / f64::from(FULL_WEIGHT),
-        "startedAt": record.as_ref().map(|record| instant(record.started_at)),
+        "startedAt": record.as_ref().map(|record| format_time(record.started_at)),
         "ownedSessions": owned,
     })
 }
 
-fn held_by(service: &Service, id: &str, held: &Held, preferred: Option<&InstanceId>) -> Value {
+fn owned_session_json(service: &Service, id: &str, held: &Held, preferred: Option<&InstanceId>) -> Value {
     let info = service.pool().lease(id).map(|term| term.info());
     let state = match info.as_ref().map(|info| info.state) {
         Some(LeaseState::Owned) => "owned",
@@ -129,11 +129,11 @@ fn held_by(service: &Service, id: &str, held: &Held, preferred: Option<&Instance
     };
     json!({
         "sessionId": id,
-        "ownerId": held.by.as_str(),
+        "ownerId": held.holder.as_str(),
         "preferredOwnerId": preferred.map(InstanceId::as_str),
         "state": state,
         "token": held.token.map(|token| token.get()),
-        "acquiredAt": info.as_ref().map(|info| instant(info.acquired_at)),
-        "lastRenewedAt": info.as_ref().map(|info| instant(info.last_renewed_at)),
+        "acquiredAt": info.as_ref().map(|info| format_time(info.acquired_at)),
+        "lastRenewedAt": info.as_ref().map(|info| format_time(info.last_renewed_at)),
     })
 }

@@ -8,38 +8,38 @@ use serde_json::{Map, Value, json};
 use tenure::LeaseName;
 use tenure::store::LeaseReport;
 
-use super::failure::Failure;
+use super::error::ApiError;
 use super::nodes::Accepted;
-use super::sessions::object;
-use crate::holdings;
+use super::sessions::parse_object;
 use crate::instances::resolve_candidate;
+use crate::ownership;
 use crate::service::Service;
 
-pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, Failure> {
+pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, ApiError> {
     // There may be thousands of them.
-    let _turn = service.surveys().acquire().await;
-    let roles = holdings::roles(service.tenure()).await?;
-    Ok(Json(roles.iter().map(|(role, looked)| shown(role, looked.as_ref().ok())).collect()))
+    let _permit = service.fleet_scans().acquire().await;
+    let roles = ownership::role_leases(service.tenure()).await?;
+    Ok(Json(roles.iter().map(|(role, inspection)| role_json(role, inspection.as_ref().ok())).collect()))
 }
 
-pub(super) async fn show(State(service): State<Service>, Path(role): Path<String>) -> Result<Json<Value>, Failure> {
+pub(super) async fn show(State(service): State<Service>, Path(role): Path<String>) -> Result<Json<Value>, ApiError> {
     let known = service.tenure().roles().await?;
     let name = service.keys().role(&role).ok().filter(|name| known.contains(name));
     let name = name.or_else(|| known.into_iter().find(|name| name.label() == role));
     match name {
         Some(name) => match service.tenure().inspect(&name).await {
-            Err(error) if !error.is_retryable() => Ok(Json(shown(&name, None))),
-            looked => Ok(Json(shown(&name, Some(&looked?)))),
+            Err(error) if !error.is_retryable() => Ok(Json(role_json(&name, None))),
+            inspection => Ok(Json(role_json(&name, Some(&inspection?)))),
         },
-        None => Err(Failure::not_found("nobody has ever led such a role")),
+        None => Err(ApiError::not_found("nobody has ever led such a role")),
     }
 }
 
 pub(super) async fn am_i_leader(
     State(service): State<Service>,
     Path(role): Path<String>,
-) -> Result<Json<Value>, Failure> {
-    let leads = match service.housekeeping().leads(&role) {
+) -> Result<Json<Value>, ApiError> {
+    let leads = match service.housekeeping().is_leader(&role) {
         // What this instance knows by its own clock.
         Some(leads) => leads,
         None => match service.keys().role(&role) {
@@ -53,7 +53,7 @@ pub(super) async fn am_i_leader(
     if leads {
         return Ok(Json(json!({"role": role, "leader": service.tenure().instance().as_str()})));
     }
-    Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "not_leader", "this instance does not lead that role"))
+    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_leader", "this instance does not lead that role"))
 }
 
 /// Asks the leader of a role to hand over: to an instance, or to any.
@@ -61,36 +61,36 @@ pub(super) async fn step_down(
     State(service): State<Service>,
     Path(role): Path<String>,
     body: Bytes,
-) -> Result<Accepted, Failure> {
-    let request = if body.is_empty() { Map::new() } else { object(&body)? };
+) -> Result<Accepted, ApiError> {
+    let request = if body.is_empty() { Map::new() } else { parse_object(&body)? };
     let to = match request.get("to") {
         None | Some(Value::Null) => None,
         Some(Value::String(to)) => Some(to),
-        Some(_) => return Err(Failure::bad("`to` must be the id of an instance")),
+        Some(_) => return Err(ApiError::bad_request("`to` must be the id of an instance")),
     };
     if let Some(other) = request.keys().find(|field| *field != "to") {
-        return Err(Failure::bad(format!("`{other}` is not known; only `to` can be given")));
+        return Err(ApiError::bad_request(format!("`{other}` is not known; only `to` can be given")));
     }
-    let name = service.keys().role(&role).map_err(|error| Failure::bad(error.to_string()))?;
+    let name = service.keys().role(&role).map_err(|error| ApiError::bad_request(error.to_string()))?;
     let to = match to {
         Some(wanted) => {
             let candidate = resolve_candidate(service.tenure(), service.keys(), &role, wanted).await?;
-            Some(candidate.map_err(|why| Failure::invalid(format!("`to`: {why}")))?)
+            Some(candidate.map_err(|why| ApiError::invalid(format!("`to`: {why}")))?)
         }
         None => None,
     };
     match service.tenure().step_down(&name, to.as_ref()).await? {
         Some(token) => Ok((StatusCode::ACCEPTED, Json(json!({"role": role, "token": token.get()})))),
-        None => Err(Failure::new(StatusCode::CONFLICT, "conflict", "the role has no leader that could be asked")),
+        None => Err(ApiError::new(StatusCode::CONFLICT, "conflict", "the role has no leader that could be asked")),
     }
 }
 
 /// A role and its leader. Who leads one whose record an outsider has spoilt cannot be told.
-fn shown(role: &LeaseName, report: Option<&LeaseReport>) -> Value {
+fn role_json(role: &LeaseName, report: Option<&LeaseReport>) -> Value {
     let held = report.and_then(|report| report.held.as_ref());
     json!({
         "role": role.label(),
-        "leader": held.map(|held| held.by.as_str()),
+        "leader": held.map(|held| held.holder.as_str()),
         "token": held.and_then(|held| held.token).map(|token| token.get()),
         "remainingMs": held.and_then(|held| held.remaining).map(|left| left.as_millis() as u64),
         "revoked": report.is_some_and(LeaseReport::is_revoked),

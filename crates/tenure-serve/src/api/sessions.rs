@@ -9,120 +9,120 @@ use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use uuid::Uuid;
 
-use super::failure::Failure;
-use crate::editing;
-use crate::keeping::{Defaults, MOST_RESULTS};
+use super::error::ApiError;
+use crate::result_settings::{MAX_RESULTS, ResultSettings};
 use crate::results;
 use crate::service::Service;
-use crate::session::{Invalid, Session};
+use crate::session::{InvalidSession, Session};
+use crate::session_repo;
 
 /// How many sessions are listed at once, if nobody says, and at most.
-const PAGE: usize = 100;
-const LARGEST_PAGE: usize = 1_000;
+const DEFAULT_PAGE_SIZE: usize = 100;
+const MAX_PAGE_SIZE: usize = 1_000;
 
 type Parameters = Query<HashMap<String, String>>;
 
-pub(super) async fn list(State(service): State<Service>, Query(asked): Parameters) -> Result<Json<Value>, Failure> {
-    let limit = limit(&asked, PAGE, LARGEST_PAGE)?;
+pub(super) async fn list(State(service): State<Service>, Query(query): Parameters) -> Result<Json<Value>, ApiError> {
+    let limit = parse_limit(&query, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)?;
     // What was known before may be out of date, and would look like an answer.
-    if !service.tenure().how_it_stands().connected || !service.catalogue().is_known() {
+    if !service.tenure().stats().connected || !service.session_cache().is_loaded() {
         let message = "cannot list sessions: the store is not reachable; try again when /readyz answers 200";
-        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message));
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message));
     }
-    let cursor = asked.get("cursor").map(String::as_str);
-    let sessions = service.catalogue().page(cursor, limit + 1);
+    let cursor = query.get("cursor").map(String::as_str);
+    let sessions = service.session_cache().page(cursor, limit + 1);
     let more = sessions.len() > limit;
-    let shown: Vec<Value> = sessions.iter().take(limit).map(|session| session.shown()).collect();
+    let shown: Vec<Value> = sessions.iter().take(limit).map(|session| session.to_json()).collect();
     let next = sessions.get(limit.saturating_sub(1)).filter(|_| more).map(|last| last.id.to_string());
     Ok(Json(json!({"sessions": shown, "nextCursor": next})))
 }
 
-pub(super) async fn create(State(service): State<Service>, body: Bytes) -> Result<(StatusCode, Json<Value>), Failure> {
-    let session = Session::create(object(&body)?, Timestamp::now())?;
-    service.allowed().check(&session.url).map_err(Invalid::from)?;
-    editing::create(service.tenure(), service.keys(), &session).await?;
-    service.catalogue().learn(&session.id.to_string(), Some(&session.stored()));
-    Ok((StatusCode::CREATED, Json(session.shown())))
+pub(super) async fn create(State(service): State<Service>, body: Bytes) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let session = Session::create(parse_object(&body)?, Timestamp::now())?;
+    service.address_policy().check(&session.url).map_err(InvalidSession::from)?;
+    session_repo::create(service.tenure(), service.keys(), &session).await?;
+    service.session_cache().update(&session.id.to_string(), Some(&session.to_bytes()));
+    Ok((StatusCode::CREATED, Json(session.to_json())))
 }
 
-pub(super) async fn show(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
-    let id = identity(&id)?;
-    let stored = editing::stored(service.tenure(), &id).await?.ok_or_else(Failure::no_session)?;
-    Ok(Json(Session::read(&id, &stored)?.shown()))
+pub(super) async fn show(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = parse_id(&id)?;
+    let stored = session_repo::read(service.tenure(), &id).await?.ok_or_else(ApiError::session_not_found)?;
+    Ok(Json(Session::read(&id, &stored)?.to_json()))
 }
 
 pub(super) async fn change(
     State(service): State<Service>,
     Path(id): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, Failure> {
-    let (id, request) = (identity(&id)?, object(&body)?);
+) -> Result<Json<Value>, ApiError> {
+    let (id, request) = (parse_id(&id)?, parse_object(&body)?);
     let moves = request.contains_key("url");
     let change = |session: &Session| {
         let changed = session.change(request.clone())?;
         // One that may not be polled from here can still be paused.
         if moves {
-            service.allowed().check(&changed.url)?;
+            service.address_policy().check(&changed.url)?;
         }
         Ok(changed)
     };
-    let changed = editing::change(service.tenure(), &id, change).await?;
-    service.catalogue().learn(&id, Some(&changed.stored()));
-    Ok(Json(changed.shown()))
+    let changed = session_repo::change(service.tenure(), &id, change).await?;
+    service.session_cache().update(&id, Some(&changed.to_bytes()));
+    Ok(Json(changed.to_json()))
 }
 
-pub(super) async fn delete(State(service): State<Service>, Path(id): Path<String>) -> Result<StatusCode, Failure> {
-    let id = identity(&id)?;
-    editing::delete(service.tenure(), &id).await?;
-    service.catalogue().learn(&id, None);
+pub(super) async fn delete(State(service): State<Service>, Path(id): Path<String>) -> Result<StatusCode, ApiError> {
+    let id = parse_id(&id)?;
+    session_repo::delete(service.tenure(), &id).await?;
+    service.session_cache().update(&id, None);
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn state(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, Failure> {
-    let id = existing(&service, &id).await?;
-    let Ok(name) = service.keys().session(&id) else { return Err(Failure::no_session()) };
+pub(super) async fn state(State(service): State<Service>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+    let id = existing_id(&service, &id).await?;
+    let Ok(name) = service.keys().session(&id) else { return Err(ApiError::session_not_found()) };
     match results::last(service.tenure(), &name).await? {
         Some(last) => Ok(Json(last)),
-        None => Err(Failure::not_found("this session has not been polled yet")),
+        None => Err(ApiError::not_found("this session has not been polled yet")),
     }
 }
 
 pub(super) async fn history(
     State(service): State<Service>,
     Path(id): Path<String>,
-    Query(asked): Parameters,
-) -> Result<Json<Value>, Failure> {
-    let limit = limit(&asked, Defaults::default().keep_results, MOST_RESULTS)?;
-    let id = existing(&service, &id).await?;
-    let Ok(name) = service.keys().session(&id) else { return Err(Failure::no_session()) };
+    Query(query): Parameters,
+) -> Result<Json<Value>, ApiError> {
+    let limit = parse_limit(&query, ResultSettings::default().keep_results, MAX_RESULTS)?;
+    let id = existing_id(&service, &id).await?;
+    let Ok(name) = service.keys().session(&id) else { return Err(ApiError::session_not_found()) };
     Ok(Json(json!({"results": results::latest(service.tenure(), &name, limit).await?})))
 }
 
 /// The id as it stands in the store. What is none names no session.
-pub(super) fn identity(id: &str) -> Result<String, Failure> {
-    Uuid::parse_str(id).map(|id| id.to_string()).map_err(|_| Failure::no_session())
+pub(super) fn parse_id(id: &str) -> Result<String, ApiError> {
+    Uuid::parse_str(id).map(|id| id.to_string()).map_err(|_| ApiError::session_not_found())
 }
 
 /// The id of a session that is there.
-async fn existing(service: &Service, id: &str) -> Result<String, Failure> {
-    let id = identity(id)?;
-    if editing::stored(service.tenure(), &id).await?.is_some() { Ok(id) } else { Err(Failure::no_session()) }
+async fn existing_id(service: &Service, id: &str) -> Result<String, ApiError> {
+    let id = parse_id(id)?;
+    if session_repo::read(service.tenure(), &id).await?.is_some() { Ok(id) } else { Err(ApiError::session_not_found()) }
 }
 
-pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, Failure> {
+pub(super) fn parse_object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match serde_json::from_slice(body) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(Failure::bad("the body must be a JSON object")),
-        Err(error) => Err(Failure::bad(format!("the body is no JSON: {error}"))),
+        Ok(_) => Err(ApiError::bad_request("the body must be a JSON object")),
+        Err(error) => Err(ApiError::bad_request(format!("the body is no JSON: {error}"))),
     }
 }
 
-pub(super) fn limit(asked: &HashMap<String, String>, usual: usize, most: usize) -> Result<usize, Failure> {
-    let Some(text) = asked.get("limit") else { return Ok(usual) };
-    let limit: usize = text.parse().map_err(|_| Failure::bad("`limit` must be a number"))?;
+pub(super) fn parse_limit(query: &HashMap<String, String>, usual: usize, most: usize) -> Result<usize, ApiError> {
+    let Some(text) = query.get("limit") else { return Ok(usual) };
+    let limit: usize = text.parse().map_err(|_| ApiError::bad_request("`limit` must be a number"))?;
     if (1..=most).contains(&limit) {
         Ok(limit)
     } else {
-        Err(Failure::bad(format!("`limit` must be between 1 and {most}")))
+        Err(ApiError::bad_request(format!("`limit` must be between 1 and {most}")))
     }
 }

@@ -14,67 +14,68 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::failure::Failure;
-use super::sessions::identity;
-use crate::catalogue::Known;
-use crate::keeping::MOST_RESULTS;
-use crate::results::{Kept, Results};
+use super::error::ApiError;
+use super::sessions::parse_id;
+use crate::result_settings::MAX_RESULTS;
+use crate::results::{LoggedResult, ResultStreams};
 use crate::service::Service;
+use crate::session_cache::CachedSession;
 
 /// How long after results that could not be read they are asked for again.
-const PAUSE: Duration = Duration::from_secs(1);
+const READ_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The results of a session from now on, or from the one that was last seen: what is kept of them.
 pub(super) async fn results(
     State(service): State<Service>,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<Response, Failure> {
-    let id = identity(&id)?;
-    let (Ok(lease), Some(known)) = (service.keys().session(&id), service.catalogue().get(&id)) else {
-        return Err(Failure::no_session());
+) -> Result<Response, ApiError> {
+    let id = parse_id(&id)?;
+    let (Ok(lease), Some(known)) = (service.keys().session(&id), service.session_cache().get(&id)) else {
+        return Err(ApiError::session_not_found());
     };
-    let Known::Readable(session) = known else { return Err(Failure::no_session()) };
+    let CachedSession::Readable(session) = known else { return Err(ApiError::session_not_found()) };
     let seen = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let seen: Option<EntryId> =
-        seen.map(str::parse).transpose().map_err(|error| Failure::bad(format!("Last-Event-ID: {error}")))?;
-    let place = place(&service)?;
+        seen.map(str::parse).transpose().map_err(|error| ApiError::bad_request(format!("Last-Event-ID: {error}")))?;
+    let permit = stream_permit(&service)?;
     let last = match seen {
         Some(seen) => Some(seen),
-        None => Results::after(service.tenure(), &lease, None, 1).await?.last().map(|kept| kept.id),
+        None => ResultStreams::read_after(service.tenure(), &lease, None, 1).await?.last().map(|kept| kept.id),
     };
-    let mut reader = Reader {
-        fresh: service.results().follow(service.tenure(), service.catalogue(), &lease, session.interval),
+    let mut reader = ResultReader {
+        fresh: service.result_streams().follow(service.tenure(), service.session_cache(), &lease, session.interval),
         last: last.unwrap_or(EntryId { millis: 0, number: 0 }),
         lease,
         service: service.clone(),
     };
-    Ok(streamed(&service, place, |send| async move { reader.read(&send).await }))
+    Ok(stream_response(&service, permit, |send| async move { reader.read(&send).await }))
 }
 
 /// Somebody who reads the results of a session.
-struct Reader {
+struct ResultReader {
     service: Service,
     lease: LeaseName,
-    fresh: broadcast::Receiver<Arc<Kept>>,
+    fresh: broadcast::Receiver<Arc<LoggedResult>>,
     last: EntryId,
 }
 
-impl Reader {
+impl ResultReader {
     async fn read(&mut self, send: &mpsc::Sender<Event>) -> Option<()> {
         loop {
             // Whoever reads slowly is waited for here, and holds up nobody; what is not kept any more by then it misses.
-            let Ok(missed) = Results::after(self.service.tenure(), &self.lease, Some(self.last), MOST_RESULTS).await
+            let Ok(missed) =
+                ResultStreams::read_after(self.service.tenure(), &self.lease, Some(self.last), MAX_RESULTS).await
             else {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(READ_RETRY_DELAY).await;
                 continue;
             };
             for kept in missed {
-                self.pass_on(send, &kept).await?;
+                self.forward(send, &kept).await?;
             }
             loop {
                 match self.fresh.recv().await {
-                    Ok(kept) => self.pass_on(send, &kept).await?,
+                    Ok(kept) => self.forward(send, &kept).await?,
                     Err(broadcast::error::RecvError::Lagged(_)) => break,
                     Err(broadcast::error::RecvError::Closed) => return None,
                 }
@@ -82,7 +83,7 @@ impl Reader {
         }
     }
 
-    async fn pass_on(&mut self, send: &mpsc::Sender<Event>, kept: &Kept) -> Option<()> {
+    async fn forward(&mut self, send: &mpsc::Sender<Event>, kept: &LoggedResult) -> Option<()> {
         if kept.id > self.last {
             self.last = kept.id;
             let event = Event::default().event("result").id(kept.id.to_string()).data(&kept.line);
@@ -93,13 +94,13 @@ impl Reader {
 }
 
 /// What happens to leases and in elections of the whole fleet, from now on. While the store is down nothing would come.
-pub(super) async fn events(State(service): State<Service>) -> Result<Response, Failure> {
+pub(super) async fn events(State(service): State<Service>) -> Result<Response, ApiError> {
     service.tenure().inspect_namespace().await?;
-    let (place, mut events) = (place(&service)?, service.events().follow());
-    Ok(streamed(&service, place, |send| async move {
+    let (permit, mut events) = (stream_permit(&service)?, service.events().follow());
+    Ok(stream_response(&service, permit, |send| async move {
         loop {
             match events.recv().await {
-                Ok(told) => send.send(Event::default().event(&told.name).data(&told.line)).await.ok()?,
+                Ok(event) => send.send(Event::default().event(&event.name).data(&event.line)).await.ok()?,
                 // Said, so that nobody takes what it sees for everything.
                 Err(broadcast::error::RecvError::Lagged(count)) => {
                     send.send(Event::default().comment(format!("{count} were missed"))).await.ok()?;
@@ -111,15 +112,19 @@ pub(super) async fn events(State(service): State<Service>) -> Result<Response, F
 }
 
 /// A place among those who read streams.
-fn place(service: &Service) -> Result<OwnedSemaphorePermit, Failure> {
+fn stream_permit(service: &Service) -> Result<OwnedSemaphorePermit, ApiError> {
     service.streams().try_acquire_owned().map_err(|_| {
         let message = "too many read streams from this instance; ask another, or close some";
-        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", message)
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", message)
     })
 }
 
 /// A stream that is fed until its reader has had enough, or everything ends.
-fn streamed<F>(service: &Service, place: OwnedSemaphorePermit, feed: impl FnOnce(mpsc::Sender<Event>) -> F) -> Response
+fn stream_response<F>(
+    service: &Service,
+    permit: OwnedSemaphorePermit,
+    feed: impl FnOnce(mpsc::Sender<Event>) -> F,
+) -> Response
 where
     F: Future<Output = Option<()>> + Send + 'static,
 {
@@ -130,9 +135,9 @@ where
         tokio::select! {
             _ = feeding => {}
             () = closed.closed() => {}
-            () = service.ended() => {}
+            () = service.wait_stopped() => {}
         }
-        drop(place);
+        drop(permit);
     });
     Sse::new(ReceiverStream::new(events).map(Ok::<_, Infallible>)).keep_alive(KeepAlive::default()).into_response()
 }

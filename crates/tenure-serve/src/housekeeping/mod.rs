@@ -13,9 +13,9 @@ use tenure::store::StoreError;
 use tenure::{Election, Tenure, TermHandle};
 use tokio::task::AbortHandle;
 
-use crate::keys::Keys;
-use crate::poll::poller::RESULTS;
-use crate::tally::Tally;
+use crate::keys::KeyPrefixes;
+use crate::poll::poller::RESULTS_LOG;
+use crate::poll_stats::PollStats;
 use totals::Totals;
 
 /// Clears away what is left of deleted sessions.
@@ -24,67 +24,67 @@ pub const JANITOR: &str = "janitor";
 pub const AGGREGATOR: &str = "aggregator";
 
 /// What an instance's own counts are called in what it says about itself.
-pub(crate) const TALLY: &str = "tally";
+pub(crate) const STATS_FIELD: &str = "tally";
 
 /// The record of the aggregator.
-const TOTALS: &str = "totals";
+const TOTALS_RECORD: &str = "totals";
 
 /// The list of what instances had counted that have ended.
-const LEFT_BEHIND: &str = "tallies";
+const FINAL_STATS_LIST: &str = "tallies";
 
 /// How many of the aggregator's periods are one of the janitor's.
-const SELDOM: u32 = 6;
+const AGGREGATIONS_PER_CLEANUP: u32 = 6;
 
 /// How long leadership is waited for at a time.
-const PATIENCE: Duration = Duration::from_secs(3_600);
+const LEADERSHIP_WAIT: Duration = Duration::from_secs(3_600);
 
 /// How long after the end of a term the next is waited for.
-const PAUSE: Duration = Duration::from_secs(1);
+const NEXT_TERM_DELAY: Duration = Duration::from_secs(1);
 
 /// The ttl of a term, and after how long without progress it ends, if ever.
-pub(crate) type Terms = (Duration, Option<Duration>);
+pub(crate) type TermSettings = (Duration, Option<Duration>);
 
 /// The elections of the service, by role.
 #[derive(Clone, Debug)]
 pub(crate) struct Housekeeping {
     elections: BTreeMap<&'static str, Election>,
-    duties: Arc<Vec<AbortHandle>>,
+    tasks: Arc<Vec<AbortHandle>>,
 }
 
 impl Housekeeping {
     /// Stands for everything.
     pub(crate) fn start(
         tenure: &Tenure,
-        keys: &Keys,
-        (ttl, stall_after): Terms,
+        keys: &KeyPrefixes,
+        (ttl, stall_after): TermSettings,
         period: Duration,
     ) -> Result<Self, ElectionError> {
-        let stand = |role: &'static str| {
+        let campaign = |role: &'static str| {
             let election = election(tenure, keys, (ttl, stall_after), role)?;
             election.start();
             Ok::<_, ElectionError>((role, election))
         };
-        let (janitor, aggregator) = (stand(JANITOR)?, stand(AGGREGATOR)?);
-        let cleans = tokio::spawn({
+        let (janitor, aggregator) = (campaign(JANITOR)?, campaign(AGGREGATOR)?);
+        let janitor_task = tokio::spawn({
             let (tenure, keys, election) = (tenure.clone(), keys.clone(), janitor.1.clone());
-            serve_whenever_elected(election, period.saturating_mul(SELDOM), stall_after, move |_| {
+            run_while_leader(election, period.saturating_mul(AGGREGATIONS_PER_CLEANUP), stall_after, move |_| {
                 let (tenure, keys) = (tenure.clone(), keys.clone());
-                async move { tidy_up(&tenure, &keys, ttl).await }
+                async move { remove_deleted_sessions(&tenure, &keys, ttl).await }
             })
         });
-        let adds = tokio::spawn({
+        let aggregator_task = tokio::spawn({
             let (tenure, election) = (tenure.clone(), aggregator.1.clone());
-            serve_whenever_elected(election, period, stall_after, move |term| {
+            run_while_leader(election, period, stall_after, move |term| {
                 let tenure = tenure.clone();
-                async move { add_up(&tenure, &term).await }
+                async move { aggregate(&tenure, &term).await }
             })
         });
-        let duties = Arc::new(vec![cleans.abort_handle(), adds.abort_handle()]);
-        Ok(Self { elections: [janitor, aggregator].into_iter().collect(), duties })
+        let tasks = Arc::new(vec![janitor_task.abort_handle(), aggregator_task.abort_handle()]);
+        Ok(Self { elections: [janitor, aggregator].into_iter().collect(), tasks })
     }
 
     /// Whether this instance leads a role, when it stands for it.
-    pub(crate) fn leads(&self, role: &str) -> Option<bool> {
+    pub(crate) fn is_leader(&self, role: &str) -> Option<bool> {
         self.elections.get(role).map(Election::is_leader)
     }
 
@@ -95,7 +95,7 @@ impl Housekeeping {
 
     /// Lets go of everything.
     pub(crate) async fn stop(&self) {
-        self.duties.iter().for_each(AbortHandle::abort);
+        self.tasks.iter().for_each(AbortHandle::abort);
         for election in self.elections.values() {
             election.stop().await;
         }
@@ -103,11 +103,16 @@ impl Housekeeping {
 }
 
 /// Whether elections can be held like this.
-pub(crate) fn check(tenure: &Tenure, keys: &Keys, terms: Terms) -> Result<(), ElectionError> {
+pub(crate) fn check(tenure: &Tenure, keys: &KeyPrefixes, terms: TermSettings) -> Result<(), ElectionError> {
     [JANITOR, AGGREGATOR].into_iter().try_for_each(|role| election(tenure, keys, terms, role).map(drop))
 }
 
-fn election(tenure: &Tenure, keys: &Keys, (ttl, stall_after): Terms, role: &str) -> Result<Election, ElectionError> {
+fn election(
+    tenure: &Tenure,
+    keys: &KeyPrefixes,
+    (ttl, stall_after): TermSettings,
+    role: &str,
+) -> Result<Election, ElectionError> {
     let election = tenure.election(role).key(&format!("{}{role}", keys.leader));
     let election = election.heartbeat_prefix(&keys.heartbeats(role)).ttl(ttl);
     match stall_after {
@@ -117,13 +122,13 @@ fn election(tenure: &Tenure, keys: &Keys, (ttl, stall_after): Terms, role: &str)
 }
 
 /// Does a duty every so often, whenever this instance leads and for as long as it does.
-async fn serve_whenever_elected<D, F>(election: Election, every: Duration, stall_after: Option<Duration>, duty: D)
+async fn run_while_leader<D, F>(election: Election, every: Duration, stall_after: Option<Duration>, duty: D)
 where
     D: Fn(TermHandle) -> F,
     F: Future<Output = ()>,
 {
     loop {
-        let Ok(term) = election.wait_for_leadership(PATIENCE).await else { continue };
+        let Ok(term) = election.wait_for_leadership(LEADERSHIP_WAIT).await else { continue };
         let rounds = async {
             loop {
                 duty(term.clone()).await;
@@ -141,53 +146,53 @@ where
         // It is dropped before anybody else may lead.
         let _ = term.run(rounds).await;
         // Whoever is asked to go leads for a moment longer.
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(NEXT_TERM_DELAY).await;
     }
 }
 
 /// What is left of a session is not touched until all that was sent about it must have arrived.
-async fn tidy_up(tenure: &Tenure, keys: &Keys, ttl: Duration) {
+async fn remove_deleted_sessions(tenure: &Tenure, keys: &KeyPrefixes, ttl: Duration) {
     // What cannot be done now is done the next time.
-    let _ = tenure.clear_away(|id| keys.session(id).ok(), &[RESULTS], ttl.saturating_mul(2)).await;
+    let _ = tenure.purge_deleted_sessions(|id| keys.session(id).ok(), &[RESULTS_LOG], ttl.saturating_mul(2)).await;
 }
 
-async fn add_up(tenure: &Tenure, term: &TermHandle) {
+async fn aggregate(tenure: &Tenure, term: &TermHandle) {
     let Ok(members) = tenure.fleet().await else { return };
-    let before = match tenure.read(term.name(), TOTALS).await {
+    let before = match tenure.read(term.name(), TOTALS_RECORD).await {
         Ok(before) => before,
         Err(error) if error.is_retryable() => return,
         // Somebody has spoilt it, and it begins anew.
         Err(_) => None,
     };
     let now = Timestamp::now();
-    let mut totals = before.and_then(|record| Totals::read(&record.value)).unwrap_or_else(|| Totals::begin(now));
+    let mut totals = before.and_then(|record| Totals::read(&record.value)).unwrap_or_else(|| Totals::new(now));
     let told = members.iter().filter_map(|member| {
         let record = InstanceRecord::decode(&member.record)?;
-        Some((member.instance.to_string(), record.about.get(TALLY)?.parse::<Tally>().ok()?))
+        Some((member.instance.to_string(), record.annotations.get(STATS_FIELD)?.parse::<PollStats>().ok()?))
     });
-    let mut told: BTreeMap<String, Tally> = told.collect();
-    let words = tenure.words(LEFT_BEHIND).await.unwrap_or_default();
+    let mut told: BTreeMap<String, PollStats> = told.collect();
+    let words = tenure.list_entries(FINAL_STATS_LIST).await.unwrap_or_default();
     told.extend(words.iter().filter_map(|word| {
-        let (instance, tally) = word.split_once(' ')?;
-        Some((instance.to_owned(), tally.parse().ok()?))
+        let (instance, stats) = word.split_once(' ')?;
+        Some((instance.to_owned(), stats.parse().ok()?))
     }));
     totals.add(now, &told);
     // If the term is over, somebody else has added it up.
-    if term.publish(TOTALS, totals.kept()).await.is_ok() {
+    if term.publish(TOTALS_RECORD, totals.to_record()).await.is_ok() {
         for word in words {
             // What is counted again counts for nothing.
-            let _ = tenure.strike_word(LEFT_BEHIND, &word).await;
+            let _ = tenure.remove_from_list(FINAL_STATS_LIST, &word).await;
         }
     }
 }
 
 /// Leaves behind what an instance has counted that is about to end.
-pub(crate) async fn leave_behind(tenure: &Tenure, tally: &Tally) {
-    let _ = tenure.leave_word(LEFT_BEHIND, &format!("{} {tally}", tenure.instance())).await;
+pub(crate) async fn record_final_stats(tenure: &Tenure, stats: &PollStats) {
+    let _ = tenure.add_to_list(FINAL_STATS_LIST, &format!("{} {stats}", tenure.instance())).await;
 }
 
 /// What all have done, as it was last added up.
-pub(crate) async fn totals(tenure: &Tenure, keys: &Keys) -> Result<Option<Totals>, StoreError> {
+pub(crate) async fn totals(tenure: &Tenure, keys: &KeyPrefixes) -> Result<Option<Totals>, StoreError> {
     let Ok(name) = keys.role(AGGREGATOR) else { return Ok(None) };
-    Ok(tenure.read(&name, TOTALS).await?.and_then(|record| Totals::read(&record.value)))
+    Ok(tenure.read(&name, TOTALS_RECORD).await?.and_then(|record| Totals::read(&record.value)))
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::tally::Tally;
+use crate::poll_stats::PollStats;
 
 /// An instance that has told nothing for so many periods is forgotten. Should it tell again after all, all that it has counted is counted again.
-const FORGOTTEN_AFTER: u64 = 100;
+const FORGET_AFTER_PERIODS: u64 = 100;
 
 /// What the fleet has done since somebody first added it up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,51 +18,51 @@ pub struct Totals {
     since: Timestamp,
     at: Timestamp,
     instances: usize,
-    total: Tally,
-    last: Tally,
+    total: PollStats,
+    last: PollStats,
     period: Duration,
     /// What each instance had counted when it last told, and how many periods ago that was.
-    counted: BTreeMap<String, (Tally, u64)>,
+    counted: BTreeMap<String, (PollStats, u64)>,
 }
 
 impl Totals {
     /// Nothing so far.
-    pub fn begin(now: Timestamp) -> Self {
+    pub fn new(now: Timestamp) -> Self {
         Self {
             since: now,
             at: now,
             instances: 0,
-            total: Tally::default(),
-            last: Tally::default(),
+            total: PollStats::default(),
+            last: PollStats::default(),
             period: Duration::ZERO,
             counted: BTreeMap::new(),
         }
     }
 
     /// Adds what was done since the last time, as every instance tells it.
-    pub fn add(&mut self, now: Timestamp, told: &BTreeMap<String, Tally>) {
-        self.last = Tally::default();
+    pub fn add(&mut self, now: Timestamp, told: &BTreeMap<String, PollStats>) {
+        self.last = PollStats::default();
         for (_, silent) in self.counted.values_mut() {
             *silent = silent.saturating_add(1);
         }
-        for (instance, tally) in told {
-            let before = self.counted.insert(instance.clone(), (*tally, 0)).map(|(before, _)| before);
-            self.last = self.last.plus(&tally.since(&before.unwrap_or_default()));
+        for (instance, stats) in told {
+            let before = self.counted.insert(instance.clone(), (*stats, 0)).map(|(before, _)| before);
+            self.last = self.last.plus(&stats.since(&before.unwrap_or_default()));
         }
-        self.counted.retain(|_, (_, silent)| *silent <= FORGOTTEN_AFTER);
+        self.counted.retain(|_, (_, silent)| *silent <= FORGET_AFTER_PERIODS);
         self.total = self.total.plus(&self.last);
         self.period = now.duration_since(self.at).try_into().unwrap_or_default();
         (self.at, self.instances) = (now, told.len());
     }
 
     /// What the fleet has done.
-    pub fn total(&self) -> &Tally {
+    pub fn total(&self) -> &PollStats {
         &self.total
     }
 
     /// As people see it.
-    pub fn shown(&self) -> Value {
-        let mut last = self.last.shown();
+    pub fn to_json(&self) -> Value {
+        let mut last = self.last.to_json();
         let seconds = self.period.as_secs_f64();
         if seconds > 0.0 {
             last["pollsPerSecond"] = json!(self.last.ok.saturating_add(self.last.failed) as f64 / seconds);
@@ -72,17 +72,17 @@ impl Totals {
             "at": self.at.to_string(),
             "periodMs": u64::try_from(self.period.as_millis()).unwrap_or(u64::MAX),
             "instances": self.instances,
-            "total": self.total.shown(),
+            "total": self.total.to_json(),
             "lastPeriod": last,
         })
     }
 
     /// As it is kept, for whoever adds up next.
-    pub fn kept(&self) -> String {
+    pub fn to_record(&self) -> String {
         let counted: Map<String, Value> = self
             .counted
             .iter()
-            .map(|(instance, (tally, silent))| (instance.clone(), json!([tally.to_string(), silent])))
+            .map(|(instance, (stats, silent))| (instance.clone(), json!([stats.to_string(), silent])))
             .collect();
         json!({
             "since": self.since.to_string(),
@@ -96,13 +96,13 @@ impl Totals {
         .to_string()
     }
 
-    /// Reads what [`kept`](Self::kept) wrote; `None` for anything else.
+    /// Reads what [`to_record`](Self::to_record) wrote; `None` for anything else.
     pub fn read(kept: &[u8]) -> Option<Self> {
         let kept: Value = serde_json::from_slice(kept).ok()?;
         let word = |name: &str| kept.get(name)?.as_str();
         let counted = kept.get("counted")?.as_object()?.iter().map(|(instance, told)| {
-            let tally = Tally::from_str(told.get(0)?.as_str()?).ok()?;
-            Some((instance.clone(), (tally, told.get(1)?.as_u64()?)))
+            let stats = PollStats::from_str(told.get(0)?.as_str()?).ok()?;
+            Some((instance.clone(), (stats, told.get(1)?.as_u64()?)))
         });
         Some(Self {
             since: word("since")?.parse().ok()?,
@@ -122,19 +122,19 @@ mod tests {
 
     use super::*;
 
-    fn tally(ok: u64) -> Tally {
-        Tally { ok, ..Tally::default() }
+    fn stats(ok: u64) -> PollStats {
+        PollStats { ok, ..PollStats::default() }
     }
 
     proptest! {
         /// Instances come, count, go unheard for a while and are replaced, and the adding passes from one to the next: nothing is counted twice or lost
         /// that was told.
         #[test]
-        fn what_was_told_is_counted_once(periods in proptest::collection::vec(
+        fn reported_stats_are_counted_once(periods in proptest::collection::vec(
             proptest::collection::vec((0_usize..4, 0_u64..50, any::<bool>()), 0..4), 1..60,
         )) {
             let mut now = Timestamp::UNIX_EPOCH;
-            let mut totals = Totals::begin(now);
+            let mut totals = Totals::new(now);
             let (mut lives, mut counts) = ([0_u32; 4], BTreeMap::<String, u64>::new());
             let mut told_last: BTreeMap<String, u64> = BTreeMap::new();
             for period in periods {
@@ -146,19 +146,19 @@ mod tests {
                     let name = format!("api-{who}-{}", lives[who]);
                     let count = counts.entry(name.clone()).or_default();
                     *count += more;
-                    told.insert(name.clone(), tally(*count));
+                    told.insert(name.clone(), stats(*count));
                     told_last.insert(name, *count);
                 }
                 now += Duration::from_secs(10);
                 totals.add(now, &told);
                 // Somebody else goes on.
-                totals = Totals::read(totals.kept().as_bytes()).unwrap();
+                totals = Totals::read(totals.to_record().as_bytes()).unwrap();
                 prop_assert_eq!(totals.total().ok, told_last.values().sum::<u64>());
             }
         }
 
         #[test]
-        fn what_is_none_is_refused(kept in ".*") {
+        fn invalid_records_are_refused(kept in ".*") {
             let _ = Totals::read(kept.as_bytes());
         }
     }

@@ -6,17 +6,17 @@
 use std::time::{Duration, Instant};
 
 /// How long nothing may work before the instance counts as unable, and how long it must have files before it is able again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 
 /// How many polls must have come to nothing by then.
-const MANY: u32 = 3;
+const MIN_FAILED_POLLS: u32 = 3;
 
 /// How long an instance stays unable at least, and at most when it happens again and again.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+const MIN_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 /// An instance that has been able for so long begins with the shortest pause again.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(10 * 60);
+const PAUSE_RESET_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// What an instance can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +31,27 @@ pub enum Ability {
 
 /// Judges from what came of polls, and from whether files can be opened.
 #[derive(Debug)]
-pub struct AbilityJudge {
-    state: State,
+pub struct AbilityTracker {
+    state: AbilityState,
     /// How long it stays unable the next time.
     pause: Duration,
     /// When it was last able again.
-    back_at: Option<Instant>,
+    recovered_at: Option<Instant>,
 }
 
 #[derive(Debug)]
-enum State {
+enum AbilityState {
     Able,
     Strained {
         since: Instant,
         /// When a poll last came to nothing.
         failed_at: Instant,
         /// How many have.
-        fruitless: u32,
+        failed_polls: u32,
         /// Whether any poll came to something.
-        any_worked: bool,
+        has_success: bool,
         /// Since when no file could be opened.
-        short_since: Option<Instant>,
+        no_files_since: Option<Instant>,
     },
     Unable {
         until: Instant,
@@ -60,94 +60,95 @@ enum State {
     },
 }
 
-impl Default for AbilityJudge {
+impl Default for AbilityTracker {
     fn default() -> Self {
-        Self { state: State::Able, pause: SHORTEST_PAUSE, back_at: None }
+        Self { state: AbilityState::Able, pause: MIN_PAUSE, recovered_at: None }
     }
 }
 
-impl AbilityJudge {
+impl AbilityTracker {
     /// What the instance can do.
     pub fn ability(&self) -> Ability {
         match self.state {
-            State::Able => Ability::Able,
-            State::Strained { .. } => Ability::Strained,
-            State::Unable { .. } => Ability::Unable,
+            AbilityState::Able => Ability::Able,
+            AbilityState::Strained { .. } => Ability::Strained,
+            AbilityState::Unable { .. } => Ability::Unable,
         }
     }
 
     /// A poll succeeded, or failed for a reason of the target's.
-    pub fn poll_worked(&mut self, now: Instant) {
+    pub fn record_completed(&mut self, now: Instant) {
         match &mut self.state {
-            State::Able => {}
-            State::Strained { any_worked, .. } => *any_worked = true,
-            State::Unable { files_since, .. } => {
-                if files_since.is_some_and(|since| now.duration_since(since) >= PATIENCE) {
-                    self.recovers(now);
+            AbilityState::Able => {}
+            AbilityState::Strained { has_success, .. } => *has_success = true,
+            AbilityState::Unable { files_since, .. } => {
+                if files_since.is_some_and(|since| now.duration_since(since) >= CONFIRM_AFTER) {
+                    self.recover(now);
                 }
             }
         }
     }
 
     /// A poll could not be made, for a reason of this instance's: it is short of something.
-    pub fn poll_could_not_be_made(&mut self, now: Instant) {
-        self.strained(now, 1);
+    pub fn record_shortage(&mut self, now: Instant) {
+        self.mark_strained(now, 1);
     }
 
     /// A poll found no place, because others take long. Of those something will come.
-    pub fn poll_found_no_place(&mut self, now: Instant) {
-        self.strained(now, 0);
+    pub fn record_saturation(&mut self, now: Instant) {
+        self.mark_strained(now, 0);
     }
 
-    fn strained(&mut self, now: Instant, more: u32) {
+    fn mark_strained(&mut self, now: Instant, more: u32) {
         match &mut self.state {
-            State::Able => {
-                let (since, failed_at, fruitless) = (now, now, more);
-                self.state = State::Strained { since, failed_at, fruitless, any_worked: false, short_since: None };
+            AbilityState::Able => {
+                let (since, failed_at, failed_polls) = (now, now, more);
+                self.state =
+                    AbilityState::Strained { since, failed_at, failed_polls, has_success: false, no_files_since: None };
             }
-            State::Strained { failed_at, fruitless, .. } => {
+            AbilityState::Strained { failed_at, failed_polls, .. } => {
                 *failed_at = now;
-                *fruitless = fruitless.saturating_add(more);
+                *failed_polls = failed_polls.saturating_add(more);
             }
-            State::Unable { .. } => {}
+            AbilityState::Unable { .. } => {}
         }
     }
 
     /// Whether a few files could be opened. To be told about once or twice a second, unless the instance is able.
-    pub fn probed(&mut self, now: Instant, has_files: bool) {
-        let lasts = |since: Instant| now.duration_since(since) >= PATIENCE;
+    pub fn record_probe(&mut self, now: Instant, has_files: bool) {
+        let lasts = |since: Instant| now.duration_since(since) >= CONFIRM_AFTER;
         match &mut self.state {
-            State::Able => {}
-            State::Strained { since, failed_at, fruitless, any_worked, short_since } => {
-                *short_since = if has_files { None } else { Some(short_since.unwrap_or(now)) };
-                let is_short = short_since.is_some_and(lasts);
-                let nothing_works = !*any_worked && *fruitless >= MANY && lasts(*since);
+            AbilityState::Able => {}
+            AbilityState::Strained { since, failed_at, failed_polls, has_success, no_files_since } => {
+                *no_files_since = if has_files { None } else { Some(no_files_since.unwrap_or(now)) };
+                let is_short = no_files_since.is_some_and(lasts);
+                let nothing_works = !*has_success && *failed_polls >= MIN_FAILED_POLLS && lasts(*since);
                 if is_short || nothing_works {
-                    self.gives_up(now);
+                    self.become_unable(now);
                 } else if has_files && lasts(*failed_at) {
-                    self.state = State::Able;
+                    self.state = AbilityState::Able;
                 }
             }
-            State::Unable { until, files_since } => {
+            AbilityState::Unable { until, files_since } => {
                 *files_since = if has_files { Some(files_since.unwrap_or(now)) } else { None };
                 if now >= *until && files_since.is_some_and(lasts) {
-                    self.recovers(now);
+                    self.recover(now);
                 }
             }
         }
     }
 
-    fn gives_up(&mut self, now: Instant) {
-        if self.back_at.is_none_or(|back| now.duration_since(back) >= FORGOTTEN_AFTER) {
-            self.pause = SHORTEST_PAUSE;
+    fn become_unable(&mut self, now: Instant) {
+        if self.recovered_at.is_none_or(|back| now.duration_since(back) >= PAUSE_RESET_AFTER) {
+            self.pause = MIN_PAUSE;
         }
-        self.state = State::Unable { until: now + self.pause, files_since: None };
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.state = AbilityState::Unable { until: now + self.pause, files_since: None };
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
     }
 
-    fn recovers(&mut self, now: Instant) {
-        self.back_at = Some(now);
-        self.state = State::Able;
+    fn recover(&mut self, now: Instant) {
+        self.recovered_at = Some(now);
+        self.state = AbilityState::Able;
     }
 }
 
@@ -155,12 +156,12 @@ impl AbilityJudge {
 mod tests {
     use super::*;
 
-    /// A judge, and the seconds of its clock.
-    struct Bench(AbilityJudge, Instant, u64);
+    /// A tracker, and the seconds of its clock.
+    struct AbilityFixture(AbilityTracker, Instant, u64);
 
-    impl Bench {
+    impl AbilityFixture {
         fn new() -> Self {
-            Self(AbilityJudge::default(), Instant::now(), 0)
+            Self(AbilityTracker::default(), Instant::now(), 0)
         }
 
         fn now(&self) -> Instant {
@@ -168,103 +169,103 @@ mod tests {
         }
 
         /// Goes on for so many seconds.
-        fn seconds(&mut self, count: u64, has_files: bool, mut each: impl FnMut(&mut AbilityJudge, Instant)) {
+        fn run_seconds(&mut self, count: u64, has_files: bool, mut each: impl FnMut(&mut AbilityTracker, Instant)) {
             for _ in 0..count {
                 self.2 += 1;
                 let now = self.now();
                 each(&mut self.0, now);
-                self.0.probed(now, has_files);
+                self.0.record_probe(now, has_files);
             }
         }
 
-        fn fails(&mut self, count: u64, has_files: bool) -> Ability {
-            self.seconds(count, has_files, |judge, now| judge.poll_could_not_be_made(now));
+        fn fail(&mut self, count: u64, has_files: bool) -> Ability {
+            self.run_seconds(count, has_files, |tracker, now| tracker.record_shortage(now));
             self.0.ability()
         }
 
-        fn rests(&mut self, count: u64, has_files: bool) -> Ability {
-            self.seconds(count, has_files, |_, _| {});
+        fn idle(&mut self, count: u64, has_files: bool) -> Ability {
+            self.run_seconds(count, has_files, |_, _| {});
             self.0.ability()
         }
     }
 
     #[test]
-    fn without_files_it_is_unable_although_some_polls_go_over_open_connections() {
-        let mut bench = Bench::new();
-        assert_eq!(bench.fails(1, false), Ability::Strained);
-        bench.seconds(10, false, |judge, now| {
-            judge.poll_worked(now);
-            judge.poll_could_not_be_made(now);
+    fn an_instance_without_files_is_unable_even_if_open_connections_work() {
+        let mut fixture = AbilityFixture::new();
+        assert_eq!(fixture.fail(1, false), Ability::Strained);
+        fixture.run_seconds(10, false, |tracker, now| {
+            tracker.record_completed(now);
+            tracker.record_shortage(now);
         });
-        assert_eq!(bench.0.ability(), Ability::Unable);
+        assert_eq!(fixture.0.ability(), Ability::Unable);
     }
 
     #[test]
-    fn with_files_it_is_unable_when_nothing_works_and_strained_when_something_does() {
-        let mut bench = Bench::new();
-        assert_eq!(bench.fails(4, true), Ability::Strained);
-        assert_eq!(bench.fails(4, true), Ability::Unable);
-        let mut bench = Bench::new();
-        bench.seconds(60, true, |judge, now| {
-            judge.poll_could_not_be_made(now);
-            judge.poll_worked(now);
+    fn an_instance_with_files_is_unable_only_when_no_poll_works() {
+        let mut fixture = AbilityFixture::new();
+        assert_eq!(fixture.fail(4, true), Ability::Strained);
+        assert_eq!(fixture.fail(4, true), Ability::Unable);
+        let mut fixture = AbilityFixture::new();
+        fixture.run_seconds(60, true, |tracker, now| {
+            tracker.record_shortage(now);
+            tracker.record_completed(now);
         });
-        assert_eq!(bench.0.ability(), Ability::Strained);
-        assert_eq!(bench.rests(6, true), Ability::Able);
+        assert_eq!(fixture.0.ability(), Ability::Strained);
+        assert_eq!(fixture.idle(6, true), Ability::Able);
     }
 
     #[test]
-    fn polls_that_find_no_place_make_it_strained_for_however_long() {
-        let mut bench = Bench::new();
-        bench.seconds(600, true, |judge, now| judge.poll_found_no_place(now));
-        assert_eq!(bench.0.ability(), Ability::Strained);
+    fn saturation_strains_an_instance_but_never_makes_it_unable() {
+        let mut fixture = AbilityFixture::new();
+        fixture.run_seconds(600, true, |tracker, now| tracker.record_saturation(now));
+        assert_eq!(fixture.0.ability(), Ability::Strained);
     }
 
     #[test]
-    fn one_poll_that_could_not_be_made_says_nothing() {
-        let mut bench = Bench::new();
-        assert_eq!(bench.fails(1, true), Ability::Strained);
-        assert_eq!(bench.rests(60, true), Ability::Able);
+    fn one_failed_poll_does_not_make_an_instance_unable() {
+        let mut fixture = AbilityFixture::new();
+        assert_eq!(fixture.fail(1, true), Ability::Strained);
+        assert_eq!(fixture.idle(60, true), Ability::Able);
     }
 
     #[test]
-    fn it_comes_back_by_itself_and_later_every_time() {
-        let mut bench = Bench::new();
+    fn recovery_takes_longer_each_time() {
+        let mut fixture = AbilityFixture::new();
         let mut away = Vec::new();
         for _ in 0..8 {
-            bench.fails(10, false);
-            assert_eq!(bench.0.ability(), Ability::Unable);
-            assert_eq!(bench.rests(600, false), Ability::Unable, "not without files");
-            let begun = bench.2;
-            while bench.rests(1, true) == Ability::Unable {}
-            away.push(bench.2 - begun);
+            fixture.fail(10, false);
+            assert_eq!(fixture.0.ability(), Ability::Unable);
+            assert_eq!(fixture.idle(600, false), Ability::Unable, "not without files");
+            let begun = fixture.2;
+            while fixture.idle(1, true) == Ability::Unable {}
+            away.push(fixture.2 - begun);
         }
         assert!(away.iter().all(|seconds| *seconds <= 6), "{away:?}: the pause was over");
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            bench.fails(8, true);
-            let begun = bench.2;
-            while bench.rests(1, true) == Ability::Unable {}
-            pauses.push(bench.2 - begun);
+            fixture.fail(8, true);
+            let begun = fixture.2;
+            while fixture.idle(1, true) == Ability::Unable {}
+            pauses.push(fixture.2 - begun);
         }
         assert!(pauses.is_sorted() && pauses.iter().all(|seconds| *seconds <= 301), "{pauses:?}");
-        bench.rests(900, true);
-        bench.fails(8, true);
-        let begun = bench.2;
-        while bench.rests(1, true) == Ability::Unable {}
-        assert!(bench.2 - begun <= 10, "what is long past is forgotten");
+        fixture.idle(900, true);
+        fixture.fail(8, true);
+        let begun = fixture.2;
+        while fixture.idle(1, true) == Ability::Unable {}
+        assert!(fixture.2 - begun <= 10, "what is long past is forgotten");
     }
 
     #[test]
-    fn a_poll_that_works_ends_the_wait_once_there_are_files() {
-        let mut bench = Bench::new();
+    fn a_completed_poll_ends_the_pause_once_files_are_available() {
+        let mut fixture = AbilityFixture::new();
         for _ in 0..6 {
-            bench.fails(8, true);
-            while bench.rests(1, true) == Ability::Unable {}
+            fixture.fail(8, true);
+            while fixture.idle(1, true) == Ability::Unable {}
         }
-        assert_eq!(bench.fails(8, false), Ability::Unable);
-        assert_eq!(bench.rests(8, true), Ability::Unable, "the pause is long by now");
-        bench.seconds(1, true, AbilityJudge::poll_worked);
-        assert_eq!(bench.0.ability(), Ability::Able);
+        assert_eq!(fixture.fail(8, false), Ability::Unable);
+        assert_eq!(fixture.idle(8, true), Ability::Unable, "the pause is long by now");
+        fixture.run_seconds(1, true, AbilityTracker::record_completed);
+        assert_eq!(fixture.0.ability(), Ability::Able);
     }
 }

@@ -15,55 +15,55 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 /// A name that is found within this was found quickly.
-const QUICK: Duration = Duration::from_secs(1);
+const FAST_LOOKUP: Duration = Duration::from_secs(1);
 
 /// How many such names are remembered.
-const REMEMBERED: usize = 100_000;
+const MAX_FAST_NAMES: usize = 100_000;
 
 /// The addresses behind a name, when they are found. Dropped, it is not looked up any more.
-pub type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+pub type LookupFuture = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
 /// How names are looked up.
-pub type LookUp = Arc<dyn Fn(String) -> Found + Send + Sync>;
+pub type LookupFn = Arc<dyn Fn(String) -> LookupFuture + Send + Sync>;
 
-type Answer = Result<Vec<SocketAddr>, NotFound>;
+type LookupResult = Result<Vec<SocketAddr>, LookupError>;
 
 /// Whose name it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Whose {
+pub(super) enum LookupKind {
     /// A target's own.
     Target,
     /// One that a target redirects to: it may be a new one every time.
     Redirect,
 }
 
-type UnderWay = HashMap<(Whose, String), Weak<OnceCell<Answer>>>;
+type LookupsInFlight = HashMap<(LookupKind, String), Weak<OnceCell<LookupResult>>>;
 
 /// Names that are being looked up. Clones are the same.
 #[derive(Clone)]
-pub(super) struct LookUps(Arc<Shared>);
+pub(super) struct Lookups(Arc<LookupShared>);
 
-struct Shared {
-    look_up: LookUp,
-    under_way: Mutex<UnderWay>,
+struct LookupShared {
+    look_up: LookupFn,
+    in_flight: Mutex<LookupsInFlight>,
     /// Names of targets that were last found quickly.
     quick: Mutex<HashSet<String>>,
-    quick_places: Semaphore,
-    slow_places: Semaphore,
-    redirect_places: Semaphore,
+    quick_permits: Semaphore,
+    slow_permits: Semaphore,
+    redirect_permits: Semaphore,
 }
 
-impl LookUps {
+impl Lookups {
     /// So many at once: half of them for names that were found quickly before.
-    pub(super) fn new(look_up: LookUp, at_once: usize) -> Self {
-        let places = |part: usize| Semaphore::new((at_once / part).max(1));
-        Self(Arc::new(Shared {
+    pub(super) fn new(look_up: LookupFn, max_in_flight: usize) -> Self {
+        let permits = |part: usize| Semaphore::new((max_in_flight / part).max(1));
+        Self(Arc::new(LookupShared {
             look_up,
-            under_way: Mutex::default(),
+            in_flight: Mutex::default(),
             quick: Mutex::default(),
-            quick_places: places(2),
-            slow_places: places(4),
-            redirect_places: places(4),
+            quick_permits: permits(2),
+            slow_permits: permits(4),
+            redirect_permits: permits(4),
         }))
     }
 
@@ -74,45 +74,45 @@ impl LookUps {
     ///
     /// # Cancel safety
     /// Safe. It is looked up for as long as any poll waits for it.
-    pub(super) async fn find(&self, whose: Whose, name: &str) -> Answer {
-        let waiting = self.0.wait(whose, name);
-        waiting.cell.get_or_init(|| self.0.look_up(whose, name)).await.clone()
+    pub(super) async fn resolve(&self, lookup_kind: LookupKind, name: &str) -> LookupResult {
+        let waiter = self.0.join(lookup_kind, name);
+        waiter.cell.get_or_init(|| self.0.look_up(lookup_kind, name)).await.clone()
     }
 }
 
-impl Shared {
-    fn wait(&self, whose: Whose, name: &str) -> Waiting<'_> {
-        let key = (whose, name.to_owned());
-        let mut under_way = lock(&self.under_way);
-        let cell = match under_way.get(&key).and_then(Weak::upgrade) {
+impl LookupShared {
+    fn join(&self, lookup_kind: LookupKind, name: &str) -> LookupWaiter<'_> {
+        let key = (lookup_kind, name.to_owned());
+        let mut in_flight = lock(&self.in_flight);
+        let cell = match in_flight.get(&key).and_then(Weak::upgrade) {
             Some(cell) => cell,
             None => {
                 let cell = Arc::new(OnceCell::new());
-                under_way.insert(key.clone(), Arc::downgrade(&cell));
+                in_flight.insert(key.clone(), Arc::downgrade(&cell));
                 cell
             }
         };
-        Waiting { shared: self, key, cell }
+        LookupWaiter { shared: self, key, cell }
     }
 
-    async fn look_up(&self, whose: Whose, name: &str) -> Answer {
-        let is_quick = whose == Whose::Target && lock(&self.quick).contains(name);
-        let places = match whose {
-            Whose::Redirect => &self.redirect_places,
-            Whose::Target if is_quick => &self.quick_places,
-            Whose::Target => &self.slow_places,
+    async fn look_up(&self, lookup_kind: LookupKind, name: &str) -> LookupResult {
+        let is_quick = lookup_kind == LookupKind::Target && lock(&self.quick).contains(name);
+        let permits = match lookup_kind {
+            LookupKind::Redirect => &self.redirect_permits,
+            LookupKind::Target if is_quick => &self.quick_permits,
+            LookupKind::Target => &self.slow_permits,
         };
         // It is never closed.
-        let place = places.acquire().await;
+        let permit = permits.acquire().await;
         let begun = Instant::now();
-        let found = (self.look_up)(name.to_owned()).await.map_err(|error| NotFound(Arc::new(error)));
-        drop(place);
-        if whose == Whose::Target {
+        let found = (self.look_up)(name.to_owned()).await.map_err(|error| LookupError(Arc::new(error)));
+        drop(permit);
+        if lookup_kind == LookupKind::Target {
             let mut quick = lock(&self.quick);
-            if found.is_err() || begun.elapsed() >= QUICK {
+            if found.is_err() || begun.elapsed() >= FAST_LOOKUP {
                 quick.remove(name);
             } else if !quick.contains(name) {
-                if quick.len() >= REMEMBERED
+                if quick.len() >= MAX_FAST_NAMES
                     && let Some(any) = quick.iter().next().cloned()
                 {
                     quick.remove(&any);
@@ -125,20 +125,20 @@ impl Shared {
 }
 
 /// One poll that waits for a name.
-struct Waiting<'a> {
-    shared: &'a Shared,
-    key: (Whose, String),
-    cell: Arc<OnceCell<Answer>>,
+struct LookupWaiter<'a> {
+    shared: &'a LookupShared,
+    key: (LookupKind, String),
+    cell: Arc<OnceCell<LookupResult>>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for LookupWaiter<'_> {
     fn drop(&mut self) {
-        let mut under_way = lock(&self.shared.under_way);
+        let mut in_flight = lock(&self.shared.in_flight);
         // A poll that asks after an answer wants to know how it is then.
         let is_over = self.cell.initialized() || Arc::strong_count(&self.cell) == 1;
-        let is_ours = under_way.get(&self.key).is_some_and(|cell| std::ptr::eq(cell.as_ptr(), Arc::as_ptr(&self.cell)));
+        let is_ours = in_flight.get(&self.key).is_some_and(|cell| std::ptr::eq(cell.as_ptr(), Arc::as_ptr(&self.cell)));
         if is_over && is_ours {
-            under_way.remove(&self.key);
+            in_flight.remove(&self.key);
         }
     }
 }
@@ -149,15 +149,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Why a name was not found, for all who asked.
 #[derive(Clone, Debug)]
-pub(super) struct NotFound(Arc<io::Error>);
+pub(super) struct LookupError(Arc<io::Error>);
 
-impl fmt::Display for NotFound {
+impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl Error for NotFound {
+impl Error for LookupError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.0)
     }
@@ -171,10 +171,10 @@ mod tests {
     use super::*;
 
     /// Look-ups that take their time, and how many there are: begun, under way, and at most at once.
-    fn slow(slow_for: Duration) -> (LookUps, Arc<[AtomicUsize; 3]>) {
+    fn slow(slow_for: Duration) -> (Lookups, Arc<[AtomicUsize; 3]>) {
         let counts: Arc<[AtomicUsize; 3]> = Arc::default();
         let counted = counts.clone();
-        let look_up: LookUp = Arc::new(move |name| {
+        let look_up: LookupFn = Arc::new(move |name| {
             let counts = counted.clone();
             Box::pin(async move {
                 struct Counted(Arc<[AtomicUsize; 3]>);
@@ -191,13 +191,13 @@ mod tests {
                 Ok(vec![SocketAddr::from(([192, 0, 2, 1], 0))])
             })
         });
-        (LookUps::new(look_up, 512), counts)
+        (Lookups::new(look_up, 512), counts)
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_name_is_looked_up_once_at_a_time_and_only_while_it_is_waited_for() {
         let (lookups, counts) = slow(Duration::from_secs(25));
-        let find = || lookups.find(Whose::Target, "slow.example");
+        let find = || lookups.resolve(LookupKind::Target, "slow.example");
         let (one, other) = tokio::join!(find(), find());
         assert_eq!((one.unwrap().len(), other.unwrap().len()), (1, 1));
         assert_eq!(counts[0].load(Ordering::Relaxed), 1);
@@ -209,35 +209,35 @@ mod tests {
         assert!(gave_up.is_err() && found.is_ok());
         assert!(tokio::time::timeout(Duration::from_secs(1), find()).await.is_err());
         assert_eq!(counts[1].load(Ordering::Relaxed), 0, "nothing goes on that nothing waits for");
-        assert!(lock(&lookups.0.under_way).is_empty());
+        assert!(lock(&lookups.0.in_flight).is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_that_take_long_leave_room_for_the_others_and_redirects_for_both() {
+    async fn slow_names_do_not_delay_fast_names_and_redirects_delay_neither() {
         let (lookups, counts) = slow(Duration::from_secs(25));
-        lookups.find(Whose::Target, "quick.example").await.unwrap();
-        let many = |whose, kind: &'static str| {
+        lookups.resolve(LookupKind::Target, "quick.example").await.unwrap();
+        let many = |lookup_kind, kind: &'static str| {
             let lookups = lookups.clone();
             (0..700).map(move |n| {
                 let lookups = lookups.clone();
-                tokio::spawn(async move { lookups.find(whose, &format!("slow-{kind}-{n}.example")).await })
+                tokio::spawn(async move { lookups.resolve(lookup_kind, &format!("slow-{kind}-{n}.example")).await })
             })
         };
-        let slow: Vec<_> = many(Whose::Redirect, "redirect").chain(many(Whose::Target, "target")).collect();
-        tokio::time::sleep(QUICK).await;
+        let slow: Vec<_> = many(LookupKind::Redirect, "redirect").chain(many(LookupKind::Target, "target")).collect();
+        tokio::time::sleep(FAST_LOOKUP).await;
         let begun = Instant::now();
-        lookups.find(Whose::Target, "quick.example").await.unwrap();
-        assert!(begun.elapsed() < QUICK, "{:?}", begun.elapsed());
+        lookups.resolve(LookupKind::Target, "quick.example").await.unwrap();
+        assert!(begun.elapsed() < FAST_LOOKUP, "{:?}", begun.elapsed());
         assert_eq!(counts[2].load(Ordering::Relaxed), 128 + 128 + 1);
         slow.into_iter().for_each(|task| task.abort());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn redirects_to_ever_new_names_make_no_target_slow() {
+    async fn redirects_to_new_names_do_not_slow_targets() {
         let (lookups, _) = slow(Duration::from_secs(25));
-        lookups.find(Whose::Target, "quick.example").await.unwrap();
+        lookups.resolve(LookupKind::Target, "quick.example").await.unwrap();
         for n in 0..1_000 {
-            lookups.find(Whose::Redirect, &format!("new-{n}.example")).await.unwrap();
+            lookups.resolve(LookupKind::Redirect, &format!("new-{n}.example")).await.unwrap();
         }
         assert_eq!(lock(&lookups.0.quick).len(), 1);
     }

@@ -7,70 +7,70 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderValue};
 use tenure::lease::LeaseState;
 use tenure::pool::{Target, Tick};
-use tenure::{Happening, Tenure, TermHandle};
+use tenure::{EventKind, Tenure, TermHandle};
 
-use super::client::{Fault, PollClient, TargetClient, Trouble};
-use super::pace::Pace;
-use super::result::{self, Kept, Poll};
-use super::supervisor::Supervisor;
-use crate::catalogue::Catalogue;
-use crate::counts::Counts;
-use crate::keeping::Defaults;
+use super::ability_monitor::AbilityMonitor;
+use super::backoff::PollBackoff;
+use super::client::{PollClient, PollError, PollFault, TargetClient};
+use super::result::{self, EncodedResult, PollInfo};
+use crate::counters::Counters;
+use crate::result_settings::ResultSettings;
 use crate::session::Session;
+use crate::session_cache::SessionCache;
 
 /// The log of results beside the lease of a session.
-pub const RESULTS: &str = "results";
+pub const RESULTS_LOG: &str = "results";
 /// The record of its last result, where that is more than the log keeps of it.
-pub const STATE: &str = "state";
+pub const STATE_RECORD: &str = "state";
 
 /// How long it may take to see how a target was doing before; otherwise it begins anew.
-const READS_WITHIN: Duration = Duration::from_secs(1);
+const HISTORY_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What polling works with.
 #[derive(Clone, Debug)]
 pub struct Poller {
     /// What is polled.
-    pub catalogue: Catalogue,
+    pub session_cache: SessionCache,
     /// Who asks.
     pub client: PollClient,
     /// What is counted.
-    pub counts: Arc<Counts>,
+    pub counters: Arc<Counters>,
     /// Who watches whether polls can be made at all.
-    pub supervisor: Supervisor,
+    pub ability_monitor: AbilityMonitor,
     /// Where results are kept.
     pub tenure: Tenure,
     /// What is kept of them, unless a session says something else.
-    pub defaults: Defaults,
+    pub defaults: ResultSettings,
 }
 
 /// How one target is doing here.
-struct State {
+struct PollState {
     client: TargetClient,
     /// `None` before it was seen how it was doing before.
-    pace: Option<Pace>,
+    backoff: Option<PollBackoff>,
 }
 
 /// What became of a tick.
-enum Turn {
+enum TickOutcome {
     /// There was a poll.
-    Polled(Kept),
+    Polled(EncodedResult),
     /// There was none: the target is backed off, or this instance could not poll it.
-    Passed,
+    Skipped,
     /// It was not begun, because the lease is not certain.
-    NotBegun,
+    NotStarted,
 }
 
 impl Poller {
     /// Polls a session until it is to be given away, paused, or deleted.
     pub async fn work(&self, target: Target, lease: TermHandle) {
-        let attendance = self.catalogue.attend(&target);
-        let mut state = State { client: self.client.for_target(), pace: None };
+        let session_watch = self.session_cache.watch(&target);
+        let mut state = PollState { client: self.client.for_target(), backoff: None };
         // Another interval is another rhythm.
         loop {
             let Some(session) = self.active(&target) else {
                 // It is let go of in a moment, unless it goes on before that.
                 tokio::select! {
-                    () = attendance.changed() => continue,
+                    () = session_watch.changed() => continue,
                     _ = lease.wait(Duration::MAX) => return,
                 }
             };
@@ -83,7 +83,7 @@ impl Poller {
                         tokio::select! {
                             tick = &mut next => break Some(tick),
                             // A tick may be a day away.
-                            () = attendance.changed() => {
+                            () = session_watch.changed() => {
                                 if self.active(&target).is_none_or(|session| session.interval != interval) {
                                     break None;
                                 }
@@ -104,14 +104,14 @@ impl Poller {
                     ticks.end().await;
                     break;
                 };
-                match self.turn(&session, &lease, tick, &mut state).await {
-                    Turn::Polled(kept) => {
-                        let whole = kept.whole.map(|whole| (STATE.to_owned(), whole.into_bytes()));
-                        let keep_results = session.keeping.or(self.defaults).keep_results;
-                        ticks.append_with(RESULTS, kept.entry, keep_results, whole.into_iter().collect());
+                match self.poll_if_due(&session, &lease, tick, &mut state).await {
+                    TickOutcome::Polled(encoded) => {
+                        let whole = encoded.whole.map(|whole| (STATE_RECORD.to_owned(), whole.into_bytes()));
+                        let keep_results = session.overrides.or(self.defaults).keep_results;
+                        ticks.append_with(RESULTS_LOG, encoded.entry, keep_results, whole.into_iter().collect());
                     }
-                    Turn::Passed => {}
-                    Turn::NotBegun => ticks.put_back(tick),
+                    TickOutcome::Skipped => {}
+                    TickOutcome::NotStarted => ticks.put_back(tick),
                 }
                 if session.interval != interval {
                     ticks.end().await;
@@ -123,75 +123,90 @@ impl Poller {
 
     /// The session, if it is to be polled.
     fn active(&self, target: &str) -> Option<Arc<Session>> {
-        self.catalogue.session(target).filter(|session| !session.is_paused)
+        self.session_cache.session(target).filter(|session| !session.is_paused)
     }
 
     /// Polls, if it is time for it.
-    async fn turn(&self, session: &Session, lease: &TermHandle, tick: Tick, state: &mut State) -> Turn {
-        let Defaults { max_body, backoff, .. } = session.keeping.or(self.defaults);
-        let longest = backoff.longest();
-        let pace = match &mut state.pace {
-            Some(pace) => pace,
-            none => none.insert(self.pace_before(session, lease, longest).await),
+    async fn poll_if_due(
+        &self,
+        session: &Session,
+        lease: &TermHandle,
+        tick: Tick,
+        state: &mut PollState,
+    ) -> TickOutcome {
+        let ResultSettings { max_body, backoff: setting, .. } = session.overrides.or(self.defaults);
+        let max_pause = setting.max_pause();
+        let backoff = match &mut state.backoff {
+            Some(backoff) => backoff,
+            none => none.insert(self.previous_backoff(session, lease, max_pause).await),
         };
         // While renewals fail nothing is begun that may not come to its end.
         if lease.state() != LeaseState::Owned {
-            return Turn::NotBegun;
+            return TickOutcome::NotStarted;
         }
-        if !pace.is_due(session.interval, longest) {
-            return Turn::Passed;
+        if !backoff.is_due(session.interval, max_pause) {
+            return TickOutcome::Skipped;
         }
-        lease.tell(Happening::PollStarted);
-        let poll = Poll { session: session.id, instance: lease.info().holder, token: lease.token(), due: tick.due() };
+        lease.emit(EventKind::PollStarted);
+        let poll =
+            PollInfo { session: session.id, instance: lease.info().holder, token: lease.token(), due: tick.due() };
         let (polled_at, began) = (SystemTime::now(), std::time::Instant::now());
-        let ours = carried(&poll, tick);
-        let answer = state.client.ask(&session.url, &session.headers, &ours, session.timeout, max_body).await;
+        let ours = tenure_headers(&poll, tick);
+        let answer = state.client.fetch(&session.url, &session.headers, &ours, session.timeout, max_body).await;
         let took = began.elapsed();
         let answer = match answer {
             Ok(answer) => Ok(answer),
             // Nothing is known of the target then.
-            Err(trouble) if matches!(trouble.fault, Fault::Ours | Fault::Crowded) => {
-                if trouble.fault == Fault::Ours {
-                    self.supervisor.poll_could_not_be_made(&trouble.words);
+            Err(error) if matches!(error.fault, PollFault::Instance | PollFault::Saturated) => {
+                if error.fault == PollFault::Instance {
+                    self.ability_monitor.record_shortage(&error.message);
                 } else {
-                    self.supervisor.poll_found_no_place(&trouble.words);
+                    self.ability_monitor.record_saturation(&error.message);
                 }
-                lease.tell(Happening::PollFinished { error: Some(trouble.words) });
-                return Turn::Passed;
+                lease.emit(EventKind::PollFinished { error: Some(error.message) });
+                return TickOutcome::Skipped;
             }
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         };
         let ok = answer.as_ref().is_ok_and(result::is_ok);
         match &answer {
-            Err(Trouble { fault: Fault::Exhausts { is_short }, words }) => {
-                pace.exhausts(session.interval, longest);
-                if *is_short {
-                    self.supervisor.poll_could_not_be_made(words);
+            Err(PollError { fault: PollFault::Exhausts { has_shortage }, message }) => {
+                backoff.record_exhausted(session.interval, max_pause);
+                if *has_shortage {
+                    self.ability_monitor.record_shortage(message);
                 }
             }
             _ => {
-                pace.went(ok);
-                self.supervisor.poll_worked();
+                backoff.record(ok);
+                self.ability_monitor.record_completed();
             }
         }
-        self.counts.polled(ok, took);
-        let answer = answer.map_err(|trouble| trouble.words);
-        let kept = result::kept(&poll, polled_at, took, &answer, pace.failures());
-        lease.tell(Happening::PollFinished { error: answer.err() });
-        Turn::Polled(kept)
+        self.counters.record_poll(ok, took);
+        let answer = answer.map_err(|error| error.message);
+        let encoded = result::encode(&poll, polled_at, took, &answer, backoff.failures());
+        lease.emit(EventKind::PollFinished { error: answer.err() });
+        TickOutcome::Polled(encoded)
     }
 
     /// How the target was doing with its last holder: a back-off goes on with the next one.
-    async fn pace_before(&self, session: &Session, lease: &TermHandle, longest: Option<Duration>) -> Pace {
-        let last = tokio::time::timeout(READS_WITHIN, self.tenure.recent(lease.name(), RESULTS, None, 1)).await;
+    async fn previous_backoff(
+        &self,
+        session: &Session,
+        lease: &TermHandle,
+        max_pause: Option<Duration>,
+    ) -> PollBackoff {
+        let last =
+            tokio::time::timeout(HISTORY_READ_TIMEOUT, self.tenure.recent(lease.name(), RESULTS_LOG, None, 1)).await;
         let last = last.ok().and_then(Result::ok).and_then(|mut results| results.pop());
-        let Some((failures, at)) = last.and_then(|last| result::failures(&last.value)) else { return Pace::default() };
-        Pace::resume(failures, at.elapsed().unwrap_or_default(), session.interval, longest)
+        let Some((failures, at)) = last.and_then(|last| result::read_failures(&last.value)) else {
+            return PollBackoff::default();
+        };
+        PollBackoff::resume(failures, at.elapsed().unwrap_or_default(), session.interval, max_pause)
     }
 }
 
 /// What every poll carries, so that the target can tell who is asking, and refuse a stale one.
-fn carried(poll: &Poll, tick: Tick) -> HeaderMap {
+fn tenure_headers(poll: &PollInfo, tick: Tick) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in [
         ("tenure-target", poll.session.to_string()),

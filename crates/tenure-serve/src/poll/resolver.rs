@@ -12,36 +12,36 @@ use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfi
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 
-use super::lookup::LookUp;
+use super::lookup::LookupFn;
 
 /// The files that say how.
-const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+const CONFIG_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
 /// How often it is seen whether they have changed.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CONFIG_CHECK_EVERY: Duration = Duration::from_secs(5);
 
 /// The longest that an answer is believed. An operator who moves a target expects it to be found soon.
-const BELIEVED_FOR: Duration = Duration::from_secs(30);
+const MAX_DNS_TTL: Duration = Duration::from_secs(30);
 
 /// As the system is set up to.
-pub(super) fn by_system() -> LookUp {
+pub(super) fn system_lookup() -> LookupFn {
     let resolver = Arc::new(SystemResolver::default());
     Arc::new(move |name| {
         let resolver = resolver.clone();
         Box::pin(async move {
-            let found = resolver.current()?.lookup_ip(name).await.map_err(as_io)?;
+            let found = resolver.current()?.lookup_ip(name).await.map_err(to_io_error)?;
             Ok(found.iter().map(|address| SocketAddr::new(address, 0)).collect())
         })
     })
 }
 
 #[derive(Default)]
-struct SystemResolver(Mutex<Option<Loaded>>);
+struct SystemResolver(Mutex<Option<LoadedResolver>>);
 
-struct Loaded {
+struct LoadedResolver {
     resolver: TokioResolver,
     changed: [Option<SystemTime>; 2],
-    looked_at: Instant,
+    checked_at: Instant,
 }
 
 impl SystemResolver {
@@ -50,16 +50,16 @@ impl SystemResolver {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if let Some(loaded) = &*loaded
-            && now.duration_since(loaded.looked_at) < LOOK_EVERY
+            && now.duration_since(loaded.checked_at) < CONFIG_CHECK_EVERY
         {
             return Ok(loaded.resolver.clone());
         }
-        let changed = FILES.map(|file| fs::metadata(file).and_then(|file| file.modified()).ok());
+        let changed = CONFIG_FILES.map(|file| fs::metadata(file).and_then(|file| file.modified()).ok());
         let resolver = match &*loaded {
             Some(loaded) if loaded.changed == changed => loaded.resolver.clone(),
-            _ => load().map_err(as_io)?,
+            _ => load().map_err(to_io_error)?,
         };
-        *loaded = Some(Loaded { resolver: resolver.clone(), changed, looked_at: now });
+        *loaded = Some(LoadedResolver { resolver: resolver.clone(), changed, checked_at: now });
         Ok(resolver)
     }
 }
@@ -73,13 +73,13 @@ fn load() -> Result<TokioResolver, NetError> {
     });
     let options = builder.options_mut();
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.positive_max_ttl = Some(BELIEVED_FOR);
+    options.positive_max_ttl = Some(MAX_DNS_TTL);
     options.negative_max_ttl = Some(Duration::from_secs(1));
     builder.build()
 }
 
 /// With the number of an error of this host's, which says nothing about the name.
-fn as_io(error: NetError) -> io::Error {
+fn to_io_error(error: NetError) -> io::Error {
     match &error {
         NetError::Io(inner) => {
             inner.raw_os_error().map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
@@ -94,13 +94,13 @@ mod tests {
 
     #[tokio::test]
     async fn names_of_the_hosts_file_are_found() {
-        let found = by_system()("localhost".to_owned()).await.unwrap();
+        let found = system_lookup()("localhost".to_owned()).await.unwrap();
         assert!(found.iter().all(|address| address.ip().is_loopback()) && !found.is_empty(), "{found:?}");
     }
 
     #[tokio::test]
-    async fn what_is_no_name_is_not_found() {
-        let error = by_system()("a..b".to_owned()).await.unwrap_err();
+    async fn an_invalid_name_is_not_found() {
+        let error = system_lookup()("a..b".to_owned()).await.unwrap_err();
         assert_eq!(error.raw_os_error(), None, "{error}");
     }
 }

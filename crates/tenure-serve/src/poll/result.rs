@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use tenure::{InstanceId, Token};
 use uuid::Uuid;
 
-use super::client::{Answer, cut};
-use crate::keeping::BODY_IN_HISTORY;
+use super::client::{PollResponse, truncate};
+use crate::result_settings::HISTORY_BODY_BYTES;
 
 /// Who polled what, and when it was due.
 #[derive(Clone, Debug)]
-pub struct Poll {
+pub struct PollInfo {
     /// The session.
     pub session: Uuid,
     /// Who polled.
@@ -25,7 +25,7 @@ pub struct Poll {
 
 /// What is kept of one poll.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct EncodedResult {
     /// For the history: its body may be cut.
     pub entry: String,
     /// All of it, where that is more.
@@ -33,21 +33,21 @@ pub struct Kept {
 }
 
 /// What is kept of a poll: a short one for the history, and a whole one of the last.
-pub fn kept(
-    poll: &Poll,
+pub fn encode(
+    poll: &PollInfo,
     polled_at: SystemTime,
     took: Duration,
-    answer: &Result<Answer, String>,
+    answer: &Result<PollResponse, String>,
     failures: u32,
-) -> Kept {
-    let shown = |answer: &Result<Answer, String>| document(poll, polled_at, took, answer, failures).to_string();
+) -> EncodedResult {
+    let shown = |answer: &Result<PollResponse, String>| document(poll, polled_at, took, answer, failures).to_string();
     match answer {
-        Ok(answer) if answer.body.len() > BODY_IN_HISTORY => {
-            let body = cut(&answer.body, BODY_IN_HISTORY).to_owned();
-            let short = Answer { status: answer.status, body, truncated: true };
-            Kept { entry: shown(&Ok(short)), whole: Some(shown(&Ok(answer.clone()))) }
+        Ok(answer) if answer.body.len() > HISTORY_BODY_BYTES => {
+            let body = truncate(&answer.body, HISTORY_BODY_BYTES).to_owned();
+            let short = PollResponse { status: answer.status, body, truncated: true };
+            EncodedResult { entry: shown(&Ok(short)), whole: Some(shown(&Ok(answer.clone()))) }
         }
-        answer => Kept { entry: shown(answer), whole: None },
+        answer => EncodedResult { entry: shown(answer), whole: None },
     }
 }
 
@@ -60,10 +60,10 @@ pub fn is_same_poll(one: &Value, other: &Value) -> bool {
 ///
 /// `failures` is how often the target has failed in a row, this time included: its next holder goes on from there.
 fn document(
-    poll: &Poll,
+    poll: &PollInfo,
     polled_at: SystemTime,
     took: Duration,
-    answer: &Result<Answer, String>,
+    answer: &Result<PollResponse, String>,
     failures: u32,
 ) -> Value {
     let (status, body, truncated, error) = match answer {
@@ -74,8 +74,8 @@ fn document(
         "sessionId": poll.session.to_string(),
         "instanceId": poll.instance.as_str(),
         "token": poll.token.get(),
-        "dueAt": instant(poll.due),
-        "polledAt": instant(polled_at),
+        "dueAt": format_time(poll.due),
+        "polledAt": format_time(polled_at),
         "ok": answer.as_ref().is_ok_and(is_ok),
         "status": status,
         "latencyMs": took.as_micros() as f64 / 1_000.0,
@@ -87,12 +87,12 @@ fn document(
 }
 
 /// Whether a target answered as it should.
-pub fn is_ok(answer: &Answer) -> bool {
+pub fn is_ok(answer: &PollResponse) -> bool {
     (200..300).contains(&answer.status)
 }
 
 /// How often the target had failed in a row, and when, by the last document that is kept of it.
-pub fn failures(document: &[u8]) -> Option<(u32, SystemTime)> {
+pub fn read_failures(document: &[u8]) -> Option<(u32, SystemTime)> {
     let document: Value = serde_json::from_slice(document).ok()?;
     let failures = u32::try_from(document.get("consecutiveFailures")?.as_u64()?).ok()?;
     let polled_at: Timestamp = document.get("polledAt")?.as_str()?.parse().ok()?;
@@ -100,6 +100,6 @@ pub fn failures(document: &[u8]) -> Option<(u32, SystemTime)> {
 }
 
 /// A moment, to the millisecond, as RFC 3339 writes it.
-pub fn instant(at: SystemTime) -> String {
+pub fn format_time(at: SystemTime) -> String {
     Timestamp::try_from(at).map_or_else(|_| Timestamp::UNIX_EPOCH.to_string(), |at| format!("{at:.3}"))
 }

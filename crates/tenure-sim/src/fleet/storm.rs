@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tenure::placement::FULL_WEIGHT;
 
-use super::world::{Lapse, TTL, World, secs, settings};
+use super::world::{FleetMutation, FleetWorld, TTL, secs, settings};
 use crate::promise::Measurements;
-use crate::timeline::TrueTime;
-use crate::world::{Outcome, Violation};
+use crate::timeline::SimTime;
+use crate::world::{Violation, WorldOutcome};
 
 /// How many there are of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
+pub enum FleetSize {
     /// A few instances, a few dozen targets.
     Small,
     /// Dozens of instances, hundreds of targets.
@@ -22,79 +22,83 @@ pub enum Size {
 
 /// How long after the last fault everything is held and balanced at the latest: what is left of a ttl, of the forgiveness after an outage,
 /// of the time for which somebody who did not take what it was offered is offered nothing; and several rounds of balancing.
-const CALM: Duration = Duration::from_secs(30 + 30 + 60 + 60);
+const MAX_RECOVERY: Duration = Duration::from_secs(30 + 30 + 60 + 60);
 
 /// The life of one fleet, in which this is left undone, if anything.
-pub fn run(seed: u64, size: Size, lapse: Option<Lapse>) -> Outcome {
-    let mut life =
-        Life { rng: fastrand::Rng::with_seed(seed), world: World::new(seed, 0), next: 0, counts: BTreeMap::new() };
-    life.world.lapse = lapse;
-    let begun = life.world.now;
-    let violation = life.runs(size).err().map(|(invariant, message)| Violation {
+pub fn run(seed: u64, size: FleetSize, mutation: Option<FleetMutation>) -> WorldOutcome {
+    let mut fleet = FleetRun {
+        rng: fastrand::Rng::with_seed(seed),
+        world: FleetWorld::new(seed, 0),
+        next_number: 0,
+        counts: BTreeMap::new(),
+    };
+    fleet.world.mutation = mutation;
+    let begun = fleet.world.now;
+    let violation = fleet.run_phases(size).err().map(|(invariant, message)| Violation {
         invariant,
         message,
-        at: TrueTime::default() + life.world.now.since(begun),
+        at: SimTime::default() + fleet.world.now.since(begun),
     });
-    let simulated = life.world.now.since(begun);
-    life.counts.insert("moves", life.world.moves as u64);
-    Outcome { violation, measurements: Measurements::default(), counts: life.counts, simulated }
+    let simulated = fleet.world.now.since(begun);
+    fleet.counts.insert("moves", fleet.world.moves as u64);
+    WorldOutcome { violation, measurements: Measurements::default(), counts: fleet.counts, simulated }
 }
 
-type Held = Result<(), (&'static str, String)>;
+type CheckResult = Result<(), (&'static str, String)>;
 
-struct Life {
-    world: World,
+struct FleetRun {
+    world: FleetWorld,
     rng: fastrand::Rng,
     /// The number of the next who comes.
-    next: usize,
+    next_number: usize,
     counts: BTreeMap<&'static str, u64>,
 }
 
-impl Life {
-    fn runs(&mut self, size: Size) -> Held {
+impl FleetRun {
+    fn run_phases(&mut self, size: FleetSize) -> CheckResult {
         let (instances, targets, storm) = match size {
-            Size::Small => (self.rng.usize(1..6), self.rng.usize(1..40), secs(180)),
-            Size::Large => (self.rng.usize(20..50), self.rng.usize(300..1_000), secs(120)),
+            FleetSize::Small => (self.rng.usize(1..6), self.rng.usize(1..40), secs(180)),
+            FleetSize::Large => (self.rng.usize(20..50), self.rng.usize(300..1_000), secs(120)),
         };
-        self.world.retarget(0..targets);
-        (0..instances).for_each(|_| self.comes());
-        self.world.scout(0);
+        self.world.set_targets(0..targets);
+        (0..instances).for_each(|_| self.join_next());
+        self.world.set_reconciler(0);
         self.storm(size, targets, storm)?;
         self.calm()?;
-        self.crash()?;
-        self.farewell()?;
-        self.arrival()
+        self.crash_in_calm()?;
+        self.leave_in_calm()?;
+        self.join_in_calm()
     }
 
-    fn comes(&mut self) {
-        self.world.join(self.next);
-        self.next += 1;
+    fn join_next(&mut self) {
+        self.world.join(self.next_number);
+        self.next_number += 1;
     }
 
     fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    fn somebody(&mut self) -> Option<usize> {
-        let members = self.world.members();
+    fn random_instance(&mut self) -> Option<usize> {
+        let members = self.world.alive_instances();
         (!members.is_empty()).then(|| members[self.rng.usize(..members.len())])
     }
 
-    fn storm(&mut self, size: Size, targets: usize, lasts: Duration) -> Held {
+    fn storm(&mut self, size: FleetSize, targets: usize, lasts: Duration) -> CheckResult {
         let end = self.world.now + lasts;
-        let pause = if size == Size::Small { 8_000 } else { 4_000 };
+        let pause = if size == FleetSize::Small { 8_000 } else { 4_000 };
         while self.world.now < end {
-            self.world.go_on(Duration::from_millis(self.rng.u64(1..pause)));
-            self.is_right()?;
-            let members = self.world.members().len();
-            let Some(one) = self.somebody() else {
-                self.comes();
+            self.world.run_for(Duration::from_millis(self.rng.u64(1..pause)));
+            self.check_violation()?;
+            let members = self.world.alive_instances().len();
+            let Some(one) = self.random_instance() else {
+                self.join_next();
                 continue;
             };
             match self.rng.u8(..14) {
                 0 | 1 => {
                     self.count("joins");
-                    self.comes();
+                    self.join_next();
                 }
                 2 if members > 1 => {
                     self.count("crashes");
@@ -103,12 +107,12 @@ impl Life {
                 3 if members > 1 => {
                     self.count("farewells");
                     self.world.drain(one);
-                    self.world.go_on(Duration::from_millis(self.rng.u64(1..5_000)));
+                    self.world.run_for(Duration::from_millis(self.rng.u64(1..5_000)));
                     self.world.leave(one);
                 }
                 4 | 5 => {
                     self.count("partitions");
-                    self.world.cut(one, Duration::from_millis(self.rng.u64(100..45_000)));
+                    self.world.partition(one, Duration::from_millis(self.rng.u64(100..45_000)));
                 }
                 6 => {
                     self.count("outages");
@@ -116,17 +120,17 @@ impl Life {
                 }
                 7 => {
                     self.count("announcements lost for a while");
-                    self.world.deaf = !self.world.deaf;
+                    self.world.drops_announcements = !self.world.drops_announcements;
                 }
                 8 => {
                     self.count("other targets");
                     let (from, to) = (self.rng.usize(..targets), self.rng.usize(..targets));
-                    self.world.retarget(from.min(to)..targets.max(from.max(to)));
+                    self.world.set_targets(from.min(to)..targets.max(from.max(to)));
                 }
                 9 => {
                     self.count("wedged ones");
-                    self.world.join_with(self.next, FULL_WEIGHT, true);
-                    self.next += 1;
+                    self.world.join_with(self.next_number, FULL_WEIGHT, true);
+                    self.next_number += 1;
                 }
                 11 => {
                     self.count("inabilities");
@@ -136,7 +140,7 @@ impl Life {
                 10 => {
                     // The scout of before may be gone.
                     self.count("scouts");
-                    self.world.scout(one);
+                    self.world.set_reconciler(one);
                 }
                 _ => {}
             }
@@ -144,120 +148,123 @@ impl Life {
         Ok(())
     }
 
-    fn calm(&mut self) -> Held {
+    fn calm(&mut self) -> CheckResult {
         self.world.heal();
-        for one in self.world.members() {
+        for one in self.world.alive_instances() {
             self.world.set_able(one, true);
         }
-        if self.world.members().is_empty() {
-            self.comes();
+        if self.world.alive_instances().is_empty() {
+            self.join_next();
         }
-        let scout = self.world.members()[0];
-        self.world.scout(scout);
+        let reconciler = self.world.alive_instances()[0];
+        self.world.set_reconciler(reconciler);
         // Whoever is cut off comes back by itself.
-        self.world.go_on(secs(62));
-        if self.world.settles(CALM).is_none() {
-            let (dark, counts) = (self.world.dark(), self.world.counts());
-            return Err(("in the calm everything is held and balanced", format!("{dark} dark, {counts:?}")));
+        self.world.run_for(secs(62));
+        if self.world.run_until_settled(MAX_RECOVERY).is_none() {
+            let (unheld, counts) = (self.world.unheld(), self.world.counts());
+            return Err(("in the calm everything is held and balanced", format!("{unheld} unheld, {counts:?}")));
         }
-        self.rests()
+        self.check_idle()
     }
 
     /// What the dead held is taken when its leases end, and nothing else moves.
-    fn crash(&mut self) -> Held {
-        while self.world.members().len() < 2 {
-            self.comes();
+    fn crash_in_calm(&mut self) -> CheckResult {
+        while self.world.alive_instances().len() < 2 {
+            self.join_next();
         }
-        self.settled("whoever joins gets its share")?;
-        let (Some(one), before) = (self.somebody(), self.world.moves) else { return Ok(()) };
+        self.check_settled("whoever joins gets its share")?;
+        let (Some(one), before) = (self.random_instance(), self.world.moves) else { return Ok(()) };
         let held = self.world.counts().get(&super::world::id(one)).copied().unwrap_or(0);
         self.count("crashes in the calm");
         self.world.kill(one);
-        self.rescout();
-        self.world.go_on(TTL + settings().longest_grace + secs(1));
-        if self.world.dark() > 0 || self.world.unkept() > 0 {
-            return Err(("what the dead held is taken when its leases end", format!("{} dark", self.world.dark())));
+        self.reassign_reconciler();
+        self.world.run_for(TTL + settings().max_claim_delay + secs(1));
+        if self.world.unheld() > 0 || self.world.unrenewed() > 0 {
+            return Err(("what the dead held is taken when its leases end", format!("{} unheld", self.world.unheld())));
         }
-        self.settled("after a crash all is balanced again")?;
-        self.moved_at_most(before, held, "after a crash only that moves which was lost")
+        self.check_settled("after a crash all is balanced again")?;
+        self.check_moves(before, held, "after a crash only that moves which was lost")
     }
 
     /// Whoever leaves hands over everything, and no tick is left out.
-    fn farewell(&mut self) -> Held {
-        while self.world.members().len() < 2 {
-            self.comes();
+    fn leave_in_calm(&mut self) -> CheckResult {
+        while self.world.alive_instances().len() < 2 {
+            self.join_next();
         }
-        self.settled("whoever joins gets its share")?;
-        self.rests()?;
-        let (Some(one), before, skipped) = (self.somebody(), self.world.moves, self.world.skipped) else {
+        self.check_settled("whoever joins gets its share")?;
+        self.check_idle()?;
+        let (Some(one), before, skipped) = (self.random_instance(), self.world.moves, self.world.skipped_ticks) else {
             return Ok(());
         };
         let held = self.world.counts().get(&super::world::id(one)).copied().unwrap_or(0);
         self.count("farewells in the calm");
         self.world.drain(one);
-        self.world.go_on(secs(2));
+        self.world.run_for(secs(2));
         let left = self.world.counts().get(&super::world::id(one)).copied().unwrap_or(0);
-        if left > 0 || self.world.dark() > 0 {
-            return Err(("whoever leaves hands everything over", format!("{left} left, {} dark", self.world.dark())));
+        if left > 0 || self.world.unheld() > 0 {
+            return Err((
+                "whoever leaves hands everything over",
+                format!("{left} left, {} unheld", self.world.unheld()),
+            ));
         }
         self.world.leave(one);
-        self.rescout();
-        self.settled("after a farewell all is balanced")?;
-        self.moved_at_most(before, held, "at a farewell only that moves which was held")?;
-        self.world.go_on(secs(10));
-        if self.world.skipped > skipped {
-            return Err(("a hand-over leaves no tick out", format!("{} were", self.world.skipped - skipped)));
+        self.reassign_reconciler();
+        self.check_settled("after a farewell all is balanced")?;
+        self.check_moves(before, held, "at a farewell only that moves which was held")?;
+        self.world.run_for(secs(10));
+        if self.world.skipped_ticks > skipped {
+            return Err(("a hand-over leaves no tick out", format!("{} were", self.world.skipped_ticks - skipped)));
         }
         Ok(())
     }
 
     /// Whoever comes gets its share, and nothing else moves.
-    fn arrival(&mut self) -> Held {
-        self.rests()?;
+    fn join_in_calm(&mut self) -> CheckResult {
+        self.check_idle()?;
         let (before, targets) = (self.world.moves, self.world.holders().len());
         self.count("joins in the calm");
-        self.comes();
-        self.settled("whoever joins gets its share")?;
-        let members = self.world.members().len();
-        self.moved_at_most(before, targets.div_ceil(members), "at a join only the newcomer's share moves")?;
-        self.rests()
+        self.join_next();
+        self.check_settled("whoever joins gets its share")?;
+        let members = self.world.alive_instances().len();
+        self.check_moves(before, targets.div_ceil(members), "at a join only the newcomer's share moves")?;
+        self.check_idle()
     }
 
-    fn rescout(&mut self) {
-        if let Some(one) = self.world.members().first() {
-            self.world.scout(*one);
+    fn reassign_reconciler(&mut self) {
+        if let Some(one) = self.world.alive_instances().first() {
+            self.world.set_reconciler(*one);
         }
     }
 
-    fn settled(&mut self, invariant: &'static str) -> Held {
-        match self.world.settles(CALM) {
-            Some(_) => self.is_right(),
-            None => Err((invariant, format!("{} dark, {:?}", self.world.dark(), self.world.counts()))),
+    fn check_settled(&mut self, invariant: &'static str) -> CheckResult {
+        match self.world.run_until_settled(MAX_RECOVERY) {
+            Some(_) => self.check_violation(),
+            None => Err((invariant, format!("{} unheld, {:?}", self.world.unheld(), self.world.counts()))),
         }
     }
 
-    fn moved_at_most(&self, before: usize, most: usize, invariant: &'static str) -> Held {
+    fn check_moves(&self, before: usize, most: usize, invariant: &'static str) -> CheckResult {
         let moves = self.world.moves - before;
         if moves > most { Err((invariant, format!("{moves} moves instead of {most}"))) } else { Ok(()) }
     }
 
     /// Nothing moves and no tick is left out when nothing happens.
-    fn rests(&mut self) -> Held {
-        self.world.go_on(secs(10));
-        let (moves, skipped) = (self.world.moves, self.world.skipped);
-        self.world.go_on(secs(60));
+    fn check_idle(&mut self) -> CheckResult {
+        self.world.run_for(secs(10));
+        let (moves, skipped) = (self.world.moves, self.world.skipped_ticks);
+        self.world.run_for(secs(60));
         if self.world.moves > moves {
             let message = format!("{} moves in a minute, {:?}", self.world.moves - moves, self.world.counts());
             return Err(("nothing moves when nothing happens", message));
         }
-        if self.world.skipped > skipped {
-            return Err(("every tick is kept", format!("{} were left out", self.world.skipped - skipped)));
+        if self.world.skipped_ticks > skipped {
+            return Err(("every tick is kept", format!("{} were left out", self.world.skipped_ticks - skipped)));
         }
-        self.is_right()
+        self.check_violation()
     }
 
-    fn is_right(&mut self) -> Held {
-        match self.world.wrong.take() {
+    fn check_violation(&mut self) -> CheckResult {
+        match self.world.violation.take() {
             Some(wrong) => Err(("no tick is worked on twice", wrong)),
             None => Ok(()),
         }

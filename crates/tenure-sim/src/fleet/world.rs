@@ -6,23 +6,23 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tenure::InstanceId;
-use tenure::fleet::{HeldBack, InstanceRecord, Status};
+use tenure::fleet::{CrashBackoff, InstanceRecord, InstanceStatus};
 use tenure::lease::{Ending, Loss};
-use tenure::placement::{FULL_WEIGHT, Reason};
-use tenure::pool::{Action, Engine, EngineSettings, Input, Target, next_due, phase, released_because};
-use tenure::store::Member;
+use tenure::placement::{FULL_WEIGHT, MoveReason};
+use tenure::pool::{Engine, EngineSettings, PoolAction, PoolInput, Target, next_due, phase, release_reason};
+use tenure::store::LiveInstance;
 use tenure::time::{Moment, ServerTime};
 
 /// How long a lease lasts without renewal.
 pub const TTL: Duration = Duration::from_secs(30);
 /// By how much sooner than the store its holder lets it end.
-const MARGIN: Duration = Duration::from_millis(200);
+const EXPIRY_MARGIN: Duration = Duration::from_millis(200);
 /// How often each target is worked on.
-const TICK: Duration = Duration::from_secs(5);
-const BEAT: Duration = Duration::from_secs(10);
-const WINDOW: Duration = Duration::from_secs(3);
+const TICK_INTERVAL: Duration = Duration::from_secs(5);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+const ACCEPT_WINDOW: Duration = Duration::from_secs(3);
 /// How much later the others are told how many targets somebody holds.
-const TELL_AFTER: Duration = Duration::from_millis(200);
+const REPORT_DELAY: Duration = Duration::from_millis(200);
 
 /// So many seconds.
 pub const fn secs(n: u64) -> Duration {
@@ -32,39 +32,39 @@ pub const fn secs(n: u64) -> Duration {
 /// The numbers of a pool with that ttl.
 pub fn settings() -> EngineSettings {
     EngineSettings {
-        longest_grace: secs(1),
+        max_claim_delay: secs(1),
         settle: secs(3),
-        longest_settle: secs(30),
-        accept_window: WINDOW,
+        max_settle: secs(30),
+        accept_window: ACCEPT_WINDOW,
         read_every: secs(10),
-        doubt_every: secs(5),
-        scout_every: secs(10),
-        forgiveness: TTL,
+        late_recheck_every: secs(5),
+        reconcile_every: secs(10),
+        outage_grace: TTL,
         hand_back: true,
     }
 }
 
-struct Instance {
+struct SimInstance {
     engine: Engine,
     record: InstanceRecord,
-    beaten: Moment,
-    next_beat: Moment,
+    last_heartbeat: Moment,
+    next_heartbeat: Moment,
     /// When it wakes; out of date wake-ups are ignored.
     wakes: Moment,
     /// It lives and beats, and never asks for anything.
     wedged: bool,
     /// When it learns of the last change of the targets.
-    retargeted: Moment,
+    targets_known_at: Moment,
     /// Until then it cannot reach the store.
-    away_until: Moment,
+    unreachable_until: Moment,
     /// What it does when it can again.
-    put_off: Vec<Action>,
+    deferred: Vec<PoolAction>,
     /// Whether it will tell the others how much it holds.
-    tells: bool,
+    report_pending: bool,
 }
 
 #[derive(Clone)]
-struct Lease {
+struct SimLease {
     holder: InstanceId,
     /// `None` while it is renewed.
     expires: Option<Moment>,
@@ -72,7 +72,7 @@ struct Lease {
     term: u64,
 }
 
-impl Lease {
+impl SimLease {
     fn is_renewed_by(&self, one: &InstanceId) -> bool {
         self.holder == *one && self.expires.is_none()
     }
@@ -80,55 +80,55 @@ impl Lease {
 
 /// A slot that is awaited in one term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Tick {
+struct DueTick {
     due: ServerTime,
     term: u64,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Next {
+enum FleetSimEvent {
     Wake(InstanceId),
     Deliver(InstanceId, u64),
     /// It can reach the store again.
-    Return(InstanceId),
+    Reconnect(InstanceId),
     /// It knows that it was away, and asks what it could not ask.
     CatchUp(InstanceId),
     /// A lease that could not be renewed is to be given up.
-    Doom(InstanceId, Target),
+    Expire(InstanceId, Target),
     /// It tells the others how much it holds.
-    Tell(InstanceId),
+    ReportHeld(InstanceId),
     /// A target is due.
-    Tick(InstanceId, Target, Tick),
+    Tick(InstanceId, Target, DueTick),
 }
 
 /// Something that whoever drives the engines leaves undone: a checker that has never caught anything proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lapse {
+pub enum FleetMutation {
     /// Nobody looks what the dead held.
-    LookingUp,
+    SkipIndexLookup,
     /// Nobody hands anything over.
-    HandingOver,
+    SkipHandOver,
     /// Whoever takes a target does not read when it was last worked on.
-    ReadingMarks,
+    IgnoreMarks,
     /// Nobody looks whether what it gave away was taken.
-    LookingAfter,
+    SkipHolderCheck,
 }
 
 /// The world.
-pub struct World {
+pub struct FleetWorld {
     /// What time it is.
     pub now: Moment,
-    instances: BTreeMap<InstanceId, Instance>,
-    leases: BTreeMap<Target, Lease>,
+    instances: BTreeMap<InstanceId, SimInstance>,
+    leases: BTreeMap<Target, SimLease>,
     indexes: BTreeMap<InstanceId, BTreeSet<Target>>,
     /// Programs that have a heartbeat, and say nothing.
-    strangers: BTreeSet<InstanceId>,
+    foreign_instances: BTreeSet<InstanceId>,
     /// The heartbeats of those that were killed.
-    fading: Vec<(InstanceId, InstanceRecord, Moment)>,
+    dead_heartbeats: Vec<(InstanceId, InstanceRecord, Moment)>,
     targets: BTreeSet<Target>,
-    queue: BinaryHeap<Reverse<(Moment, u64, Next)>>,
-    inputs: BTreeMap<u64, Input>,
-    count: u64,
+    queue: BinaryHeap<Reverse<(Moment, u64, FleetSimEvent)>>,
+    inputs: BTreeMap<u64, PoolInput>,
+    sequence: u64,
     /// How often a target has come to another holder.
     pub moves: usize,
     /// What has been asked of the store.
@@ -137,13 +137,13 @@ pub struct World {
     /// The last tick of each target.
     marks: BTreeMap<Target, ServerTime>,
     /// How many ticks were left out.
-    pub skipped: u64,
+    pub skipped_ticks: u64,
     /// What must never be and was.
-    pub wrong: Option<String>,
+    pub violation: Option<String>,
     /// Whether announcements are lost.
-    pub deaf: bool,
+    pub drops_announcements: bool,
     /// What is left undone.
-    pub lapse: Option<Lapse>,
+    pub mutation: Option<FleetMutation>,
     hand_back: bool,
     /// What was given back to an instance after a restart, as the giver has written down.
     handed_back: BTreeMap<Target, InstanceId>,
@@ -155,7 +155,7 @@ pub fn id(n: usize) -> InstanceId {
     InstanceId::foreign(&format!("api-{n}"))
 }
 
-impl World {
+impl FleetWorld {
     /// An empty fleet.
     pub fn new(seed: u64, targets: usize) -> Self {
         Self {
@@ -163,20 +163,20 @@ impl World {
             instances: BTreeMap::new(),
             leases: BTreeMap::new(),
             indexes: BTreeMap::new(),
-            strangers: BTreeSet::new(),
-            fading: Vec::new(),
+            foreign_instances: BTreeSet::new(),
+            dead_heartbeats: Vec::new(),
             targets: (0..targets).map(|n| Target::from(format!("endpoint-{n}"))).collect(),
             queue: BinaryHeap::new(),
             inputs: BTreeMap::new(),
-            count: 0,
+            sequence: 0,
             moves: 0,
             reads: 0,
             last_holder: BTreeMap::new(),
             marks: BTreeMap::new(),
-            skipped: 0,
-            wrong: None,
-            deaf: false,
-            lapse: None,
+            skipped_ticks: 0,
+            violation: None,
+            drops_announcements: false,
+            mutation: None,
             hand_back: true,
             handed_back: BTreeMap::new(),
             rng: fastrand::Rng::with_seed(seed),
@@ -214,116 +214,118 @@ impl World {
         record.held.insert("poll".to_owned(), 0);
         let engine = Engine::new(id(n), "poll", weight, EngineSettings { hand_back: self.hand_back, ..settings() });
         let now = self.now;
-        let next_beat = now + BEAT;
-        let (wakes, away_until, retargeted) = (Moment::END, now, now);
-        let instance = Instance {
+        let next_heartbeat = now + HEARTBEAT_INTERVAL;
+        let (wakes, unreachable_until, targets_known_at) = (Moment::END, now, now);
+        let instance = SimInstance {
             engine,
             record,
-            beaten: now,
-            next_beat,
+            last_heartbeat: now,
+            next_heartbeat,
             wakes,
             wedged,
-            retargeted,
-            away_until,
-            put_off: Vec::new(),
-            tells: false,
+            targets_known_at,
+            unreachable_until,
+            deferred: Vec::new(),
+            report_pending: false,
         };
         self.instances.insert(id(n), instance);
-        self.tell_all(&Input::FleetChanged, Some(&id(n)));
-        self.give(&id(n), Input::Targets(self.targets.clone()));
+        self.broadcast(&PoolInput::FleetChanged, Some(&id(n)));
+        self.step_engine(&id(n), PoolInput::Targets(self.targets.clone()));
     }
 
     /// A program that is not Tenure's, and has these targets.
-    pub fn stranger(&mut self, name: &str, holds: impl IntoIterator<Item = usize>) {
+    pub fn add_foreign(&mut self, name: &str, holds: impl IntoIterator<Item = usize>) {
         let one = InstanceId::foreign(name);
-        self.strangers.insert(one.clone());
+        self.foreign_instances.insert(one.clone());
         for n in holds {
-            let lease = Lease { holder: one.clone(), expires: None, term: 0 };
+            let lease = SimLease { holder: one.clone(), expires: None, term: 0 };
             self.leases.insert(Target::from(format!("endpoint-{n}")), lease);
         }
-        self.tell_all(&Input::FleetChanged, None);
+        self.broadcast(&PoolInput::FleetChanged, None);
     }
 
     /// Other targets.
-    pub fn retarget(&mut self, targets: impl IntoIterator<Item = usize>) {
+    pub fn set_targets(&mut self, targets: impl IntoIterator<Item = usize>) {
         self.targets = targets.into_iter().map(|n| Target::from(format!("endpoint-{n}"))).collect();
         // Everybody learns of it at another moment, and of the last one last.
         for one in self.instances.keys().cloned().collect::<Vec<_>>() {
-            let told = self.now + self.latency();
+            let delivered_at = self.now + self.latency();
             let Some(instance) = self.instances.get_mut(&one) else { continue };
-            instance.retargeted = told.max(instance.retargeted + Duration::from_micros(1));
-            let (at, targets) = (instance.retargeted, self.targets.clone());
-            self.later(at, &one, Input::Targets(targets));
+            instance.targets_known_at = delivered_at.max(instance.targets_known_at + Duration::from_micros(1));
+            let (at, targets) = (instance.targets_known_at, self.targets.clone());
+            self.deliver_at(at, &one, PoolInput::Targets(targets));
         }
     }
 
     /// Killed: its leases run out, each at its time, and its heartbeat does.
     pub fn kill(&mut self, n: usize) {
         if let Some(dead) = self.instances.remove(&id(n)) {
-            self.fading.push((id(n), dead.record, dead.beaten));
+            self.dead_heartbeats.push((id(n), dead.record, dead.last_heartbeat));
         }
-        let mine = |(_, lease): &(&Target, &Lease)| lease.is_renewed_by(&id(n));
+        let mine = |(_, lease): &(&Target, &SimLease)| lease.is_renewed_by(&id(n));
         for target in self.leases.iter().filter(mine).map(|(target, _)| target.clone()).collect::<Vec<_>>() {
-            self.runs_out(&target);
+            self.let_expire(&target);
         }
     }
 
     /// It says that it leaves.
     pub fn drain(&mut self, n: usize) {
         if let Some(instance) = self.instances.get_mut(&id(n)) {
-            instance.record.status = Status::Draining;
-            instance.beaten = self.now;
+            instance.record.status = InstanceStatus::Draining;
+            instance.last_heartbeat = self.now;
         }
-        self.tell_all(&Input::FleetChanged, Some(&id(n)));
-        self.give(&id(n), Input::Drain);
+        self.broadcast(&PoolInput::FleetChanged, Some(&id(n)));
+        self.step_engine(&id(n), PoolInput::Drain);
     }
 
     /// It says whether it can work.
     pub fn set_able(&mut self, n: usize, able: bool) {
         if let Some(instance) = self.instances.get_mut(&id(n)) {
-            instance.record.reports_able("poll", able);
-            instance.beaten = self.now;
+            instance.record.set_able("poll", able);
+            instance.last_heartbeat = self.now;
         }
-        self.tell_all(&Input::FleetChanged, Some(&id(n)));
-        self.give(&id(n), Input::Able(able));
+        self.broadcast(&PoolInput::FleetChanged, Some(&id(n)));
+        self.step_engine(&id(n), PoolInput::Able(able));
     }
 
     /// It is gone, as it said.
     pub fn leave(&mut self, n: usize) {
         // What it could not hand over it lets go of, if it can.
         let left = self.instances.remove(&id(n));
-        let away = left.is_some_and(|instance| instance.away_until > self.now);
-        let mine = |(_, lease): &(&Target, &Lease)| lease.is_renewed_by(&id(n));
+        let away = left.is_some_and(|instance| instance.unreachable_until > self.now);
+        let mine = |(_, lease): &(&Target, &SimLease)| lease.is_renewed_by(&id(n));
         for target in self.leases.iter().filter(mine).map(|(target, _)| target.clone()).collect::<Vec<_>>() {
             if away {
-                self.runs_out(&target);
+                self.let_expire(&target);
             } else {
                 self.leases.remove(&target);
-                self.announce(&Input::Released(target));
+                self.announce(&PoolInput::Released(target));
             }
         }
-        self.tell_all(&Input::FleetChanged, None);
+        self.broadcast(&PoolInput::FleetChanged, None);
     }
 
     /// It looks at everything for everybody.
-    pub fn scout(&mut self, n: usize) {
-        self.give(&id(n), Input::Scouts(true));
+    pub fn set_reconciler(&mut self, n: usize) {
+        self.step_engine(&id(n), PoolInput::Reconciler(true));
     }
 
     /// The store is away: nobody can reach it, and everybody comes back at another moment.
     pub fn outage(&mut self, span: Duration) {
-        for one in self.members() {
+        for one in self.alive_instances() {
             let late = Duration::from_millis(self.rng.u64(0..4_000));
-            self.cut(one, span + late);
+            self.partition(one, span + late);
         }
     }
 
     /// It cannot reach the store for a while.
-    pub fn cut(&mut self, n: usize, span: Duration) {
+    pub fn partition(&mut self, n: usize, span: Duration) {
         let (one, now) = (id(n), self.now);
-        let Some(instance) = self.instances.get_mut(&one).filter(|instance| instance.away_until <= now) else { return };
-        instance.away_until = now + span;
-        self.push(now + span, Next::Return(one.clone()));
+        let Some(instance) = self.instances.get_mut(&one).filter(|instance| instance.unreachable_until <= now) else {
+            return;
+        };
+        instance.unreachable_until = now + span;
+        self.push(now + span, FleetSimEvent::Reconnect(one.clone()));
         let mine: Vec<Target> = self
             .leases
             .iter()
@@ -331,13 +333,13 @@ impl World {
             .map(|(target, _)| target.clone())
             .collect();
         for target in mine {
-            let expires = self.runs_out(&target);
-            self.push(expires - MARGIN, Next::Doom(one.clone(), target));
+            let expires = self.let_expire(&target);
+            self.push(expires - EXPIRY_MARGIN, FleetSimEvent::Expire(one.clone(), target));
         }
     }
 
     /// Nobody renews it any more: it was last renewed up to an interval ago.
-    fn runs_out(&mut self, target: &Target) -> Moment {
+    fn let_expire(&mut self, target: &Target) -> Moment {
         let expires = self.now + Duration::from_millis(self.rng.u64(20_000..30_000));
         if let Some(lease) = self.leases.get_mut(target) {
             lease.expires = Some(expires);
@@ -345,11 +347,12 @@ impl World {
         expires
     }
 
-    fn returns(&mut self, one: &InstanceId) {
-        let Some(instance) = self.instances.get_mut(one).filter(|instance| instance.away_until <= self.now) else {
+    fn reconnect(&mut self, one: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(one).filter(|instance| instance.unreachable_until <= self.now)
+        else {
             return;
         };
-        instance.beaten = self.now;
+        instance.last_heartbeat = self.now;
         let engine = &instance.engine;
         // What has not run out is renewed.
         for (target, lease) in &mut self.leases {
@@ -359,65 +362,66 @@ impl World {
         }
         // Its heartbeat comes first: it has to listen again, and whatever could not be asked is asked again a moment later.
         let later = Duration::from_millis(self.rng.u64(0..900));
-        self.push(self.now + later, Next::CatchUp(one.clone()));
+        self.push(self.now + later, FleetSimEvent::CatchUp(one.clone()));
     }
 
-    fn catches_up(&mut self, one: &InstanceId) {
-        let Some(instance) = self.instances.get_mut(one).filter(|instance| instance.away_until <= self.now) else {
+    fn catch_up(&mut self, one: &InstanceId) {
+        let Some(instance) = self.instances.get_mut(one).filter(|instance| instance.unreachable_until <= self.now)
+        else {
             return;
         };
-        let put_off = std::mem::take(&mut instance.put_off);
-        self.give(one, Input::Gap);
-        put_off.into_iter().for_each(|action| self.act(one, action));
+        let deferred = std::mem::take(&mut instance.deferred);
+        self.step_engine(one, PoolInput::Gap);
+        deferred.into_iter().for_each(|action| self.apply_action(one, action));
     }
 
-    fn gives_up(&mut self, one: &InstanceId, target: Target) {
-        let doomed = |lease: &Lease| {
-            lease.holder == *one && lease.expires.is_some_and(|expires| expires.since(self.now) <= MARGIN)
+    fn give_up(&mut self, one: &InstanceId, target: Target) {
+        let doomed = |lease: &SimLease| {
+            lease.holder == *one && lease.expires.is_some_and(|expires| expires.since(self.now) <= EXPIRY_MARGIN)
         };
         let holds = self.instances.get(one).is_some_and(|instance| instance.engine.holder(&target) == Some(one));
         if holds && self.leases.get(&target).is_some_and(doomed) {
-            self.give(one, Input::Over { target, ending: Ending::Lost(Loss::Unreachable) });
+            self.step_engine(one, PoolInput::TermEnded { target, ending: Ending::Lost(Loss::Unreachable) });
         }
     }
 
     /// Whatever was wrong with anybody is over.
     pub fn heal(&mut self) {
-        self.deaf = false;
+        self.drops_announcements = false;
         for instance in self.instances.values_mut() {
             instance.wedged = false;
         }
     }
 
     /// The numbers of those that are there.
-    pub fn members(&self) -> Vec<usize> {
+    pub fn alive_instances(&self) -> Vec<usize> {
         let number = |one: &InstanceId| one.as_str().strip_prefix("api-").and_then(|n| n.parse().ok());
         self.instances.keys().filter_map(number).collect()
     }
 
     fn is_held_by(&self, target: &Target, one: &InstanceId) -> bool {
-        self.leases.get(target).is_some_and(|lease| lease.holder == *one && self.lives(lease))
+        self.leases.get(target).is_some_and(|lease| lease.holder == *one && self.is_alive(lease))
     }
 
     /// Many come and go at once: the others are told a little later.
-    fn holds(&mut self, one: &InstanceId) {
+    fn schedule_report(&mut self, one: &InstanceId) {
         if let Some(instance) = self.instances.get_mut(one)
-            && !std::mem::replace(&mut instance.tells, true)
+            && !std::mem::replace(&mut instance.report_pending, true)
         {
-            self.push(self.now + TELL_AFTER, Next::Tell(one.clone()));
+            self.push(self.now + REPORT_DELAY, FleetSimEvent::ReportHeld(one.clone()));
         }
     }
 
-    fn tells(&mut self, one: &InstanceId) {
+    fn report_held(&mut self, one: &InstanceId) {
         if let Some(instance) = self.instances.get_mut(one) {
-            instance.tells = false;
+            instance.report_pending = false;
             instance.record.held.insert("poll".to_owned(), instance.engine.held());
             let (now, wall) = (self.now, UNIX_EPOCH + self.now.since(Moment::ZERO));
-            let waits = |(id, left, crashes)| (id, HeldBack { until: wall + left, crashes });
-            let waiting: Vec<_> = instance.engine.held_back(now).into_iter().map(waits).collect();
-            instance.record.says_who_waits(&waiting);
-            if instance.away_until <= self.now {
-                instance.beaten = self.now;
+            let waits = |(id, left, crashes)| (id, CrashBackoff { until: wall + left, crashes });
+            let waiting: Vec<_> = instance.engine.crash_backoffs(now).into_iter().map(waits).collect();
+            instance.record.set_crash_backoffs(&waiting);
+            if instance.unreachable_until <= self.now {
+                instance.last_heartbeat = self.now;
             }
         }
     }
@@ -427,69 +431,72 @@ impl World {
     }
 
     /// Whoever has taken a target reads when it was last worked on, and works on it when it is due again.
-    fn begins_to_work(&mut self, one: &InstanceId, target: Target) {
+    fn start_work(&mut self, one: &InstanceId, target: Target) {
         let now = self.server_time();
         let last = *self.marks.entry(target.clone()).or_insert(now);
         // Without a mark it would take the slot that it is in for its own.
-        let last = if self.lapse == Some(Lapse::ReadingMarks) { ServerTime::from_micros(0) } else { last };
+        let last = if self.mutation == Some(FleetMutation::IgnoreMarks) { ServerTime::from_micros(0) } else { last };
         let term = self.leases.get(&target).map_or(0, |lease| lease.term);
-        self.await_tick(one, target, term, last);
+        self.schedule_tick(one, target, term, last);
     }
 
-    fn await_tick(&mut self, one: &InstanceId, target: Target, term: u64, last: ServerTime) {
-        let due = next_due(self.server_time(), last, TICK, phase(&target, TICK));
+    fn schedule_tick(&mut self, one: &InstanceId, target: Target, term: u64, last: ServerTime) {
+        let due = next_due(self.server_time(), last, TICK_INTERVAL, phase(&target, TICK_INTERVAL));
         let at = Moment::from_nanos(due.as_micros() * 1_000).max(self.now);
-        self.push(at, Next::Tick(one.clone(), target, Tick { due, term }));
+        self.push(at, FleetSimEvent::Tick(one.clone(), target, DueTick { due, term }));
     }
 
-    fn tick(&mut self, one: &InstanceId, target: &Target, Tick { due, term }: Tick) {
+    fn run_tick(&mut self, one: &InstanceId, target: &Target, DueTick { due, term }: DueTick) {
         if !self.leases.get(target).is_some_and(|lease| lease.is_renewed_by(one) && lease.term == term) {
             // A tick that cannot be claimed waits. Whoever has the target next begins anew.
-            let away = self.instances.get(one).is_some_and(|instance| instance.away_until > self.now);
+            let away = self.instances.get(one).is_some_and(|instance| instance.unreachable_until > self.now);
             if away && self.is_held_by(target, one) {
-                self.push(self.now + secs(1), Next::Tick(one.clone(), target.clone(), Tick { due, term }));
+                self.push(self.now + secs(1), FleetSimEvent::Tick(one.clone(), target.clone(), DueTick { due, term }));
             }
             return;
         }
         let last = self.marks.get(target).copied().unwrap_or(due);
         if due <= last {
-            self.wrong.get_or_insert(format!("{target} is worked on twice for {due:?}"));
+            self.violation.get_or_insert(format!("{target} is worked on twice for {due:?}"));
         }
-        let slot = |time: ServerTime| time.as_micros().saturating_sub(phase(target, TICK)) / (TICK.as_micros() as u64);
-        self.skipped += slot(due).saturating_sub(slot(last) + 1);
+        let slot = |time: ServerTime| {
+            time.as_micros().saturating_sub(phase(target, TICK_INTERVAL)) / (TICK_INTERVAL.as_micros() as u64)
+        };
+        self.skipped_ticks += slot(due).saturating_sub(slot(last) + 1);
         self.marks.insert(target.clone(), due);
-        self.await_tick(one, target.clone(), term, due);
+        self.schedule_tick(one, target.clone(), term, due);
     }
 
-    fn push(&mut self, at: Moment, next: Next) {
-        self.count += 1;
-        self.queue.push(Reverse((at, self.count, next)));
+    fn push(&mut self, at: Moment, next: FleetSimEvent) {
+        self.sequence += 1;
+        self.queue.push(Reverse((at, self.sequence, next)));
     }
 
     /// How many each holds, strangers aside.
     pub fn counts(&self) -> BTreeMap<InstanceId, usize> {
         let mut counts: BTreeMap<InstanceId, usize> = self.instances.keys().map(|one| (one.clone(), 0)).collect();
         let kept = self.leases.values().filter(|lease| lease.expires.is_none());
-        for lease in kept.filter(|lease| !self.strangers.contains(&lease.holder)) {
+        for lease in kept.filter(|lease| !self.foreign_instances.contains(&lease.holder)) {
             *counts.entry(lease.holder.clone()).or_default() += 1;
         }
         counts
     }
 
     /// How much stands written of what an instance held.
-    pub fn remembered(&self, n: usize) -> usize {
+    pub fn indexed_targets(&self, n: usize) -> usize {
         self.indexes.get(&id(n)).map_or(0, BTreeSet::len)
     }
 
     /// When the heartbeat of an instance that was killed is late.
-    pub fn late_at(&self, n: usize) -> Option<Moment> {
-        let beaten = self.fading.iter().find(|(one, _, _)| *one == id(n)).map(|(_, _, beaten)| *beaten);
-        beaten.map(|beaten| beaten + BEAT + BEAT / 5)
+    pub fn heartbeat_late_at(&self, n: usize) -> Option<Moment> {
+        let last_heartbeat =
+            self.dead_heartbeats.iter().find(|(one, _, _)| *one == id(n)).map(|(_, _, last_heartbeat)| *last_heartbeat);
+        last_heartbeat.map(|last_heartbeat| last_heartbeat + HEARTBEAT_INTERVAL + HEARTBEAT_INTERVAL / 5)
     }
 
     /// The instances that wait for their share because they crashed, as this one sees it: for how long, and how often they did.
-    pub fn held_back(&self, n: usize) -> Vec<(InstanceId, Duration, u32)> {
-        self.instances.get(&id(n)).map_or_else(Vec::new, |instance| instance.engine.held_back(self.now))
+    pub fn crash_backoffs(&self, n: usize) -> Vec<(InstanceId, Duration, u32)> {
+        self.instances.get(&id(n)).map_or_else(Vec::new, |instance| instance.engine.crash_backoffs(self.now))
     }
 
     /// By how many the one with most and the one with least differ.
@@ -500,8 +507,8 @@ impl World {
     }
 
     /// How many targets nobody holds.
-    pub fn dark(&self) -> usize {
-        let held = |target: &&Target| self.leases.get(*target).is_some_and(|lease| self.lives(lease));
+    pub fn unheld(&self) -> usize {
+        let held = |target: &&Target| self.leases.get(*target).is_some_and(|lease| self.is_alive(lease));
         self.targets.len() - self.targets.iter().filter(held).count()
     }
 
@@ -510,43 +517,43 @@ impl World {
         self.leases.iter().map(|(target, lease)| (target.clone(), lease.holder.clone())).collect()
     }
 
-    fn lives(&self, lease: &Lease) -> bool {
+    fn is_alive(&self, lease: &SimLease) -> bool {
         lease.expires.is_none_or(|expires| expires > self.now)
     }
 
     /// Lets time pass.
-    pub fn go_on(&mut self, span: Duration) {
+    pub fn run_for(&mut self, span: Duration) {
         let end = self.now + span;
         loop {
-            let beat = self.instances.iter().map(|(one, instance)| (instance.next_beat, one.clone())).min();
+            let beat = self.instances.iter().map(|(one, instance)| (instance.next_heartbeat, one.clone())).min();
             let next = self.queue.peek().map(|Reverse((at, _, _))| *at);
             match (beat, next) {
                 (Some((at, one)), next) if at <= end && next.is_none_or(|next| at <= next) => {
                     self.now = self.now.max(at);
-                    self.beat(&one);
+                    self.heartbeat(&one);
                 }
                 (_, Some(at)) if at <= end => {
                     let Some(Reverse((at, _, next))) = self.queue.pop() else { break };
                     self.now = self.now.max(at);
                     match next {
-                        Next::Wake(one) => {
+                        FleetSimEvent::Wake(one) => {
                             if self.instances.get(&one).is_some_and(|instance| instance.wakes == at) {
-                                self.give(&one, Input::Tick);
+                                self.step_engine(&one, PoolInput::Tick);
                             }
                         }
-                        Next::Return(one) => self.returns(&one),
-                        Next::CatchUp(one) => self.catches_up(&one),
-                        Next::Tell(one) => self.tells(&one),
-                        Next::Doom(one, target) => self.gives_up(&one, target),
-                        Next::Tick(one, target, tick) => self.tick(&one, &target, tick),
-                        Next::Deliver(one, number) => {
+                        FleetSimEvent::Reconnect(one) => self.reconnect(&one),
+                        FleetSimEvent::CatchUp(one) => self.catch_up(&one),
+                        FleetSimEvent::ReportHeld(one) => self.report_held(&one),
+                        FleetSimEvent::Expire(one, target) => self.give_up(&one, target),
+                        FleetSimEvent::Tick(one, target, tick) => self.run_tick(&one, &target, tick),
+                        FleetSimEvent::Deliver(one, number) => {
                             if let Some(input) = self.inputs.remove(&number) {
                                 let granted = match &input {
-                                    Input::Granted(target) => Some(target.clone()),
+                                    PoolInput::Granted(target) => Some(target.clone()),
                                     _ => None,
                                 };
-                                self.give(&one, input);
-                                granted.into_iter().for_each(|target| self.begins_to_work(&one, target));
+                                self.step_engine(&one, input);
+                                granted.into_iter().for_each(|target| self.start_work(&one, target));
                             }
                         }
                     }
@@ -558,45 +565,49 @@ impl World {
     }
 
     /// How many targets nobody renews.
-    pub fn unkept(&self) -> usize {
+    pub fn unrenewed(&self) -> usize {
         let kept = |target: &&Target| self.leases.get(*target).is_some_and(|lease| lease.expires.is_none());
         self.targets.len() - self.targets.iter().filter(kept).count()
     }
 
     /// Goes on until everything is kept and balanced, and everybody has said what it holds; returns how long that took, if it came to that.
-    pub fn settles(&mut self, within: Duration) -> Option<Duration> {
+    pub fn run_until_settled(&mut self, within: Duration) -> Option<Duration> {
         let start = self.now;
         while self.now.since(start) < within {
-            self.go_on(Duration::from_millis(100));
-            if self.unkept() == 0 && self.spread() <= 1 && self.instances.values().all(|instance| !instance.tells) {
+            self.run_for(Duration::from_millis(100));
+            if self.unrenewed() == 0
+                && self.spread() <= 1
+                && self.instances.values().all(|instance| !instance.report_pending)
+            {
                 return Some(self.now.since(start));
             }
         }
         None
     }
 
-    fn beat(&mut self, one: &InstanceId) {
+    fn heartbeat(&mut self, one: &InstanceId) {
         if let Some(instance) = self.instances.get_mut(one) {
-            if instance.away_until <= self.now {
-                instance.beaten = self.now;
+            if instance.unreachable_until <= self.now {
+                instance.last_heartbeat = self.now;
             }
-            instance.next_beat = self.now + BEAT.mul_f64(0.9 + 0.1 * self.rng.f64());
+            instance.next_heartbeat = self.now + HEARTBEAT_INTERVAL.mul_f64(0.9 + 0.1 * self.rng.f64());
         }
     }
 
-    fn tell_all(&mut self, input: &Input, but: Option<&InstanceId>) {
+    fn broadcast(&mut self, input: &PoolInput, but: Option<&InstanceId>) {
         let now = self.now;
-        let hears = |(one, instance): &(&InstanceId, &Instance)| Some(*one) != but && instance.away_until <= now;
-        let ids: Vec<InstanceId> = self.instances.iter().filter(hears).map(|(one, _)| one.clone()).collect();
+        let is_reachable =
+            |(one, instance): &(&InstanceId, &SimInstance)| Some(*one) != but && instance.unreachable_until <= now;
+        let ids: Vec<InstanceId> = self.instances.iter().filter(is_reachable).map(|(one, _)| one.clone()).collect();
         for one in ids {
             let late = self.latency();
-            self.later(self.now + late, &one, input.clone());
+            self.deliver_at(self.now + late, &one, input.clone());
         }
     }
 
-    fn announce(&mut self, input: &Input) {
-        if !self.deaf {
-            self.tell_all(input, None);
+    fn announce(&mut self, input: &PoolInput) {
+        if !self.drops_announcements {
+            self.broadcast(input, None);
         }
     }
 
@@ -604,147 +615,154 @@ impl World {
         Duration::from_micros(self.rng.u64(300..3_000))
     }
 
-    fn later(&mut self, at: Moment, one: &InstanceId, input: Input) {
-        self.inputs.insert(self.count + 1, input);
-        self.push(at, Next::Deliver(one.clone(), self.count + 1));
+    fn deliver_at(&mut self, at: Moment, one: &InstanceId, input: PoolInput) {
+        self.inputs.insert(self.sequence + 1, input);
+        self.push(at, FleetSimEvent::Deliver(one.clone(), self.sequence + 1));
     }
 
-    fn give(&mut self, one: &InstanceId, input: Input) {
+    fn step_engine(&mut self, one: &InstanceId, input: PoolInput) {
         let now = self.now;
         let Some(instance) = self.instances.get_mut(one) else { return };
         let actions = instance.engine.step(now, input);
         let wakes = instance.engine.next_wake().map_or(Moment::END, |at| at.max(now + Duration::from_micros(1)));
         instance.wakes = wakes;
-        self.push(wakes, Next::Wake(one.clone()));
+        self.push(wakes, FleetSimEvent::Wake(one.clone()));
         for action in actions {
-            self.act(one, action);
+            self.apply_action(one, action);
         }
     }
 
-    fn act(&mut self, one: &InstanceId, action: Action) {
-        match (self.lapse, &action) {
-            (Some(Lapse::LookingUp), Action::LookUp(_)) | (Some(Lapse::HandingOver), Action::HandOver { .. }) => return,
-            (Some(Lapse::LookingAfter), Action::LookAt(_)) => {
-                self.later(self.now, one, Input::Holders(Vec::new()));
+    fn apply_action(&mut self, one: &InstanceId, action: PoolAction) {
+        match (self.mutation, &action) {
+            (Some(FleetMutation::SkipIndexLookup), PoolAction::QueryHeldIndex(_))
+            | (Some(FleetMutation::SkipHandOver), PoolAction::HandOver { .. }) => return,
+            (Some(FleetMutation::SkipHolderCheck), PoolAction::QueryHolders(_)) => {
+                self.deliver_at(self.now, one, PoolInput::Holders(Vec::new()));
                 return;
             }
             _ => {}
         }
         let now = self.now;
         let back = now + self.latency();
-        if self.instances.get(one).is_some_and(|instance| instance.away_until > now) {
+        if self.instances.get(one).is_some_and(|instance| instance.unreachable_until > now) {
             match action {
-                Action::ReadMembers => self.later(back, one, Input::Unread),
-                Action::LookAt(_) => self.later(back, one, Input::Holders(Vec::new())),
-                Action::Claim(target) => self.later(back, one, Input::Failed { target, again_in: secs(1) }),
-                Action::Tell => self.holds(one),
-                Action::Proclaim(_) | Action::Explain { .. } => {}
-                later @ (Action::Inspect(_)
-                | Action::LookUp(_)
-                | Action::Release { .. }
-                | Action::HandOver { .. }
-                | Action::Forget { .. }) => {
+                PoolAction::ReadInstances => self.deliver_at(back, one, PoolInput::ReadFailed),
+                PoolAction::QueryHolders(_) => self.deliver_at(back, one, PoolInput::Holders(Vec::new())),
+                PoolAction::Claim(target) => {
+                    self.deliver_at(back, one, PoolInput::Failed { target, retry_after: secs(1) })
+                }
+                PoolAction::PublishRecord => self.schedule_report(one),
+                PoolAction::AnnounceUnheld(_) | PoolAction::RecordTakeover { .. } => {}
+                later @ (PoolAction::Inspect(_)
+                | PoolAction::QueryHeldIndex(_)
+                | PoolAction::Release { .. }
+                | PoolAction::HandOver { .. }
+                | PoolAction::Forget { .. }) => {
                     if let Some(instance) = self.instances.get_mut(one) {
-                        instance.put_off.push(later);
+                        instance.deferred.push(later);
                     }
                 }
             }
             return;
         }
         match action {
-            Action::ReadMembers => {
+            PoolAction::ReadInstances => {
                 self.reads += 1;
-                let member = |(id, instance): (&InstanceId, &Instance)| {
-                    let remaining = (instance.beaten + TTL).since(now);
-                    Member { instance: id.clone(), record: instance.record.encode(), remaining }
+                let member = |(id, instance): (&InstanceId, &SimInstance)| {
+                    let remaining = (instance.last_heartbeat + TTL).since(now);
+                    LiveInstance { instance: id.clone(), record: instance.record.encode(), remaining }
                 };
-                let fading = self.fading.iter().map(|(id, record, beaten)| Member {
+                let fading = self.dead_heartbeats.iter().map(|(id, record, last_heartbeat)| LiveInstance {
                     instance: id.clone(),
                     record: record.encode(),
-                    remaining: (*beaten + TTL).since(now),
+                    remaining: (*last_heartbeat + TTL).since(now),
                 });
-                let stranger = |id: &InstanceId| Member { instance: id.clone(), record: Vec::new(), remaining: TTL };
-                let strangers = self.strangers.iter().map(stranger);
+                let stranger =
+                    |id: &InstanceId| LiveInstance { instance: id.clone(), record: Vec::new(), remaining: TTL };
+                let strangers = self.foreign_instances.iter().map(stranger);
                 let members = self.instances.iter().map(member).chain(fading).chain(strangers);
                 let members = members.filter(|member| !member.remaining.is_zero()).collect();
-                self.later(back, one, Input::Members(members));
+                self.deliver_at(back, one, PoolInput::Instances(members));
             }
-            Action::LookAt(targets) => {
+            PoolAction::QueryHolders(targets) => {
                 self.reads += targets.len();
                 let holder = |target: Target| {
-                    let holder = self.leases.get(&target).filter(|lease| self.lives(lease)).map(|l| l.holder.clone());
+                    let holder =
+                        self.leases.get(&target).filter(|lease| self.is_alive(lease)).map(|l| l.holder.clone());
                     (target, holder)
                 };
                 let holders = targets.into_iter().map(holder).collect();
-                self.later(back, one, Input::Holders(holders));
+                self.deliver_at(back, one, PoolInput::Holders(holders));
             }
-            Action::Inspect(target) => {
+            PoolAction::Inspect(target) => {
                 self.reads += 1;
-                let lease = self.leases.get(&target).filter(|lease| self.lives(lease));
+                let lease = self.leases.get(&target).filter(|lease| self.is_alive(lease));
                 let held = lease.map(|lease| (lease.holder.clone(), Some(lease.expires.unwrap_or(now + TTL))));
-                self.later(back, one, Input::Report { target, held });
+                self.deliver_at(back, one, PoolInput::Report { target, held });
             }
-            Action::LookUp(instance) => {
+            PoolAction::QueryHeldIndex(instance) => {
                 self.reads += 1;
                 let targets = self.indexes.get(&instance).into_iter().flatten().cloned().collect();
-                self.later(back, one, Input::WasHeldBy { instance, targets });
+                self.deliver_at(back, one, PoolInput::PreviouslyHeld { instance, targets });
             }
-            Action::Claim(target) => {
+            PoolAction::Claim(target) => {
                 if self.instances.get(one).is_some_and(|instance| instance.wedged) {
-                    self.later(back + secs(5), one, Input::Failed { target, again_in: secs(5) });
+                    self.deliver_at(back + secs(5), one, PoolInput::Failed { target, retry_after: secs(5) });
                     return;
                 }
-                let lease = self.leases.get(&target).filter(|lease| self.lives(lease)).cloned();
+                let lease = self.leases.get(&target).filter(|lease| self.is_alive(lease)).cloned();
                 match lease {
                     Some(lease) if lease.holder != *one => {
                         let remaining = Some(lease.expires.map_or(TTL, |at| at.since(now)));
-                        self.later(back, one, Input::Refused { target, by: lease.holder, remaining });
+                        self.deliver_at(back, one, PoolInput::Refused { target, holder: lease.holder, remaining });
                     }
                     _ => {
-                        self.leases
-                            .insert(target.clone(), Lease { holder: one.clone(), expires: None, term: self.count });
+                        self.leases.insert(
+                            target.clone(),
+                            SimLease { holder: one.clone(), expires: None, term: self.sequence },
+                        );
                         self.indexes.entry(one.clone()).or_default().insert(target.clone());
                         if self.last_holder.insert(target.clone(), one.clone()).is_some_and(|last| last != *one) {
                             self.moves += 1;
                         }
-                        self.later(back, one, Input::Granted(target.clone()));
+                        self.deliver_at(back, one, PoolInput::Granted(target.clone()));
                         if self.handed_back.get(&target) == Some(one) {
-                            self.later(back + secs(1), one, Input::CameHome(target));
+                            self.deliver_at(back + secs(1), one, PoolInput::HandedBack(target));
                         }
                     }
                 }
             }
-            Action::Release { target, reason } => {
+            PoolAction::Release { target, reason } => {
                 if !self.is_held_by(&target, one) {
                     return;
                 }
                 self.leases.remove(&target);
                 self.indexes.entry(one.clone()).or_default().remove(&target);
-                self.announce(&Input::Released(target.clone()));
-                self.later(back, one, Input::Over { target, ending: Ending::Released(reason) });
+                self.announce(&PoolInput::Released(target.clone()));
+                self.deliver_at(back, one, PoolInput::TermEnded { target, ending: Ending::Released(reason) });
             }
-            Action::HandOver { target, to, reason } => {
+            PoolAction::HandOver { target, to, reason } => {
                 if !self.is_held_by(&target, one) {
                     return;
                 }
                 self.handed_back.remove(&target);
-                if reason == Reason::HandBack {
+                if reason == MoveReason::HandBack {
                     self.handed_back.insert(target.clone(), to.clone());
                 }
-                let lease = Lease { holder: to.clone(), expires: Some(now + WINDOW), term: self.count };
+                let lease = SimLease { holder: to.clone(), expires: Some(now + ACCEPT_WINDOW), term: self.sequence };
                 self.leases.insert(target.clone(), lease);
                 self.indexes.entry(one.clone()).or_default().remove(&target);
                 self.indexes.entry(to.clone()).or_default().insert(target.clone());
-                self.announce(&Input::HandedOver { target: target.clone(), to });
-                let ending = Ending::Released(released_because(reason));
-                self.later(back, one, Input::Over { target, ending });
+                self.announce(&PoolInput::HandedOver { target: target.clone(), to });
+                let ending = Ending::Released(release_reason(reason));
+                self.deliver_at(back, one, PoolInput::TermEnded { target, ending });
             }
-            Action::Proclaim(target) => self.announce(&Input::Vacant(target)),
-            Action::Explain { .. } => {}
-            Action::Forget { instance, target } => {
+            PoolAction::AnnounceUnheld(target) => self.announce(&PoolInput::Unheld(target)),
+            PoolAction::RecordTakeover { .. } => {}
+            PoolAction::Forget { instance, target } => {
                 self.indexes.entry(instance).or_default().remove(&target);
             }
-            Action::Tell => self.holds(one),
+            PoolAction::PublishRecord => self.schedule_report(one),
         }
     }
 }

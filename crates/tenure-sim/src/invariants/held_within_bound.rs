@@ -5,23 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Invariant;
-use crate::observation::{LeaseId, Observation};
+use crate::observation::{LeaseIndex, Observation};
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 #[derive(Debug)]
 pub(super) struct HeldWithinBound {
     leases: usize,
     /// Since when all is calm, and how long recovery may take.
-    calm: Option<(TrueTime, Duration)>,
+    calm: Option<(SimTime, Duration)>,
     /// When each lease was last worked on since then.
-    worked: BTreeMap<LeaseId, TrueTime>,
+    worked: BTreeMap<LeaseIndex, SimTime>,
     /// The longest pause in the work on a lease, once it has begun.
     longest_pause: Duration,
     /// Until when the storm rests.
-    lull: Option<TrueTime>,
+    lull: Option<SimTime>,
     /// The leases that were held meanwhile.
-    held: BTreeSet<LeaseId>,
+    held: BTreeSet<LeaseIndex>,
 }
 
 impl HeldWithinBound {
@@ -36,12 +36,13 @@ impl Invariant for HeldWithinBound {
         "a free name is held within the bound"
     }
 
-    fn observe(&mut self, now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
+    fn observe(&mut self, now: SimTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
         if self.lull.is_some_and(|end| now >= end) {
             self.lull = None;
-            let dark: Vec<usize> = (0..self.leases).filter(|lease| !self.held.contains(&LeaseId(*lease))).collect();
-            if !dark.is_empty() {
-                return Err(format!("leases {dark:?} were not held in a lull of the storm"));
+            let unheld: Vec<usize> =
+                (0..self.leases).filter(|lease| !self.held.contains(&LeaseIndex(*lease))).collect();
+            if !unheld.is_empty() {
+                return Err(format!("leases {unheld:?} were not held in a lull of the storm"));
             }
         }
         match (seen, self.calm) {
@@ -67,7 +68,7 @@ impl Invariant for HeldWithinBound {
             _ => {}
         }
         match seen {
-            Observation::Granted(term) | Observation::Touched { term, .. } | Observation::Acted { term, .. } => {
+            Observation::Granted(term) | Observation::RequestApplied { term, .. } | Observation::Acted { term, .. } => {
                 self.held.insert(term.lease);
             }
             _ => {}
@@ -78,14 +79,14 @@ impl Invariant for HeldWithinBound {
         }
     }
 
-    fn finish(&mut self, now: TrueTime) -> Result<(), String> {
-        let is_dark = |lease: &usize| {
-            self.worked.get(&LeaseId(*lease)).is_none_or(|worked| now.since(*worked) > self.longest_pause)
+    fn finish(&mut self, now: SimTime) -> Result<(), String> {
+        let is_unheld = |lease: &usize| {
+            self.worked.get(&LeaseIndex(*lease)).is_none_or(|worked| now.since(*worked) > self.longest_pause)
         };
-        let dark: Vec<usize> = (0..self.leases).filter(is_dark).collect();
-        if dark.is_empty() {
+        let unheld: Vec<usize> = (0..self.leases).filter(is_unheld).collect();
+        if unheld.is_empty() {
             return Ok(());
         }
-        Err(format!("leases {dark:?} are not worked on in time after the last fault: {:?}", self.calm))
+        Err(format!("leases {unheld:?} are not worked on in time after the last fault: {:?}", self.calm))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Invariant;
 use crate::observation::{Observation, TermId};
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 #[derive(Debug, Default)]
 pub(super) struct LossIsFinal {
@@ -17,7 +17,7 @@ impl Invariant for LossIsFinal {
         "a loss is final"
     }
 
-    fn observe(&mut self, _now: TrueTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
+    fn observe(&mut self, _now: SimTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
         match seen {
             Observation::Lost(term, _) => {
                 self.lost.insert(*term);

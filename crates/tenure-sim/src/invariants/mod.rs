@@ -3,22 +3,22 @@
 //! An invariant sees [observations](Observation) and nothing else. Faults that are outside the promise open a *window*
 //! (see [`Promise`]): what happens in it is measured and not judged.
 
-mod goodbye_order;
+mod election_event_order;
 mod held_within_bound;
 mod loss_is_final;
 mod one_worker;
 mod only_own_lease;
 mod publications_fenced;
 mod quarantine_ends;
+mod release_after_work;
 mod tokens_increase;
-mod told_in_order;
 mod work_within_validity;
 
 use std::time::Duration;
 
 use crate::observation::Observation;
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 /// Something that must hold.
 pub trait Invariant {
@@ -29,13 +29,13 @@ pub trait Invariant {
     ///
     /// # Errors
     /// What is wrong with it.
-    fn observe(&mut self, now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String>;
+    fn observe(&mut self, now: SimTime, seen: &Observation, promise: &mut Promise) -> Result<(), String>;
 
     /// Judges what should have happened by the end.
     ///
     /// # Errors
     /// What is missing.
-    fn finish(&mut self, _now: TrueTime) -> Result<(), String> {
+    fn finish(&mut self, _now: SimTime) -> Result<(), String> {
         Ok(())
     }
 }
@@ -48,10 +48,10 @@ pub fn all(leases: usize, longest_pause: Duration) -> Vec<Box<dyn Invariant>> {
         Box::new(work_within_validity::WorkWithinValidity),
         Box::new(publications_fenced::PublicationsFenced::default()),
         Box::new(only_own_lease::OnlyOwnLease),
-        Box::new(goodbye_order::GoodbyeOrder::default()),
+        Box::new(release_after_work::ReleaseAfterWork::default()),
         Box::new(loss_is_final::LossIsFinal::default()),
         Box::new(held_within_bound::HeldWithinBound::new(leases, longest_pause)),
-        Box::new(told_in_order::ToldInOrder::new(leases)),
+        Box::new(election_event_order::ElectionEventOrder::new(leases)),
         Box::new(quarantine_ends::QuarantineEnds::default()),
     ]
 }

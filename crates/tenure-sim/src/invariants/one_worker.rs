@@ -6,23 +6,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Invariant;
-use crate::observation::{LeaseId, Observation, TermId};
+use crate::observation::{LeaseIndex, Observation, TermId};
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 #[derive(Debug, Default)]
 pub(super) struct OneWorker {
-    running: BTreeMap<LeaseId, BTreeSet<TermId>>,
+    running: BTreeMap<LeaseIndex, BTreeSet<TermId>>,
     /// When each term was granted.
-    granted: BTreeMap<TermId, TrueTime>,
+    granted: BTreeMap<TermId, SimTime>,
     /// Work that was running when its process was stopped, and has not acted since.
     dormant: BTreeSet<TermId>,
     /// Overlaps that began in a window outside the promise.
-    excused: BTreeMap<LeaseId, (TrueTime, &'static str)>,
+    exempt_overlaps: BTreeMap<LeaseIndex, (SimTime, &'static str)>,
 }
 
 impl OneWorker {
-    fn end(&mut self, now: TrueTime, term: TermId, promise: &mut Promise) {
+    fn end(&mut self, now: SimTime, term: TermId, promise: &mut Promise) {
         if let Some(running) = self.running.get_mut(&term.lease) {
             running.remove(&term);
         }
@@ -31,15 +31,15 @@ impl OneWorker {
     }
 
     /// Closes the measurement of an excused overlap that is over.
-    fn measure(&mut self, now: TrueTime, lease: LeaseId, promise: &mut Promise) {
+    fn measure(&mut self, now: SimTime, lease: LeaseIndex, promise: &mut Promise) {
         if self.active(lease).len() < 2
-            && let Some((since, cause)) = self.excused.remove(&lease)
+            && let Some((since, cause)) = self.exempt_overlaps.remove(&lease)
         {
             promise.measure(cause, now.since(since));
         }
     }
 
-    fn active(&self, lease: LeaseId) -> Vec<TermId> {
+    fn active(&self, lease: LeaseIndex) -> Vec<TermId> {
         let running = self.running.get(&lease).into_iter().flatten();
         running.filter(|term| !self.dormant.contains(term)).copied().collect()
     }
@@ -50,7 +50,7 @@ impl Invariant for OneWorker {
         "no two terms of a lease have work running"
     }
 
-    fn observe(&mut self, now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
+    fn observe(&mut self, now: SimTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
         match seen {
             Observation::Granted(term) => drop(self.granted.entry(*term).or_insert(now)),
             Observation::WorkStarted(term) | Observation::Acted { term, .. } => {
@@ -58,20 +58,20 @@ impl Invariant for OneWorker {
                 self.dormant.remove(term);
                 let active = self.active(term.lease);
                 if active.len() > 1 {
-                    let excuse =
-                        |term: &TermId| promise.excuse(now, term, self.granted.get(term).copied().unwrap_or(now));
-                    let Some(cause) = active.iter().find_map(excuse) else {
+                    let exemption =
+                        |term: &TermId| promise.exemption(now, term, self.granted.get(term).copied().unwrap_or(now));
+                    let Some(cause) = active.iter().find_map(exemption) else {
                         let others: Vec<String> = active.iter().map(TermId::to_string).collect();
                         return Err(format!("{term} works while work is running of: {}", others.join("; ")));
                     };
-                    self.excused.entry(term.lease).or_insert((now, cause));
+                    self.exempt_overlaps.entry(term.lease).or_insert((now, cause));
                 }
             }
             Observation::WorkEnded(term) => self.end(now, *term, promise),
             Observation::Stopped(process) => {
                 let terms = self.running.values().flatten().filter(|term| term.process == *process);
                 self.dormant.extend(terms.copied());
-                let leases: Vec<LeaseId> = self.running.keys().copied().collect();
+                let leases: Vec<LeaseIndex> = self.running.keys().copied().collect();
                 leases.into_iter().for_each(|lease| self.measure(now, lease, promise));
             }
             Observation::Crashed(process) => {

@@ -3,7 +3,7 @@
 use super::Invariant;
 use crate::observation::Observation;
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 #[derive(Debug, Default)]
 pub(super) struct OnlyOwnLease;
@@ -13,9 +13,9 @@ impl Invariant for OnlyOwnLease {
         "a request about a term touches only that term"
     }
 
-    fn observe(&mut self, _now: TrueTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
+    fn observe(&mut self, _now: SimTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
         match seen {
-            Observation::Touched { term, current, .. } if *current != Some(term.token) => {
+            Observation::RequestApplied { term, current, .. } if *current != Some(term.token) => {
                 Err(format!("a request of {term} was carried out while the token was {current:?}"))
             }
             _ => Ok(()),

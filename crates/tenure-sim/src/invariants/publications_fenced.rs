@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use tenure::Token;
 
 use super::Invariant;
-use crate::observation::{LeaseId, Observation, TermId};
+use crate::observation::{LeaseIndex, Observation, TermId};
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 #[derive(Debug, Default)]
 pub(super) struct PublicationsFenced {
-    current: BTreeMap<LeaseId, Current>,
+    current: BTreeMap<LeaseIndex, CurrentTerm>,
 }
 
 #[derive(Debug)]
-struct Current {
+struct CurrentTerm {
     token: Token,
-    over: bool,
+    is_ended: bool,
 }
 
 impl Invariant for PublicationsFenced {
@@ -26,26 +26,26 @@ impl Invariant for PublicationsFenced {
         "no publication outside its term"
     }
 
-    fn observe(&mut self, _now: TrueTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
+    fn observe(&mut self, _now: SimTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
         match seen {
             Observation::Granted(TermId { lease, token, .. }) => {
-                self.current.insert(*lease, Current { token: *token, over: false });
+                self.current.insert(*lease, CurrentTerm { token: *token, is_ended: false });
             }
-            Observation::Touched { term, ended: true, .. } => {
+            Observation::RequestApplied { term, ended: true, .. } => {
                 if let Some(current) = self.current.get_mut(&term.lease)
                     && current.token == term.token
                 {
-                    current.over = true;
+                    current.is_ended = true;
                 }
             }
             Observation::Revoked(lease) => {
                 if let Some(current) = self.current.get_mut(lease) {
-                    current.over = true;
+                    current.is_ended = true;
                 }
             }
             // A store that went back in time can have an older term for the current one, until it grants another: that the
             // lease is that term's in the store, and has not expired, is judged all the same.
-            Observation::Fault(fault) if fault.loses_data() => self.current.clear(),
+            Observation::Fault(fault) if fault.is_data_loss() => self.current.clear(),
             Observation::Published { term, is_current: false, .. } => {
                 return Err(format!("{term} published without having the lease"));
             }
@@ -54,7 +54,7 @@ impl Invariant for PublicationsFenced {
             }
             Observation::Published { term, .. } => {
                 if let Some(current) = self.current.get(&term.lease)
-                    && (current.token != term.token || current.over)
+                    && (current.token != term.token || current.is_ended)
                 {
                     return Err(format!("{term} published while current was {current:?}"));
                 }

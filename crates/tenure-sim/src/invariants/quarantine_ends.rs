@@ -4,12 +4,12 @@
 use super::Invariant;
 use crate::observation::Observation;
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 #[derive(Debug, Default)]
 pub(super) struct QuarantineEnds {
     /// By when the namespace must be open for good.
-    open_by: Option<TrueTime>,
+    open_by: Option<SimTime>,
 }
 
 impl Invariant for QuarantineEnds {
@@ -17,7 +17,7 @@ impl Invariant for QuarantineEnds {
         "a quarantine ends"
     }
 
-    fn observe(&mut self, now: TrueTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
+    fn observe(&mut self, now: SimTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
         match seen {
             Observation::Calm { within } => self.open_by = self.open_by.or(Some(now + *within)),
             Observation::Quarantined { remaining, at_most } => {

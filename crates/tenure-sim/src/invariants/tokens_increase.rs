@@ -11,26 +11,26 @@ use tenure::Token;
 
 use super::Invariant;
 use crate::faults::Fault;
-use crate::observation::{LeaseId, Observation, TermId};
+use crate::observation::{LeaseIndex, Observation, TermId};
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 #[derive(Debug, Default)]
 pub(super) struct TokensIncrease {
-    highest: BTreeMap<LeaseId, Highest>,
+    highest: BTreeMap<LeaseIndex, HighestTerm>,
     granted: BTreeSet<TermId>,
-    times_data_was_lost: u32,
-    times_clock_was_set_back: u32,
+    data_losses: u32,
+    clock_steps_back: u32,
     /// The highest token that any process has told the store of since it last lost data.
-    told_since_loss: Option<Token>,
+    reported_since_loss: Option<Token>,
 }
 
 /// The term of a lease with the highest token, and how often data had been lost and the clock set back when it was granted.
 #[derive(Debug)]
-struct Highest {
+struct HighestTerm {
     term: TermId,
-    times_data_was_lost: u32,
-    times_clock_was_set_back: u32,
+    data_losses: u32,
+    clock_steps_back: u32,
 }
 
 impl Invariant for TokensIncrease {
@@ -38,22 +38,24 @@ impl Invariant for TokensIncrease {
         "tokens strictly increase"
     }
 
-    fn observe(&mut self, _now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
+    fn observe(&mut self, _now: SimTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
         match seen {
-            Observation::Fault(fault) if fault.loses_data() => {
-                self.times_data_was_lost += 1;
-                self.told_since_loss = None;
+            Observation::Fault(fault) if fault.is_data_loss() => {
+                self.data_losses += 1;
+                self.reported_since_loss = None;
             }
-            Observation::Fault(Fault::ServerClockStep { micros }) if *micros < 0 => self.times_clock_was_set_back += 1,
-            Observation::Entered { high_water } => self.told_since_loss = self.told_since_loss.max(*high_water),
+            Observation::Fault(Fault::ServerClockStep { micros }) if *micros < 0 => self.clock_steps_back += 1,
+            Observation::Attached { high_water } => {
+                self.reported_since_loss = self.reported_since_loss.max(*high_water)
+            }
             Observation::Granted(term) => {
                 if let Some(highest) = self.highest.get(&term.lease)
                     && term.token <= highest.term.token
                 {
                     // A token is not less than the time of the clock it was minted by: it was ahead then, or is behind now.
-                    let was_lost = self.times_data_was_lost > highest.times_data_was_lost;
-                    let was_set_back = self.times_clock_was_set_back > highest.times_clock_was_set_back;
-                    if was_lost && self.told_since_loss < Some(highest.term.token) {
+                    let was_lost = self.data_losses > highest.data_losses;
+                    let was_set_back = self.clock_steps_back > highest.clock_steps_back;
+                    if was_lost && self.reported_since_loss < Some(highest.term.token) {
                         promise.count("tokens that went back (clock behind, data lost, and no process told)");
                         return Ok(());
                     }
@@ -64,9 +66,8 @@ impl Invariant for TokensIncrease {
                     return Err(format!("{term} was granted after {}", highest.term));
                 }
                 self.granted.insert(*term);
-                let (times_data_was_lost, times_clock_was_set_back) =
-                    (self.times_data_was_lost, self.times_clock_was_set_back);
-                let highest = Highest { term: *term, times_data_was_lost, times_clock_was_set_back };
+                let (data_losses, clock_steps_back) = (self.data_losses, self.clock_steps_back);
+                let highest = HighestTerm { term: *term, data_losses, clock_steps_back };
                 self.highest.insert(term.lease, highest);
             }
             _ => {}

@@ -3,7 +3,7 @@
 use super::Invariant;
 use crate::observation::Observation;
 use crate::promise::Promise;
-use crate::timeline::TrueTime;
+use crate::timeline::SimTime;
 
 #[derive(Debug, Default)]
 pub(super) struct WorkWithinValidity;
@@ -13,7 +13,7 @@ impl Invariant for WorkWithinValidity {
         "no work after its guard's validity"
     }
 
-    fn observe(&mut self, _now: TrueTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
+    fn observe(&mut self, _now: SimTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
         match seen {
             Observation::Acted { term, local, valid_until } if local >= valid_until => {
                 Err(format!("{term} acted {:?} after its validity", local.since(*valid_until)))

@@ -8,7 +8,7 @@ use rustix::net::{Shutdown, shutdown};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Shared, State, Way};
+use super::{FlowMode, ProxyState, SharedState};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
@@ -17,24 +17,24 @@ enum Direction {
 }
 
 /// Carries what is said over this connection until both sides have closed it or it is cut.
-pub(super) async fn serve(shared: Arc<Shared>, number: u64, client: std::net::TcpStream) {
+pub(super) async fn serve(shared: Arc<SharedState>, number: u64, client: std::net::TcpStream) {
     connect_and_carry(&shared, number, client).await;
     shared.lock().flows.remove(&number);
     shared.settled.notify_all();
 }
 
-async fn connect_and_carry(shared: &Shared, number: u64, client: std::net::TcpStream) {
+async fn connect_and_carry(shared: &SharedState, number: u64, client: std::net::TcpStream) {
     // Both fail only for a socket that is gone.
     let Ok(client) = client.set_nonblocking(true).and_then(|()| TcpStream::from_std(client)) else { return };
     let _ = client.set_nodelay(true);
-    if shared.lock().flows.get(&number).is_some_and(|flow| flow.swallowed) {
-        cut(shared, number).await;
+    if shared.lock().flows.get(&number).is_some_and(|flow| flow.blackholed) {
+        wait_for_reset(shared, number).await;
         let _ = client.set_zero_linger();
         return;
     }
     let server = tokio::select! {
         server = TcpStream::connect(shared.server) => server.ok(),
-        () = cut(shared, number) => None,
+        () = wait_for_reset(shared, number) => None,
     };
     let Some(server) = server else {
         let _ = client.set_zero_linger();
@@ -45,7 +45,7 @@ async fn connect_and_carry(shared: &Shared, number: u64, client: std::net::TcpSt
     let replies = carry(shared, number, Direction::Replies, &server, &client);
     tokio::select! {
         _ = async { tokio::join!(requests, replies) } => {}
-        () = cut(shared, number) => {
+        () = wait_for_reset(shared, number) => {
             let _ = client.set_zero_linger();
             let _ = server.set_zero_linger();
         }
@@ -53,11 +53,11 @@ async fn connect_and_carry(shared: &Shared, number: u64, client: std::net::TcpSt
 }
 
 /// Waits until this connection is to be cut.
-async fn cut(shared: &Shared, number: u64) {
+async fn wait_for_reset(shared: &SharedState, number: u64) {
     let mut woken = shared.woken.subscribe();
     loop {
         woken.mark_unchanged();
-        if shared.lock().flows.get(&number).is_none_or(|flow| flow.cut) {
+        if shared.lock().flows.get(&number).is_none_or(|flow| flow.reset) {
             return;
         }
         // Never fails: the sender is in `shared`.
@@ -66,7 +66,7 @@ async fn cut(shared: &Shared, number: u64) {
 }
 
 /// What was read at once; nothing stands for the end.
-struct Piece {
+struct Chunk {
     due: Instant,
     bytes: VecDeque<u8>,
 }
@@ -75,15 +75,15 @@ struct Piece {
 struct Queue {
     number: u64,
     direction: Direction,
-    pieces: VecDeque<Piece>,
+    chunks: VecDeque<Chunk>,
     /// Bytes vanished, so that nothing can follow them.
-    torn: bool,
+    has_gap: bool,
     /// The receiver is gone.
-    pointless: bool,
+    receiver_gone: bool,
 }
 
-/// What to do with the first piece.
-enum Next {
+/// What to do with the first chunk.
+enum NextStep {
     /// Nothing, or there is none.
     Wait,
     /// Nothing until then.
@@ -92,17 +92,17 @@ enum Next {
 }
 
 /// Carries one direction to its end. Where bytes vanished, it has none.
-async fn carry(shared: &Shared, number: u64, direction: Direction, from: &TcpStream, to: &TcpStream) {
+async fn carry(shared: &SharedState, number: u64, direction: Direction, from: &TcpStream, to: &TcpStream) {
     let mut woken = shared.woken.subscribe();
-    let mut queue = Queue { number, direction, pieces: VecDeque::new(), torn: false, pointless: false };
+    let mut queue = Queue { number, direction, chunks: VecDeque::new(), has_gap: false, receiver_gone: false };
     let mut open = true;
     loop {
         woken.mark_unchanged();
         let next = queue.next(&mut shared.lock());
         let (due, deliver) = match next {
-            Next::Wait => (None, false),
-            Next::WaitUntil(due) => (Some(due), false),
-            Next::Deliver => (None, true),
+            NextStep::Wait => (None, false),
+            NextStep::WaitUntil(due) => (Some(due), false),
+            NextStep::Deliver => (None, true),
         };
         tokio::select! {
             // Never fails: the sender is in `shared`.
@@ -119,31 +119,32 @@ async fn carry(shared: &Shared, number: u64, direction: Direction, from: &TcpStr
 }
 
 impl Queue {
-    fn next(&mut self, state: &mut State) -> Next {
+    fn next(&mut self, state: &mut ProxyState) -> NextStep {
         let line = match self.direction {
             Direction::Requests => state.requests,
             Direction::Replies => state.replies,
         };
-        let (swallowed, held) = state.flows.get(&self.number).map_or((true, false), |flow| (flow.swallowed, flow.held));
-        if self.torn || swallowed || line.way == Way::Swallow {
-            self.torn |= !self.pieces.is_empty();
-            state.swallowed += self.waiting();
-            self.pieces.clear();
+        let (blackholed, held) =
+            state.flows.get(&self.number).map_or((true, false), |flow| (flow.blackholed, flow.held));
+        if self.has_gap || blackholed || line.mode == FlowMode::Blackhole {
+            self.has_gap |= !self.chunks.is_empty();
+            state.discarded_bytes += self.waiting();
+            self.chunks.clear();
         }
-        if self.pointless {
-            self.pieces.retain(|piece| piece.bytes.is_empty());
+        if self.receiver_gone {
+            self.chunks.retain(|chunk| chunk.bytes.is_empty());
         }
         self.report(state);
-        let held = line.way == Way::Hold || (held && self.direction == Direction::Requests);
-        match self.pieces.front() {
-            Some(piece) if !held && piece.due <= Instant::now() => Next::Deliver,
-            Some(piece) if !held => Next::WaitUntil(piece.due),
-            _ => Next::Wait,
+        let held = line.mode == FlowMode::Hold || (held && self.direction == Direction::Requests);
+        match self.chunks.front() {
+            Some(chunk) if !held && chunk.due <= Instant::now() => NextStep::Deliver,
+            Some(chunk) if !held => NextStep::WaitUntil(chunk.due),
+            _ => NextStep::Wait,
         }
     }
 
     /// Reads all there is. Returns whether there may be more.
-    fn read(&mut self, state: &mut State, from: &TcpStream) -> bool {
+    fn read(&mut self, state: &mut ProxyState, from: &TcpStream) -> bool {
         let delay = match self.direction {
             Direction::Requests => state.requests.delay,
             Direction::Replies => state.replies.delay,
@@ -156,8 +157,8 @@ impl Queue {
                 // A reset loses nothing here that had arrived before it.
                 Err(_) => 0,
             };
-            self.pieces
-                .push_back(Piece { due: Instant::now() + delay, bytes: bytes[..read].iter().copied().collect() });
+            self.chunks
+                .push_back(Chunk { due: Instant::now() + delay, bytes: bytes[..read].iter().copied().collect() });
             self.report(state);
             if read == 0 {
                 return false;
@@ -166,31 +167,31 @@ impl Queue {
     }
 
     /// Passes on what may be passed on. Returns whether that was the end.
-    fn deliver(&mut self, state: &mut State, to: &TcpStream) -> bool {
-        while let Next::Deliver = self.next(state) {
-            let Some(piece) = self.pieces.front_mut() else { return false };
-            if piece.bytes.is_empty() {
+    fn deliver(&mut self, state: &mut ProxyState, to: &TcpStream) -> bool {
+        while let NextStep::Deliver = self.next(state) {
+            let Some(chunk) = self.chunks.front_mut() else { return false };
+            if chunk.bytes.is_empty() {
                 // It may have closed already.
                 let _ = shutdown(to, Shutdown::Write);
                 return true;
             }
-            match to.try_write(piece.bytes.make_contiguous()) {
-                Ok(count) => drop(piece.bytes.drain(..count)),
+            match to.try_write(chunk.bytes.make_contiguous()) {
+                Ok(count) => drop(chunk.bytes.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(_) => self.pointless = true,
+                Err(_) => self.receiver_gone = true,
             }
-            if self.pieces.front().is_some_and(|piece| piece.bytes.is_empty()) && !self.pointless {
-                self.pieces.pop_front();
+            if self.chunks.front().is_some_and(|chunk| chunk.bytes.is_empty()) && !self.receiver_gone {
+                self.chunks.pop_front();
             }
         }
         false
     }
 
     fn waiting(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.bytes.len()).sum()
+        self.chunks.iter().map(|chunk| chunk.bytes.len()).sum()
     }
 
-    fn report(&self, state: &mut State) {
+    fn report(&self, state: &mut ProxyState) {
         if let Some(flow) = state.flows.get_mut(&self.number) {
             match self.direction {
                 Direction::Requests => flow.waiting_requests = self.waiting(),

@@ -22,11 +22,11 @@ use crate::ports::{self, Port};
 /// A link to a server: whoever connects to the proxy talks to the server, as well as the switches let them.
 ///
 /// A stream has no holes: where bytes of a connection vanished, nothing that follows them arrives either, whatever the
-/// switches say later. QuarantineReason counts as a byte, and a reset is passed on as closing.
+/// switches say later. Closing counts as a byte, and a reset is passed on as closing.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -37,8 +37,8 @@ impl Proxy {
     /// # Panics
     /// When the system has no more threads or sockets.
     pub fn to(server: SocketAddr) -> Self {
-        let port = Port::take();
-        let shared = Arc::new(Shared {
+        let port = Port::reserve();
+        let shared = Arc::new(SharedState {
             server,
             state: Mutex::default(),
             woken: watch::Sender::new(()),
@@ -49,7 +49,7 @@ impl Proxy {
             let shared = Arc::clone(&shared);
             thread::Builder::new()
                 .name("testbed proxy".to_owned())
-                .spawn(move || runtime.block_on(receive(&shared)))
+                .spawn(move || runtime.block_on(accept_loop(&shared)))
                 .unwrap()
         };
         let proxy = Self { port, shared, thread: Some(thread) };
@@ -82,9 +82,9 @@ impl Proxy {
     /// # Panics
     /// When the port is gone after [`refuse`](Self::refuse), to someone outside the testbed.
     pub fn pass(&self) {
-        self.throw(|state| {
-            state.requests = Line::default();
-            state.replies = Line::default();
+        self.update(|state| {
+            state.requests = DirectionState::default();
+            state.replies = DirectionState::default();
             state.flows.values_mut().for_each(|flow| flow.held = false);
             if state.listener.is_none() {
                 let listener = TcpListener::bind(self.address()).unwrap();
@@ -96,30 +96,30 @@ impl Proxy {
 
     /// All bytes vanish, both ways, also those that were held or delayed. Connections stay open, and new ones are taken,
     /// but never get through to the server.
-    pub fn swallow(&self) {
-        self.throw(|state| {
-            state.requests.way = Way::Swallow;
-            state.replies.way = Way::Swallow;
+    pub fn blackhole(&self) {
+        self.update(|state| {
+            state.requests.mode = FlowMode::Blackhole;
+            state.replies.mode = FlowMode::Blackhole;
         });
     }
 
     /// All bytes to the server vanish; its replies to what came before still pass.
-    pub fn swallow_requests(&self) {
-        self.throw(|state| state.requests.way = Way::Swallow);
+    pub fn blackhole_requests(&self) {
+        self.update(|state| state.requests.mode = FlowMode::Blackhole);
     }
 
     /// All replies vanish: the server does what it is asked, and nobody learns of it.
-    pub fn swallow_replies(&self) {
-        self.throw(|state| state.replies.way = Way::Swallow);
+    pub fn blackhole_replies(&self) {
+        self.update(|state| state.replies.mode = FlowMode::Blackhole);
     }
 
     /// All bytes of the connections there are vanish for good, both ways. New connections work.
-    pub fn swallow_established(&self) {
-        self.throw(|state| {
-            state.flows.values_mut().for_each(|flow| flow.swallowed = true);
+    pub fn blackhole_established(&self) {
+        self.update(|state| {
+            state.flows.values_mut().for_each(|flow| flow.blackholed = true);
             for line in [&mut state.requests, &mut state.replies] {
-                if line.way == Way::Swallow {
-                    line.way = Way::Pass;
+                if line.mode == FlowMode::Blackhole {
+                    line.mode = FlowMode::Pass;
                 }
             }
         });
@@ -128,41 +128,41 @@ impl Proxy {
     /// Keeps the bytes to the server, to deliver them when let go: even when the client has closed or reset its connection
     /// by then. That is how the packets of a connection that was given up arrive after those of the next one.
     pub fn hold_requests(&self) {
-        self.throw(|state| state.requests.way = Way::Hold);
+        self.update(|state| state.requests.mode = FlowMode::Hold);
     }
 
     /// Keeps the bytes to the clients, to deliver them when let go.
     pub fn hold_replies(&self) {
-        self.throw(|state| state.replies.way = Way::Hold);
+        self.update(|state| state.replies.mode = FlowMode::Hold);
     }
 
     /// Keeps the bytes to the server of the connections there are, whose clients may be about to give them up. New
     /// connections work.
     pub fn hold_requests_of_established(&self) {
-        self.throw(|state| state.flows.values_mut().for_each(|flow| flow.held = true));
+        self.update(|state| state.flows.values_mut().for_each(|flow| flow.held = true));
     }
 
     /// Delivers the requests that were held, and holds no more.
-    pub fn let_requests_go(&self) {
-        self.throw(State::let_requests_go);
+    pub fn deliver_held_requests(&self) {
+        self.update(ProxyState::deliver_held_requests);
     }
 
     /// Delivers the replies that were held, and holds no more.
-    pub fn let_replies_go(&self) {
-        self.throw(State::let_replies_go);
+    pub fn deliver_held_replies(&self) {
+        self.update(ProxyState::deliver_held_replies);
     }
 
     /// Delivers all that was held, and holds no more.
-    pub fn let_go(&self) {
-        self.throw(|state| {
-            state.let_requests_go();
-            state.let_replies_go();
+    pub fn deliver_held(&self) {
+        self.update(|state| {
+            state.deliver_held_requests();
+            state.deliver_held_replies();
         });
     }
 
     /// What arrives from now on is passed on this much later, each way. It stays in order.
     pub fn delay(&self, by: Duration) {
-        self.throw(|state| {
+        self.update(|state| {
             state.requests.delay = by;
             state.replies.delay = by;
         });
@@ -170,26 +170,26 @@ impl Proxy {
 
     /// Requests that arrive from now on are passed on this much later.
     pub fn delay_requests(&self, by: Duration) {
-        self.throw(|state| state.requests.delay = by);
+        self.update(|state| state.requests.delay = by);
     }
 
     /// Replies that arrive from now on are passed on this much later.
     pub fn delay_replies(&self, by: Duration) {
-        self.throw(|state| state.replies.delay = by);
+        self.update(|state| state.replies.delay = by);
     }
 
     /// Resets all connections, on both sides, with all that was held in them. New ones work as the other switches say.
     /// Returns when it is done.
-    pub fn cut(&self) {
-        self.throw(|state| state.flows.values_mut().for_each(|flow| flow.cut = true));
-        let done = |state: &mut State| state.flows.values().any(|flow| flow.cut);
+    pub fn reset_connections(&self) {
+        self.update(|state| state.flows.values_mut().for_each(|flow| flow.reset = true));
+        let done = |state: &mut ProxyState| state.flows.values().any(|flow| flow.reset);
         drop(self.shared.settled.wait_while(self.shared.lock(), done).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Takes no more connections, as a host where nobody listens. Those that there are go on. Returns when it is done.
     pub fn refuse(&self) {
-        self.throw(State::close);
-        let done = |state: &mut State| state.watching;
+        self.update(ProxyState::close);
+        let done = |state: &mut ProxyState| state.watching;
         drop(self.shared.settled.wait_while(self.shared.lock(), done).unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -220,11 +220,11 @@ impl Proxy {
     }
 
     /// How many bytes vanished. Those to connections that never got through to the server are not counted.
-    pub fn swallowed(&self) -> usize {
-        self.shared.lock().swallowed
+    pub fn discarded_bytes(&self) -> usize {
+        self.shared.lock().discarded_bytes
     }
 
-    fn throw(&self, switch: impl FnOnce(&mut State)) {
+    fn update(&self, switch: impl FnOnce(&mut ProxyState)) {
         let mut state = self.shared.lock();
         // Whoever has connected is established, also if we had no time to notice.
         state.accept();
@@ -236,7 +236,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.throw(|state| {
+        self.update(|state| {
             state.close();
             state.ended = true;
         });
@@ -249,9 +249,9 @@ impl Drop for Proxy {
 
 /// What the switches and the connections have in common.
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     server: SocketAddr,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     /// Says to the proxy's thread that the state is another.
     woken: watch::Sender<()>,
     /// Says to callers that something they may wait for was done.
@@ -259,46 +259,46 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    requests: Line,
-    replies: Line,
+struct ProxyState {
+    requests: DirectionState,
+    replies: DirectionState,
     listener: Option<Arc<TcpListener>>,
     /// Whether the proxy's thread has a hold of the listener.
     watching: bool,
     /// Taken, and not yet with the proxy's thread.
-    arrivals: Vec<(u64, TcpStream)>,
+    accepted: Vec<(u64, TcpStream)>,
     flows: BTreeMap<u64, Flow>,
     connections: u64,
-    swallowed: usize,
+    discarded_bytes: usize,
     ended: bool,
 }
 
 /// What happens to bytes in one direction.
 #[derive(Clone, Copy, Debug, Default)]
-struct Line {
-    way: Way,
+struct DirectionState {
+    mode: FlowMode,
     delay: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
+enum FlowMode {
     #[default]
     Pass,
     Hold,
-    Swallow,
+    Blackhole,
 }
 
 /// A connection, as the switches see it.
 #[derive(Debug, Default)]
 struct Flow {
-    swallowed: bool,
+    blackholed: bool,
     held: bool,
-    cut: bool,
+    reset: bool,
     waiting_requests: usize,
     waiting_replies: usize,
 }
 
-impl State {
+impl ProxyState {
     /// Takes all connections that have been made.
     fn accept(&mut self) {
         let Some(listener) = self.listener.clone() else { return };
@@ -318,52 +318,52 @@ impl State {
     }
 
     fn admit(&mut self, stream: TcpStream) {
-        let unreachable = self.requests.way == Way::Swallow && self.replies.way == Way::Swallow;
+        let unreachable = self.requests.mode == FlowMode::Blackhole && self.replies.mode == FlowMode::Blackhole;
         self.connections += 1;
-        self.flows.insert(self.connections, Flow { swallowed: unreachable, ..Flow::default() });
-        self.arrivals.push((self.connections, stream));
+        self.flows.insert(self.connections, Flow { blackholed: unreachable, ..Flow::default() });
+        self.accepted.push((self.connections, stream));
     }
 
-    fn let_requests_go(&mut self) {
+    fn deliver_held_requests(&mut self) {
         self.flows.values_mut().for_each(|flow| flow.held = false);
-        if self.requests.way == Way::Hold {
-            self.requests.way = Way::Pass;
+        if self.requests.mode == FlowMode::Hold {
+            self.requests.mode = FlowMode::Pass;
         }
     }
 
-    fn let_replies_go(&mut self) {
-        if self.replies.way == Way::Hold {
-            self.replies.way = Way::Pass;
+    fn deliver_held_replies(&mut self) {
+        if self.replies.mode == FlowMode::Hold {
+            self.replies.mode = FlowMode::Pass;
         }
     }
 }
 
-impl Shared {
+impl SharedState {
     /// A test that panicked elsewhere is no reason not to end.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The listener as the proxy's thread waits on it: another handle of the same one.
-struct Door {
-    of: Arc<TcpListener>,
+struct AsyncListener {
+    source: Arc<TcpListener>,
     listener: tokio::net::TcpListener,
 }
 
-impl Door {
-    fn of(listener: &Arc<TcpListener>) -> io::Result<Self> {
+impl AsyncListener {
+    fn new(listener: &Arc<TcpListener>) -> io::Result<Self> {
         let other = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
-        Ok(Self { of: Arc::clone(listener), listener: other })
+        Ok(Self { source: Arc::clone(listener), listener: other })
     }
 
     /// Waits until connections were made, and takes them.
-    async fn knock(door: Option<&Self>, shared: &Shared) {
-        let Some(door) = door else { return pending().await };
+    async fn accept_next(acceptor: Option<&Self>, shared: &SharedState) {
+        let Some(acceptor) = acceptor else { return pending().await };
         poll_fn(|context| {
             // Taken and counted under one lock, so that no switch is thrown in between.
             let mut state = shared.lock();
-            let stream = match ready!(door.listener.poll_accept(context)) {
+            let stream = match ready!(acceptor.listener.poll_accept(context)) {
                 Ok((stream, _)) => stream.into_std(),
                 Err(error) => Err(error),
             };
@@ -378,9 +378,9 @@ impl Door {
 }
 
 /// Takes connections and has them served, until the proxy is dropped. Returning drops them all.
-async fn receive(shared: &Arc<Shared>) {
+async fn accept_loop(shared: &Arc<SharedState>) {
     let mut woken = shared.woken.subscribe();
-    let mut door: Option<Door> = None;
+    let mut acceptor: Option<AsyncListener> = None;
     loop {
         woken.mark_unchanged();
         {
@@ -388,26 +388,26 @@ async fn receive(shared: &Arc<Shared>) {
             if state.ended {
                 return;
             }
-            for (number, stream) in state.arrivals.drain(..) {
+            for (number, stream) in state.accepted.drain(..) {
                 tokio::spawn(flow::serve(Arc::clone(shared), number, stream));
             }
-            let is_current = match (&door, &state.listener) {
-                (Some(door), Some(listener)) => Arc::ptr_eq(&door.of, listener),
+            let is_current = match (&acceptor, &state.listener) {
+                (Some(acceptor), Some(listener)) => Arc::ptr_eq(&acceptor.source, listener),
                 (None, None) => true,
                 _ => false,
             };
             if !is_current {
                 // Closed before anyone is told so.
-                drop(door.take());
-                door = state.listener.as_ref().map(|listener| Door::of(listener).unwrap());
-                state.watching = door.is_some();
+                drop(acceptor.take());
+                acceptor = state.listener.as_ref().map(|listener| AsyncListener::new(listener).unwrap());
+                state.watching = acceptor.is_some();
                 shared.settled.notify_all();
             }
         }
         tokio::select! {
             // Never fails: we have the sender, too.
             _ = woken.changed() => {}
-            () = Door::knock(door.as_ref(), shared) => {}
+            () = AsyncListener::accept_next(acceptor.as_ref(), shared) => {}
         }
     }
 }

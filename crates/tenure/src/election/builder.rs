@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::campaign::{Bid, Office};
+use super::campaign::{CandidateConfig, LocalCandidate};
 use super::{Election, Lead, Leadership, candidates};
-use crate::keeper::{AcquireError, Mode};
+use crate::keeper::{AcquireError, AcquireMode};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 use crate::name::{Group, LeaseKind, LeaseName, NameError};
 use crate::tenure::{Tenure, TermHandle};
@@ -45,14 +45,14 @@ pub struct ElectionBuilder {
     priority: u8,
     start_jitter: Duration,
     metadata: Option<Vec<u8>>,
-    limit: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
 /// It travels with every claim and every renewal.
-const LONGEST_METADATA: usize = 16 * 1024;
+const MAX_METADATA_BYTES: usize = 16 * 1024;
 
 /// How long the lowest priority waits for others.
-const LONGEST_HEAD_START: Duration = Duration::from_secs(1);
+const MAX_ACQUIRE_DELAY: Duration = Duration::from_secs(1);
 
 /// The priority of whoever says nothing, and the highest.
 const HIGHEST_PRIORITY: u8 = 100;
@@ -70,7 +70,7 @@ impl ElectionBuilder {
             priority: HIGHEST_PRIORITY,
             start_jitter: Duration::ZERO,
             metadata: None,
-            limit: None,
+            timeout: None,
         }
     }
 
@@ -125,14 +125,14 @@ impl ElectionBuilder {
     }
 
     /// Without [progress](TermHandle::progress) for this long, the leader stops renewing and loses its office as stalled.
-    pub fn stall_after(mut self, limit: Duration) -> Self {
-        self.settings = self.settings.stall_after(limit);
+    pub fn stall_after(mut self, timeout: Duration) -> Self {
+        self.settings = self.settings.stall_after(timeout);
         self
     }
 
     /// Candidates take over from a leader that renews but has made no progress for this long.
-    pub fn take_over_after(mut self, limit: Duration) -> Self {
-        self.settings = self.settings.take_over_after(limit);
+    pub fn take_over_after(mut self, timeout: Duration) -> Self {
+        self.settings = self.settings.take_over_after(timeout);
         self
     }
 
@@ -160,8 +160,8 @@ impl ElectionBuilder {
     }
 
     /// How long [`acquire`](Self::acquire) waits at most.
-    pub fn limit(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 
@@ -170,10 +170,10 @@ impl ElectionBuilder {
     /// # Errors
     /// When they do not, or when the role or the key cannot be a name.
     pub fn build(self) -> Result<Election, ElectionError> {
-        self.build_with(LONGEST_HEAD_START)
+        self.build_with_max_delay(MAX_ACQUIRE_DELAY)
     }
 
-    fn build_with(self, longest_head_start: Duration) -> Result<Election, ElectionError> {
+    fn build_with_max_delay(self, max_acquire_delay: Duration) -> Result<Election, ElectionError> {
         let name = self.name?;
         let group = match &self.heartbeat_prefix {
             Some(prefix) => Group::candidates(prefix)?,
@@ -183,7 +183,7 @@ impl ElectionBuilder {
         if let Some(prefix) = group.prefix().filter(|prefix| name.key().starts_with(prefix)) {
             return Err(NameError::HeartbeatPrefix { prefix: prefix.to_owned() }.into());
         }
-        if let Some(length) = self.metadata.as_ref().map(Vec::len).filter(|length| *length > LONGEST_METADATA) {
+        if let Some(length) = self.metadata.as_ref().map(Vec::len).filter(|length| *length > MAX_METADATA_BYTES) {
             return Err(ElectionError::Metadata { length });
         }
         if self.priority > HIGHEST_PRIORITY {
@@ -201,11 +201,11 @@ impl ElectionBuilder {
         if self.start_jitter > ttl {
             return Err(ElectionError::StartJitter { jitter: self.start_jitter, ttl });
         }
-        let head_start = (ttl / 10).min(longest_head_start);
-        let hold_back = head_start * u32::from(HIGHEST_PRIORITY - self.priority) / u32::from(HIGHEST_PRIORITY);
-        let settings = settings.look_every(interval).hold_back(hold_back).build()?;
+        let max_delay = (ttl / 10).min(max_acquire_delay);
+        let acquire_delay = max_delay * u32::from(HIGHEST_PRIORITY - self.priority) / u32::from(HIGHEST_PRIORITY);
+        let settings = settings.recheck_every(interval).acquire_delay(acquire_delay).build()?;
         let heartbeat = candidates::heartbeat(group, ttl, self.priority, self.metadata.as_deref());
-        let bid = Bid {
+        let config = CandidateConfig {
             role: self.role,
             name,
             settings,
@@ -213,7 +213,7 @@ impl ElectionBuilder {
             metadata: self.metadata,
             heartbeat,
         };
-        Ok(Election::new(Office::new(self.tenure, bid)))
+        Ok(Election::new(LocalCandidate::new(self.tenure, config)))
     }
 
     /// Waits its turn and leads for one term, which is renewed until it is released: for something that is done once.
@@ -225,7 +225,7 @@ impl ElectionBuilder {
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// # async fn generate_report(token: tenure::Token) {}
     /// let tenure = Tenure::connect("memory:").await?;
-    /// let leadership = tenure.election("daily-report").limit(Duration::from_secs(60)).acquire().await?;
+    /// let leadership = tenure.election("daily-report").timeout(Duration::from_secs(60)).acquire().await?;
     /// leadership.run(generate_report(leadership.token())).await?;
     /// leadership.release().await?;
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -233,7 +233,7 @@ impl ElectionBuilder {
     /// ```
     ///
     /// # Errors
-    /// When the election cannot be held like this, the [limit](Self::limit) has passed, the store refuses for a reason that waiting does not
+    /// When the election cannot be held like this, the [limit](Self::timeout) has passed, the store refuses for a reason that waiting does not
     /// mend, or Tenure was shut down.
     ///
     /// # Panics
@@ -242,7 +242,7 @@ impl ElectionBuilder {
     /// # Cancel safety
     /// Safe: dropping the future gives up.
     pub async fn acquire(self) -> Result<Leadership, AcquireError> {
-        self.one_term(Mode::Wait).await
+        self.acquire_one_term(AcquireMode::Wait).await
     }
 
     /// Leads for one term, if nobody else leads.
@@ -256,18 +256,18 @@ impl ElectionBuilder {
     /// # Cancel safety
     /// Safe: dropping the future gives up.
     pub async fn try_acquire(self) -> Result<Leadership, AcquireError> {
-        self.one_term(Mode::Try).await
+        self.acquire_one_term(AcquireMode::Try).await
     }
 
-    async fn one_term(self, mode: Mode) -> Result<Leadership, AcquireError> {
-        let limit = self.limit;
+    async fn acquire_one_term(self, mode: AcquireMode) -> Result<Leadership, AcquireError> {
+        let timeout = self.timeout;
         // Whoever only tries lets nobody go first, and whoever has little time not for all of it.
-        let head_start = match (mode, limit) {
-            (Mode::Try, _) => Duration::ZERO,
-            (Mode::Wait, Some(limit)) => LONGEST_HEAD_START.min(limit / 2),
-            (Mode::Wait, None) => LONGEST_HEAD_START,
+        let max_delay = match (mode, timeout) {
+            (AcquireMode::Try, _) => Duration::ZERO,
+            (AcquireMode::Wait, Some(timeout)) => MAX_ACQUIRE_DELAY.min(timeout / 2),
+            (AcquireMode::Wait, None) => MAX_ACQUIRE_DELAY,
         };
-        Leadership::acquire(self.build_with(head_start)?, mode, limit).await
+        Leadership::acquire(self.build_with_max_delay(max_delay)?, mode, timeout).await
     }
 
     /// Leads, term after term: `work` is run for each term, and dropped when the term ends. The next term begins only after
@@ -324,7 +324,7 @@ pub enum ElectionError {
         ttl: Duration,
     },
     /// Metadata travels with every heartbeat.
-    #[error("metadata of {length} bytes is too long: {LONGEST_METADATA} is the most; publish where to find the rest")]
+    #[error("metadata of {length} bytes is too long: {MAX_METADATA_BYTES} is the most; publish where to find the rest")]
     Metadata {
         /// Its length in bytes.
         length: usize,

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{oneshot, watch};
 
 use super::ElectionEvent;
-use super::candidacy::{Candidacy, Turn};
+use super::admin::METADATA_RECORD;
+use super::backoff::{Backoff, BackoffReason};
+use super::candidate_state::{CandidateInput, CandidateState};
 use super::listeners::Listeners;
-use super::pace::{Pace, Setback};
-use super::running::Running;
-use super::steering::METADATA;
-use crate::event::{Event, Happening, Standing};
-use crate::keeper::{AcquireError, Command, Heartbeat, Mode, Onlooker, Question};
+use super::registry::CampaignGuard;
+use crate::event::{ElectionState, Event, EventKind};
+use crate::keeper::{AcquireError, AcquireMode, Command, Heartbeat, StatusSender, StoreCall};
 use crate::lease::{Ending, LeaseSettings, ReleaseReason};
 use crate::name::LeaseName;
 use crate::store::Request;
@@ -21,10 +21,10 @@ use crate::tenure::{Tenure, Term, TermHandle};
 use crate::token::Token;
 
 /// The longest pause between two attempts to say who leads.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PUBLISH_BACKOFF: Duration = Duration::from_secs(60);
 
 /// What a candidate stands for, and how.
-pub(super) struct Bid {
+pub(super) struct CandidateConfig {
     pub(super) role: String,
     pub(super) name: LeaseName,
     pub(super) settings: LeaseSettings,
@@ -34,19 +34,19 @@ pub(super) struct Bid {
 }
 
 /// One candidate, and what others see of it.
-pub(super) struct Office {
+pub(super) struct LocalCandidate {
     pub(super) tenure: Tenure,
-    pub(super) bid: Bid,
+    pub(super) config: CandidateConfig,
     pub(super) listeners: Listeners,
-    pub(super) standing: watch::Sender<Standing>,
+    pub(super) state: watch::Sender<ElectionState>,
     /// The present term.
     pub(super) term: Mutex<Option<TermHandle>>,
 }
 
-impl Office {
-    pub(super) fn new(tenure: Tenure, bid: Bid) -> Self {
-        let standing = watch::Sender::new(Standing::Follower);
-        Self { tenure, bid, listeners: Listeners::default(), standing, term: Mutex::default() }
+impl LocalCandidate {
+    pub(super) fn new(tenure: Tenure, config: CandidateConfig) -> Self {
+        let state = watch::Sender::new(ElectionState::Follower);
+        Self { tenure, config, listeners: Listeners::default(), state, term: Mutex::default() }
     }
 
     pub(super) fn term(&self) -> Option<TermHandle> {
@@ -60,75 +60,80 @@ impl Office {
     /// Takes itself off the list of candidates, unless another one of this process is on it under the same name. Nobody waits for it:
     /// what cannot be said now is over soon by itself.
     fn leave(&self) {
-        let group = &self.bid.heartbeat.group;
-        if !self.tenure.elections().any_in(group) {
+        let group = &self.config.heartbeat.group;
+        if !self.tenure.elections().has_group(group) {
             let request = Request::Leave { group: group.clone(), instance: self.tenure.instance().clone() };
             let (reply, _) = oneshot::channel();
-            let limit = self.bid.settings.attempt_timeout();
-            self.tenure.door().tell(Command::Ask(Question { request, limit, is_work: true, reply }));
+            let limit = self.config.settings.attempt_timeout();
+            self.tenure.keeper().send(Command::Call(StoreCall { request, timeout: limit, is_work: true, reply }));
         }
     }
 }
 
 /// A candidacy that is under way. However it ends, also when it is dropped in the middle of everything, its end is told.
-pub(super) struct Stand {
-    running: Option<Running>,
-    office: Arc<Office>,
-    ambition: Ambition,
-    candidacy: Candidacy,
+pub(super) struct Campaign {
+    guard: Option<CampaignGuard>,
+    candidate: Arc<LocalCandidate>,
+    kind: CampaignKind,
+    state: CandidateState,
 }
 
-impl Stand {
-    pub(super) fn new(running: Running) -> Self {
-        let (office, ambition) = (running.office.clone(), running.ambition);
-        Self { running: Some(running), office, ambition, candidacy: Candidacy::default() }
+impl Campaign {
+    pub(super) fn new(guard: CampaignGuard) -> Self {
+        let (candidate, kind) = (guard.candidate.clone(), guard.kind);
+        Self { guard: Some(guard), candidate, kind, state: CandidateState::default() }
     }
 
-    pub(super) fn leads(&mut self, term: &TermHandle) {
-        self.office.set_term(Some(term.clone()));
-        self.tell(Turn::Leads(term.token()));
+    pub(super) fn begin_term(&mut self, term: &TermHandle) {
+        self.candidate.set_term(Some(term.clone()));
+        self.apply(CandidateInput::TermStarted(term.token()));
     }
 
     /// Tells listeners, the standing's watchers, and whoever hears the events of the whole.
-    pub(super) fn tell(&mut self, turn: Turn) {
-        let office = &self.office;
-        if matches!(turn, Turn::Ended(_)) {
-            office.set_term(None);
+    pub(super) fn apply(&mut self, input: CandidateInput) {
+        let candidate = &self.candidate;
+        if matches!(input, CandidateInput::TermEnded(_)) {
+            candidate.set_term(None);
         }
-        for (token, news) in self.candidacy.step(turn) {
-            let (instance, lease) = (office.tenure.instance().clone(), Some(office.bid.name.clone()));
-            let what: Happening = (&news).into();
-            office.tenure.door().tell(Command::Tell(Event { instance, lease, token, what }));
-            office.listeners.tell(&ElectionEvent { role: office.bid.role.clone(), at: SystemTime::now(), token, news });
+        for (token, event_kind) in self.state.step(input) {
+            let (instance, lease) = (candidate.tenure.instance().clone(), Some(candidate.config.name.clone()));
+            let kind: EventKind = (&event_kind).into();
+            candidate.tenure.keeper().send(Command::Emit(Event { instance, lease, token, kind }));
+            candidate.listeners.emit(&ElectionEvent {
+                role: candidate.config.role.clone(),
+                at: SystemTime::now(),
+                token,
+                kind: event_kind,
+            });
         }
-        let now = self.candidacy.standing();
-        office.standing.send_if_modified(|standing| std::mem::replace(standing, now) != now);
+        let now = self.state.current();
+        candidate.state.send_if_modified(|state| std::mem::replace(state, now) != now);
     }
 }
 
-impl Drop for Stand {
+impl Drop for Campaign {
     fn drop(&mut self) {
-        self.tell(Turn::Ended(Ending::Released(ReleaseReason::Voluntary)));
-        self.tell(Turn::Stopped);
-        self.running = None;
-        self.office.leave();
+        self.apply(CandidateInput::TermEnded(Ending::Released(ReleaseReason::Voluntary)));
+        self.apply(CandidateInput::Stopped);
+        self.guard = None;
+        self.candidate.leave();
     }
 }
 
 /// How much is wanted.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ambition {
+pub(super) enum CampaignKind {
     /// Term after term.
     EveryTerm,
     /// One term, to be had within the limit.
-    OneTerm { mode: Mode, limit: Option<Duration> },
+    OneTerm { mode: AcquireMode, timeout: Option<Duration> },
 }
 
 /// Tells a campaign to stop, and why.
-pub(super) type Stop = watch::Receiver<Option<ReleaseReason>>;
+pub(super) type StopReceiver = watch::Receiver<Option<ReleaseReason>>;
 
 /// How a campaign ended.
-pub(super) enum Outcome<E> {
+pub(super) enum CampaignOutcome<E> {
     /// It was told to stop.
     Stopped,
     /// The keeper has ended.
@@ -138,82 +143,86 @@ pub(super) enum Outcome<E> {
 }
 
 /// Asks for the leadership until told to stop, and works whenever it has it.
-pub(super) async fn campaign<W, F, E>(running: Running, mut stop: Stop, work: &mut W) -> Outcome<E>
+pub(super) async fn run_campaign<W, F, E>(
+    guard: CampaignGuard,
+    mut stop: StopReceiver,
+    work: &mut W,
+) -> CampaignOutcome<E>
 where
     W: FnMut(TermHandle) -> F,
     F: Future<Output = Result<(), E>>,
 {
     // Dropped last, when everything of the term is gone.
-    let mut stand = Stand::new(running);
-    let settings = stand.office.bid.settings;
-    let mut pause = stand.office.bid.start_jitter.mul_f64(fastrand::f64());
-    let mut pace = Pace::default();
+    let mut campaign = Campaign::new(guard);
+    let settings = campaign.candidate.config.settings;
+    let mut pause = campaign.candidate.config.start_jitter.mul_f64(fastrand::f64());
+    let mut backoff = Backoff::default();
     loop {
-        if paused(pause, &mut stop).await {
-            return Outcome::Stopped;
+        if sleep_or_stop(pause, &mut stop).await {
+            return CampaignOutcome::Stopped;
         }
         let won = tokio::select! {
             biased;
-            _ = stopped(&mut stop) => return Outcome::Stopped,
-            won = win(&mut stand) => won,
+            _ = wait_for_stop(&mut stop) => return CampaignOutcome::Stopped,
+            won = acquire_term(&mut campaign) => won,
         };
-        let setback = match won {
-            Err(AcquireError::ShutDown) => return Outcome::ShutDown,
+        let reason = match won {
+            Err(AcquireError::ShutDown) => return CampaignOutcome::ShutDown,
             Err(error) => {
-                stand.tell(Turn::Failed(error.to_string()));
-                Setback::NotAsked
+                campaign.apply(CandidateInput::Failed(error.to_string()));
+                BackoffReason::AcquireFailed
             }
             Ok(term) => {
                 let began = Instant::now();
-                match lead(&mut stand, term, &mut stop, work).await {
-                    Led::Stopped => return Outcome::Stopped,
-                    Led::Failed(error) => return Outcome::Failed(error),
-                    Led::Resigned | Led::SteppedDown => Setback::Resigned,
-                    Led::Lost => Setback::Lost { after: began.elapsed() },
+                match run_term(&mut campaign, term, &mut stop, work).await {
+                    LeadOutcome::Stopped => return CampaignOutcome::Stopped,
+                    LeadOutcome::Failed(error) => return CampaignOutcome::Failed(error),
+                    LeadOutcome::Resigned | LeadOutcome::SteppedDown => BackoffReason::Resigned,
+                    LeadOutcome::Lost => BackoffReason::Lost { led_for: began.elapsed() },
                     // Whoever asks again is told that there is nobody to ask.
-                    Led::ShutDown => return Outcome::ShutDown,
+                    LeadOutcome::ShutDown => return CampaignOutcome::ShutDown,
                 }
             }
         };
-        pause = pace.pause(setback, &settings, fastrand::f64());
+        pause = backoff.next_delay(reason, &settings, fastrand::f64());
     }
 }
 
 /// Waits. Returns whether it was told to stop meanwhile.
-async fn paused(span: Duration, stop: &mut Stop) -> bool {
-    tokio::time::timeout(span, stopped(stop)).await.is_ok() || stop.borrow().is_some()
+async fn sleep_or_stop(span: Duration, stop: &mut StopReceiver) -> bool {
+    tokio::time::timeout(span, wait_for_stop(stop)).await.is_ok() || stop.borrow().is_some()
 }
 
 /// Ends when told to stop, or when nobody is left who could tell.
-async fn stopped(stop: &mut Stop) -> ReleaseReason {
+async fn wait_for_stop(stop: &mut StopReceiver) -> ReleaseReason {
     stop.wait_for(Option::is_some).await.ok().and_then(|reason| *reason).unwrap_or(ReleaseReason::Voluntary)
 }
 
 /// Asks until the leadership is won or cannot be, and tells how it goes.
-pub(super) async fn win(stand: &mut Stand) -> Result<Term, AcquireError> {
-    let (onlooker, mut news) = Onlooker::new();
-    let bid = &stand.office.bid;
-    let mut request = stand.office.tenure.lease_named(bid.name.clone()).settings(bid.settings);
-    let mode = match stand.ambition {
-        Ambition::EveryTerm => Mode::Wait,
-        Ambition::OneTerm { mode, limit } => {
-            if let Some(limit) = limit {
-                request = request.limit(limit);
+pub(super) async fn acquire_term(campaign: &mut Campaign) -> Result<Term, AcquireError> {
+    let (status_sender, mut statuses) = StatusSender::new();
+    let config = &campaign.candidate.config;
+    let mut request = campaign.candidate.tenure.lease_named(config.name.clone()).settings(config.settings);
+    let mode = match campaign.kind {
+        CampaignKind::EveryTerm => AcquireMode::Wait,
+        CampaignKind::OneTerm { mode, timeout } => {
+            if let Some(timeout) = timeout {
+                request = request.timeout(timeout);
             }
             mode
         }
     };
-    let mut asking = std::pin::pin!(request.campaign(mode, onlooker, bid.heartbeat.clone()));
+    let mut asking = std::pin::pin!(request.acquire_as_candidate(mode, status_sender, config.heartbeat.clone()));
     loop {
         tokio::select! {
             biased;
-            Some(outlook) = news.recv() => stand.tell(Turn::Sees(outlook)),
+            Some(status) = statuses.recv() => campaign.apply(CandidateInput::StatusChanged(status)),
             won = &mut asking => return won,
         }
     }
 }
 
-enum Led<E> {
+enum LeadOutcome<E> {
     Stopped,
     Resigned,
     SteppedDown,
@@ -223,63 +232,63 @@ enum Led<E> {
 }
 
 /// One term: from the grant until everything of it is over.
-async fn lead<W, F, E>(stand: &mut Stand, term: Term, stop: &mut Stop, work: &mut W) -> Led<E>
+async fn run_term<W, F, E>(campaign: &mut Campaign, term: Term, stop: &mut StopReceiver, work: &mut W) -> LeadOutcome<E>
 where
     W: FnMut(TermHandle) -> F,
     F: Future<Output = Result<(), E>>,
 {
     let handle = (*term).clone();
-    let office = stand.office.clone();
-    stand.leads(&handle);
+    let candidate = campaign.candidate.clone();
+    campaign.begin_term(&handle);
     let working = handle.run(async {
         tokio::select! {
             done = work(handle.clone()) => done,
             // Beside the work, which does not wait for it.
-            never = introduce(&office, &handle) => match never {},
+            never = publish_metadata(&candidate, &handle) => match never {},
         }
     });
     let (ended, ending) = tokio::select! {
         done = working => match done {
-            Ok(Ok(())) => (Led::Resigned, Ending::Released(ReleaseReason::Voluntary)),
-            Ok(Err(error)) => (Led::Failed(error), Ending::Released(ReleaseReason::Voluntary)),
+            Ok(Ok(())) => (LeadOutcome::Resigned, Ending::Released(ReleaseReason::Voluntary)),
+            Ok(Err(error)) => (LeadOutcome::Failed(error), Ending::Released(ReleaseReason::Voluntary)),
             Err(lost) => {
                 let ended = match lost.reason {
-                    Ending::Released(ReleaseReason::Shutdown) => Led::ShutDown,
+                    Ending::Released(ReleaseReason::Shutdown) => LeadOutcome::ShutDown,
                     // Whoever was asked to step down leaves it to others for a while.
-                    Ending::Released(_) => Led::SteppedDown,
-                    _ => Led::Lost,
+                    Ending::Released(_) => LeadOutcome::SteppedDown,
+                    _ => LeadOutcome::Lost,
                 };
                 (ended, lost.reason)
             }
         },
-        reason = stopped(stop) => (Led::Stopped, Ending::Released(reason)),
+        reason = wait_for_stop(stop) => (LeadOutcome::Stopped, Ending::Released(reason)),
     };
     // The work is gone. Whoever looks must not see a leader while the store is being told.
     let reason = match &ending {
         Ending::Released(reason) => *reason,
         _ => ReleaseReason::Voluntary,
     };
-    stand.tell(Turn::Ended(ending));
+    campaign.apply(CandidateInput::TermEnded(ending));
     // A loss has been told; that the lease is over all the same is what counts here.
-    let _ = term.let_go(reason).await;
+    let _ = term.release_with_reason(reason).await;
     ended
 }
 
 /// Writes down what is to be known of this leader, which also tells observers that there is one. Tried while the term lasts, and less and
 /// less often: nothing depends on it.
-pub(super) async fn introduce(office: &Office, term: &TermHandle) -> Infallible {
-    let record = office.bid.metadata.clone().unwrap_or_default();
-    let mut pause = office.bid.settings.attempt_timeout();
-    while term.publish(METADATA, record.clone()).await.is_err() {
+pub(super) async fn publish_metadata(candidate: &LocalCandidate, term: &TermHandle) -> Infallible {
+    let record = candidate.config.metadata.clone().unwrap_or_default();
+    let mut pause = candidate.config.settings.attempt_timeout();
+    while term.publish(METADATA_RECORD, record.clone()).await.is_err() {
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_PUBLISH_BACKOFF);
     }
     std::future::pending().await
 }
 
-impl std::fmt::Debug for Office {
+impl std::fmt::Debug for LocalCandidate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let token: Option<Token> = self.term().map(|term| term.token());
-        write!(f, "{} of {} ({}, {token:?})", self.tenure.instance(), self.bid.name, self.standing.borrow().word())
+        write!(f, "{} of {} ({}, {token:?})", self.tenure.instance(), self.config.name, self.state.borrow().as_str())
     }
 }

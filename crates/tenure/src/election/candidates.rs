@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::keeper::Heartbeat;
 use crate::name::{Group, InstanceId};
-use crate::store::{Member, Reply, Request, StoreError};
+use crate::store::{LiveInstance, Reply, Request, StoreError};
 use crate::tenure::Tenure;
 
 /// A heartbeat outlives the lease by this much, so that whoever has just been replaced is still listed.
-const BEYOND_THE_LEASE: Duration = Duration::from_secs(5);
+const HEARTBEAT_EXTRA_TTL: Duration = Duration::from_secs(5);
 
 /// Somebody who stands for a role, leading or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    fn read(member: Member) -> Self {
+    fn from_member(member: LiveInstance) -> Self {
         let (priority, metadata) =
             decode(&member.record).map_or((None, None), |(priority, rest)| (Some(priority), rest));
         Self { instance: member.instance, priority, metadata, remaining: member.remaining }
@@ -35,7 +35,7 @@ impl Candidate {
 
 /// What a candidate sends with everything that it asks.
 pub(super) fn heartbeat(group: Group, ttl: Duration, priority: u8, metadata: Option<&[u8]>) -> Arc<Heartbeat> {
-    Arc::new(Heartbeat { group, ttl: ttl + BEYOND_THE_LEASE, record: encode(priority, metadata) })
+    Arc::new(Heartbeat { group, ttl: ttl + HEARTBEAT_EXTRA_TTL, record: encode(priority, metadata) })
 }
 
 /// The priority, and after a space the metadata.
@@ -64,9 +64,9 @@ impl Tenure {
     /// # Cancel safety
     /// Safe.
     pub async fn candidates(&self, group: &Group) -> Result<Vec<Candidate>, StoreError> {
-        match self.ask(Request::Members { group: group.clone() }).await? {
-            Reply::Members(members) => Ok(members.into_iter().map(Candidate::read).collect()),
-            other => Err(self.unexpected(&other)),
+        match self.call(Request::Instances { group: group.clone() }).await? {
+            Reply::Instances(members) => Ok(members.into_iter().map(Candidate::from_member).collect()),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 }

@@ -8,8 +8,8 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::ElectionError;
-use super::campaign::{Ambition, Outcome, campaign};
-use super::running::Running;
+use super::campaign::{CampaignKind, CampaignOutcome, run_campaign};
+use super::registry::CampaignGuard;
 use super::{Election, ElectionEvent};
 use crate::lease::ReleaseReason;
 use crate::tenure::TermHandle;
@@ -52,8 +52,8 @@ impl<W> Lead<W> {
         let Self { election, mut work } = self;
         let election = election?;
         let (stop, stopped) = watch::channel(None);
-        let running = Running::begin(&election.0.office, Ambition::EveryTerm);
-        let mut leading = pin!(campaign(running, stopped, &mut work));
+        let guard = CampaignGuard::register(&election.0.candidate, CampaignKind::EveryTerm);
+        let mut leading = pin!(run_campaign(guard, stopped, &mut work));
         let outcome = tokio::select! {
             outcome = &mut leading => outcome,
             _ = shutdown => {
@@ -62,9 +62,9 @@ impl<W> Lead<W> {
             }
         };
         match outcome {
-            Outcome::Stopped => Ok(()),
-            Outcome::ShutDown => Err(LeadError::ShutDown),
-            Outcome::Failed(error) => Err(LeadError::Work(error)),
+            CampaignOutcome::Stopped => Ok(()),
+            CampaignOutcome::ShutDown => Err(LeadError::ShutDown),
+            CampaignOutcome::Failed(error) => Err(LeadError::Work(error)),
         }
     }
 }

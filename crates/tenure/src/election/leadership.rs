@@ -9,10 +9,10 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::Election;
-use super::campaign::{Ambition, Office, Stand, introduce, win};
-use super::candidacy::Turn;
-use super::running::Running;
-use crate::keeper::{AcquireError, Mode};
+use super::campaign::{Campaign, CampaignKind, LocalCandidate, acquire_term, publish_metadata};
+use super::candidate_state::CandidateInput;
+use super::registry::CampaignGuard;
+use crate::keeper::{AcquireError, AcquireMode};
 use crate::lease::{Ending, ReleaseReason};
 use crate::tenure::{Lost, Term, TermHandle};
 
@@ -21,46 +21,50 @@ use crate::tenure::{Lost, Term, TermHandle};
 #[must_use = "dropping it gives up the leadership"]
 pub struct Leadership {
     // Dropped in this order: what tells of the end, the lease, and then the candidacy.
-    told: Telling,
+    end_reporter: EndReporter,
     term: Term,
-    stand: Arc<Mutex<Stand>>,
+    campaign: Arc<Mutex<Campaign>>,
 }
 
 /// Tells of the end of a term, once: when it is lost, or when it is given up.
-struct Telling {
-    stand: Arc<Mutex<Stand>>,
+struct EndReporter {
+    campaign: Arc<Mutex<Campaign>>,
     term: TermHandle,
     watcher: Option<AbortHandle>,
 }
 
-impl Drop for Telling {
+impl Drop for EndReporter {
     fn drop(&mut self) {
         if let Some(watcher) = &self.watcher {
             watcher.abort();
         }
-        let ending = self.term.ended_by().unwrap_or(Ending::Released(ReleaseReason::Voluntary));
-        self.stand.lock().unwrap_or_else(PoisonError::into_inner).tell(Turn::Ended(ending));
+        let ending = self.term.end_cause().unwrap_or(Ending::Released(ReleaseReason::Voluntary));
+        self.campaign.lock().unwrap_or_else(PoisonError::into_inner).apply(CandidateInput::TermEnded(ending));
     }
 }
 
 impl Leadership {
-    pub(super) async fn acquire(election: Election, mode: Mode, limit: Option<Duration>) -> Result<Self, AcquireError> {
-        let ambition = Ambition::OneTerm { mode, limit };
-        let mut stand = Stand::new(Running::begin(&election.0.office, ambition));
-        let term = match win(&mut stand).await {
+    pub(super) async fn acquire(
+        election: Election,
+        mode: AcquireMode,
+        timeout: Option<Duration>,
+    ) -> Result<Self, AcquireError> {
+        let kind = CampaignKind::OneTerm { mode, timeout };
+        let mut campaign = Campaign::new(CampaignGuard::register(&election.0.candidate, kind));
+        let term = match acquire_term(&mut campaign).await {
             Ok(term) => term,
             Err(error) => {
-                stand.tell(Turn::Failed(error.to_string()));
+                campaign.apply(CandidateInput::Failed(error.to_string()));
                 return Err(error);
             }
         };
         let handle = (*term).clone();
-        stand.leads(&handle);
-        let stand = Arc::new(Mutex::new(stand));
+        campaign.begin_term(&handle);
+        let campaign = Arc::new(Mutex::new(campaign));
         // Without a runtime there is nobody to watch: then the end is told when it is given up.
-        let watching = watch(Arc::downgrade(&stand), election.0.office.clone(), handle.clone());
+        let watching = watch_term(Arc::downgrade(&campaign), election.0.candidate.clone(), handle.clone());
         let watcher = Handle::try_current().ok().map(|runtime| runtime.spawn(watching).abort_handle());
-        Ok(Self { told: Telling { stand: stand.clone(), term: handle, watcher }, term, stand })
+        Ok(Self { end_reporter: EndReporter { campaign: campaign.clone(), term: handle, watcher }, term, campaign })
     }
 
     /// Stops the work, waits until it is gone, and gives up the leadership.
@@ -71,23 +75,23 @@ impl Leadership {
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.
     pub async fn release(self) -> Result<(), Lost> {
-        let Self { told, term, stand } = self;
+        let Self { end_reporter, term, campaign } = self;
         // Whoever looks must not see a leader while the store is being told.
-        drop(told);
+        drop(end_reporter);
         let released = term.release().await;
-        drop(stand);
+        drop(campaign);
         released
     }
 }
 
 /// Tells who leads, and that it does no more.
-async fn watch(stand: Weak<Mutex<Stand>>, office: Arc<Office>, term: TermHandle) {
+async fn watch_term(campaign: Weak<Mutex<Campaign>>, candidate: Arc<LocalCandidate>, term: TermHandle) {
     let lost = tokio::select! {
         lost = term.lost() => lost,
-        never = introduce(&office, &term) => match never {},
+        never = publish_metadata(&candidate, &term) => match never {},
     };
-    if let Some(stand) = stand.upgrade() {
-        stand.lock().unwrap_or_else(PoisonError::into_inner).tell(Turn::Ended(lost.reason));
+    if let Some(campaign) = campaign.upgrade() {
+        campaign.lock().unwrap_or_else(PoisonError::into_inner).apply(CandidateInput::TermEnded(lost.reason));
     }
 }
 

@@ -52,7 +52,7 @@ impl Listeners {
     }
 
     /// Tells everybody. Nobody is waited for.
-    pub(super) fn tell(&self, event: &ElectionEvent) {
+    pub(super) fn emit(&self, event: &ElectionEvent) {
         self.lock().queues.retain(|_, queue| queue.send(event.clone()).is_ok());
     }
 

@@ -8,49 +8,49 @@
 //!
 //! [`ElectionBuilder::lead`] runs work for each term and is all that most programs need. An [`Election`] that is
 //! [started](Election::start) campaigns beside the program, which asks it or listens to it.
-//! [`Candidacy`] and [`Pace`] decide, without I/O; all else drives them.
+//! [`CandidateState`] and [`Backoff`] decide, without I/O; all else drives them.
 
+#[cfg(feature = "keeper")]
+mod admin;
+mod backoff;
 #[cfg(feature = "keeper")]
 mod builder;
 #[cfg(feature = "keeper")]
 mod campaign;
-mod candidacy;
+mod candidate_state;
 #[cfg(feature = "keeper")]
 mod candidates;
+mod event;
+#[cfg(feature = "keeper")]
+mod handle;
 #[cfg(feature = "keeper")]
 mod lead;
+#[cfg(feature = "keeper")]
+mod leader_only;
 #[cfg(feature = "keeper")]
 mod leadership;
 #[cfg(feature = "keeper")]
 mod listeners;
-mod news;
 #[cfg(feature = "keeper")]
 mod observer;
 #[cfg(feature = "keeper")]
-mod once;
-mod pace;
-#[cfg(feature = "keeper")]
-mod running;
-#[cfg(feature = "keeper")]
-mod started;
-#[cfg(feature = "keeper")]
-mod steering;
+mod registry;
 
-pub use candidacy::{Candidacy, Turn};
-pub use news::{ElectionEvent, ElectionNews};
-pub use pace::{Pace, Setback};
+pub use backoff::{Backoff, BackoffReason};
+pub use candidate_state::{CandidateInput, CandidateState};
+pub use event::{ElectionEvent, ElectionEventKind};
 
 #[cfg(feature = "keeper")]
 pub use self::{
+    admin::Leader,
     builder::{ElectionBuilder, ElectionError},
     candidates::Candidate,
+    handle::{Election, ElectionWatch, NotLeader},
     lead::{Lead, LeadError},
+    leader_only::{LeaderOnlyError, install, installed},
     leadership::Leadership,
     listeners::Registration,
-    observer::{Observer, Seen},
-    once::{NotDone, install, installed},
-    started::{Election, NotLeader, Standings},
-    steering::Leader,
+    observer::{LeaderStatus, Observer},
 };
 #[cfg(feature = "keeper")]
-pub(crate) use running::Elections;
+pub(crate) use registry::CampaignRegistry;

@@ -7,14 +7,14 @@ use tokio::sync::mpsc;
 use super::InstanceRecord;
 use crate::keeper::{Command, Heartbeat};
 use crate::name::{Group, InstanceId};
-use crate::store::{Heard, Member, Reply, Request, StoreError};
+use crate::store::{LiveInstance, Reply, Request, StoreError, SubscriptionItem};
 use crate::tenure::Tenure;
 
 /// The index of instances that are asked to give everything away.
-pub(crate) const DRAINING: &str = "draining";
+pub(crate) const DRAINING_INDEX: &str = "draining";
 
 /// How many announcements wait for a slow listener before it hears of a gap instead.
-const BACKLOG: usize = 4_096;
+const MAX_QUEUED_ANNOUNCEMENTS: usize = 4_096;
 
 impl Tenure {
     /// Says from now on that this instance lives, until it [leaves](Self::leave_fleet) or is shut down; from the keeper's own thread,
@@ -37,25 +37,25 @@ impl Tenure {
     pub fn join_fleet(&self, record: &InstanceRecord) {
         let (ttl, every) = (record.heartbeat_ttl, record.heartbeat_every);
         let heartbeat = Arc::new(Heartbeat { group: Group::FLEET, ttl, record: record.encode() });
-        self.door().tell(Command::Join { heartbeat, every });
+        self.keeper().send(Command::JoinFleet { heartbeat, every });
     }
 
     /// Leaves the fleet, which is announced.
     pub fn leave_fleet(&self) {
-        self.door().tell(Command::Quit);
+        self.keeper().send(Command::LeaveFleet);
     }
 
-    /// All instances whose heartbeats can be believed. A [`Roll`](super::Roll) knows who of them counts as alive.
+    /// All instances whose heartbeats can be believed. A [`Liveness`](super::Liveness) knows who of them counts as alive.
     ///
     /// # Errors
     /// When the store cannot be asked.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn fleet(&self) -> Result<Vec<Member>, StoreError> {
-        match self.ask(Request::Members { group: Group::FLEET }).await? {
-            Reply::Members(members) => Ok(members),
-            other => Err(self.unexpected(&other)),
+    pub async fn fleet(&self) -> Result<Vec<LiveInstance>, StoreError> {
+        match self.call(Request::Instances { group: Group::FLEET }).await? {
+            Reply::Instances(members) => Ok(members),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
@@ -68,8 +68,8 @@ impl Tenure {
     /// # Cancel safety
     /// It may or may not have been asked.
     pub async fn drain(&self, instance: &InstanceId) -> Result<(), StoreError> {
-        let (index, entry, announced) = (DRAINING.to_owned(), instance.to_string(), true);
-        self.ask(Request::IndexAdd { index, entry, announced }).await.map(drop)
+        let (index, entry, announced) = (DRAINING_INDEX.to_owned(), instance.to_string(), true);
+        self.call(Request::IndexAdd { index, entry, announced }).await.map(drop)
     }
 
     /// Asks an instance to take part again.
@@ -80,38 +80,38 @@ impl Tenure {
     /// # Cancel safety
     /// It may or may not have been asked.
     pub async fn undrain(&self, instance: &InstanceId) -> Result<(), StoreError> {
-        let (index, entry, announced) = (DRAINING.to_owned(), instance.to_string(), true);
-        self.ask(Request::IndexRemove { index, entry, announced }).await.map(drop)
+        let (index, entry, announced) = (DRAINING_INDEX.to_owned(), instance.to_string(), true);
+        self.call(Request::IndexRemove { index, entry, announced }).await.map(drop)
     }
 
     /// Whether this instance is asked to give everything away.
     pub(crate) async fn is_asked_to_drain(&self) -> Result<bool, StoreError> {
-        match self.ask_for_work(Request::IndexList { index: DRAINING.to_owned() }).await? {
+        match self.call_for_work(Request::IndexList { index: DRAINING_INDEX.to_owned() }).await? {
             Reply::Index(entries) => Ok(entries.iter().any(|entry| entry == self.instance().as_str())),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
     /// Everything that is announced in the namespace from now on. Announcements are hints, and may be missed: then
-    /// [`Heard::Gap`] is heard, also after the connection was lost.
+    /// [`SubscriptionItem::Gap`] is heard, also after the connection was lost.
     pub fn announcements(&self) -> Announcements {
-        let (queue, heard) = mpsc::channel(BACKLOG);
-        self.door().tell(Command::Hear(queue));
+        let (queue, heard) = mpsc::channel(MAX_QUEUED_ANNOUNCEMENTS);
+        self.keeper().send(Command::Subscribe(queue));
         Announcements(heard)
     }
 }
 
 /// What is announced, in order.
 #[derive(Debug)]
-pub struct Announcements(mpsc::Receiver<Heard>);
+pub struct Announcements(mpsc::Receiver<SubscriptionItem>);
 
 impl Announcements {
-    /// The next thing heard; [`Heard::Closed`] when there will be no more.
+    /// The next thing heard; [`SubscriptionItem::Closed`] when there will be no more.
     ///
     /// # Cancel safety
     /// Safe: nothing is lost.
-    pub async fn next(&mut self) -> Heard {
-        self.0.recv().await.unwrap_or(Heard::Closed)
+    pub async fn next(&mut self) -> SubscriptionItem {
+        self.0.recv().await.unwrap_or(SubscriptionItem::Closed)
     }
 
     /// Passes over everything that was announced by now.

@@ -8,7 +8,7 @@ use crate::placement::FULL_WEIGHT;
 
 /// Whether an instance takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Status {
+pub enum InstanceStatus {
     /// It does.
     Online,
     /// It is leaving.
@@ -17,9 +17,9 @@ pub enum Status {
     Unable,
 }
 
-impl Status {
+impl InstanceStatus {
     /// The word for stores and interfaces.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Online => "online",
             Self::Draining => "draining",
@@ -28,7 +28,7 @@ impl Status {
     }
 
     fn from_word(word: &str) -> Self {
-        [Self::Draining, Self::Unable].into_iter().find(|status| status.word() == word).unwrap_or(Self::Online)
+        [Self::Draining, Self::Unable].into_iter().find(|status| status.as_str() == word).unwrap_or(Self::Online)
     }
 }
 
@@ -57,7 +57,7 @@ pub struct InstanceRecord {
     /// When it was started, by its own clock, to the millisecond.
     pub started_at: SystemTime,
     /// Whether it takes part.
-    pub status: Status,
+    pub status: InstanceStatus,
     /// How often it says that it lives.
     pub heartbeat_every: Duration,
     /// For how long that may be believed.
@@ -69,7 +69,7 @@ pub struct InstanceRecord {
     /// The pools whose work it cannot do at present.
     pub unable: BTreeSet<String>,
     /// What else it says about itself: a word under each name.
-    pub about: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl InstanceRecord {
@@ -82,19 +82,19 @@ impl InstanceRecord {
             weight: FULL_WEIGHT,
             weights: BTreeMap::new(),
             started_at: UNIX_EPOCH + Duration::from_millis(u64::try_from(millis).unwrap_or(0)),
-            status: Status::Online,
+            status: InstanceStatus::Online,
             heartbeat_every: Duration::from_secs(10),
             heartbeat_ttl: Duration::from_secs(30),
             held: BTreeMap::new(),
             leaving: BTreeSet::new(),
             unable: BTreeSet::new(),
-            about: BTreeMap::new(),
+            annotations: BTreeMap::new(),
         }
     }
 
     /// Whether it gives away what it holds of a pool.
     pub fn is_leaving(&self, pool: &str) -> bool {
-        self.status == Status::Draining || self.leaving.contains(pool)
+        self.status == InstanceStatus::Draining || self.leaving.contains(pool)
     }
 
     /// Whether it cannot do the work of a pool at present.
@@ -108,7 +108,7 @@ impl InstanceRecord {
     }
 
     /// It has this weight in a pool.
-    pub fn weighs(&mut self, pool: &str, weight: u32) {
+    pub fn set_weight(&mut self, pool: &str, weight: u32) {
         if weight == self.weight {
             self.weights.remove(pool);
         } else {
@@ -117,43 +117,43 @@ impl InstanceRecord {
     }
 
     /// It holds so many targets of a pool, and is leaving it or not.
-    pub fn tells_of(&mut self, pool: &str, held: usize, leaving: bool) {
+    pub fn set_held(&mut self, pool: &str, held: usize, leaving: bool) {
         self.held.insert(pool.to_owned(), held);
         if leaving {
             self.leaving.insert(pool.to_owned());
         } else {
             self.leaving.remove(pool);
         }
-        self.sum_up();
+        self.update_status();
     }
 
     /// It can do the work of a pool, or cannot.
-    pub fn reports_able(&mut self, pool: &str, able: bool) {
+    pub fn set_able(&mut self, pool: &str, able: bool) {
         if able {
             self.unable.remove(pool);
         } else {
             self.unable.insert(pool.to_owned());
         }
-        self.sum_up();
+        self.update_status();
     }
 
     /// It has no more to do with a pool. Whether it is in any other.
-    pub fn quits(&mut self, pool: &str) -> bool {
+    pub fn remove_pool(&mut self, pool: &str) -> bool {
         self.held.remove(pool);
         self.leaving.remove(pool);
         self.unable.remove(pool);
         self.weights.remove(pool);
-        self.sum_up();
+        self.update_status();
         !self.held.is_empty()
     }
 
     /// An instance that leaves every pool that it is in leaves; one that cannot do the work of some pool says so.
-    fn sum_up(&mut self) {
+    fn update_status(&mut self) {
         let leaves = !self.held.is_empty() && self.held.keys().all(|pool| self.leaving.contains(pool));
         self.status = match (leaves, self.unable.is_empty()) {
-            (true, _) => Status::Draining,
-            (false, false) => Status::Unable,
-            (false, true) => Status::Online,
+            (true, _) => InstanceStatus::Draining,
+            (false, false) => InstanceStatus::Unable,
+            (false, true) => InstanceStatus::Online,
         };
     }
 
@@ -164,7 +164,7 @@ impl InstanceRecord {
             "name={} weight={} started={started} status={} every={} ttl={}",
             self.name,
             self.weight,
-            self.status.word(),
+            self.status.as_str(),
             self.heartbeat_every.as_millis(),
             self.heartbeat_ttl.as_millis(),
         );
@@ -183,7 +183,7 @@ impl InstanceRecord {
         for pool in &self.unable {
             text.push_str(&format!(" unable:{pool}=1"));
         }
-        for (name, word) in &self.about {
+        for (name, word) in &self.annotations {
             text.push_str(&format!(" about:{name}={word}"));
         }
         text.into_bytes()
@@ -204,11 +204,11 @@ impl InstanceRecord {
             weight: u32::try_from(number("weight")?).ok()?,
             weights: weights.map(|(pool, weight)| (pool.to_owned(), weight)).collect(),
             started_at: UNIX_EPOCH.checked_add(Duration::from_millis(number("started")?))?,
-            status: words.get("status").map_or(Status::Online, |word| Status::from_word(word)),
+            status: words.get("status").map_or(InstanceStatus::Online, |word| InstanceStatus::from_word(word)),
             heartbeat_every: Duration::from_millis(number("every")?),
             heartbeat_ttl: Duration::from_millis(number("ttl")?),
             held: held.map(|(pool, count)| (pool.to_owned(), count)).collect(),
-            about: words
+            annotations: words
                 .iter()
                 .filter_map(|(name, word)| Some((name.strip_prefix("about:")?.to_owned(), (*word).to_owned())))
                 .collect(),
@@ -219,23 +219,23 @@ impl InstanceRecord {
 }
 
 /// What stands before an instance in what others say about it: that it waits for its share.
-const HELD_BACK: &str = "held_back:";
+const CRASH_BACKOFF_PREFIX: &str = "held_back:";
 
 /// An instance that waits for its share because it crashed soon after it was given work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldBack {
+pub struct CrashBackoff {
     /// Until when, by the clock of the instance that says so.
     pub until: SystemTime,
     /// How often it crashed lately.
     pub crashes: u32,
 }
 
-impl HeldBack {
+impl CrashBackoff {
     /// All that these instances say about others.
-    pub fn of_all<'a>(records: impl IntoIterator<Item = &'a InstanceRecord>) -> BTreeMap<InstanceId, Self> {
+    pub fn from_records<'a>(records: impl IntoIterator<Item = &'a InstanceRecord>) -> BTreeMap<InstanceId, Self> {
         let mut found: BTreeMap<InstanceId, Self> = BTreeMap::new();
-        for (name, word) in records.into_iter().flat_map(|record| &record.about) {
-            let Some((id, said)) = name.strip_prefix(HELD_BACK).zip(Self::decode(word)) else { continue };
+        for (name, word) in records.into_iter().flat_map(|record| &record.annotations) {
+            let Some((id, said)) = name.strip_prefix(CRASH_BACKOFF_PREFIX).zip(Self::decode(word)) else { continue };
             let known = found.entry(InstanceId::foreign(id)).or_insert(said);
             known.until = known.until.max(said.until);
             known.crashes = known.crashes.max(said.crashes);
@@ -267,12 +267,12 @@ impl HeldBack {
 
 impl InstanceRecord {
     /// Says which instances wait for their share, and nothing else about that.
-    pub fn says_who_waits(&mut self, waiting: &[(InstanceId, HeldBack)]) {
-        self.about.retain(|name, _| !name.starts_with(HELD_BACK));
+    pub fn set_crash_backoffs(&mut self, waiting: &[(InstanceId, CrashBackoff)]) {
+        self.annotations.retain(|name, _| !name.starts_with(CRASH_BACKOFF_PREFIX));
         // A foreign id could have anything in it.
         let is_word = |id: &InstanceId| !id.as_str().contains(|letter: char| letter.is_whitespace() || letter == '=');
         let words = waiting.iter().filter(|(id, _)| is_word(id));
-        self.about.extend(words.map(|(id, held)| (format!("{HELD_BACK}{id}"), held.encode())));
+        self.annotations.extend(words.map(|(id, held)| (format!("{CRASH_BACKOFF_PREFIX}{id}"), held.encode())));
     }
 }
 
@@ -281,65 +281,68 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_leaves_every_pool_leaves() {
+    fn an_instance_that_leaves_every_pool_is_draining() {
         let mut record = InstanceRecord::new("api-1");
-        record.tells_of("poll", 3, true);
-        assert_eq!(record.status, Status::Draining);
-        record.tells_of("mail", 0, false);
+        record.set_held("poll", 3, true);
+        assert_eq!(record.status, InstanceStatus::Draining);
+        record.set_held("mail", 0, false);
         assert_eq!(
             (record.status, record.is_leaving("poll"), record.is_leaving("mail")),
-            (Status::Online, true, false)
+            (InstanceStatus::Online, true, false)
         );
-        assert!(record.quits("mail"));
-        assert_eq!(record.status, Status::Draining);
-        assert!(!record.quits("poll"), "none is left");
+        assert!(record.remove_pool("mail"));
+        assert_eq!(record.status, InstanceStatus::Draining);
+        assert!(!record.remove_pool("poll"), "none is left");
     }
 
     #[test]
-    fn an_instance_that_cannot_work_says_so_until_it_can() {
+    fn an_unable_instance_is_listed_as_unable_until_it_recovers() {
         let mut record = InstanceRecord::new("api-1");
-        record.tells_of("poll", 3, false);
-        record.reports_able("poll", false);
+        record.set_held("poll", 3, false);
+        record.set_able("poll", false);
         let read = InstanceRecord::decode(&record.encode()).unwrap();
-        assert_eq!((read.status, read.is_unable("poll"), read.is_unable("mail")), (Status::Unable, true, false));
-        record.tells_of("poll", 3, true);
-        assert_eq!(record.status, Status::Draining, "it leaves all the same");
-        record.tells_of("poll", 3, false);
-        record.reports_able("poll", true);
-        assert_eq!(record.status, Status::Online);
+        assert_eq!(
+            (read.status, read.is_unable("poll"), read.is_unable("mail")),
+            (InstanceStatus::Unable, true, false)
+        );
+        record.set_held("poll", 3, true);
+        assert_eq!(record.status, InstanceStatus::Draining, "it leaves all the same");
+        record.set_held("poll", 3, false);
+        record.set_able("poll", true);
+        assert_eq!(record.status, InstanceStatus::Online);
     }
 
     #[test]
-    fn an_instance_that_waits_for_its_share_is_told_of() {
+    fn crash_backoffs_are_published_in_the_record() {
         let (mut record, until) = (InstanceRecord::new("api-1"), UNIX_EPOCH + Duration::from_secs(1_000));
         let crashed = InstanceId::new("api-2-1").unwrap();
-        record.says_who_waits(&[(crashed.clone(), HeldBack { until, crashes: 2 })]);
+        record.set_crash_backoffs(&[(crashed.clone(), CrashBackoff { until, crashes: 2 })]);
         let read = InstanceRecord::decode(&record.encode()).unwrap();
-        let waiting = HeldBack::of_all([&read]);
+        let waiting = CrashBackoff::from_records([&read]);
         let now = UNIX_EPOCH + Duration::from_secs(992);
         assert_eq!(waiting[&crashed].note(now).as_deref(), Some("share in 8 s: crashed twice"));
         assert_eq!(waiting[&crashed].note(until), None);
-        record.says_who_waits(&[]);
-        assert!(HeldBack::of_all([&record]).is_empty());
+        record.set_crash_backoffs(&[]);
+        assert!(CrashBackoff::from_records([&record]).is_empty());
     }
 
     #[test]
-    fn an_instance_may_weigh_something_else_in_every_pool() {
+    fn an_instance_can_have_a_weight_per_pool() {
         let mut record = InstanceRecord::new("api-1");
-        record.weighs("poll", 2_000);
-        record.weighs("mail", FULL_WEIGHT);
+        record.set_weight("poll", 2_000);
+        record.set_weight("mail", FULL_WEIGHT);
         let read = InstanceRecord::decode(&record.encode()).unwrap();
         assert_eq!((read.weight_in("poll"), read.weight_in("mail"), &read), (2_000, FULL_WEIGHT, &record));
-        record.quits("poll");
+        record.remove_pool("poll");
         assert_eq!(record.weight_in("poll"), FULL_WEIGHT);
     }
 
     #[test]
-    fn what_others_wrote_is_read_as_far_as_it_goes() {
+    fn records_of_other_versions_are_read_as_far_as_known() {
         let newer =
             b"name=a weight=500 started=1 status=draining every=1000 ttl=3000 colour=blue held:poll=3 held:x=nan";
         let record = InstanceRecord::decode(newer).unwrap();
-        assert_eq!((record.weight, record.status), (500, Status::Draining));
+        assert_eq!((record.weight, record.status), (500, InstanceStatus::Draining));
         assert_eq!(record.held, BTreeMap::from([("poll".to_owned(), 3)]));
         for foreign in [
             &b""[..],

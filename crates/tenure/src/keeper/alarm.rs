@@ -45,7 +45,7 @@ impl Alarm {
     ///
     /// # Cancel safety
     /// Safe: it goes on ringing until this has ended once.
-    pub(super) async fn rung(&self) -> io::Result<()> {
+    pub(super) async fn fired(&self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;
             let mut expirations = [0_u8; 8];
@@ -63,14 +63,14 @@ mod tests {
     use crate::time::{LeaseClock, SystemClock};
 
     #[tokio::test]
-    async fn it_rings_when_it_was_last_set_to_and_not_before() {
+    async fn an_alarm_fires_at_the_last_time_it_was_set_to_and_not_before() {
         let alarm = Alarm::new().unwrap();
         let start = SystemClock.now();
         alarm.set(Duration::from_secs(3_600)).unwrap();
         alarm.set(Duration::from_millis(20)).unwrap();
-        alarm.rung().await.unwrap();
+        alarm.fired().await.unwrap();
         assert!(SystemClock.now().since(start) >= Duration::from_millis(19));
         alarm.set(Duration::ZERO).unwrap();
-        alarm.rung().await.unwrap();
+        alarm.fired().await.unwrap();
     }
 }

@@ -6,33 +6,33 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `roster.rs` | all leases: which is looked at when, what is sent, who is told; no I/O, no clock |
+//! | `manager.rs` | all leases: which is looked at when, what is sent, who is told; no I/O, no clock |
 //! | `thread.rs` | the loop around it |
 //! | `link.rs` | the connection and the subscription, made and replaced beside the loop |
 //! | `alarm.rs` | a timer that counts suspend |
-//! | `membership.rs` | this instance's place in the fleet |
-//! | `hearers.rs` | who hears every announcement |
+//! | `heartbeat_timer.rs` | this instance's place in the fleet |
+//! | `subscribers.rs` | who hears every announcement |
 //! | `observers.rs` | who looks at a lease without wanting it |
 //! | `server_clock.rs` | what the store's clock shows |
 //! | `shared.rs` | what a holder sees of its term without asking |
-//! | `outlet.rs` | where events go |
-//! | `questions.rs` | what is asked beside leases, and in which order |
+//! | `event_queue.rs` | where events go |
+//! | `store_calls.rs` | what is asked beside leases, and in which order |
 
 mod alarm;
-mod hearers;
+mod ended_terms;
+mod event_queue;
+mod heartbeat_timer;
+mod lease_table;
 mod link;
 #[cfg(feature = "tracing")]
 mod log_folding;
-mod membership;
+mod manager;
 mod notes;
 mod observers;
-mod outlet;
-mod questions;
-mod roster;
 mod server_clock;
 mod shared;
-mod slots;
-mod spent;
+mod store_calls;
+mod subscribers;
 mod thread;
 mod timers;
 
@@ -44,17 +44,17 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-pub(crate) use outlet::{Listener, Outlet, Streams};
+pub(crate) use event_queue::{EventQueue, EventStreams, Listener};
 pub(crate) use server_clock::{local_moment, server_time};
-pub(crate) use shared::{Shared, Start};
-pub(crate) use thread::{Plan, start};
+pub(crate) use shared::{SharedTerm, WorkStart};
+pub(crate) use thread::{KeeperConfig, start};
 
 use crate::election::ElectionError;
 use crate::event::Event;
-use crate::lease::{LeaseSettings, Outlook, ReleaseReason, SettingsError, Wish};
-use crate::meter::{Meter, RecentMax};
+use crate::histogram::{Histogram, RecentMax};
+use crate::lease::{AcquireStatus, Intent, LeaseSettings, ReleaseReason, SettingsError};
 use crate::name::{Group, InstanceId, LeaseName, NameError};
-use crate::store::{ErrorKind, Heard, Outcome, Quarantine, Request, StoreError};
+use crate::store::{ErrorKind, Outcome, Quarantine, Request, StoreError, SubscriptionItem};
 use crate::tenure::TermHandle;
 
 /// One lease being driven. Never used twice.
@@ -77,26 +77,26 @@ impl LeaseId {
 
 /// One wish to have a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct WaiterId(u64);
 
 /// Whether to wait for a lease that somebody else has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum AcquireMode {
     Try,
     Wait,
 }
 
 /// Somebody who wants a lease.
-pub(crate) struct Claim {
-    pub(crate) ticket: Ticket,
+pub(crate) struct Waiter {
+    pub(crate) id: WaiterId,
     pub(crate) name: LeaseName,
     pub(crate) settings: Arc<LeaseSettings>,
-    pub(crate) mode: Mode,
-    pub(crate) limit: Option<Duration>,
-    pub(crate) door: Arc<Door>,
-    pub(crate) reply: oneshot::Sender<Result<Granted, AcquireError>>,
+    pub(crate) mode: AcquireMode,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) keeper: Arc<KeeperHandle>,
+    pub(crate) reply: oneshot::Sender<Result<TermGuard, AcquireError>>,
     /// Who wants to know how it goes meanwhile.
-    pub(crate) onlooker: Option<Onlooker>,
+    pub(crate) status_sender: Option<StatusSender>,
     /// Sent with every claim and every renewal.
     pub(crate) heartbeat: Option<Arc<Heartbeat>>,
 }
@@ -111,29 +111,29 @@ pub(crate) struct Heartbeat {
 }
 
 /// Somebody who is told whenever the outlook of a claim changes.
-pub(crate) struct Onlooker {
-    news: mpsc::UnboundedSender<Outlook>,
-    last: Option<Outlook>,
+pub(crate) struct StatusSender {
+    sender: mpsc::UnboundedSender<AcquireStatus>,
+    last: Option<AcquireStatus>,
 }
 
-impl Onlooker {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Outlook>) {
-        let (news, heard) = mpsc::unbounded_channel();
-        (Self { news, last: None }, heard)
+impl StatusSender {
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<AcquireStatus>) {
+        let (sender, heard) = mpsc::unbounded_channel();
+        (Self { sender, last: None }, heard)
     }
 
-    fn see(&mut self, outlook: Outlook) {
-        if self.last.as_ref() != Some(&outlook) {
-            self.last = Some(outlook.clone());
+    fn send(&mut self, status: AcquireStatus) {
+        if self.last.as_ref() != Some(&status) {
+            self.last = Some(status.clone());
             // Whoever looked on may have left.
-            let _ = self.news.send(outlook);
+            let _ = self.sender.send(status);
         }
     }
 }
 
-impl Claim {
+impl Waiter {
     /// Returns whether somebody still waits for it.
-    fn grant(self, granted: Granted) -> bool {
+    fn grant(self, granted: TermGuard) -> bool {
         self.reply.send(Ok(granted)).is_ok()
     }
 
@@ -143,14 +143,14 @@ impl Claim {
 }
 
 /// A term that somebody owns. Dropping it lets go of the lease.
-pub(crate) struct Granted {
+pub(crate) struct TermGuard {
     handle: TermHandle,
     /// Why it is let go of when it is.
     pub(crate) reason: ReleaseReason,
 }
 
-impl Granted {
-    fn new(shared: Arc<Shared>) -> Self {
+impl TermGuard {
+    fn new(shared: Arc<SharedTerm>) -> Self {
         Self { handle: TermHandle(shared), reason: ReleaseReason::Voluntary }
     }
 
@@ -159,29 +159,29 @@ impl Granted {
     }
 }
 
-impl Drop for Granted {
+impl Drop for TermGuard {
     fn drop(&mut self) {
         let shared = &self.handle.0;
         // One that was told to stop is being let go of, or handed over, already.
         if !shared.is_over() && !shared.is_stopped() {
-            shared.door.tell(Command::Wish(shared.id(), Wish::Release(self.reason)));
+            shared.keeper.send(Command::Intent(shared.id(), Intent::Release(self.reason)));
         }
     }
 }
 
 /// How long what can wait does.
-const SOON: Duration = Duration::from_millis(20);
+const DEFERRED_CALL_DELAY: Duration = Duration::from_millis(20);
 
 /// Something asked of the store for a user.
-pub(crate) struct Question {
+pub(crate) struct StoreCall {
     pub(crate) request: Request,
-    pub(crate) limit: Duration,
+    pub(crate) timeout: Duration,
     /// Whether work waits for it. Those who only look on are behind that.
     pub(crate) is_work: bool,
     pub(crate) reply: oneshot::Sender<Outcome>,
 }
 
-impl Question {
+impl StoreCall {
     /// There was no connection in time.
     fn fail(self, because: Option<StoreError>) {
         let error = because
@@ -193,89 +193,89 @@ impl Question {
 
 /// What users tell the keeper.
 pub(crate) enum Command {
-    Acquire(Claim),
-    GiveUp(Ticket),
-    Wish(LeaseId, Wish),
+    Acquire(Waiter),
+    GiveUp(WaiterId),
+    Intent(LeaseId, Intent),
     WorkEnded(LeaseId),
     Progress(LeaseId),
-    Ask(Question),
+    Call(StoreCall),
     /// Several things at once, in order.
-    AskAll(Vec<Question>),
+    CallAll(Vec<StoreCall>),
     /// Somebody who looks at a lease wants to know when to look again.
     Observe(LeaseName, Weak<Notify>),
     /// Somebody wants to hear every announcement.
-    Hear(mpsc::Sender<Heard>),
+    Subscribe(mpsc::Sender<SubscriptionItem>),
     /// Takes a place in the fleet, or changes what is said of it.
-    Join {
+    JoinFleet {
         heartbeat: Arc<Heartbeat>,
         every: Duration,
     },
     /// Leaves it.
-    Quit,
+    LeaveFleet,
     /// Something to be told to whoever hears events.
-    Tell(Event),
+    Emit(Event),
     ShutDown,
 }
 
 /// How it stands with the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Contact {
+pub(crate) enum ConnectionState {
     /// Nobody knows yet.
-    None,
-    Entered,
+    Pending,
+    Attached,
     Lost(StoreError),
     /// The keeper has ended.
-    Over,
+    Closed,
 }
 
 /// The way to the keeper, shared by everything that a user holds.
-pub(crate) struct Door {
+pub(crate) struct KeeperHandle {
     pub(crate) instance: InstanceId,
     pub(crate) location: String,
     commands: mpsc::UnboundedSender<Command>,
-    pub(crate) contact: watch::Receiver<Contact>,
+    pub(crate) connection_state: watch::Receiver<ConnectionState>,
     pub(crate) gauges: Arc<Gauges>,
-    tickets: AtomicU64,
+    next_waiter_id: AtomicU64,
     /// What can wait for a moment.
-    soon: Mutex<Vec<Question>>,
+    deferred_calls: Mutex<Vec<StoreCall>>,
     process: rustix::process::Pid,
 }
 
-impl Door {
+impl KeeperHandle {
     /// Asks something that can wait for a moment, together with whatever else can: waking the keeper costs more than the question.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub(crate) fn ask_soon(self: &Arc<Self>, question: Question) {
+    pub(crate) fn call_deferred(self: &Arc<Self>, call: StoreCall) {
         let is_first = {
-            let mut soon = self.soon.lock().unwrap_or_else(PoisonError::into_inner);
-            soon.push(question);
-            soon.len() == 1
+            let mut deferred_calls = self.deferred_calls.lock().unwrap_or_else(PoisonError::into_inner);
+            deferred_calls.push(call);
+            deferred_calls.len() == 1
         };
         if is_first {
-            let door = self.clone();
+            let keeper = self.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(SOON).await;
-                door.ask_now();
+                tokio::time::sleep(DEFERRED_CALL_DELAY).await;
+                keeper.flush_deferred_calls();
             });
         }
     }
 
     /// Asks what was to be asked soon.
-    pub(crate) fn ask_now(&self) {
-        let questions = std::mem::take(&mut *self.soon.lock().unwrap_or_else(PoisonError::into_inner));
-        if !questions.is_empty() {
-            self.tell(Command::AskAll(questions));
+    pub(crate) fn flush_deferred_calls(&self) {
+        let store_calls = std::mem::take(&mut *self.deferred_calls.lock().unwrap_or_else(PoisonError::into_inner));
+        if !store_calls.is_empty() {
+            self.send(Command::CallAll(store_calls));
         }
     }
 
     /// Tells the keeper something. When it has ended, so has everything that this could be about.
-    pub(crate) fn tell(&self, command: Command) {
+    pub(crate) fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }
 
-    pub(crate) fn ticket(&self) -> Ticket {
-        Ticket(self.tickets.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn new_waiter_id(&self) -> WaiterId {
+        WaiterId(self.next_waiter_id.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Whether this is a forked child, in which there is no keeper.
@@ -296,10 +296,10 @@ pub(crate) struct Gauges {
     /// Server time less the lease clock, in microseconds, as last seen.
     pub(crate) server_offset: AtomicI64,
     /// How many hear of everything, and how many of all but the routine.
-    pub(crate) hears_all: AtomicU64,
-    pub(crate) hears_news: AtomicU64,
+    pub(crate) all_listeners: AtomicU64,
+    pub(crate) notable_listeners: AtomicU64,
     /// From sending a renewal to its answer.
-    pub(crate) renewals: Meter,
+    pub(crate) renewals: Histogram,
 }
 
 /// Why a lease was not acquired.
@@ -307,10 +307,10 @@ pub(crate) struct Gauges {
 #[non_exhaustive]
 pub enum AcquireError {
     /// Somebody else has it. Trying again is safe.
-    #[error("the lease is held by {by}{}", For(*remaining))]
+    #[error("the lease is held by {holder}{}", For(*remaining))]
     Held {
         /// Who has it: this very instance, when another task of this process has it or waits for it.
-        by: InstanceId,
+        holder: InstanceId,
         /// How long it is theirs without renewal, when that is known.
         remaining: Option<Duration>,
     },
@@ -321,12 +321,12 @@ pub enum AcquireError {
     #[error("cannot acquire a lease: this instance only observes")]
     Observer,
     /// The limit passed. Trying again is safe.
-    #[error("the lease was not to be had within {waited:?}{}{}", HeldBy(by.as_ref()), Because(because.as_ref()))]
+    #[error("the lease was not to be had within {waited:?}{}{}", HeldBy(holder.as_ref()), Because(because.as_ref()))]
     TimedOut {
         /// How long was waited.
         waited: Duration,
         /// Who has it, when somebody was seen to.
-        by: Option<InstanceId>,
+        holder: Option<InstanceId>,
         /// What is wrong with the store, when that was in the way.
         because: Option<StoreError>,
     },

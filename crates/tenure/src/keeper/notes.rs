@@ -7,11 +7,11 @@ use crate::store::Request;
 use crate::time::Moment;
 
 /// How many wait for a connection at most.
-const WAITING: usize = 4_096;
+const MAX_QUEUED_NOTES: usize = 4_096;
 
 /// How long one may wait, so that several travel together, and how many do: what is urgent may be behind them.
-const DELAY: Duration = Duration::from_millis(200);
-const TOGETHER: usize = 64;
+const SEND_DELAY: Duration = Duration::from_millis(200);
+const MIN_BATCH_LEN: usize = 64;
 
 /// Notes that wait to be sent.
 #[derive(Debug, Default)]
@@ -33,12 +33,12 @@ impl Notes {
     }
 
     pub(super) fn add(&mut self, now: Moment, note: Request) {
-        if self.waiting.len() >= WAITING {
+        if self.waiting.len() >= MAX_QUEUED_NOTES {
             self.waiting.pop_front();
             self.dropped += 1;
         }
         self.waiting.push_back(note);
-        self.due.get_or_insert(now + DELAY);
+        self.due.get_or_insert(now + SEND_DELAY);
     }
 
     /// Those that should be sent now. More when there are many, so that none are dropped.
@@ -46,8 +46,8 @@ impl Notes {
         if self.due.is_none_or(|due| now < due) {
             return Vec::new();
         }
-        let count = TOGETHER.max(self.waiting.len() / 8).min(self.waiting.len());
-        self.due = (count < self.waiting.len()).then(|| now + DELAY);
+        let count = MIN_BATCH_LEN.max(self.waiting.len() / 8).min(self.waiting.len());
+        self.due = (count < self.waiting.len()).then(|| now + SEND_DELAY);
         self.waiting.drain(..count).collect()
     }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn they_wait_for_each_other_and_not_for_ever() {
+    fn notes_are_batched_for_a_bounded_time() {
         let mut notes = Notes::default();
         notes.add(at(0), note(1));
         notes.add(at(150), note(2));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_spread_out_and_none_are_lost() {
+    fn many_notes_are_spread_over_batches_and_none_is_lost() {
         let mut notes = Notes::default();
         (1..=1_000).for_each(|number| notes.add(at(0), note(number)));
         let (mut sent, mut now) = (Vec::new(), at(0));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nothing_can_be_sent_the_oldest_are_dropped_and_counted() {
+    fn without_a_connection_the_oldest_notes_are_dropped_and_counted() {
         let mut notes = Notes::default();
         (1..=5_000).for_each(|number| notes.add(at(0), note(number)));
         assert_eq!(notes.dropped, 5_000 - 4_096);

@@ -16,11 +16,11 @@ pub(super) struct Observers {
 }
 
 /// Fewer are not worth the look.
-const FEW: usize = 64;
+const MIN_SWEEP_LEN: usize = 64;
 
 impl Observers {
     pub(super) fn add(&mut self, name: LeaseName, observer: Weak<Notify>) {
-        if self.by_name.len() >= self.sweep_at.max(FEW) {
+        if self.by_name.len() >= self.sweep_at.max(MIN_SWEEP_LEN) {
             self.by_name.retain(|_, observers| observers.iter().any(|observer| observer.strong_count() > 0));
             self.sweep_at = self.by_name.len() * 2;
         }
@@ -30,9 +30,9 @@ impl Observers {
     }
 
     /// Something may have happened to this lease.
-    pub(super) fn tell(&mut self, name: &LeaseName) {
+    pub(super) fn notify(&mut self, name: &LeaseName) {
         if let Some(observers) = self.by_name.get_mut(name) {
-            tell(observers);
+            notify(observers);
             if observers.is_empty() {
                 self.by_name.remove(name);
             }
@@ -40,15 +40,15 @@ impl Observers {
     }
 
     /// Anything may have happened.
-    pub(super) fn tell_all(&mut self) {
+    pub(super) fn notify_all(&mut self) {
         self.by_name.retain(|_, observers| {
-            tell(observers);
+            notify(observers);
             !observers.is_empty()
         });
     }
 }
 
-fn tell(observers: &mut Vec<Weak<Notify>>) {
+fn notify(observers: &mut Vec<Weak<Notify>>) {
     observers.retain(|observer| match observer.upgrade() {
         Some(observer) => {
             observer.notify_one();
@@ -65,14 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_has_left_is_forgotten_whatever_it_looked_at() {
+    fn dropped_observers_are_forgotten_for_every_lease() {
         let mut observers = Observers::default();
         let stays = Arc::new(Notify::new());
         observers.add(LeaseName::role("stays").unwrap(), Arc::downgrade(&stays));
         for n in 0..10_000 {
             observers.add(LeaseName::role(&format!("role-{n}")).unwrap(), Arc::downgrade(&Arc::new(Notify::new())));
         }
-        assert!(observers.by_name.len() <= FEW + 1, "{}", observers.by_name.len());
+        assert!(observers.by_name.len() <= MIN_SWEEP_LEN + 1, "{}", observers.by_name.len());
         assert!(observers.by_name.contains_key(&LeaseName::role("stays").unwrap()));
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::time::{Moment, ServerTime};
 
 /// How long an observation counts, although later ones say otherwise: clocks drift apart.
-const COUNTS_FOR: Duration = Duration::from_secs(5);
+const OBSERVATION_VALID_FOR: Duration = Duration::from_secs(5);
 
 /// A clock that is this far off was set.
-const STEP: i64 = 1_000_000;
+const CLOCK_STEP_MICROS: i64 = 1_000_000;
 
 /// The store's clock less the lease clock.
 ///
@@ -25,8 +25,8 @@ impl ServerClock {
     /// The store has said what time it is.
     pub(super) fn observe(&mut self, now: Moment, server: ServerTime) {
         let offset = signed(server.as_micros()) - signed(now.as_nanos() / 1_000);
-        let is_better = offset >= self.offset || self.offset - offset > STEP;
-        if is_better || self.observed_at.is_none_or(|at| now.since(at) > COUNTS_FOR) {
+        let is_better = offset >= self.offset || self.offset - offset > CLOCK_STEP_MICROS;
+        if is_better || self.observed_at.is_none_or(|at| now.since(at) > OBSERVATION_VALID_FOR) {
             *self = Self { offset, observed_at: Some(now) };
         }
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_answers_do_not_set_the_clock_back_and_a_clock_that_was_set_does() {
+    fn late_replies_do_not_move_the_clock_back_and_a_clock_step_does() {
         let at = |millis: u64| Moment::from_nanos(millis * 1_000_000);
         let server = |millis: i64| ServerTime::from_micros(u64::try_from((1_000_000 + millis) * 1_000).unwrap());
         let mut clock = ServerClock::default();

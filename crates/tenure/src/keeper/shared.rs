@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::{Command, Door, LeaseId};
+use super::{Command, KeeperHandle, LeaseId};
 use crate::lease::{Ending, LeaseSettings, LeaseState, Loss, Permission};
 use crate::name::LeaseName;
 use crate::time::{LeaseClock, Moment, Now, SystemClock};
@@ -15,10 +15,10 @@ use crate::token::Token;
 /// One term, as its keeper shows it to its holder.
 ///
 /// There is no flag that says "valid": there is a deadline, and whoever looks compares it with the clock.
-pub(crate) struct Shared {
+pub(crate) struct SharedTerm {
     pub(crate) name: LeaseName,
     pub(crate) settings: Arc<LeaseSettings>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) keeper: Arc<KeeperHandle>,
     /// Set with the grant.
     token: AtomicU64,
     /// D, in nanoseconds of the lease clock. Zero before the grant and once the term is over.
@@ -26,30 +26,30 @@ pub(crate) struct Shared {
     acquired_at: AtomicU64,
     renewed_at: AtomicU64,
     id: AtomicU64,
-    works: AtomicU32,
-    leave: AtomicU8,
+    running_work: AtomicU32,
+    work_state: AtomicU8,
     /// Whether progress was reported that the keeper has not looked at yet.
     progressed: AtomicBool,
     /// Why work was or will be cancelled, and how it all ended.
-    fate: OnceLock<Box<Fate>>,
+    outcome: OnceLock<Box<TermOutcome>>,
     /// Whether all is done: the work is over and the last request answered.
     over: AtomicBool,
     /// Whether it is to be let go of when the work that runs has ended.
-    leaving: AtomicBool,
+    draining: AtomicBool,
     changed: Notify,
 }
 
 /// What work has leave to do, as a number that fits an atomic.
-mod leave {
+mod work_state {
     pub(super) const NONE: u8 = 0;
     pub(super) const HOLD_STARTS: u8 = 1;
     pub(super) const MAY_START: u8 = 2;
-    pub(super) const STOP: u8 = 3;
-    pub(super) const BE_GONE: u8 = 4;
+    pub(super) const MUST_CANCEL: u8 = 3;
+    pub(super) const MUST_BE_GONE: u8 = 4;
 }
 
 /// What becomes of a term.
-struct Fate {
+struct TermOutcome {
     /// Why its work was first told to stop.
     cause: Ending,
     /// How it ended.
@@ -58,32 +58,32 @@ struct Fate {
 
 /// Whether a piece of work may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Start {
+pub(crate) enum WorkStart {
     /// It is counted, and may.
-    Now,
+    Started,
     /// Not while it is uncertain whether the lease is ours.
-    Later,
+    Deferred,
     /// The term is over, or too near its end.
-    Never,
+    Refused,
 }
 
-impl Shared {
-    pub(super) fn new(name: LeaseName, settings: Arc<LeaseSettings>, door: Arc<Door>) -> Self {
+impl SharedTerm {
+    pub(super) fn new(name: LeaseName, settings: Arc<LeaseSettings>, keeper: Arc<KeeperHandle>) -> Self {
         Self {
             name,
             settings,
-            door,
+            keeper,
             token: AtomicU64::new(0),
             deadline: AtomicU64::new(0),
             acquired_at: AtomicU64::new(0),
             renewed_at: AtomicU64::new(0),
             id: AtomicU64::new(0),
-            works: AtomicU32::new(0),
-            leave: AtomicU8::new(leave::NONE),
+            running_work: AtomicU32::new(0),
+            work_state: AtomicU8::new(work_state::NONE),
             progressed: AtomicBool::new(false),
-            fate: OnceLock::new(),
+            outcome: OnceLock::new(),
             over: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
@@ -95,7 +95,7 @@ impl Shared {
     }
 
     /// Shows the term as it is now.
-    pub(super) fn show(&self, now: Now, lease: &crate::lease::Lease) {
+    pub(super) fn update(&self, now: Now, lease: &crate::lease::Lease) {
         if let Some((acquired, renewed)) = lease.times() {
             self.acquired_at.store(acquired.as_nanos(), Ordering::Relaxed);
             self.renewed_at.store(renewed.as_nanos(), Ordering::Relaxed);
@@ -109,43 +109,43 @@ impl Shared {
     }
 
     /// Says that no more work is to be begun: the lease is to be let go of when what runs has ended.
-    pub(super) fn set_leaving(&self) {
-        self.leaving.store(true, Ordering::SeqCst);
+    pub(super) fn set_draining(&self) {
+        self.draining.store(true, Ordering::SeqCst);
         self.changed.notify_waiters();
     }
 
     /// Shows what work has leave to do, and wakes whoever must know.
     pub(super) fn permit(&self, permission: Permission) {
-        let leave = match permission {
-            Permission::None => leave::NONE,
-            Permission::MayStart { .. } => leave::MAY_START,
-            Permission::HoldStarts { .. } => leave::HOLD_STARTS,
-            Permission::MustCancel { .. } => leave::STOP,
-            Permission::MustBeGone => leave::BE_GONE,
+        let work_state = match permission {
+            Permission::None => work_state::NONE,
+            Permission::MayStart { .. } => work_state::MAY_START,
+            Permission::HoldStarts { .. } => work_state::HOLD_STARTS,
+            Permission::MustCancel { .. } => work_state::MUST_CANCEL,
+            Permission::MustBeGone => work_state::MUST_BE_GONE,
         };
-        self.leave.store(leave, Ordering::SeqCst);
+        self.work_state.store(work_state, Ordering::SeqCst);
         self.changed.notify_waiters();
     }
 
-    pub(super) fn explain(&self, cause: Ending) {
+    pub(super) fn set_cause(&self, cause: Ending) {
         // The first cause is the one.
-        let _ = self.fate.set(Box::new(Fate { cause, ended: OnceLock::new() }));
+        let _ = self.outcome.set(Box::new(TermOutcome { cause, ended: OnceLock::new() }));
     }
 
     pub(super) fn end(&self, ending: Ending) {
-        self.explain(ending.clone());
-        if let Some(fate) = self.fate.get() {
+        self.set_cause(ending.clone());
+        if let Some(outcome) = self.outcome.get() {
             // It ends once.
-            let _ = fate.ended.set(ending);
+            let _ = outcome.ended.set(ending);
         }
         self.deadline.store(0, Ordering::Release);
-        self.leave.store(leave::BE_GONE, Ordering::SeqCst);
+        self.work_state.store(work_state::MUST_BE_GONE, Ordering::SeqCst);
         self.over.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
 
-    pub(super) fn works(&self) -> u32 {
-        self.works.load(Ordering::SeqCst)
+    pub(super) fn running_work(&self) -> u32 {
+        self.running_work.load(Ordering::SeqCst)
     }
 
     pub(super) fn take_progress(&self) {
@@ -163,14 +163,14 @@ impl Shared {
     }
 
     /// Whether the lease is to be let go of when the work that runs has ended.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::SeqCst)
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
     }
 
     /// For how long the term may be relied on, computed at every look. Never in a forked child: nobody renews there.
     pub(crate) fn remaining(&self) -> Duration {
         let deadline = Moment::from_nanos(self.deadline.load(Ordering::Acquire));
-        if deadline == Moment::ZERO || self.door.is_forked() {
+        if deadline == Moment::ZERO || self.keeper.is_forked() {
             return Duration::ZERO;
         }
         deadline.since(SystemClock.now())
@@ -180,8 +180,8 @@ impl Shared {
         if self.remaining().is_zero() {
             return LeaseState::Unknown;
         }
-        match self.leave.load(Ordering::SeqCst) {
-            leave::MAY_START => LeaseState::Owned,
+        match self.work_state.load(Ordering::SeqCst) {
+            work_state::MAY_START => LeaseState::Owned,
             _ => LeaseState::Uncertain,
         }
     }
@@ -194,28 +194,28 @@ impl Shared {
 
     /// Why the term is over for whoever looks at the clock and finds that it is, before the keeper has said so.
     pub(crate) fn presumed_cause(&self) -> Ending {
-        let certain = self.leave.load(Ordering::SeqCst) == leave::MAY_START;
+        let certain = self.work_state.load(Ordering::SeqCst) == work_state::MAY_START;
         self.cause().cloned().unwrap_or(Ending::Lost(if certain { Loss::Expired } else { Loss::Unreachable }))
     }
 
     /// Why the term ended or is about to, once that is known.
     pub(crate) fn cause(&self) -> Option<&Ending> {
-        self.fate.get().map(|fate| &fate.cause)
+        self.outcome.get().map(|outcome| &outcome.cause)
     }
 
     /// How the term ended, once it has.
     pub(crate) fn ending(&self) -> Option<&Ending> {
-        self.fate.get()?.ended.get()
+        self.outcome.get()?.ended.get()
     }
 
     /// Whether work was told to stop.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.leave.load(Ordering::SeqCst) >= leave::STOP
+        self.work_state.load(Ordering::SeqCst) >= work_state::MUST_CANCEL
     }
 
     /// Whether work is still there although the lease may be anybody's by now. Nothing can be let go of any more.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.leave.load(Ordering::SeqCst) == leave::BE_GONE && self.works() > 0
+        self.work_state.load(Ordering::SeqCst) == work_state::MUST_BE_GONE && self.running_work() > 0
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -229,34 +229,34 @@ impl Shared {
     }
 
     /// Counts a piece of work in, if it may begin. Then it must be counted out.
-    pub(crate) fn count_in(&self) -> Start {
+    pub(crate) fn start_work(&self) -> WorkStart {
         // Whoever only asks must not look like work that is still there.
         if self.must_stop() {
-            return Start::Never;
+            return WorkStart::Refused;
         }
         // Before the look: the keeper first forbids and then counts, so one of the two sees the other.
-        self.works.fetch_add(1, Ordering::SeqCst);
-        let start = match self.leave.load(Ordering::SeqCst) {
-            _ if self.must_stop() => Start::Never,
-            leave::MAY_START => Start::Now,
-            _ => Start::Later,
+        self.running_work.fetch_add(1, Ordering::SeqCst);
+        let start = match self.work_state.load(Ordering::SeqCst) {
+            _ if self.must_stop() => WorkStart::Refused,
+            work_state::MAY_START => WorkStart::Started,
+            _ => WorkStart::Deferred,
         };
-        if start != Start::Now {
-            self.count_out();
+        if start != WorkStart::Started {
+            self.end_work();
         }
         start
     }
 
-    pub(crate) fn count_out(&self) {
-        let last = self.works.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.leave.load(Ordering::SeqCst) != leave::MAY_START && !self.is_over() {
-            self.door.tell(Command::WorkEnded(self.id()));
+    pub(crate) fn end_work(&self) {
+        let last = self.running_work.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.work_state.load(Ordering::SeqCst) != work_state::MAY_START && !self.is_over() {
+            self.keeper.send(Command::WorkEnded(self.id()));
         }
     }
 
     pub(crate) fn progress(&self) {
         if !self.progressed.swap(true, Ordering::AcqRel) {
-            self.door.tell(Command::Progress(self.id()));
+            self.keeper.send(Command::Progress(self.id()));
         }
     }
 

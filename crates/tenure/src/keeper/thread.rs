@@ -1,4 +1,4 @@
-//! The keeper's thread: a loop that takes in whatever has happened, lets the roster decide, and carries it out.
+//! The keeper's thread: a loop that takes in whatever has happened, lets the manager decide, and carries it out.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,28 +9,30 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
 
 use super::alarm::Alarm;
-use super::link::{Inside, Link};
-use super::outlet::Outlet;
-use super::roster::Roster;
-use super::{AcquireError, Command, Contact, Door, Gauges};
-use crate::event::{Event, Happening};
+use super::event_queue::EventQueue;
+use super::link::{LinkEvent, StoreLink};
+use super::manager::LeaseManager;
+use super::{AcquireError, Command, ConnectionState, Gauges, KeeperHandle};
+use crate::event::{Event, EventKind};
 use crate::fleet::FleetEvent;
 use crate::lease::LeaseSettings;
 use crate::name::InstanceId;
-use crate::store::{Connection, Continuity, Entry, Heard, NamespaceMemory, Outcome, Store, StoreError};
+use crate::store::{
+    AttachRequest, Connection, Continuity, NamespaceMemory, Outcome, Store, StoreError, SubscriptionItem,
+};
 use crate::time::{LeaseClock, Moment, Now, SystemClock};
 
 /// How often both clocks are looked at, whatever the alarm does: a wall clock that jumps ahead rings no alarm.
-const BACKSTOP: Duration = Duration::from_millis(250);
+const MAX_SLEEP: Duration = Duration::from_millis(250);
 
 /// How much is taken in before something is sent.
-const TURN: usize = 1_024;
+const MAX_INPUTS_PER_ROUND: usize = 1_024;
 
 /// How long the last requests may take after nobody needs the keeper any more.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// What a keeper is started with.
-pub(crate) struct Plan {
+pub(crate) struct KeeperConfig {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) instance: InstanceId,
     /// The longest ttl that others are assumed to rely on, as long as nothing is known.
@@ -40,22 +42,22 @@ pub(crate) struct Plan {
     pub(crate) durable: bool,
     /// Whether the whole fleet hears of what happens.
     pub(crate) shares_events: bool,
-    pub(crate) outlet: Outlet,
+    pub(crate) event_queue: EventQueue,
     pub(crate) gauges: Arc<Gauges>,
 }
 
 /// Starts a keeper. It ends when nobody can reach it any more and all its leases are let go of.
-pub(crate) fn start(plan: Plan) -> io::Result<Arc<Door>> {
-    let (commands, orders) = mpsc::unbounded_channel();
-    let (contact_sender, contact) = watch::channel(Contact::None);
-    let door = Arc::new(Door {
-        instance: plan.instance.clone(),
-        location: plan.store.location().to_owned(),
+pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
+    let (commands, command_receiver) = mpsc::unbounded_channel();
+    let (state_sender, connection_state) = watch::channel(ConnectionState::Pending);
+    let handle = Arc::new(KeeperHandle {
+        instance: config.instance.clone(),
+        location: config.store.location().to_owned(),
         commands,
-        contact,
-        gauges: plan.gauges.clone(),
-        tickets: AtomicU64::new(1),
-        soon: Mutex::default(),
+        connection_state,
+        gauges: config.gauges.clone(),
+        next_waiter_id: AtomicU64::new(1),
+        deferred_calls: Mutex::default(),
         process: rustix::process::getpid(),
     });
     let (report, reported) = std::sync::mpsc::sync_channel(1);
@@ -63,7 +65,7 @@ pub(crate) fn start(plan: Plan) -> io::Result<Arc<Door>> {
         // Made here, because it must not be dropped inside another runtime when something is missing.
         let made = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
             let alarm = {
-                let _inside = runtime.enter();
+                let _runtime = runtime.enter();
                 Alarm::new()?
             };
             Ok((runtime, alarm))
@@ -76,39 +78,39 @@ pub(crate) fn start(plan: Plan) -> io::Result<Arc<Door>> {
             }
         };
         let _ = report.send(Ok(()));
-        let (inside_sender, inside) = mpsc::unbounded_channel();
+        let (link_event_sender, link_events) = mpsc::unbounded_channel();
         let keeper = Keeper {
-            link: Link::new(plan.store.clone(), inside_sender),
-            roster: Roster::new(plan.instance.clone()),
-            contact: contact_sender,
-            ending: None,
-            deaf: false,
-            plan,
+            link: StoreLink::new(config.store.clone(), link_event_sender),
+            manager: LeaseManager::new(config.instance.clone()),
+            connection_state: state_sender,
+            shutdown: None,
+            subscribe_failure_reported: false,
+            config,
         };
         // As a task: what the runtime itself waits for is woken through the kernel, even by its own tasks.
-        let ends = runtime.spawn(keeper.run(orders, inside, alarm));
+        let task = runtime.spawn(keeper.run(command_receiver, link_events, alarm));
         // A panic has been told; everybody who waits is told by what is dropped.
-        let _ = runtime.block_on(ends);
+        let _ = runtime.block_on(task);
         // What may still run has nobody to report to.
         runtime.shutdown_background();
     })?;
     reported.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")))?;
-    Ok(door)
+    Ok(handle)
 }
 
 struct Keeper {
-    plan: Plan,
-    roster: Roster,
-    link: Link,
-    contact: watch::Sender<Contact>,
+    config: KeeperConfig,
+    manager: LeaseManager,
+    link: StoreLink,
+    connection_state: watch::Sender<ConnectionState>,
     /// Once nobody needs us: until when we still try to say goodbye to the store.
-    ending: Option<Ending>,
+    shutdown: Option<Shutdown>,
     /// Whether it was said that announcements cannot be heard.
-    deaf: bool,
+    subscribe_failure_reported: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Ending {
+struct Shutdown {
     /// `None` while somebody waits for everything to be let go of.
     until: Option<Moment>,
 }
@@ -116,232 +118,233 @@ struct Ending {
 impl Keeper {
     async fn run(
         mut self,
-        mut orders: UnboundedReceiver<Command>,
-        mut inside: UnboundedReceiver<Inside>,
+        mut command_receiver: UnboundedReceiver<Command>,
+        mut link_events: UnboundedReceiver<LinkEvent>,
         alarm: Alarm,
     ) {
-        let mut rings_at = Moment::END;
+        let mut alarm_at = Moment::END;
         loop {
             let now = SystemClock.read();
-            self.roster.look_at_clock(now);
-            self.tend_the_link(now);
-            self.link.send(now.moment, &mut self.roster.outbox);
+            self.manager.check_timers(now);
+            self.maintain_link(now);
+            self.link.send(now.moment, &mut self.manager.outbox);
             self.report();
-            if !orders.is_empty() || !inside.is_empty() {
+            if !command_receiver.is_empty() || !link_events.is_empty() {
                 // What was sent must get its turn, too, however much there is to be taken in.
                 tokio::task::yield_now().await;
             }
             if self.is_done(now.moment) {
                 break;
             }
-            let wake = [self.roster.next_wake(), self.link.retry_at()].into_iter().flatten().min();
-            let wake = wake.map_or(now.moment + BACKSTOP, |at| at.min(now.moment + BACKSTOP));
+            let wake = [self.manager.next_wake(), self.link.retry_at()].into_iter().flatten().min();
+            let wake = wake.map_or(now.moment + MAX_SLEEP, |at| at.min(now.moment + MAX_SLEEP));
             // One that rings too early does no harm, and setting it costs more than most turns do.
-            if wake < rings_at || rings_at <= now.moment {
-                rings_at = wake;
+            if wake < alarm_at || alarm_at <= now.moment {
+                alarm_at = wake;
                 if alarm.set(wake.since(SystemClock.now())).is_err() {
                     // Cannot happen to a timer that was made. A busy loop keeps every promise, too.
-                    rings_at = Moment::ZERO;
+                    alarm_at = Moment::ZERO;
                     tokio::task::yield_now().await;
                     continue;
                 }
             }
             tokio::select! {
-                order = orders.recv(), if self.listens_to_orders() => match order {
-                    Some(order) => self.obey(order),
-                    None => self.ending = Some(Ending { until: Some(SystemClock.now() + LAST_WORDS) }),
+                command = command_receiver.recv(), if self.accepts_commands() => match command {
+                    Some(command) => self.handle_command(command),
+                    None => self.shutdown = Some(Shutdown { until: Some(SystemClock.now() + SHUTDOWN_GRACE) }),
                 },
-                Some(news) = inside.recv() => self.take_in(news),
+                Some(event) = link_events.recv() => self.handle_link_event(event),
                 // Whatever a broken timer says, the loop goes on.
-                _ = alarm.rung() => rings_at = Moment::END,
+                _ = alarm.fired() => alarm_at = Moment::END,
             }
-            for _ in 0..TURN {
-                match orders.try_recv() {
-                    Ok(order) => self.obey(order),
+            for _ in 0..MAX_INPUTS_PER_ROUND {
+                match command_receiver.try_recv() {
+                    Ok(command) => self.handle_command(command),
                     Err(_) => break,
                 }
             }
-            for _ in 0..TURN {
-                match inside.try_recv() {
-                    Ok(news) => self.take_in(news),
+            for _ in 0..MAX_INPUTS_PER_ROUND {
+                match link_events.try_recv() {
+                    Ok(event) => self.handle_link_event(event),
                     Err(_) => break,
                 }
             }
         }
-        self.contact.send_replace(Contact::Over);
+        self.connection_state.send_replace(ConnectionState::Closed);
     }
 
-    fn listens_to_orders(&self) -> bool {
-        self.ending.is_none_or(|ending| ending.until.is_none())
+    fn accepts_commands(&self) -> bool {
+        self.shutdown.is_none_or(|shutdown| shutdown.until.is_none())
     }
 
     fn is_done(&mut self, now: Moment) -> bool {
-        let Some(ending) = self.ending else { return false };
-        let too_late = ending.until.is_some_and(|until| now >= until);
-        if self.roster.len() == 0 && self.link.is_up() {
-            self.roster.send_notes(now);
-            self.link.send(now, &mut self.roster.outbox);
+        let Some(shutdown) = self.shutdown else { return false };
+        let too_late = shutdown.until.is_some_and(|until| now >= until);
+        if self.manager.len() == 0 && self.link.is_up() {
+            self.manager.send_notes(now);
+            self.link.send(now, &mut self.manager.outbox);
         }
         too_late
-            || self.roster.has_only_overdue()
-                && (self.roster.len() > 0 || self.roster.is_idle() && self.link.is_quiet())
+            || self.manager.has_only_overdue()
+                && (self.manager.len() > 0 || self.manager.is_idle() && self.link.is_idle())
     }
 
-    fn obey(&mut self, order: Command) {
+    fn handle_command(&mut self, command: Command) {
         let now = SystemClock.read();
-        match order {
-            Command::Acquire(claim) if self.ending.is_some() => claim.refuse(AcquireError::ShutDown),
-            Command::Acquire(claim) if self.plan.observer => claim.refuse(AcquireError::Observer),
-            Command::Acquire(claim) => self.roster.acquire(now, claim),
-            Command::GiveUp(ticket) => self.roster.give_up(now, ticket),
-            Command::Wish(id, wish) => self.roster.wish(now, id, wish),
-            Command::WorkEnded(id) => self.roster.work_ended(now, id),
-            Command::Progress(id) => self.roster.progress(now, id),
-            Command::Ask(question) => self.roster.ask(now, question),
-            Command::AskAll(questions) => questions.into_iter().for_each(|question| self.roster.ask(now, question)),
-            Command::Hear(queue) => self.roster.hearers.add(queue),
-            Command::Join { heartbeat, every } => self.roster.join(heartbeat, every),
-            Command::Quit => self.roster.quit(now.moment),
-            Command::Observe(name, observer) => self.roster.observers.add(name, observer),
-            Command::Tell(event) => self.roster.events.push(event),
+        match command {
+            Command::Acquire(waiter) if self.shutdown.is_some() => waiter.refuse(AcquireError::ShutDown),
+            Command::Acquire(waiter) if self.config.observer => waiter.refuse(AcquireError::Observer),
+            Command::Acquire(waiter) => self.manager.acquire(now, waiter),
+            Command::GiveUp(waiter_id) => self.manager.give_up(now, waiter_id),
+            Command::Intent(id, intent) => self.manager.apply_intent(now, id, intent),
+            Command::WorkEnded(id) => self.manager.work_ended(now, id),
+            Command::Progress(id) => self.manager.progress(now, id),
+            Command::Call(call) => self.manager.call(now, call),
+            Command::CallAll(store_calls) => store_calls.into_iter().for_each(|call| self.manager.call(now, call)),
+            Command::Subscribe(queue) => self.manager.subscribers.add(queue),
+            Command::JoinFleet { heartbeat, every } => self.manager.join_fleet(heartbeat, every),
+            Command::LeaveFleet => self.manager.leave_fleet(now.moment),
+            Command::Observe(name, observer) => self.manager.observers.add(name, observer),
+            Command::Emit(event) => self.manager.events.push(event),
             Command::ShutDown => {
-                self.ending.get_or_insert(Ending { until: None });
-                self.roster.shut_down(now);
+                self.shutdown.get_or_insert(Shutdown { until: None });
+                self.manager.shut_down(now);
             }
         }
     }
 
-    fn take_in(&mut self, news: Inside) {
+    fn handle_link_event(&mut self, event: LinkEvent) {
         let now = SystemClock.read();
-        match news {
-            Inside::Entered { link, .. } | Inside::Outcomes { link, .. } | Inside::Closed { link }
+        match event {
+            LinkEvent::Attached { link, .. } | LinkEvent::Outcomes { link, .. } | LinkEvent::Closed { link }
                 if !self.link.is_current(link) => {}
-            Inside::Entered { result: Ok(connection), .. } => self.entered(now, connection),
-            Inside::Entered { result: Err(error), .. } => {
-                self.link.failed(now.moment, &error);
-                self.roster.cannot_enter(now, &error);
-                self.lost_contact(error);
+            LinkEvent::Attached { result: Ok(connection), .. } => self.attached(now, connection),
+            LinkEvent::Attached { result: Err(error), .. } => {
+                self.link.attach_failed(now.moment, &error);
+                self.manager.attach_failed(now, &error);
+                self.report_disconnect(error);
             }
-            Inside::Outcomes { tags, outcomes, .. } => {
+            LinkEvent::Outcomes { recipients, outcomes, .. } => {
                 let (mut usable, mut answers) = (true, false);
-                for (tag, outcome) in tags.into_iter().zip(outcomes) {
+                for (reply_to, outcome) in recipients.into_iter().zip(outcomes) {
                     answers |= matches!(outcome, Outcome::Answered(_));
-                    usable &= self.roster.answered(now, tag, outcome);
+                    usable &= self.manager.answered(now, reply_to, outcome);
                 }
                 if !usable {
-                    self.lose_the_link(now, "an answer did not come in time");
+                    self.drop_link(now, "an answer did not come in time");
                 } else if answers {
-                    self.link.works(now.moment);
+                    self.link.confirm_working(now.moment);
                 }
             }
-            Inside::Closed { .. } => self.lose_the_link(now, "the connection was closed"),
-            Inside::Heard(Heard::Announced(announcement)) => {
-                if self.roster.announced(now, announcement) {
-                    self.lose_the_link(now, "the store has lost its data");
+            LinkEvent::Closed { .. } => self.drop_link(now, "the connection was closed"),
+            LinkEvent::Heard(SubscriptionItem::Announced(announcement)) => {
+                if self.manager.announced(now, announcement) {
+                    self.drop_link(now, "the store has lost its data");
                 }
             }
-            Inside::Heard(_) => {
-                self.deaf = false;
-                self.roster.look_again(now);
+            LinkEvent::Heard(_) => {
+                self.subscribe_failure_reported = false;
+                self.manager.recheck(now);
             }
             // A store that is down is told of by the link.
-            Inside::Deaf(error) if error.is_retryable() => {}
-            Inside::Deaf(error) => {
-                if !std::mem::replace(&mut self.deaf, true) {
-                    self.tell(Happening::StoreSilent { error: error.to_string() });
+            LinkEvent::SubscribeFailed(error) if error.is_retryable() => {}
+            LinkEvent::SubscribeFailed(error) => {
+                if !std::mem::replace(&mut self.subscribe_failure_reported, true) {
+                    self.emit(EventKind::StoreSilent { error: error.to_string() });
                 }
             }
         }
     }
 
-    fn tend_the_link(&mut self, now: Now) {
-        if std::mem::take(&mut self.roster.wants_entry) {
-            self.lose_the_link(now, "the store is not what it was");
+    fn maintain_link(&mut self, now: Now) {
+        if std::mem::take(&mut self.manager.wants_reattach) {
+            self.drop_link(now, "the store is not what it was");
         }
         if self.link.retry_at().is_some_and(|at| now.moment >= at) {
             // Several round trips, but no longer than leases can wait.
-            let attempt = self.roster.shortest_attempt().unwrap_or(LeaseSettings::default().attempt_timeout());
-            let limit = (attempt * 2).max(Duration::from_millis(250)).saturating_mul(self.link.patience());
-            let limit = limit.min(Duration::from_secs(5));
-            let memory = self.roster.memory.clone();
-            let own = self.roster.longest_ttl().unwrap_or_default();
-            let entry = Entry {
-                max_ttl: if self.roster.knows_ttls(now.moment) { own } else { own.max(self.plan.assumed_ttl) },
+            let attempt = self.manager.shortest_attempt().unwrap_or(LeaseSettings::default().attempt_timeout());
+            let timeout = (attempt * 2).max(Duration::from_millis(250)).saturating_mul(self.link.timeout_factor());
+            let timeout = timeout.min(Duration::from_secs(5));
+            let memory = self.manager.memory.clone();
+            let own = self.manager.longest_ttl().unwrap_or_default();
+            let entry = AttachRequest {
+                max_ttl: if self.manager.has_recent_ttls(now.moment) { own } else { own.max(self.config.assumed_ttl) },
                 memory,
-                observer: self.plan.observer,
-                bootstrap: self.plan.bootstrap,
-                durable: self.plan.durable,
-                patience: limit.mul_f64(0.75),
-                ..Entry::default()
+                observer: self.config.observer,
+                bootstrap: self.config.bootstrap,
+                durable: self.config.durable,
+                timeout: timeout.mul_f64(0.75),
+                ..AttachRequest::default()
             };
-            self.link.enter(entry, limit);
+            self.link.attach(entry, timeout);
         }
     }
 
-    fn entered(&mut self, now: Now, connection: Arc<dyn Connection>) {
-        let entered = connection.entered().clone();
-        let continuity = match &mut self.roster.memory {
-            Some(memory) => memory.reenter(&entered),
+    fn attached(&mut self, now: Now, connection: Arc<dyn Connection>) {
+        let entered = connection.attached().clone();
+        let continuity = match &mut self.manager.memory {
+            Some(memory) => memory.reattach(&entered),
             None => {
-                self.roster.memory = Some(NamespaceMemory::of(&entered));
+                self.manager.memory = Some(NamespaceMemory::new(&entered));
                 Continuity::Changed
             }
         };
-        self.link.up(now.moment, connection);
-        self.contact.send_replace(Contact::Entered);
-        self.tell(Happening::StoreEntered);
+        self.link.connected(now.moment, connection);
+        self.connection_state.send_replace(ConnectionState::Attached);
+        self.emit(EventKind::StoreAttached);
         if let Some(quarantine) = entered.quarantine {
-            self.tell(Happening::StoreQuarantined(quarantine));
+            self.emit(EventKind::StoreQuarantined(quarantine));
         }
-        if let Some(why) = &entered.silent
-            && !std::mem::replace(&mut self.deaf, true)
+        if let Some(why) = &entered.publish_error
+            && !std::mem::replace(&mut self.subscribe_failure_reported, true)
         {
-            self.tell(Happening::StoreSilent { error: why.clone() });
+            self.emit(EventKind::StoreSilent { error: why.clone() });
         }
-        self.roster.entered(now, continuity);
+        self.manager.attached(now, continuity);
     }
 
-    fn lose_the_link(&mut self, now: Now, why: &str) {
+    fn drop_link(&mut self, now: Now, why: &str) {
         if self.link.is_up() {
-            self.link.give_up(now.moment);
-            self.roster.connection_lost(now, why);
-            let message = format!("{}: {why}", self.plan.store.location());
-            self.lost_contact(StoreError::new(crate::store::ErrorKind::Unreachable, message));
+            self.link.disconnect(now.moment);
+            self.manager.connection_lost(now, why);
+            let message = format!("{}: {why}", self.config.store.location());
+            self.report_disconnect(StoreError::new(crate::store::ErrorKind::Unreachable, message));
         }
     }
 
     /// Says that the store cannot be reached, once.
-    fn lost_contact(&mut self, error: StoreError) {
-        let known = matches!(&*self.contact.borrow(), Contact::Lost(before) if before.kind() == error.kind());
+    fn report_disconnect(&mut self, error: StoreError) {
+        let known =
+            matches!(&*self.connection_state.borrow(), ConnectionState::Lost(before) if before.kind() == error.kind());
         if !known {
-            self.tell(Happening::StoreLost { error: error.to_string() });
+            self.emit(EventKind::StoreLost { error: error.to_string() });
         }
-        self.contact.send_replace(Contact::Lost(error));
+        self.connection_state.send_replace(ConnectionState::Lost(error));
     }
 
-    fn tell(&mut self, what: Happening) {
-        let instance = self.plan.instance.clone();
-        self.roster.events.push(Event { instance, lease: None, token: None, what });
+    fn emit(&mut self, kind: EventKind) {
+        let instance = self.config.instance.clone();
+        self.manager.events.push(Event { instance, lease: None, token: None, kind });
     }
 
     fn report(&mut self) {
-        if !self.roster.events.is_empty() {
-            let events = std::mem::take(&mut self.roster.events);
-            if self.plan.shares_events {
+        if !self.manager.events.is_empty() {
+            let events = std::mem::take(&mut self.manager.events);
+            if self.config.shares_events {
                 let (now, at) = (SystemClock.now(), SystemTime::now());
-                let all = events.iter().filter(|event| FleetEvent::concerns_all(&event.what));
-                self.roster.share(now, all.map(|event| FleetEvent::of(event, at)));
+                let all = events.iter().filter(|event| FleetEvent::is_fleet_wide(&event.kind));
+                self.manager.announce_events(now, all.map(|event| FleetEvent::of(event, at)));
             }
-            self.plan.outlet.pass(events);
+            self.config.event_queue.push(events);
         }
-        for span in self.roster.renewals.drain(..) {
-            self.plan.gauges.renewals.record(span);
+        for span in self.manager.renewals.drain(..) {
+            self.config.gauges.renewals.record(span);
         }
-        let gauges = &self.plan.gauges;
-        gauges.held.store(self.roster.held() as u64, Ordering::Relaxed);
-        gauges.server_offset.store(self.roster.server_offset(), Ordering::Relaxed);
-        gauges.notes_dropped.store(self.roster.notes_dropped(), Ordering::Relaxed);
-        let lag = std::mem::take(&mut self.roster.lag);
+        let gauges = &self.config.gauges;
+        gauges.held.store(self.manager.held() as u64, Ordering::Relaxed);
+        gauges.server_offset.store(self.manager.server_offset(), Ordering::Relaxed);
+        gauges.notes_dropped.store(self.manager.notes_dropped(), Ordering::Relaxed);
+        let lag = std::mem::take(&mut self.manager.lag);
         if !lag.is_zero() {
             gauges.lag.record(SystemClock.now(), lag);
         }

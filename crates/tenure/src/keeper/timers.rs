@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_comes_out_in_order_and_the_rest_stays() {
+    fn due_timers_pop_in_order_and_the_others_stay() {
         let mut timers = Timers::new();
         for (at, what) in [(30, 'c'), (10, 'a'), (20, 'b')] {
             timers.add(Moment::from_nanos(at), what);

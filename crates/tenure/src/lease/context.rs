@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Action, Attempt, LeaseSettings};
-use crate::event::{Event, Happening};
-use crate::flaw::Planted;
+use crate::event::{Event, EventKind};
+use crate::mutation::Mutations;
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{Claim, Holding, Request};
 use crate::time::Moment;
@@ -15,25 +15,25 @@ use crate::token::{Nonce, Token};
 
 /// The fewest and the most moments of an interval at which an instance renews: what is due in between is renewed together. The more leases
 /// it holds, the more moments, so that not too many of them expire at once if it dies.
-const FEWEST_MOMENTS: u32 = 10;
-const MOST_MOMENTS: u32 = 64;
+const MIN_RENEWAL_BATCHES: u32 = 10;
+const MAX_RENEWAL_BATCHES: u32 = 64;
 
 /// How many leases share a moment before there are more moments.
-const LEASES_PER_MOMENT: u32 = 64;
+const LEASES_PER_RENEWAL_BATCH: u32 = 64;
 
 /// One in so many renewals comes one moment sooner.
-const SOONER: u8 = 4;
+const EARLY_RENEWAL_ONE_IN: u8 = 4;
 
 /// By how much of the interval a first renewal comes sooner at most, and how many leases it takes for that much.
-const FIRST_SOONER: f64 = 0.6;
-const LEASES_TO_SPREAD: f64 = 192.0;
+const MAX_FIRST_RENEWAL_ADVANCE: f64 = 0.6;
+const LEASES_FOR_FULL_SPREAD: f64 = 192.0;
 
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) name: LeaseName,
     pub(super) instance: InstanceId,
     /// The last term of this lease that this process has had, which the store may still list.
-    pub(super) spent: Option<Token>,
+    pub(super) ended_term: Option<Token>,
     pub(super) settings: Arc<LeaseSettings>,
     pub(super) rng: fastrand::Rng,
     /// Whether there is a connection that has entered.
@@ -41,7 +41,7 @@ pub(super) struct Context {
     pub(super) attempts: u64,
     /// How many leases this instance holds.
     pub(super) siblings: u32,
-    pub(super) planted: Planted,
+    pub(super) mutations: Mutations,
 }
 
 /// One step: the context, and what comes out of it.
@@ -76,9 +76,9 @@ impl<'a> Step<'a> {
         Self { context, actions: Vec::new() }
     }
 
-    pub(super) fn tell(&mut self, token: Option<Token>, what: Happening) {
-        let event = Event { instance: self.instance.clone(), lease: Some(self.name.clone()), token, what };
-        self.actions.push(Action::Tell(event));
+    pub(super) fn emit(&mut self, token: Option<Token>, kind: EventKind) {
+        let event = Event { instance: self.instance.clone(), lease: Some(self.name.clone()), token, kind };
+        self.actions.push(Action::Emit(event));
     }
 
     /// Sends a request. `now` is before it is queued anywhere, and is what deadlines are counted from.
@@ -105,37 +105,38 @@ impl Context {
     }
 
     /// A span made up to a tenth shorter, so that many leases do not move in step.
-    pub(super) fn shortened(&mut self, span: Duration) -> Duration {
+    pub(super) fn with_jitter(&mut self, span: Duration) -> Duration {
         span.mul_f64(1.0 - 0.1 * self.rng.f64())
     }
 
     /// When to renew for the first time what was granted then. Many leases may have been granted at once; were they all
     /// renewed at once, they would all expire at once, and the instances that take them over would be that much later.
     pub(super) fn first_renewal_after(&mut self, sent: Moment) -> Moment {
-        let spread = FIRST_SOONER * (f64::from(self.siblings) / LEASES_TO_SPREAD).min(1.0);
-        let sooner = self.settings.renew_every().mul_f64(spread * self.rng.f64());
-        self.renewal(sent, sooner)
+        let spread = MAX_FIRST_RENEWAL_ADVANCE * (f64::from(self.siblings) / LEASES_FOR_FULL_SPREAD).min(1.0);
+        let advance = self.settings.renew_every().mul_f64(spread * self.rng.f64());
+        self.renewal(sent, advance)
     }
 
     /// When to renew what was last renewed then. Those of one instance that are due at about the same time travel together; every instance has
     /// moments of its own for that. Now and then one comes sooner, so that those that a stall has brought together do not stay together for ever.
     pub(super) fn renewal_after(&mut self, sent: Moment) -> Moment {
-        let comes_sooner = self.rng.u8(..SOONER) == 0;
-        self.renewal(sent, if comes_sooner { self.grain() } else { Duration::ZERO })
+        let is_early = self.rng.u8(..EARLY_RENEWAL_ONE_IN) == 0;
+        self.renewal(sent, if is_early { self.batch_interval() } else { Duration::ZERO })
     }
 
     /// An interval after it was last renewed, or sooner, at one of this instance's moments.
-    fn renewal(&self, sent: Moment, sooner: Duration) -> Moment {
-        let due = (sent + self.settings.renew_every() - sooner).as_nanos();
-        let grain = u64::try_from(self.grain().as_nanos()).unwrap_or(u64::MAX).max(1);
+    fn renewal(&self, sent: Moment, advance: Duration) -> Moment {
+        let due = (sent + self.settings.renew_every() - advance).as_nanos();
+        let batch_interval = u64::try_from(self.batch_interval().as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut hasher = DefaultHasher::new();
         self.instance.hash(&mut hasher);
-        Moment::from_nanos(due.saturating_sub(due.wrapping_sub(hasher.finish() % grain) % grain))
+        Moment::from_nanos(due.saturating_sub(due.wrapping_sub(hasher.finish() % batch_interval) % batch_interval))
     }
 
     /// The time from one of this instance's moments to the next.
-    fn grain(&self) -> Duration {
-        self.settings.renew_every() / (self.siblings / LEASES_PER_MOMENT).clamp(FEWEST_MOMENTS, MOST_MOMENTS)
+    fn batch_interval(&self) -> Duration {
+        self.settings.renew_every()
+            / (self.siblings / LEASES_PER_RENEWAL_BATCH).clamp(MIN_RENEWAL_BATCHES, MAX_RENEWAL_BATCHES)
     }
 
     /// How long to wait before trying again after so many failures in a row.
@@ -147,13 +148,13 @@ impl Context {
     }
 
     /// When to ask for what has fallen free: after those who come first.
-    pub(super) fn behind_others(&self, free_at: Moment) -> Moment {
-        free_at + self.settings.hold_back()
+    pub(super) fn after_acquire_delay(&self, free_at: Moment) -> Moment {
+        free_at + self.settings.acquire_delay()
     }
 
     /// Just after somebody's lease has ended.
     pub(super) fn after_expiry(&mut self, remaining: Duration) -> Duration {
         let jitter = self.settings.expiry_jitter().mul_f64(self.rng.f64() * 0.9);
-        remaining.saturating_add(Duration::from_millis(1) + jitter + self.settings.hold_back())
+        remaining.saturating_add(Duration::from_millis(1) + jitter + self.settings.acquire_delay())
     }
 }

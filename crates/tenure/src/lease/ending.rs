@@ -9,7 +9,7 @@ use crate::name::InstanceId;
 /// ```
 /// use tenure::lease::Loss;
 ///
-/// assert_eq!(Loss::ClockStep.word(), "clock_step");
+/// assert_eq!(Loss::ClockStep.as_str(), "clock_step");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -19,7 +19,7 @@ pub enum Loss {
     /// Another holder has the lease.
     Taken {
         /// Who has it.
-        by: InstanceId,
+        holder: InstanceId,
     },
     /// The lease is not in the store any more.
     Missing,
@@ -37,7 +37,7 @@ pub enum Loss {
 
 impl Loss {
     /// The word for logs and events.
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Expired => "expired",
             Self::Taken { .. } => "taken",
@@ -51,7 +51,7 @@ impl Loss {
     }
 
     /// Whether the store may still list the term, so that letting go of it helps whoever waits.
-    pub(super) fn may_still_be_listed(&self) -> bool {
+    pub(super) fn is_maybe_listed(&self) -> bool {
         match self {
             Self::Expired | Self::ClockStep | Self::Revoked | Self::Unreachable | Self::Stalled => true,
             Self::Taken { .. } | Self::Missing | Self::StoreReset => false,
@@ -62,8 +62,8 @@ impl Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Taken { by } => write!(f, "taken by {by}"),
-            other => f.write_str(other.word()),
+            Self::Taken { holder } => write!(f, "taken by {holder}"),
+            other => f.write_str(other.as_str()),
         }
     }
 }
@@ -92,7 +92,7 @@ pub enum ReleaseReason {
 
 impl ReleaseReason {
     /// The word for logs and events.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Voluntary => "voluntary",
             Self::Shutdown => "shutdown",
@@ -108,7 +108,7 @@ impl ReleaseReason {
 
 impl fmt::Display for ReleaseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -126,10 +126,10 @@ pub enum Ending {
 
 impl Ending {
     /// The word for logs and events.
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Released(reason) => reason.word(),
-            Self::Lost(loss) => loss.word(),
+            Self::Released(reason) => reason.as_str(),
+            Self::Lost(loss) => loss.as_str(),
             Self::GivenUp => "given_up",
         }
     }
@@ -146,7 +146,7 @@ impl fmt::Display for Ending {
 }
 
 impl Loss {
-    fn from_word(word: &str, by: Option<&str>) -> Option<Self> {
+    fn parse(word: &str, holder: Option<&str>) -> Option<Self> {
         let plain = [
             Self::Expired,
             Self::Missing,
@@ -156,10 +156,10 @@ impl Loss {
             Self::Unreachable,
             Self::Stalled,
         ];
-        match by {
-            Some(by) if word == "taken" => Some(Self::Taken { by: InstanceId::foreign(by) }),
+        match holder {
+            Some(holder) if word == "taken" => Some(Self::Taken { holder: InstanceId::foreign(holder) }),
             Some(_) => None,
-            None => plain.into_iter().find(|loss| loss.word() == word),
+            None => plain.into_iter().find(|loss| loss.as_str() == word),
         }
     }
 }
@@ -183,8 +183,8 @@ impl Ending {
         match self {
             Self::GivenUp => "given_up".to_owned(),
             Self::Released(reason) => format!("released {reason}"),
-            Self::Lost(Loss::Taken { by }) => format!("lost taken {by}"),
-            Self::Lost(loss) => format!("lost {}", loss.word()),
+            Self::Lost(Loss::Taken { holder }) => format!("lost taken {holder}"),
+            Self::Lost(loss) => format!("lost {}", loss.as_str()),
         }
     }
 
@@ -194,9 +194,9 @@ impl Ending {
         match (words.next()?, words.next(), words.next()) {
             ("given_up", None, None) => Some(Self::GivenUp),
             ("released", Some(reason), None) => {
-                ReleaseReason::ALL.into_iter().find(|known| known.word() == reason).map(Self::Released)
+                ReleaseReason::ALL.into_iter().find(|known| known.as_str() == reason).map(Self::Released)
             }
-            ("lost", Some(loss), by) => Loss::from_word(loss, by).map(Self::Lost),
+            ("lost", Some(loss), holder) => Loss::parse(loss, holder).map(Self::Lost),
             _ => None,
         }
     }
@@ -207,10 +207,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endings_read_back_as_they_were_written() {
+    fn endings_round_trip_through_text() {
         let losses = ["expired", "missing", "store_reset", "clock_step", "revoked", "unreachable", "stalled"];
-        let losses = losses.into_iter().map(|word| Loss::from_word(word, None).unwrap());
-        let taken = Loss::Taken { by: InstanceId::new("api-2").unwrap() };
+        let losses = losses.into_iter().map(|word| Loss::parse(word, None).unwrap());
+        let taken = Loss::Taken { holder: InstanceId::new("api-2").unwrap() };
         let all = losses
             .chain([taken])
             .map(Ending::Lost)

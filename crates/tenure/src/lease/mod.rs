@@ -4,9 +4,9 @@
 //! was not given to it, and waits for nothing, so the same code runs under an async runtime and in the simulator.
 //!
 //! ```text
-//!   Pursuing ──granted──▶ Holding ──goodbye, work ended──▶ Parting ──▶ Over
+//!   Acquiring ──granted──▶ Holding ──release, work ended──▶ Releasing ─▶ Over
 //!      │                     │                                ▲
-//!      │                     └──lost──▶ Falling ──work ended──┤
+//!      │                     └──lost──▶ Stopping ─work ended──┤
 //!      └──given up────────────────────────────────────────────┘
 //! ```
 //!
@@ -21,28 +21,28 @@
 //!   ever. Work that does not end in time keeps the lease from being released: it runs out.
 //! - Wake-ups carry an [`Epoch`]; one that is out of date changes nothing, so none is ever cancelled.
 
+mod acquiring;
 mod context;
 mod ending;
-mod farewell;
-mod pursuit;
+mod input;
+mod releasing;
 mod settings;
-mod signal;
 mod term;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use acquiring::Acquiring;
 use context::{Context, Step};
-use farewell::{Fall, Parting};
-use pursuit::Pursuit;
-use term::Term;
+use releasing::{Releasing, Stopping};
+use term::HeldTerm;
 
 pub use ending::{Ending, Loss, ReleaseReason};
-pub(crate) use settings::LONGEST_TTL;
+pub use input::{AcquireStatus, Action, Attempt, Epoch, Input, Intent, LeaseState, Permission};
+pub(crate) use settings::MAX_TTL;
 pub use settings::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
-pub use signal::{Action, Attempt, Epoch, Input, LeaseState, Outlook, Permission, Wish};
 
-use crate::flaw::Planted;
+use crate::mutation::Mutations;
 use crate::name::{InstanceId, LeaseName};
 use crate::time::{Moment, Now};
 use crate::token::{Nonce, Token};
@@ -71,18 +71,18 @@ use crate::token::{Nonce, Token};
 pub struct Lease {
     context: Context,
     phase: Phase,
-    told: Permission,
+    last_permission: Permission,
     epoch: Epoch,
     /// The end of time when there is nothing to wake up for.
-    armed: Moment,
+    wake_at: Moment,
 }
 
 #[derive(Debug)]
 enum Phase {
-    Pursuing(Pursuit),
-    Holding(Term),
-    Falling(Fall),
-    Parting(Parting),
+    Acquiring(Acquiring),
+    Holding(HeldTerm),
+    Stopping(Stopping),
+    Releasing(Releasing),
     Over(Ending),
 }
 
@@ -96,39 +96,39 @@ impl Lease {
             context: Context {
                 name,
                 instance,
-                spent: None,
+                ended_term: None,
                 settings,
                 rng,
                 online: true,
                 attempts: 0,
                 siblings: 0,
-                planted: Planted::default(),
+                mutations: Mutations::default(),
             },
-            phase: Phase::Pursuing(Pursuit::new(nonce)),
-            told: Permission::None,
+            phase: Phase::Acquiring(Acquiring::new(nonce)),
+            last_permission: Permission::None,
             epoch: Epoch::default(),
-            armed: Moment::END,
+            wake_at: Moment::END,
         }
     }
 
-    /// Names the last term that this process has had of the lease: what [`Lease::spent`] says of the one before. The
+    /// Names the last term that this process has had of the lease: what [`Lease::ended_term`] says of the one before. The
     /// store may still list it, and only who names it can replace it.
     #[must_use]
-    pub fn after(mut self, spent: Option<Token>) -> Self {
-        self.context.spent = spent;
+    pub fn with_ended_term(mut self, ended_term: Option<Token>) -> Self {
+        self.context.ended_term = ended_term;
         self
     }
 
-    /// The last term that this process has had of the lease, here or [before](Lease::after). Pass it on to the next
+    /// The last term that this process has had of the lease, here or [before](Lease::with_ended_term). Pass it on to the next
     /// `Lease` of the same name, also when this one was never granted.
-    pub fn spent(&self) -> Option<Token> {
-        self.context.spent
+    pub fn ended_term(&self) -> Option<Token> {
+        self.context.ended_term
     }
 
     /// Plants a mistake for the simulator to find.
-    #[cfg(feature = "flaws")]
-    pub fn plant(&mut self, flaw: crate::flaw::Flaw) {
-        self.context.planted.plant(flaw);
+    #[cfg(feature = "mutations")]
+    pub fn plant(&mut self, mutation: crate::mutation::Mutation) {
+        self.context.mutations.plant(mutation);
     }
 
     /// Says how many leases the instance holds. The more there are, the more their renewals are spread.
@@ -140,21 +140,21 @@ impl Lease {
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Action> {
         match &input {
             Input::Wake(epoch) if *epoch != self.epoch => return Vec::new(),
-            Input::Wake(_) => self.armed = Moment::END,
+            Input::Wake(_) => self.wake_at = Moment::END,
             Input::ConnectionLost => self.context.online = false,
-            Input::Entered(_) => self.context.online = true,
+            Input::Attached(_) => self.context.online = true,
             _ => {}
         }
         let mut step = Step::of(&mut self.context);
         self.phase = match std::mem::replace(&mut self.phase, Phase::Over(Ending::GivenUp)) {
-            Phase::Pursuing(pursuit) => pursuit.step(now, input, &mut step),
+            Phase::Acquiring(acquiring) => acquiring.step(now, input, &mut step),
             Phase::Holding(term) => term.step(now, input, &mut step),
-            Phase::Falling(fall) => fall.step(now.moment, input, &mut step),
-            Phase::Parting(parting) => parting.step(now.moment, input, &mut step),
+            Phase::Stopping(stopping) => stopping.step(now.moment, input, &mut step),
+            Phase::Releasing(releasing) => releasing.step(now.moment, input, &mut step),
             Phase::Over(ending) => Phase::Over(ending),
         };
         let mut actions = step.actions;
-        actions.extend(self.tell_permission(now));
+        actions.extend(self.update_permission(now));
         actions.extend(self.arm(now));
         actions
     }
@@ -162,16 +162,16 @@ impl Lease {
     /// The lease as its user sees it.
     pub fn state(&self, now: Now) -> LeaseState {
         match &self.phase {
-            Phase::Pursuing(pursuit) => pursuit.state(),
+            Phase::Acquiring(acquiring) => acquiring.state(),
             Phase::Holding(term) if now.moment < term.deadline => term.state(now),
             _ => LeaseState::Unknown,
         }
     }
 
     /// What can be hoped for, while the lease is pursued.
-    pub fn outlook(&self) -> Option<Outlook> {
+    pub fn acquire_status(&self) -> Option<AcquireStatus> {
         match &self.phase {
-            Phase::Pursuing(pursuit) => Some(pursuit.outlook(&self.context)),
+            Phase::Acquiring(acquiring) => Some(acquiring.acquire_status(&self.context)),
             _ => None,
         }
     }
@@ -179,10 +179,10 @@ impl Lease {
     /// What work may do, computed at every look.
     pub fn permission(&self, now: Now) -> Permission {
         match &self.phase {
-            Phase::Pursuing(_) => Permission::None,
+            Phase::Acquiring(_) => Permission::None,
             Phase::Holding(term) => term.permission(now, &self.context),
-            Phase::Falling(fall) => fall.permission(now.moment),
-            Phase::Parting(_) | Phase::Over(_) => Permission::MustBeGone,
+            Phase::Stopping(stopping) => stopping.permission(now.moment),
+            Phase::Releasing(_) | Phase::Over(_) => Permission::MustBeGone,
         }
     }
 
@@ -194,7 +194,7 @@ impl Lease {
     /// For how long the term may be relied on.
     pub fn remaining(&self, now: Now) -> Duration {
         match &self.phase {
-            Phase::Holding(term) if !term.waits(now) => term.deadline.since(now.moment),
+            Phase::Holding(term) if !term.is_waiting_out(now) => term.deadline.since(now.moment),
             _ => Duration::ZERO,
         }
     }
@@ -225,7 +225,7 @@ impl Lease {
 
     /// The wake-up that was asked for last, and when.
     pub fn next_wake(&self) -> Option<(Moment, Epoch)> {
-        (self.armed != Moment::END).then_some((self.armed, self.epoch))
+        (self.wake_at != Moment::END).then_some((self.wake_at, self.epoch))
     }
 
     /// How it ended, once it has.
@@ -241,28 +241,28 @@ impl Lease {
         &self.context.name
     }
 
-    fn tell_permission(&mut self, now: Now) -> Option<Action> {
+    fn update_permission(&mut self, now: Now) -> Option<Action> {
         let permission = self.permission(now);
-        if permission == self.told {
+        if permission == self.last_permission {
             return None;
         }
-        self.told = permission;
+        self.last_permission = permission;
         Some(Action::Permit(permission))
     }
 
     fn arm(&mut self, now: Now) -> Option<Action> {
         let wanted = match &self.phase {
-            Phase::Pursuing(pursuit) => pursuit.next_wake(&self.context),
+            Phase::Acquiring(acquiring) => acquiring.next_wake(&self.context),
             Phase::Holding(term) => Some(term.next_wake(now, &self.context)),
-            Phase::Falling(fall) => fall.next_wake(now.moment),
-            Phase::Parting(parting) => Some(parting.next_wake(&self.context)),
+            Phase::Stopping(stopping) => stopping.next_wake(now.moment),
+            Phase::Releasing(releasing) => Some(releasing.next_wake(&self.context)),
             Phase::Over(_) => None,
         };
         let at = wanted.unwrap_or(Moment::END);
-        if at == self.armed {
+        if at == self.wake_at {
             return None;
         }
-        self.armed = at;
+        self.wake_at = at;
         self.epoch = Epoch(self.epoch.0 + 1);
         self.next_wake().map(|(at, epoch)| Action::Wake { at, epoch })
     }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::time::{ClockError, FIXED_SLACK};
+use crate::time::{ClockTolerance, FIXED_SLACK};
 
 /// No answer takes longer; what does not come by then is not coming.
-const LONGEST_ATTEMPT: Duration = Duration::from_secs(5);
-const SHORTEST_TTL: Duration = Duration::from_millis(100);
+const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+const MIN_TTL: Duration = Duration::from_millis(100);
 /// The longest ttl there is. No quarantine lasts longer.
-pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The settings of one lease. Every combination that can be built keeps its promises.
 ///
@@ -38,10 +38,10 @@ pub struct LeaseSettings {
     max_drain: Duration,
     stall_after: Option<Duration>,
     take_over_after: Option<Duration>,
-    look_every: Option<Duration>,
-    hold_back: Duration,
+    recheck_every: Option<Duration>,
+    acquire_delay: Duration,
     expiry_jitter: Duration,
-    clock_error: ClockError,
+    clock_tolerance: ClockTolerance,
 }
 
 impl LeaseSettings {
@@ -86,13 +86,13 @@ impl LeaseSettings {
     }
 
     /// How often a waiter looks, even if it was told nothing and the lease cannot have run out.
-    pub fn look_every(&self) -> Option<Duration> {
-        self.look_every
+    pub fn recheck_every(&self) -> Option<Duration> {
+        self.recheck_every
     }
 
     /// How long others go first when the lease falls free.
-    pub fn hold_back(&self) -> Duration {
-        self.hold_back
+    pub fn acquire_delay(&self) -> Duration {
+        self.acquire_delay
     }
 
     /// The longest random delay where the end of somebody's lease is awaited.
@@ -101,8 +101,8 @@ impl LeaseSettings {
     }
 
     /// ρ: the difference in clock rates that deadlines allow for.
-    pub fn clock_error(&self) -> ClockError {
-        self.clock_error
+    pub fn clock_tolerance(&self) -> ClockTolerance {
+        self.clock_tolerance
     }
 
     /// How long a lease that was handed over waits for its receiver.
@@ -128,10 +128,10 @@ pub struct LeaseSettingsBuilder {
     max_drain: Duration,
     stall_after: Option<Duration>,
     take_over_after: Option<Duration>,
-    look_every: Option<Duration>,
-    hold_back: Duration,
+    recheck_every: Option<Duration>,
+    acquire_delay: Duration,
     expiry_jitter: Duration,
-    clock_error: ClockError,
+    clock_tolerance: ClockTolerance,
 }
 
 impl Default for LeaseSettingsBuilder {
@@ -144,10 +144,10 @@ impl Default for LeaseSettingsBuilder {
             max_drain: Duration::from_secs(10),
             stall_after: None,
             take_over_after: None,
-            look_every: None,
-            hold_back: Duration::ZERO,
+            recheck_every: None,
+            acquire_delay: Duration::ZERO,
             expiry_jitter: Duration::from_millis(25),
-            clock_error: ClockError::default(),
+            clock_tolerance: ClockTolerance::default(),
         }
     }
 }
@@ -198,18 +198,18 @@ impl LeaseSettingsBuilder {
         self
     }
 
-    /// While waiting, look this often even if nothing was heard. By default a waiter looks when it is told that the lease
+    /// While waiting, recheck this often even if nothing was heard. By default a waiter looks when it is told that the lease
     /// is free and when the ttl that it last saw has ended: an announcement that is missed costs that ttl at most, or
     /// this.
-    pub fn look_every(mut self, interval: Duration) -> Self {
-        self.look_every = Some(interval);
+    pub fn recheck_every(mut self, interval: Duration) -> Self {
+        self.recheck_every = Some(interval);
         self
     }
 
     /// While waiting, let others go first: ask this much later than one could when the lease falls free. Nothing by default, and
     /// at most a ttl.
-    pub fn hold_back(mut self, span: Duration) -> Self {
-        self.hold_back = span;
+    pub fn acquire_delay(mut self, span: Duration) -> Self {
+        self.acquire_delay = span;
         self
     }
 
@@ -221,8 +221,8 @@ impl LeaseSettingsBuilder {
     }
 
     /// ρ, one percent by default.
-    pub fn clock_error(mut self, error: ClockError) -> Self {
-        self.clock_error = error;
+    pub fn clock_tolerance(mut self, error: ClockTolerance) -> Self {
+        self.clock_tolerance = error;
         self
     }
 
@@ -231,7 +231,7 @@ impl LeaseSettingsBuilder {
     /// # Errors
     /// When they do not; the message has the numbers.
     pub fn build(self) -> Result<LeaseSettings, SettingsError> {
-        if !(SHORTEST_TTL..=LONGEST_TTL).contains(&self.ttl) {
+        if !(MIN_TTL..=MAX_TTL).contains(&self.ttl) {
             return Err(SettingsError::TtlOutOfRange { ttl: self.ttl });
         }
         let settings = self.resolve();
@@ -241,7 +241,7 @@ impl LeaseSettingsBuilder {
         }
         let available = settings
             .ttl
-            .saturating_sub(settings.clock_error.of(settings.ttl))
+            .saturating_sub(settings.clock_tolerance.of(settings.ttl))
             .saturating_sub(FIXED_SLACK)
             .saturating_sub(settings.stop_budget);
         let needed = interval.saturating_add(attempt).saturating_mul(2);
@@ -255,10 +255,10 @@ impl LeaseSettingsBuilder {
                 needed,
             });
         }
-        if let Some(look) = settings.look_every.filter(|look| *look < attempt) {
-            return Err(SettingsError::LookEvery { look, attempt });
+        if let Some(recheck) = settings.recheck_every.filter(|recheck| *recheck < attempt) {
+            return Err(SettingsError::RecheckEvery { recheck, attempt });
         }
-        for (what, delay) in [("hold_back", settings.hold_back), ("expiry_jitter", settings.expiry_jitter)] {
+        for (what, delay) in [("acquire_delay", settings.acquire_delay), ("expiry_jitter", settings.expiry_jitter)] {
             if delay > settings.ttl {
                 return Err(SettingsError::Delay { what, delay, ttl: settings.ttl });
             }
@@ -278,15 +278,15 @@ impl LeaseSettingsBuilder {
         LeaseSettings {
             ttl,
             renew_every,
-            attempt_timeout: self.attempt_timeout.unwrap_or((renew_every / 5).min(LONGEST_ATTEMPT)),
+            attempt_timeout: self.attempt_timeout.unwrap_or((renew_every / 5).min(MAX_ATTEMPT_TIMEOUT)),
             stop_budget: self.stop_budget.unwrap_or((ttl / 6).min(Duration::from_secs(5))),
             max_drain: self.max_drain,
             stall_after: self.stall_after,
             take_over_after: self.take_over_after,
-            look_every: self.look_every,
-            hold_back: self.hold_back,
+            recheck_every: self.recheck_every,
+            acquire_delay: self.acquire_delay,
             expiry_jitter: self.expiry_jitter,
-            clock_error: self.clock_error,
+            clock_tolerance: self.clock_tolerance,
         }
     }
 }
@@ -296,7 +296,7 @@ impl LeaseSettingsBuilder {
 #[non_exhaustive]
 pub enum SettingsError {
     /// The ttl is too short or too long.
-    #[error("a ttl of {ttl:?} is out of range: {SHORTEST_TTL:?} to 24 h")]
+    #[error("a ttl of {ttl:?} is out of range: {MIN_TTL:?} to 24 h")]
     TtlOutOfRange {
         /// The ttl asked for.
         ttl: Duration,
@@ -311,11 +311,11 @@ pub enum SettingsError {
         /// P.
         interval: Duration,
     },
-    /// A look must be able to fail before the next is due.
-    #[error("looking every {look:?} does not fit an attempt time-out of {attempt:?}: it must not be shorter")]
-    LookEvery {
+    /// A recheck must be able to fail before the next is due.
+    #[error("looking every {recheck:?} does not fit an attempt time-out of {attempt:?}: it must not be shorter")]
+    RecheckEvery {
         /// How often is looked.
-        look: Duration,
+        recheck: Duration,
         /// R.
         attempt: Duration,
     },
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_fit_are_refused_with_the_numbers() {
+    fn settings_that_do_not_fit_are_rejected_with_their_values() {
         let base = LeaseSettings::builder().ttl(ms(9_000));
         let cases = [
             (LeaseSettings::builder().ttl(ms(99)), "99ms"),
@@ -395,7 +395,7 @@ mod tests {
             (base.renew_every(Duration::MAX), "attempt"),
             (base.stall_after(ms(2_999)), "stall_after of 2.999s"),
             (base.take_over_after(ms(10)), "take_over_after of 10ms"),
-            (base.hold_back(ms(9_001)), "hold_back of 9.001s"),
+            (base.acquire_delay(ms(9_001)), "acquire_delay of 9.001s"),
             (base.expiry_jitter(ms(10_000)), "expiry_jitter of 10s"),
         ];
         for (builder, expected) in cases {

@@ -1,17 +1,17 @@
 //! The term itself: renewing, doubting, and stopping in time.
 
 use super::context::{Context, InFlight, Step};
-use super::farewell::{Fall, Parting};
-use super::{Action, Ending, Input, LeaseState, Loss, Permission, Phase, ReleaseReason, Wish};
-use crate::event::Happening;
-use crate::flaw::Flaw;
+use super::releasing::{Releasing, Stopping};
+use super::{Action, Ending, Input, Intent, LeaseState, Loss, Permission, Phase, ReleaseReason};
+use crate::event::EventKind;
+use crate::mutation::Mutation;
 use crate::name::InstanceId;
 use crate::store::{Announcement, Ask, Continuity, Refusal, Reply, Request};
-use crate::time::{Moment, Now, ServerReading, ServerTime, Steady, deadline};
+use crate::time::{Moment, Now, ServerReading, ServerTime, SteadyMoment, deadline};
 use crate::token::Token;
 
 #[derive(Debug)]
-pub(super) struct Term {
+pub(super) struct HeldTerm {
     pub(super) token: Token,
     /// D. Moved only by a renewal that succeeded in time, and only forward.
     pub(super) deadline: Moment,
@@ -23,13 +23,13 @@ pub(super) struct Term {
     failures: u32,
     trust: Trust,
     /// Somebody before us may rely on the lease until then.
-    wait_out: Option<Steady>,
+    wait_out: Option<SteadyMoment>,
     last_progress: Moment,
     /// Progress up to here is known to the store.
     progress_reported: Moment,
-    goodbye: Option<Box<Goodbye>>,
+    pending_release: Option<Box<PendingRelease>>,
     /// Whether something was heard since the last renewal was sent that the next one will tell more about.
-    heard_since: bool,
+    announced_since_send: bool,
 }
 
 /// How sure we are that the lease is ours.
@@ -45,30 +45,30 @@ enum Trust {
 
 /// A goodbye that waits for work to end.
 #[derive(Debug)]
-struct Goodbye {
-    farewell: Farewell,
+struct PendingRelease {
+    method: ReleaseMethod,
     cancel_at: Moment,
     renew_until: Moment,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Farewell {
+enum ReleaseMethod {
     Release(ReleaseReason),
     HandOver(InstanceId, ReleaseReason),
 }
 
-impl Term {
+impl HeldTerm {
     pub(super) fn new(
         clocks: Now,
         token: Token,
         deadline: Moment,
         reading: ServerReading,
-        not_before: Steady,
+        not_before: SteadyMoment,
         ctx: &mut Step<'_>,
     ) -> Self {
         let now = clocks.moment;
         ctx.actions.push(Action::Deadline(deadline));
-        ctx.spent = Some(token);
+        ctx.ended_term = Some(token);
         Self {
             token,
             deadline,
@@ -82,13 +82,17 @@ impl Term {
             wait_out: Some(not_before).filter(|until| *until > clocks.steady),
             last_progress: now,
             progress_reported: now,
-            goodbye: None,
-            heard_since: false,
+            pending_release: None,
+            announced_since_send: false,
         }
     }
 
     pub(super) fn state(&self, clocks: Now) -> LeaseState {
-        if self.trust == Trust::Uncertain || self.waits(clocks) { LeaseState::Uncertain } else { LeaseState::Owned }
+        if self.trust == Trust::Uncertain || self.is_waiting_out(clocks) {
+            LeaseState::Uncertain
+        } else {
+            LeaseState::Owned
+        }
     }
 
     pub(super) fn permission(&self, clocks: Now, ctx: &Context) -> Permission {
@@ -101,16 +105,18 @@ impl Term {
         if now >= self.deadline - ctx.settings.stop_budget() {
             return Permission::MustCancel { gone_by: self.deadline };
         }
-        match &self.goodbye {
-            Some(goodbye) if now >= goodbye.cancel_at => Permission::MustCancel { gone_by: self.deadline },
+        match &self.pending_release {
+            Some(pending_release) if now >= pending_release.cancel_at => {
+                Permission::MustCancel { gone_by: self.deadline }
+            }
             Some(_) => Permission::HoldStarts { token },
-            None if self.trust == Trust::Certain && !self.waits(clocks) => Permission::MayStart { token },
+            None if self.trust == Trust::Certain && !self.is_waiting_out(clocks) => Permission::MayStart { token },
             None => Permission::HoldStarts { token },
         }
     }
 
     /// Whether somebody else may still rely on the lease.
-    pub(super) fn waits(&self, clocks: Now) -> bool {
+    pub(super) fn is_waiting_out(&self, clocks: Now) -> bool {
         self.wait_out.is_some_and(|until| clocks.steady < until)
     }
 
@@ -126,13 +132,13 @@ impl Term {
             sooner(Some(until));
         }
         sooner(self.wait_out.map(|until| now + until.since(clocks.steady)));
-        sooner(self.goodbye.as_ref().map(|goodbye| goodbye.cancel_at).filter(|at| *at > now));
+        sooner(self.pending_release.as_ref().map(|pending_release| pending_release.cancel_at).filter(|at| *at > now));
         at
     }
 
     pub(super) fn step(mut self, clocks: Now, input: Input, ctx: &mut Step<'_>) -> Phase {
         let now = clocks.moment;
-        if self.wait_out.is_some() && !self.waits(clocks) {
+        if self.wait_out.is_some() && !self.is_waiting_out(clocks) {
             self.wait_out = None;
             self.last_progress = now;
         }
@@ -141,9 +147,9 @@ impl Term {
             if let Input::Answered { reply: Reply::Refused(refusal), .. } = input {
                 return self.lose(now, Loss::from(refusal), ctx);
             }
-            let loss = self.why_out_of_time(now, ctx);
+            let loss = self.timeout_loss(now, ctx);
             return match (input, self.lose(now, loss, ctx)) {
-                (Input::WorkEnded, Phase::Falling(fall)) => fall.step(now, Input::WorkEnded, ctx),
+                (Input::WorkEnded, Phase::Stopping(stopping)) => stopping.step(now, Input::WorkEnded, ctx),
                 (_, phase) => phase,
             };
         }
@@ -154,29 +160,29 @@ impl Term {
                 return self.lose(now, Loss::from(refusal), ctx);
             }
             Input::Answered { attempt, reply: Reply::Renewed { server, asked, .. } } if self.is_renewing(attempt) => {
-                if let Err(loss) = self.renewed(now, server, ctx) {
+                if let Err(loss) = self.apply_renewal(now, server, ctx) {
                     return self.lose(now, loss, ctx);
                 }
                 if let Some(Ask::StepDown { to }) = asked
-                    && self.goodbye.is_none()
+                    && self.pending_release.is_none()
                 {
-                    let farewell = to.map_or(Farewell::Release(ReleaseReason::StepDown), |to| {
-                        Farewell::HandOver(to, ReleaseReason::HandedOver)
+                    let method = to.map_or(ReleaseMethod::Release(ReleaseReason::StepDown), |to| {
+                        ReleaseMethod::HandOver(to, ReleaseReason::HandedOver)
                     });
-                    self.say_goodbye(now, farewell, now, ctx);
+                    self.begin_release(now, method, now, ctx);
                 }
             }
             Input::Answered { attempt, reply } if self.is_renewing(attempt) => {
-                self.not_renewed(now, format!("the store gave an answer to another question: {reply:?}"), ctx);
+                self.renewal_failed(now, format!("the store gave an answer to another question: {reply:?}"), ctx);
             }
             Input::Failed { attempt, error } | Input::Unknown { attempt, error } if self.is_renewing(attempt) => {
-                self.not_renewed(now, error.to_string(), ctx);
+                self.renewal_failed(now, error.to_string(), ctx);
             }
             Input::ConnectionLost => {
                 if self.renewing.take().is_some() {
                     self.failures += 1;
                     let error = "the connection was lost before the answer".to_owned();
-                    ctx.tell(Some(self.token), Happening::RenewFailed { error });
+                    ctx.emit(Some(self.token), EventKind::RenewFailed { error });
                     // Once at once, then with growing pauses: a store that can be entered may still fail renewals.
                     let again = self.failures > 1;
                     self.next_renewal = if again { now + ctx.backoff(self.failures) } else { now };
@@ -185,46 +191,48 @@ impl Term {
                     self.trust = Trust::Deferred { until: now + ctx.settings.attempt_timeout() };
                 }
             }
-            Input::Entered(Continuity::Same) => match self.trust {
+            Input::Attached(Continuity::Same) => match self.trust {
                 Trust::Deferred { .. } => self.trust = Trust::Certain,
                 Trust::Uncertain if self.failures == 0 => self.next_renewal = now,
                 Trust::Uncertain | Trust::Certain => {}
             },
-            Input::Entered(Continuity::Changed) => {
+            Input::Attached(Continuity::Changed) => {
                 self.renewing = None;
                 self.next_renewal = now;
-                self.doubt("the store may have lost data".to_owned(), ctx);
+                self.mark_uncertain("the store may have lost data".to_owned(), ctx);
             }
-            Input::Entered(Continuity::Reset) => return self.lose(now, Loss::StoreReset, ctx),
+            Input::Attached(Continuity::Reset) => return self.lose(now, Loss::StoreReset, ctx),
             // A hint, like every announcement: the renewal will tell.
             Input::Announced(Announcement::Revoked { name, token } | Announcement::Asked { name, token })
                 if name == ctx.name && token == self.token =>
             {
-                self.heard_since = true;
+                self.announced_since_send = true;
                 self.next_renewal = now;
             }
             Input::Progress => self.last_progress = now,
             Input::WorkEnded => {
-                if let Some(goodbye) = &self.goodbye {
-                    let farewell = goodbye.farewell.clone();
-                    return self.part(now, farewell, ctx);
+                if let Some(pending_release) = &self.pending_release {
+                    let method = pending_release.method.clone();
+                    return self.release(now, method, ctx);
                 }
             }
-            Input::Wish(wish) => {
-                let (farewell, cancel_at) = match wish {
-                    Wish::Release(reason) => (Farewell::Release(reason), now),
-                    Wish::Drain(reason) => (Farewell::Release(reason), now + ctx.settings.max_drain()),
-                    Wish::HandOver(to) => (Farewell::HandOver(to, ReleaseReason::HandedOver), now),
-                    Wish::DrainTo(to, reason) => (Farewell::HandOver(to, reason), now + ctx.settings.max_drain()),
+            Input::Intent(intent) => {
+                let (method, cancel_at) = match intent {
+                    Intent::Release(reason) => (ReleaseMethod::Release(reason), now),
+                    Intent::Drain(reason) => (ReleaseMethod::Release(reason), now + ctx.settings.max_drain()),
+                    Intent::HandOver(to) => (ReleaseMethod::HandOver(to, ReleaseReason::HandedOver), now),
+                    Intent::DrainTo(to, reason) => {
+                        (ReleaseMethod::HandOver(to, reason), now + ctx.settings.max_drain())
+                    }
                 };
-                if ctx.planted.has(Flaw::ReleaseBeforeJoin) {
-                    return self.part(now, farewell, ctx);
+                if ctx.mutations.has(Mutation::ReleaseBeforeJoin) {
+                    return self.release(now, method, ctx);
                 }
-                self.say_goodbye(now, farewell, cancel_at, ctx);
+                self.begin_release(now, method, cancel_at, ctx);
             }
             _ => {}
         }
-        self.look_at_clock(now, ctx);
+        self.check_timers(now, ctx);
         Phase::Holding(self)
     }
 
@@ -232,17 +240,17 @@ impl Term {
         self.renewing.is_some_and(|in_flight| in_flight.attempt == attempt)
     }
 
-    pub(super) fn look_at_clock(&mut self, now: Moment, ctx: &mut Step<'_>) {
+    pub(super) fn check_timers(&mut self, now: Moment, ctx: &mut Step<'_>) {
         if let Trust::Deferred { until } = self.trust
             && now >= until
         {
             let error = "the connection was lost and could not be replaced in time".to_owned();
-            ctx.tell(Some(self.token), Happening::RenewFailed { error: error.clone() });
-            self.doubt(error, ctx);
+            ctx.emit(Some(self.token), EventKind::RenewFailed { error: error.clone() });
+            self.mark_uncertain(error, ctx);
         }
         if self.renewing.is_some_and(|in_flight| now >= ctx.give_up_at(&in_flight)) {
             let limit = ctx.settings.attempt_timeout();
-            self.not_renewed(now, format!("no answer within {limit:?}"), ctx);
+            self.renewal_failed(now, format!("no answer within {limit:?}"), ctx);
         }
         if self.renewing.is_none() && self.renewal_due(now, ctx).is_some_and(|due| now >= due) {
             let request = Request::Renew {
@@ -251,7 +259,7 @@ impl Term {
                 // Waiting for somebody else to stop is all the progress there can be.
                 progressed: self.last_progress > self.progress_reported || self.wait_out.is_some(),
             };
-            self.heard_since = false;
+            self.announced_since_send = false;
             self.renewing = Some(ctx.send(now, request));
         }
     }
@@ -260,11 +268,12 @@ impl Term {
     /// lasted too long, or work that does nothing.
     fn renewal_due(&self, now: Moment, ctx: &Context) -> Option<Moment> {
         let due = self.next_renewal.max(now);
-        let overstayed = self.goodbye.as_ref().is_some_and(|goodbye| due >= goodbye.renew_until);
-        (ctx.online && !overstayed && !self.stalled(due, ctx)).then_some(self.next_renewal)
+        let is_overdue =
+            self.pending_release.as_ref().is_some_and(|pending_release| due >= pending_release.renew_until);
+        (ctx.online && !is_overdue && !self.is_stalled(due, ctx)).then_some(self.next_renewal)
     }
 
-    fn stalled(&self, at: Moment, ctx: &Context) -> bool {
+    fn is_stalled(&self, at: Moment, ctx: &Context) -> bool {
         let limit = ctx.settings.stall_after().filter(|_| self.wait_out.is_none());
         limit.is_some_and(|limit| at.since(self.last_progress) >= limit)
     }
@@ -273,60 +282,66 @@ impl Term {
     ///
     /// # Errors
     /// When the store's clock has jumped, so that its word about lease lengths is worth nothing.
-    pub(super) fn renewed(&mut self, now: Moment, server: ServerTime, ctx: &mut Step<'_>) -> Result<(), Loss> {
+    pub(super) fn apply_renewal(&mut self, now: Moment, server: ServerTime, ctx: &mut Step<'_>) -> Result<(), Loss> {
         let sent = self.renewing.take().map_or(now, |in_flight| in_flight.sent);
         let settings = ctx.settings.clone();
         let reading = ServerReading { server, sent, received: now };
-        if reading.jumped_since(&self.reading, settings.clock_error()) {
+        if reading.jumped_since(&self.reading, settings.clock_tolerance()) {
             return Err(Loss::ClockStep);
         }
         self.reading = reading;
-        let counted_from = if ctx.planted.has(Flaw::DeadlineFromReceipt) { now } else { sent };
-        self.deadline = self.deadline.max(deadline(counted_from, settings.ttl(), settings.clock_error()));
+        let counted_from = if ctx.mutations.has(Mutation::DeadlineFromReceipt) { now } else { sent };
+        self.deadline = self.deadline.max(deadline(counted_from, settings.ttl(), settings.clock_tolerance()));
         self.renewed_at = now;
         self.progress_reported = sent;
         self.failures = 0;
         // What was heard meanwhile the store may not have known when it answered.
-        self.next_renewal = if self.heard_since { now } else { ctx.renewal_after(sent) };
+        self.next_renewal = if self.announced_since_send { now } else { ctx.renewal_after(sent) };
         ctx.actions.push(Action::Deadline(self.deadline));
-        ctx.tell(Some(self.token), Happening::Renewed { ttl: settings.ttl() });
+        ctx.emit(Some(self.token), EventKind::Renewed { ttl: settings.ttl() });
         if self.trust == Trust::Uncertain {
-            ctx.tell(Some(self.token), Happening::Recovered);
+            ctx.emit(Some(self.token), EventKind::Recovered);
         }
         self.trust = Trust::Certain;
         Ok(())
     }
 
-    fn not_renewed(&mut self, now: Moment, error: String, ctx: &mut Step<'_>) {
+    fn renewal_failed(&mut self, now: Moment, error: String, ctx: &mut Step<'_>) {
         self.renewing = None;
         self.failures += 1;
         self.next_renewal = now + ctx.backoff(self.failures);
-        ctx.tell(Some(self.token), Happening::RenewFailed { error: error.clone() });
-        self.doubt(error, ctx);
+        ctx.emit(Some(self.token), EventKind::RenewFailed { error: error.clone() });
+        self.mark_uncertain(error, ctx);
     }
 
-    fn doubt(&mut self, error: String, ctx: &mut Step<'_>) {
+    fn mark_uncertain(&mut self, error: String, ctx: &mut Step<'_>) {
         if self.trust != Trust::Uncertain {
             self.trust = Trust::Uncertain;
-            ctx.tell(Some(self.token), Happening::Uncertain { error });
+            ctx.emit(Some(self.token), EventKind::Uncertain { error });
         }
     }
 
-    fn say_goodbye(&mut self, now: Moment, farewell: Farewell, cancel_at: Moment, ctx: &Context) {
+    fn begin_release(&mut self, now: Moment, method: ReleaseMethod, cancel_at: Moment, ctx: &Context) {
         // A second wish may hurry the first; whoever was promised the lease gets it, unless somebody else was promised it since.
-        let farewell = match (self.goodbye.as_ref().map(|goodbye| &goodbye.farewell), farewell) {
-            (Some(Farewell::HandOver(to, reason)), Farewell::Release(_)) => Farewell::HandOver(to.clone(), *reason),
+        let method = match (self.pending_release.as_ref().map(|pending_release| &pending_release.method), method) {
+            (Some(ReleaseMethod::HandOver(to, reason)), ReleaseMethod::Release(_)) => {
+                ReleaseMethod::HandOver(to.clone(), *reason)
+            }
             (_, last) => last,
         };
-        let cancel_at = self.goodbye.as_ref().map_or(cancel_at, |goodbye| goodbye.cancel_at.min(cancel_at));
-        let patience = ctx.settings.max_drain().max(ctx.settings.stop_budget());
-        let renew_until = if cancel_at > now { cancel_at + ctx.settings.stop_budget() } else { now + patience };
-        let renew_until = self.goodbye.as_ref().map_or(renew_until, |goodbye| goodbye.renew_until.min(renew_until));
-        self.goodbye = Some(Box::new(Goodbye { farewell, cancel_at, renew_until }));
+        let cancel_at =
+            self.pending_release.as_ref().map_or(cancel_at, |pending_release| pending_release.cancel_at.min(cancel_at));
+        let max_wait = ctx.settings.max_drain().max(ctx.settings.stop_budget());
+        let renew_until = if cancel_at > now { cancel_at + ctx.settings.stop_budget() } else { now + max_wait };
+        let renew_until = self
+            .pending_release
+            .as_ref()
+            .map_or(renew_until, |pending_release| pending_release.renew_until.min(renew_until));
+        self.pending_release = Some(Box::new(PendingRelease { method, cancel_at, renew_until }));
     }
 
-    fn why_out_of_time(&self, now: Moment, ctx: &Context) -> Loss {
-        if self.stalled(now, ctx) {
+    fn timeout_loss(&self, now: Moment, ctx: &Context) -> Loss {
+        if self.is_stalled(now, ctx) {
             Loss::Stalled
         } else if self.trust == Trust::Certain && ctx.online {
             Loss::Expired
@@ -336,28 +351,28 @@ impl Term {
     }
 
     fn lose(self, now: Moment, loss: Loss, ctx: &mut Step<'_>) -> Phase {
-        ctx.tell(Some(self.token), Happening::Lost(loss.clone()));
-        Phase::Falling(Fall::new(now, self, loss, ctx))
+        ctx.emit(Some(self.token), EventKind::Lost(loss.clone()));
+        Phase::Stopping(Stopping::new(now, self, loss, ctx))
     }
 
     /// The work is over: nothing may start any more, and the lease can go.
-    fn part(self, now: Moment, farewell: Farewell, ctx: &mut Step<'_>) -> Phase {
+    fn release(self, now: Moment, method: ReleaseMethod, ctx: &mut Step<'_>) -> Phase {
         let holding = ctx.holding(self.token);
-        let (reason, request) = match farewell {
-            Farewell::Release(reason) => (reason, Request::Release { holding, ending: Ending::Released(reason) }),
-            Farewell::HandOver(to, reason) => {
+        let (reason, request) = match method {
+            ReleaseMethod::Release(reason) => (reason, Request::Release { holding, ending: Ending::Released(reason) }),
+            ReleaseMethod::HandOver(to, reason) => {
                 let window = ctx.settings.accept_window();
                 (reason, Request::HandOver { holding, to, window })
             }
         };
-        Phase::Parting(Parting::new(now, self.deadline, request, Ending::Released(reason), ctx))
+        Phase::Releasing(Releasing::new(now, self.deadline, request, Ending::Released(reason), ctx))
     }
 }
 
 impl From<Refusal> for Loss {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Taken { by } => Self::Taken { by },
+            Refusal::Taken { holder } => Self::Taken { holder },
             Refusal::Stalled => Self::Stalled,
             Refusal::Missing => Self::Missing,
             Refusal::StoreReset => Self::StoreReset,

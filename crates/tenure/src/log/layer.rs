@@ -43,13 +43,13 @@ pub enum Format {
 #[derive(Debug)]
 pub struct EventLayer<W> {
     format: Format,
-    to: Mutex<W>,
+    writer: Mutex<W>,
 }
 
 impl<W: Write> EventLayer<W> {
     /// A layer that writes to this.
-    pub fn new(format: Format, to: W) -> Self {
-        Self { format, to: Mutex::new(to) }
+    pub fn new(format: Format, writer: W) -> Self {
+        Self { format, writer: Mutex::new(writer) }
     }
 }
 
@@ -67,9 +67,9 @@ where
             Format::Json => fields.json(timestamp, level),
         };
         // A log that cannot be written has nobody to be told.
-        if let Ok(mut to) = self.to.lock() {
-            let _ = to.write_all(line.as_bytes());
-            let _ = to.flush();
+        if let Ok(mut writer) = self.writer.lock() {
+            let _ = writer.write_all(line.as_bytes());
+            let _ = writer.flush();
         }
     }
 }
@@ -151,13 +151,13 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
-    use crate::event::{Event, Happening};
+    use crate::event::{Event, EventKind};
     use crate::{InstanceId, LeaseName, Token};
 
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Page {
+    impl Write for SharedBuffer {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -168,11 +168,11 @@ mod tests {
         }
     }
 
-    fn written(format: Format, write: impl FnOnce()) -> String {
-        let page = Page::default();
-        let subscriber = tracing_subscriber::registry().with(EventLayer::new(format, page.clone()));
+    fn captured(format: Format, write: impl FnOnce()) -> String {
+        let buffer = SharedBuffer::default();
+        let subscriber = tracing_subscriber::registry().with(EventLayer::new(format, buffer.clone()));
         tracing::subscriber::with_default(subscriber, write);
-        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap()
     }
 
     fn acquired() -> Event {
@@ -180,13 +180,13 @@ mod tests {
             instance: InstanceId::new("api-1").unwrap(),
             lease: Some(LeaseName::target("poll", "eu-1").unwrap()),
             token: Token::new(7),
-            what: Happening::Acquired { ttl: Duration::from_secs(30) },
+            kind: EventKind::Acquired { ttl: Duration::from_secs(30) },
         }
     }
 
     #[test]
     fn json_has_the_fields_of_the_contract_and_numbers_are_numbers() {
-        let line = written(Format::Json, || crate::log::emit(&acquired()));
+        let line = captured(Format::Json, || crate::log::emit(&acquired()));
         let parsed: Map<String, Value> = serde_json::from_str(&line).unwrap();
         assert_eq!(parsed["event"], "lease.acquired");
         assert_eq!(parsed["level"], "info");
@@ -201,10 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn text_carries_the_same_and_quotes_what_could_be_misread() {
-        let line = written(Format::Text, || {
-            let what = Happening::Uncertain { error: "no answer\nwithin 2s".to_owned() };
-            crate::log::emit(&Event { what, ..acquired() });
+    fn text_has_the_same_fields_and_quotes_ambiguous_values() {
+        let line = captured(Format::Text, || {
+            let kind = EventKind::Uncertain { error: "no answer\nwithin 2s".to_owned() };
+            crate::log::emit(&Event { kind, ..acquired() });
         });
         assert!(
             line.contains(

@@ -14,7 +14,7 @@ use crate::event::{Event, Level};
 
 /// Makes a `tracing` event of an event. A field that does not apply is left out.
 pub fn emit(event: &Event) {
-    let wanted = match event.what.level() {
+    let wanted = match event.kind.level() {
         Level::Debug => tracing::event_enabled!(target: "tenure", tracing::Level::DEBUG),
         Level::Info => tracing::event_enabled!(target: "tenure", tracing::Level::INFO),
         Level::Warn => tracing::event_enabled!(target: "tenure", tracing::Level::WARN),
@@ -29,7 +29,7 @@ pub fn emit(event: &Event) {
         ($level:ident) => {
             tracing::$level!(
                 target: "tenure",
-                event = event.what.name(),
+                event = event.kind.name(),
                 instance_id = text("instance_id"),
                 endpoint_id = text("endpoint_id"),
                 role = text("role"),
@@ -46,7 +46,7 @@ pub fn emit(event: &Event) {
             )
         };
     }
-    match event.what.level() {
+    match event.kind.level() {
         Level::Debug => emit!(debug),
         Level::Info => emit!(info),
         Level::Warn => emit!(warn),

@@ -5,22 +5,22 @@
 //! up what nobody holds, is decided by [scores](score()): a number for each pair of instance and target that everybody works out alike.
 //!
 //! There is no coordinator. An instance needs how many targets each of the others holds, and its own; from these it knows its
-//! [share](shares), what it [gives away](surrender) and to whom, and [how long to wait](grace) before it takes up what is unheld. All that look at
+//! [share](quotas), what it [gives away](plan_handoffs) and to whom, and [how long to wait](claim_delay) before it takes up what is unheld. All that look at
 //! the same numbers come to the same result and act on their own part of it; different numbers cost extra moves, never a second holder.
 //!
 //! | file | what it decides |
 //! |---|---|
 //! | `score.rs` | who suits a target best |
-//! | `share.rs` | how many each should hold |
-//! | `turn.rs` | what one instance does: what it gives away, when it takes up what is unheld |
+//! | `quota.rs` | how many each should hold |
+//! | `moves.rs` | what one instance does: what it gives away, when it takes up what is unheld |
 //! | `plan.rs` | all of that for a whole fleet, with reasons: for `why` and `what-if` |
 
+mod moves;
 mod plan;
+mod quota;
 mod score;
-mod share;
-mod turn;
 
-pub use plan::{Held, Move, Plan, Reason, plan};
+pub use moves::{Handoff, Ranking, claim_delay, plan_handoffs, successors};
+pub use plan::{Assignment, Move, MoveReason, PlacementPlan, plan};
+pub use quota::{FULL_WEIGHT, InstanceLoad, Presence, quotas};
 pub use score::{InstanceScore, TargetScore, score};
-pub use share::{FULL_WEIGHT, Peer, Presence, shares};
-pub use turn::{Gift, Ranking, grace, successors, surrender};

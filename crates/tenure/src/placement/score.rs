@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_hardly_differ_are_spread_like_any_others() {
+    fn similar_names_are_spread_evenly() {
         let instances: Vec<InstanceScore> = (1..=10).map(|n| InstanceScore::of(&id(&format!("api-{n}")))).collect();
         let uuid = |n: usize| format!("5f0f2e4a-8d0c-4b9e-9c57-1b6f1f6e{n:04x}");
         let styles: [&dyn Fn(usize) -> String; 3] =
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_border_between_instance_and_target_matters() {
+    fn instance_and_target_are_hashed_separately() {
         assert_ne!(score(&id("a"), "bc"), score(&id("ab"), "c"));
         assert_ne!(score(&id("a"), "b"), score(&id("b"), "a"));
     }

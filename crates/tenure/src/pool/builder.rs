@@ -9,14 +9,14 @@ use futures_core::Stream;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
-use super::driver::{Command, Driver, Held};
+use super::driver::{Driver, HeldTerms, PoolCommand};
 use super::handle::Views;
-use super::meters::PoolMeters;
+use super::histograms::PoolHistograms;
+use super::io::EngineSettings;
 use super::naming::Naming;
-use super::scout::Scouting;
-use super::seat::{RemovedBecause, Work};
-use super::signal::EngineSettings;
-use super::source::{Names, Source, follow};
+use super::reconciler::ReconcilerTerm;
+use super::source::{Names, TargetSource, follow_source};
+use super::worker::{PoolWork, RemovalReason};
 use super::{Pool, Target};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, ReleaseReason, SettingsError};
 use crate::name::NameError;
@@ -24,13 +24,13 @@ use crate::placement::FULL_WEIGHT;
 use crate::tenure::{Tenure, TermHandle};
 
 /// Heartbeats are not read more often than this, unless something was heard.
-const SHORTEST_READ: Duration = Duration::from_millis(50);
+const MIN_READ_EVERY: Duration = Duration::from_millis(50);
 
 /// Longer than anybody waits, and short enough to be counted with.
-const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3_600);
+const MAX_WAIT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// The largest weight.
-const HEAVIEST: f64 = 1_000.0;
+const MAX_WEIGHT: f64 = 1_000.0;
 
 /// The numbers of a pool, all of which fit together.
 #[derive(Clone, Copy, Debug)]
@@ -48,17 +48,17 @@ pub(super) struct PoolSettings {
 impl PoolSettings {
     pub(super) fn engine(&self) -> EngineSettings {
         EngineSettings {
-            longest_grace: (self.lease.ttl() / 10).min(Duration::from_secs(1)),
+            max_claim_delay: (self.lease.ttl() / 10).min(Duration::from_secs(1)),
             settle: self.settle,
-            longest_settle: self.settle.saturating_mul(10),
+            max_settle: self.settle.saturating_mul(10),
             accept_window: self.lease.accept_window(),
             read_every: self.read_every,
             // An instance that is dead is missed within 1.7 intervals: its heartbeat is late after 1.2. Its leases last for two at least, and what it
             // held has to be read before they end.
-            doubt_every: self.heartbeat_every.min(self.read_every) / 2,
-            scout_every: self.read_every,
+            late_recheck_every: self.heartbeat_every.min(self.read_every) / 2,
+            reconcile_every: self.read_every,
             // A store that is back is reached again within this, too.
-            forgiveness: self.heartbeat_ttl.max(Duration::from_secs(5)),
+            outage_grace: self.heartbeat_ttl.max(Duration::from_secs(5)),
             hand_back: self.hand_back,
         }
     }
@@ -70,11 +70,11 @@ pub struct PoolBuilder {
     tenure: Tenure,
     naming: Naming,
     targets: BTreeSet<Target>,
-    source: Option<Source>,
-    discovers_sessions: bool,
+    source: Option<TargetSource>,
+    discover_sessions: bool,
     lease: LeaseSettingsBuilder,
     weight: f64,
-    removed_because: RemovedBecause,
+    removal_reason: RemovalReason,
     heartbeat_every: Option<Duration>,
     heartbeat_ttl: Option<Duration>,
     discover_every: Option<Duration>,
@@ -114,10 +114,10 @@ impl Tenure {
             naming: Naming::of(pool),
             targets: BTreeSet::new(),
             source: None,
-            discovers_sessions: false,
+            discover_sessions: false,
             lease: LeaseSettings::builder(),
             weight: 1.0,
-            removed_because: Arc::new(|_| ReleaseReason::Removed),
+            removal_reason: Arc::new(|_| ReleaseReason::Removed),
             heartbeat_every: None,
             heartbeat_ttl: None,
             discover_every: None,
@@ -200,7 +200,7 @@ impl PoolBuilder {
 
     /// One instance of the fleet looks for sessions that other programs write or delete, and lists them, every discovery interval.
     pub fn discover_sessions(mut self) -> Self {
-        self.discovers_sessions = true;
+        self.discover_sessions = true;
         self
     }
 
@@ -223,8 +223,8 @@ impl PoolBuilder {
     }
 
     /// Why a target is let go of that is none any more: [`Removed`](ReleaseReason::Removed), unless this says otherwise.
-    pub fn removed_because(mut self, why: impl Fn(&str) -> ReleaseReason + Send + Sync + 'static) -> Self {
-        self.removed_because = Arc::new(why);
+    pub fn removal_reason(mut self, why: impl Fn(&str) -> ReleaseReason + Send + Sync + 'static) -> Self {
+        self.removal_reason = Arc::new(why);
         self
     }
 
@@ -273,8 +273,8 @@ impl PoolBuilder {
     }
 
     /// How long [`Pool::stop`] waits for targets to be handed over, 10 s by default.
-    pub fn drain_timeout(mut self, limit: Duration) -> Self {
-        self.drain_timeout = limit;
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout;
         self
     }
 
@@ -309,16 +309,14 @@ impl PoolBuilder {
         if heartbeat_every.is_zero() || heartbeat_every.saturating_mul(2) > heartbeat_ttl {
             return Err(PoolError::Heartbeat { every: heartbeat_every, ttl: heartbeat_ttl });
         }
-        let read_every = self.discover_every.unwrap_or(heartbeat_every).clamp(SHORTEST_READ, LONGEST_WAIT);
-        let settle = self
-            .settle
-            .map(|settle| settle.min(LONGEST_WAIT))
-            .unwrap_or((lease.ttl() / 10).min(Duration::from_secs(3)));
-        if !(0.0..=HEAVIEST).contains(&self.weight) {
+        let read_every = self.discover_every.unwrap_or(heartbeat_every).clamp(MIN_READ_EVERY, MAX_WAIT);
+        let settle =
+            self.settle.map(|settle| settle.min(MAX_WAIT)).unwrap_or((lease.ttl() / 10).min(Duration::from_secs(3)));
+        if !(0.0..=MAX_WEIGHT).contains(&self.weight) {
             return Err(PoolError::Weight);
         }
         let weight = (self.weight * f64::from(FULL_WEIGHT)).round() as u32;
-        let drain_timeout = self.drain_timeout.min(LONGEST_WAIT);
+        let drain_timeout = self.drain_timeout.min(MAX_WAIT);
         Ok(PoolSettings {
             lease,
             weight,
@@ -336,7 +334,7 @@ impl PoolBuilder {
 #[must_use = "nothing happens until it is started"]
 pub struct ReadyPool {
     builder: PoolBuilder,
-    work: Work,
+    work: PoolWork,
 }
 
 impl ReadyPool {
@@ -350,33 +348,40 @@ impl ReadyPool {
     pub fn start(self) -> Result<Pool, PoolError> {
         let Self { builder, work } = self;
         let settings = builder.settings()?;
-        let (tell, commands) = mpsc::unbounded_channel();
-        let (held, meters) = (Held::default(), Arc::<PoolMeters>::default());
+        let (sender, commands) = mpsc::unbounded_channel();
+        let (held, histograms) = (HeldTerms::default(), Arc::<PoolHistograms>::default());
         let (live, seen) = watch::channel(Vec::new());
         // In the queue before anything else.
-        let _ = tell.send(Command::Targets(builder.targets));
-        let (tenure, naming, discovers_sessions) = (builder.tenure, builder.naming, builder.discovers_sessions);
-        let removed_because = builder.removed_because;
+        let _ = sender.send(PoolCommand::Targets(builder.targets));
+        let (tenure, naming, discover_sessions) = (builder.tenure, builder.naming, builder.discover_sessions);
+        let removal_reason = builder.removal_reason;
         let (unusable, rejected) = watch::channel(Vec::new());
         if let Some(source) = builder.source {
-            tokio::spawn(follow(source, naming.clone(), tell.downgrade(), unusable));
+            tokio::spawn(follow_source(source, naming.clone(), sender.downgrade(), unusable));
         }
-        let scouting = Scouting::default();
-        let (held_here, meters_here, scouting_here) = (held.clone(), meters.clone(), scouting.clone());
-        let views = Views { held: held_here, live: seen, rejected, meters: meters_here, scouting: scouting_here };
-        let handle = Pool::new(tenure.clone(), naming.clone(), tell, views);
+        let reconciler_term = ReconcilerTerm::default();
+        let (held_here, histograms_here, reconciler_term_here) =
+            (held.clone(), histograms.clone(), reconciler_term.clone());
+        let views = Views {
+            held: held_here,
+            live: seen,
+            rejected,
+            histograms: histograms_here,
+            reconciler_term: reconciler_term_here,
+        };
+        let handle = Pool::new(tenure.clone(), naming.clone(), sender, views);
         let driver = Driver {
             tenure,
             naming,
             settings,
-            discovers_sessions,
+            discover_sessions,
             work,
-            removed_because,
+            removal_reason,
             held,
             commands,
             live,
-            meters,
-            scouting,
+            histograms,
+            reconciler_term,
         };
         tokio::spawn(driver.run());
         Ok(handle)
@@ -406,7 +411,7 @@ pub enum PoolError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// It must be a number between 0 and 1 000.
-    #[error("a weight is a number between 0 and {HEAVIEST}")]
+    #[error("a weight is a number between 0 and {MAX_WEIGHT}")]
     Weight,
     /// One heartbeat may be lost.
     #[error("a heartbeat every {every:?} does not fit a heartbeat ttl of {ttl:?}: two must fit into it")]

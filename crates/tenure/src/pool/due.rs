@@ -6,7 +6,7 @@ use crate::placement::TargetScore;
 use crate::time::ServerTime;
 
 /// What two instances take the store's time for differs by less than this.
-const CLOSE: Duration = Duration::from_secs(10);
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(10);
 
 /// Where in every interval a target's ticks are, in microseconds.
 pub fn phase(target: &str, interval: Duration) -> u64 {
@@ -26,11 +26,11 @@ pub fn phase(target: &str, interval: Duration) -> u64 {
 /// assert_eq!(due(33, 10), second(30)); // four were missed: one makes up for them
 /// ```
 pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
-    let rhythm = Rhythm { step: micros(interval), phase };
-    let latest = rhythm.slot(now);
+    let grid = SlotGrid { step: micros(interval), phase };
+    let latest = grid.slot(now);
     // A mark from the future, by a clock that was ahead, is not waited for longer than an interval.
-    let last = rhythm.slot(last).min(latest + 1);
-    rhythm.start(if last >= latest { last + 1 } else { latest })
+    let last = grid.slot(last).min(latest + 1);
+    grid.start(if last >= latest { last + 1 } else { latest })
 }
 
 /// The tick that counts as the last one when somebody begins to tick. One of another rhythm has missed nothing of this one, which goes on with what is
@@ -48,23 +48,23 @@ pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u6
 /// assert_eq!(last(19), second(30)); // there was another interval, and none of this one was missed
 /// ```
 pub fn last_tick(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
-    let rhythm = Rhythm { step: micros(interval), phase };
-    if last > now + interval + CLOSE {
-        return rhythm.start(rhythm.slot(now));
+    let grid = SlotGrid { step: micros(interval), phase };
+    if last > now + interval + MAX_CLOCK_SKEW {
+        return grid.start(grid.slot(now));
     }
-    if rhythm.start(rhythm.slot(last)) == last {
+    if grid.start(grid.slot(last)) == last {
         return last;
     }
-    rhythm.start(rhythm.slot(now.max(last + Duration::from_millis(1))))
+    grid.start(grid.slot(now.max(last + Duration::from_millis(1))))
 }
 
 /// Slots of one length, one after the other.
-struct Rhythm {
+struct SlotGrid {
     step: u64,
     phase: u64,
 }
 
-impl Rhythm {
+impl SlotGrid {
     fn slot(&self, time: ServerTime) -> u64 {
         time.as_micros().saturating_sub(self.phase) / self.step
     }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_made_up_for_by_one() {
+    fn one_tick_replaces_all_missed_ticks() {
         assert_eq!(due(19_900, 10_300), 19_300);
         assert_eq!(due(19_900, 19_300), 20_300);
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn another_interval_goes_on_from_there() {
+    fn a_changed_interval_starts_from_now() {
         let due = |now: u64, last: u64| {
             let begun = last_tick(at(now), at(last), SECOND * 5, 2_000_000);
             (next_due(at(now), begun, SECOND * 5, 2_000_000), next_due(at(17_000), begun, SECOND * 5, 2_000_000))
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_stops_nobody() {
+    fn a_clock_set_back_does_not_stop_ticks() {
         // As ticks are waited for: again and again, by whatever the time is then.
         let (mut last, mut dues) = (at(99_300), Vec::new());
         for now in (10_000..14_000).step_by(50) {

@@ -10,47 +10,47 @@ use std::time::Duration;
 
 use crate::lease::{Ending, Loss, ReleaseReason};
 use crate::name::InstanceId;
-use crate::placement::{self, Peer, Presence, Ranking, Reason, TargetScore};
-use crate::store::Member;
+use crate::placement::{self, InstanceLoad, MoveReason, Presence, Ranking, TargetScore};
+use crate::store::LiveInstance;
 use crate::time::Moment;
 
-use super::company::Company;
-use super::signal::{Action, EngineSettings, Input, Target};
-use super::table::{Entry, Fate, Successor, Table};
-use home::Belongs;
+use super::io::{EngineSettings, PoolAction, PoolInput, Target};
+use super::membership::Membership;
+use super::table::{Successor, TargetEntry, TargetState, TargetTable};
+use home::TargetHome;
 
 /// How many of its targets an instance gives away at once for balance, as a fraction.
-const BUDGET: usize = 10;
+const MOVES_PER_ROUND_DIVISOR: usize = 10;
 
 /// How long whoever is back after an outage has for asking for what it had.
-const CATCHING_UP: Duration = Duration::from_secs(1);
+const RECLAIM_WINDOW: Duration = Duration::from_secs(1);
 
 /// How many rounds of a scout there are for one in which it looks at everything, whatever the others say.
-const THOROUGH: u32 = 10;
+const RECONCILE_FULL_EVERY: u32 = 10;
 
 /// How many claims are on their way at once, and how many targets are looked at in one go: what is urgent must not be behind all of them.
-const AT_ONCE: usize = 512;
+const MAX_CLAIMS_IN_FLIGHT: usize = 512;
 
 /// What was seen to be unheld may be claimed for this long. After that somebody else may have it, and a look costs less than a claim.
-const FRESH: Duration = Duration::from_millis(200);
+const UNHELD_FRESH_FOR: Duration = Duration::from_millis(200);
 
 /// For how many graces whoever has no room leaves unheld targets to those who are taking them, at most.
-const PATIENCE: u32 = 10;
+const MAX_CLAIM_DELAYS: u32 = 10;
 
 /// What one heartbeat in one reading may cost, with everything around it, and how long one waits for that at most.
-const EACH_READS_EACH: Duration = Duration::from_micros(50);
-const LONGEST_BREATH: Duration = Duration::from_secs(1);
+const READ_COST_PER_HEARTBEAT: Duration = Duration::from_micros(50);
+const MAX_READ_SPACING: Duration = Duration::from_secs(1);
 
 /// Just after a lease has expired: stores count in milliseconds.
-const AFTER_THE_END: Duration = Duration::from_millis(2);
+const EXPIRY_MARGIN: Duration = Duration::from_millis(2);
 
 /// Where this instance stands among the others.
 #[derive(Debug)]
-struct Place {
-    share: usize,
+struct OwnPlacement {
+    quota: usize,
     ranking: Ranking,
     /// Whether there is an instance that takes what it should have.
-    any_takes_part: bool,
+    any_eligible: bool,
 }
 
 /// What one instance does about a pool.
@@ -59,148 +59,150 @@ pub struct Engine {
     pub(super) me: InstanceId,
     settings: EngineSettings,
     weight: u32,
-    pub(super) targets: Table,
-    company: Company,
+    pub(super) targets: TargetTable,
+    membership: Membership,
     /// What is to be asked for as soon as not too much is on its way: what suits nobody better first, and then by when its turn came.
-    line: BTreeSet<(bool, Moment, Target)>,
+    claim_queue: BTreeSet<(bool, Moment, Target)>,
     /// Whether some of these are being looked at.
-    looking: bool,
+    rechecking: bool,
     /// When somebody was last seen to have taken what nobody held.
-    taken_at: Moment,
+    last_taken_at: Moment,
     draining: bool,
     able: bool,
-    scouts: bool,
+    is_reconciler: bool,
     /// What this instance should hold, and whom a target suits better, until something changes.
-    place: Option<Place>,
+    own_placement: Option<OwnPlacement>,
     /// Since when it has been quiet, and since when it has not been balanced.
     quiet_since: Moment,
     unsettled_since: Option<Moment>,
     next_read: Moment,
     /// When heartbeats were last asked for.
-    read_at: Moment,
-    next_scouting: Moment,
+    last_read_at: Moment,
+    next_reconcile: Moment,
     /// How often was scouted.
-    rounds: u32,
+    reconcile_rounds: u32,
     /// Whether heartbeats are being read, and whether they are to be read once more after that: of two readings nobody knows which is the later.
     reading: bool,
     read_again: bool,
     /// Whether a reading of heartbeats was asked for to balance by.
     balancing: bool,
     /// How many of what was given away for balance are still on their way.
-    giving: usize,
+    moves_in_flight: usize,
     /// When it is decided again who takes over what instances held that are gone.
     plan_at: Option<Moment>,
-    actions: Vec<Action>,
+    actions: Vec<PoolAction>,
 }
 
 impl Engine {
     /// An instance that has just come.
     pub fn new(me: InstanceId, pool: &str, weight: u32, settings: EngineSettings) -> Self {
         Self {
-            company: Company::new(me.clone(), pool, &settings),
+            membership: Membership::new(me.clone(), pool, &settings),
             me,
             settings,
             weight,
-            targets: Table::default(),
-            line: BTreeSet::new(),
-            looking: false,
-            taken_at: Moment::ZERO,
+            targets: TargetTable::default(),
+            claim_queue: BTreeSet::new(),
+            rechecking: false,
+            last_taken_at: Moment::ZERO,
             draining: false,
             able: true,
-            scouts: false,
-            place: None,
+            is_reconciler: false,
+            own_placement: None,
             quiet_since: Moment::ZERO,
             unsettled_since: None,
             next_read: Moment::ZERO,
-            read_at: Moment::ZERO,
-            next_scouting: Moment::ZERO,
-            rounds: 0,
+            last_read_at: Moment::ZERO,
+            next_reconcile: Moment::ZERO,
+            reconcile_rounds: 0,
             reading: false,
             read_again: false,
             balancing: false,
-            giving: 0,
+            moves_in_flight: 0,
             plan_at: None,
             actions: Vec::new(),
         }
     }
 
     /// Takes in what happened, and returns what is to be done.
-    pub fn step(&mut self, now: Moment, input: Input) -> Vec<Action> {
+    pub fn step(&mut self, now: Moment, input: PoolInput) -> Vec<PoolAction> {
         match input {
-            Input::Targets(targets) => self.targets_are(now, &targets),
-            Input::Members(members) => self.members_are(now, members),
-            Input::Unread => self.unread(now),
-            Input::Holders(holders) => self.holders_are(now, holders),
-            Input::Report { target, held } => self.reported(now, &target, held),
-            Input::WasHeldBy { instance, targets } => self.was_held_by(now, &instance, targets),
-            Input::Released(target) => {
-                self.hears_of(&target);
-                self.released(now, &target);
+            PoolInput::Targets(targets) => self.set_targets(now, &targets),
+            PoolInput::Instances(members) => self.update_instances(now, members),
+            PoolInput::ReadFailed => self.handle_read_failed(now),
+            PoolInput::Holders(holders) => self.update_holders(now, holders),
+            PoolInput::Report { target, held } => self.update_holder(now, &target, held),
+            PoolInput::PreviouslyHeld { instance, targets } => self.handle_previously_held(now, &instance, targets),
+            PoolInput::Released(target) => {
+                self.mark_heard(&target);
+                self.handle_released(now, &target);
             }
-            Input::Vacant(target) => self.is_free(now, &target),
-            Input::HandedOver { target, to } => {
-                self.hears_of(&target);
-                self.handed_over(now, &target, to);
+            PoolInput::Unheld(target) => self.mark_unheld(now, &target),
+            PoolInput::HandedOver { target, to } => {
+                self.mark_heard(&target);
+                self.handle_handed_over(now, &target, to);
             }
-            Input::Want(target) => self.wants(&target),
-            Input::FleetChanged => self.next_read = self.next_read.min(now.max(self.read_at + self.breath())),
-            Input::Gap => self.gap(now),
-            Input::Granted(target) => self.granted(now, &target),
-            Input::CameHome(target) => self.came_home(&target),
-            Input::Refused { target, by, remaining } => self.refused(now, &target, by, remaining),
-            Input::Failed { target, again_in } => self.failed(now, &target, again_in),
-            Input::Over { target, ending } => self.over(now, &target, &ending),
-            Input::Drain => self.drains(now, true),
-            Input::Stay => self.drains(now, false),
-            Input::Able(able) => self.set_able(now, able),
-            Input::Scouts(scouts) => self.scouts = scouts,
-            Input::Tick => {}
+            PoolInput::ClaimNow(target) => self.claim_now(&target),
+            PoolInput::FleetChanged => {
+                self.next_read = self.next_read.min(now.max(self.last_read_at + self.read_spacing()))
+            }
+            PoolInput::Gap => self.handle_gap(now),
+            PoolInput::Granted(target) => self.handle_granted(now, &target),
+            PoolInput::HandedBack(target) => self.mark_home(&target),
+            PoolInput::Refused { target, holder, remaining } => self.handle_refused(now, &target, holder, remaining),
+            PoolInput::Failed { target, retry_after } => self.handle_failed(now, &target, retry_after),
+            PoolInput::TermEnded { target, ending } => self.handle_term_ended(now, &target, &ending),
+            PoolInput::Drain => self.set_draining(now, true),
+            PoolInput::Undrain => self.set_draining(now, false),
+            PoolInput::Able(able) => self.set_able(now, able),
+            PoolInput::Reconciler(is_reconciler) => self.is_reconciler = is_reconciler,
+            PoolInput::Tick => {}
         }
-        self.look_at_clock(now);
+        self.run_timers(now);
         std::mem::take(&mut self.actions)
     }
 
     /// When to come back at the latest.
     pub fn next_wake(&self) -> Option<Moment> {
         let target = self.targets.next_due();
-        let scouting = self.scouts.then_some(self.next_scouting);
+        let reconcile = self.is_reconciler.then_some(self.next_reconcile);
         let balance = self.unsettled_since.filter(|_| !self.balancing).map(|since| self.balance_at(since));
-        [target, Some(self.next_read), scouting, balance, self.plan_at].into_iter().flatten().min()
+        [target, Some(self.next_read), reconcile, balance, self.plan_at].into_iter().flatten().min()
     }
 
     /// How many targets are held.
     pub fn held(&self) -> usize {
-        self.targets.mine() + self.targets.leaving()
+        self.targets.held() + self.targets.releasing()
     }
 
     /// Whether nothing is held and nothing is being asked for.
     pub fn is_empty(&self) -> bool {
-        self.held() == 0 && self.targets.asked() == 0
+        self.held() == 0 && self.targets.claiming() == 0
     }
 
     /// Who counts as there, this instance last.
-    pub fn peers(&self, now: Moment) -> Vec<Peer> {
-        let mut peers = self.company.peers(now, |instance| self.targets.held_by(instance));
+    pub fn loads(&self, now: Moment) -> Vec<InstanceLoad> {
+        let mut loads = self.membership.loads(now, |instance| self.targets.held_by(instance));
         // What is on its way is as good as there.
-        peers.iter_mut().for_each(|peer| peer.held += self.targets.promised_to(&peer.instance));
-        peers.push(Peer {
+        loads.iter_mut().for_each(|load| load.held += self.targets.promised_to(&load.instance));
+        loads.push(InstanceLoad {
             instance: self.me.clone(),
             weight: self.weight,
-            held: self.targets.mine(),
+            held: self.targets.held(),
             presence: match (self.draining, self.able) {
                 (true, _) => Presence::Draining,
                 (false, false) => Presence::Unable,
                 // The others offer us nothing, either.
-                (false, true) if self.company.waits(now, &self.me) => Presence::Stuck,
+                (false, true) if self.membership.is_waiting(now, &self.me) => Presence::Capped,
                 (false, true) => Presence::Ready,
             },
         });
-        peers
+        loads
     }
 
     /// Instances that wait for their share because they crashed: for how long, and how often they did.
-    pub fn held_back(&self, now: Moment) -> Vec<(InstanceId, Duration, u32)> {
-        self.company.held_back(now)
+    pub fn crash_backoffs(&self, now: Moment) -> Vec<(InstanceId, Duration, u32)> {
+        self.membership.crash_backoffs(now)
     }
 
     /// Whether this instance gives everything away.
@@ -214,29 +216,31 @@ impl Engine {
     }
 
     /// Whether a claim of a target is on its way.
-    pub fn is_asking(&self, target: &str) -> bool {
-        self.targets.fate(target) == Some(&Fate::Asked)
+    pub fn is_claiming(&self, target: &str) -> bool {
+        self.targets.state(target) == Some(&TargetState::Claiming)
     }
 
     /// Who holds a target, as far as is known.
     pub fn holder(&self, target: &str) -> Option<&InstanceId> {
-        match self.targets.fate(target)? {
-            Fate::Mine | Fate::Leaving { .. } => Some(&self.me),
-            Fate::Theirs { holder } => Some(holder),
-            Fate::Unseen | Fate::Free { .. } | Fate::Asked => None,
+        match self.targets.state(target)? {
+            TargetState::Held | TargetState::Releasing { .. } => Some(&self.me),
+            TargetState::HeldByOther { holder } => Some(holder),
+            TargetState::Unknown | TargetState::Unheld { .. } | TargetState::Claiming => None,
         }
     }
 
     // What there is.
 
-    fn targets_are(&mut self, now: Moment, targets: &BTreeSet<Target>) {
+    fn set_targets(&mut self, now: Moment, targets: &BTreeSet<Target>) {
         let gone = self.targets.iter().filter(|(known, entry)| entry.wanted && !targets.contains(*known));
         let gone: Vec<Target> = gone.map(|(target, _)| target.clone()).collect();
         for target in &gone {
-            self.lets_go(target, ReleaseReason::Removed);
+            self.release(target, ReleaseReason::Removed);
             match self.targets.get_mut(target) {
                 // What is on its way comes to an end first: a claim that is granted after all is let go of then.
-                Some(entry) if matches!(entry.fate(), Fate::Asked | Fate::Leaving { .. }) => entry.wanted = false,
+                Some(entry) if matches!(entry.state(), TargetState::Claiming | TargetState::Releasing { .. }) => {
+                    entry.wanted = false
+                }
                 _ => self.targets.forget(target),
             }
         }
@@ -251,59 +255,59 @@ impl Engine {
             }
         }
         if !new.is_empty() || !gone.is_empty() {
-            self.disturbed(now);
+            self.mark_unsettled(now);
         }
         if !new.is_empty() {
-            self.look_at(new);
+            self.query_holders(new);
         }
     }
 
-    fn members_are(&mut self, now: Moment, members: Vec<Member>) {
+    fn update_instances(&mut self, now: Moment, members: Vec<LiveInstance>) {
         let targets = &self.targets;
-        let turnout = self.company.call(now, members, |instance| targets.held_by(instance));
-        self.actions.extend(turnout.went.iter().cloned().map(Action::LookUp));
-        let moved = turnout.came || !turnout.went.is_empty();
+        let update = self.membership.update(now, members, |instance| targets.held_by(instance));
+        self.actions.extend(update.left.iter().cloned().map(PoolAction::QueryHeldIndex));
+        let moved = update.joined || !update.left.is_empty();
         if moved {
-            self.disturbed(now);
+            self.mark_unsettled(now);
         }
-        if moved || turnout.changed || turnout.exceptions_changed {
-            self.place = None;
+        if moved || update.changed || update.exceptions_changed {
+            self.own_placement = None;
         }
-        if turnout.first || turnout.exceptions_changed {
-            self.wait_for_our_turns(now);
+        if update.is_first || update.exceptions_changed {
+            self.schedule_claims(now);
         }
-        if moved || turnout.exceptions_changed {
+        if moved || update.exceptions_changed {
             self.plan_succession(now);
         }
-        if moved || turnout.changed {
-            self.look_after_offers(now);
+        if moved || update.changed {
+            self.watch_offers(now);
         }
-        if turnout.others_wait {
-            self.actions.push(Action::Tell);
+        if update.backoffs_changed {
+            self.actions.push(PoolAction::PublishRecord);
         }
         self.next_read = now + self.settings.read_every;
-        if let Some(pardon) = self.company.next_pardon() {
+        if let Some(pardon) = self.membership.next_backoff_end() {
             self.next_read = self.next_read.min(pardon);
         }
-        if let Some(doubt) = self.company.next_doubt() {
+        if let Some(doubt) = self.membership.next_late_at() {
             // Not too often, however many there are to be doubted.
-            self.next_read = self.next_read.min(doubt.max(now + self.settings.doubt_every));
+            self.next_read = self.next_read.min(doubt.max(now + self.settings.late_recheck_every));
         }
-        let begun_before = self.has_read(now);
-        if self.gives_all_away() {
+        let begun_before = self.finish_read(now);
+        if self.is_evacuating() {
             self.balancing = false;
-            self.give_all_away(now);
+            self.evacuate(now);
         } else if self.balancing && !begun_before {
             self.balancing = false;
-            self.balance(now);
-        } else if self.held() > self.share(now) {
+            self.rebalance(now);
+        } else if self.held() > self.own_quota(now) {
             self.unsettled_since.get_or_insert(now);
         }
     }
 
     /// Nothing is decided by what was read before.
-    fn unread(&mut self, now: Moment) {
-        self.has_read(now);
+    fn handle_read_failed(&mut self, now: Moment) {
+        self.finish_read(now);
         if std::mem::take(&mut self.balancing) {
             self.quiet_since = now;
             self.unsettled_since = Some(now);
@@ -312,80 +316,80 @@ impl Engine {
 
     // Who holds what.
 
-    fn holders_are(&mut self, now: Moment, holders: Vec<(Target, Option<InstanceId>)>) {
-        self.looking = false;
+    fn update_holders(&mut self, now: Moment, holders: Vec<(Target, Option<InstanceId>)>) {
+        self.rechecking = false;
         for (target, holder) in holders {
             if self.is_outdated(&target) {
                 continue;
             }
             match holder {
-                None => self.turns_out_free(now, &target),
+                None => self.confirm_unheld(now, &target),
                 Some(holder) => {
-                    if holder != self.me && matches!(self.targets.fate(&target), Some(Fate::Free { .. })) {
-                        self.taken_at = now;
+                    if holder != self.me && matches!(self.targets.state(&target), Some(TargetState::Unheld { .. })) {
+                        self.last_taken_at = now;
                     }
-                    self.is_theirs_until(now, &target, holder);
+                    self.mark_held_and_watch(now, &target, holder);
                 }
             }
         }
     }
 
-    fn reported(&mut self, now: Moment, target: &Target, held: Option<(InstanceId, Option<Moment>)>) {
+    fn update_holder(&mut self, now: Moment, target: &Target, held: Option<(InstanceId, Option<Moment>)>) {
         if self.is_outdated(target) {
             return;
         }
         match held {
-            None => self.turns_out_free(now, target),
+            None => self.confirm_unheld(now, target),
             Some((holder, ends)) => {
-                let is_quiet = !self.tells(&holder);
-                let is_theirs = self.is_theirs(now, target, holder);
-                self.held_last(target, None);
+                let is_quiet = !self.holder_announces(&holder);
+                let is_theirs = self.mark_held(now, target, holder);
+                self.set_last_holder(target, None);
                 // No announcement will say when it has expired.
                 if is_theirs && is_quiet {
-                    self.is_orphaned(now, target, ends);
+                    self.mark_orphaned(now, target, ends);
                 }
             }
         }
     }
 
     /// Nobody holds it, says the store.
-    fn turns_out_free(&mut self, now: Moment, target: &Target) {
-        let (mut believed, mut offered) = (false, self.was_not_taken_up(now, target));
+    fn confirm_unheld(&mut self, now: Moment, target: &Target) {
+        let (mut believed, mut offered) = (false, self.unaccepted_receiver(now, target));
         if let Some(entry) = self.targets.get(target)
-            && let Fate::Theirs { holder } = entry.fate()
+            && let TargetState::HeldByOther { holder } = entry.state()
         {
             // The others take it for held. What the dead held they look at themselves.
-            believed = self.company.is_alive(holder);
+            believed = self.membership.is_alive(holder);
             // What we gave away, looked at after the window: whoever does not have it did not want it.
-            let is_ours = entry.last.as_ref() == Some(&self.me) && *holder != self.me;
+            let is_ours = entry.last_holder.as_ref() == Some(&self.me) && *holder != self.me;
             offered = offered.or_else(|| Some(holder.clone()).filter(|_| is_ours));
         }
-        self.is_free(now, target);
+        self.mark_unheld(now, target);
         // We were all away: then nobody could have taken it, and whoever had it asks for it itself.
-        if self.company.forgives(now).is_some() {
+        if self.membership.outage_grace_until(now).is_some() {
             return;
         }
         // Whoever leaves will not see to it that somebody takes it.
-        if self.scouts && believed || self.gives_all_away() && offered.is_some() {
-            self.actions.push(Action::Proclaim(target.clone()));
+        if self.is_reconciler && believed || self.is_evacuating() && offered.is_some() {
+            self.actions.push(PoolAction::AnnounceUnheld(target.clone()));
         }
         if let Some(receiver) = offered {
-            self.company.declined(now, receiver.clone());
-            self.place = None;
-            self.actions.push(Action::Forget { instance: receiver, target: target.clone() });
+            self.membership.record_declined(now, receiver.clone());
+            self.own_placement = None;
+            self.actions.push(PoolAction::Forget { instance: receiver, target: target.clone() });
             // It is not waited for any longer.
-            self.wait_for_our_turn(now, target);
+            self.schedule_claim(now, target);
         }
     }
 
     /// Sees who holds these. What is heard from now on is newer than the answer.
-    fn look_at(&mut self, targets: Vec<Target>) {
+    fn query_holders(&mut self, targets: Vec<Target>) {
         for target in &targets {
             if let Some(entry) = self.targets.get_mut(target) {
                 entry.heard = false;
             }
         }
-        self.actions.push(Action::LookAt(targets));
+        self.actions.push(PoolAction::QueryHolders(targets));
     }
 
     /// Sees who holds this one, and for how long.
@@ -393,7 +397,7 @@ impl Engine {
         if let Some(entry) = self.targets.get_mut(&target) {
             entry.heard = false;
         }
-        self.actions.push(Action::Inspect(target));
+        self.actions.push(PoolAction::Inspect(target));
     }
 
     /// Whether something was heard of a target since it was last looked at, so that the answer may be out of date: then it is looked at again.
@@ -406,33 +410,34 @@ impl Engine {
     }
 
     /// Whether somebody says what becomes of what it holds. Whoever is not there does not, nor does an earlier life of this process.
-    fn tells(&self, holder: &InstanceId) -> bool {
-        *holder != self.me && self.company.announces(holder)
+    fn holder_announces(&self, holder: &InstanceId) -> bool {
+        *holder != self.me && self.membership.is_announcing(holder)
     }
 
     /// Somebody holds it, and for how long is to be found out, unless it will be told.
-    fn is_theirs_until(&mut self, now: Moment, target: &Target, holder: InstanceId) {
-        let (tells, is_foreign) = (self.tells(&holder), self.company.is_alive(&holder) && holder != self.me);
-        if !self.is_theirs(now, target, holder) || self.targets.is_armed(target) {
+    fn mark_held_and_watch(&mut self, now: Moment, target: &Target, holder: InstanceId) {
+        let (tells, is_foreign) =
+            (self.holder_announces(&holder), self.membership.is_alive(&holder) && holder != self.me);
+        if !self.mark_held(now, target, holder) || self.targets.has_due(target) {
             return;
         }
         if tells {
             // What we gave away was taken up.
-            self.held_last(target, None);
+            self.set_last_holder(target, None);
         } else if is_foreign {
             // It lives and renews what it holds; one has to look now and then, at all of it in one go.
-            self.targets.arm(target, Some(now + self.settings.read_every));
+            self.targets.set_due(target, Some(now + self.settings.read_every));
         } else {
             self.inspect(target.clone());
         }
     }
 
     /// Somebody holds it. Whether that leaves it theirs.
-    fn is_theirs(&mut self, now: Moment, target: &Target, holder: InstanceId) -> bool {
-        match self.targets.fate(target) {
-            None | Some(Fate::Mine | Fate::Leaving { .. } | Fate::Asked) => false,
-            Some(Fate::Theirs { holder: before }) if *before == holder => {
-                self.is_taken_up(now, target);
+    fn mark_held(&mut self, now: Moment, target: &Target, holder: InstanceId) -> bool {
+        match self.targets.state(target) {
+            None | Some(TargetState::Held | TargetState::Releasing { .. } | TargetState::Claiming) => false,
+            Some(TargetState::HeldByOther { holder: before }) if *before == holder => {
+                self.record_accepted(now, target);
                 true
             }
             // It is kept for us, and we have not heard of it; or an earlier life of this process held it.
@@ -441,12 +446,12 @@ impl Engine {
                 false
             }
             Some(_) => {
-                let is_alive = self.company.is_alive(&holder);
-                self.moved(now, target, None, &holder);
-                self.targets.turns(target, Fate::Theirs { holder });
+                let is_alive = self.membership.is_alive(&holder);
+                self.record_move(now, target, None, &holder);
+                self.targets.set_state(target, TargetState::HeldByOther { holder });
                 // Whoever had it before is not what matters any more.
-                self.held_last(target, None);
-                self.targets.arm(target, None);
+                self.set_last_holder(target, None);
+                self.targets.set_due(target, None);
                 if let Some(entry) = self.targets.get_mut(target).filter(|_| is_alive) {
                     entry.orphan = None;
                 }
@@ -455,125 +460,138 @@ impl Engine {
         }
     }
 
-    fn held_last(&mut self, target: &Target, last: Option<InstanceId>) {
+    fn set_last_holder(&mut self, target: &Target, last: Option<InstanceId>) {
         if let Some(entry) = self.targets.get_mut(target) {
-            entry.last = last;
+            entry.last_holder = last;
         }
     }
 
-    fn is_free(&mut self, now: Moment, target: &Target) {
-        let since = match self.targets.fate(target) {
-            None | Some(Fate::Mine | Fate::Leaving { .. } | Fate::Asked) => return,
-            Some(Fate::Free { since, .. }) => *since,
-            Some(Fate::Theirs { holder }) => {
+    fn mark_unheld(&mut self, now: Moment, target: &Target) {
+        let since = match self.targets.state(target) {
+            None | Some(TargetState::Held | TargetState::Releasing { .. } | TargetState::Claiming) => return,
+            Some(TargetState::Unheld { since, .. }) => *since,
+            Some(TargetState::HeldByOther { holder }) => {
                 let holder = holder.clone();
-                self.held_last(target, Some(holder));
+                self.set_last_holder(target, Some(holder));
                 now
             }
-            Some(Fate::Unseen) => now,
+            Some(TargetState::Unknown) => now,
         };
-        let known = matches!(self.targets.fate(target), Some(Fate::Free { .. }));
-        self.targets.turns(target, Fate::Free { since, seen: now });
+        let known = matches!(self.targets.state(target), Some(TargetState::Unheld { .. }));
+        self.targets.set_state(target, TargetState::Unheld { since, seen: now });
         if !known {
-            self.disturbed(now);
+            self.mark_unsettled(now);
         }
-        self.wait_for_our_turn(now, target);
+        self.schedule_claim(now, target);
     }
 
-    fn hears_of(&mut self, target: &Target) {
+    fn mark_heard(&mut self, target: &Target) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.heard = true;
         }
     }
 
-    fn released(&mut self, now: Moment, target: &Target) {
-        if matches!(self.targets.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
-            if let Some(Fate::Theirs { holder }) = self.targets.fate(target) {
+    fn handle_released(&mut self, now: Moment, target: &Target) {
+        if matches!(
+            self.targets.state(target),
+            Some(TargetState::HeldByOther { .. } | TargetState::Unknown | TargetState::Unheld { .. })
+        ) {
+            if let Some(TargetState::HeldByOther { holder }) = self.targets.state(target) {
                 let holder = holder.clone();
-                self.leaves(now, target, &holder);
+                self.remember_home(now, target, &holder);
             }
-            self.is_free(now, target);
+            self.mark_unheld(now, target);
             // Let go of on purpose: nobody is waited for, and whatever it was before, it is free as of now.
-            self.held_last(target, None);
-            self.targets.turns(target, Fate::Free { since: now, seen: now });
-            self.wait_for_our_turn(now, target);
+            self.set_last_holder(target, None);
+            self.targets.set_state(target, TargetState::Unheld { since: now, seen: now });
+            self.schedule_claim(now, target);
         }
     }
 
-    fn handed_over(&mut self, now: Moment, target: &Target, to: InstanceId) {
+    fn handle_handed_over(&mut self, now: Moment, target: &Target, to: InstanceId) {
         if to == self.me {
-            self.moved(now, target, None, &to);
-            if matches!(self.targets.fate(target), Some(Fate::Theirs { .. } | Fate::Unseen | Fate::Free { .. })) {
+            self.record_move(now, target, None, &to);
+            if matches!(
+                self.targets.state(target),
+                Some(TargetState::HeldByOther { .. } | TargetState::Unknown | TargetState::Unheld { .. })
+            ) {
                 // Whoever gives it has said why.
-                self.held_last(target, None);
+                self.set_last_holder(target, None);
                 self.claim(target);
             }
             return;
         }
-        self.is_offered(now, target, to);
-        self.disturbed(now);
+        self.record_offer(now, target, to);
+        self.mark_unsettled(now);
     }
 
-    fn gap(&mut self, now: Moment) {
+    fn handle_gap(&mut self, now: Moment) {
         self.next_read = now;
         // Nobody knows for how long.
-        for target in self.targets.names(|fate| matches!(fate, Fate::Free { .. })) {
-            self.targets.turns(&target, Fate::Unseen);
+        for target in self.targets.in_state(|state| matches!(state, TargetState::Unheld { .. })) {
+            self.targets.set_state(&target, TargetState::Unknown);
         }
-        let others = self.targets.names(|fate| matches!(fate, Fate::Theirs { .. } | Fate::Unseen));
+        let others =
+            self.targets.in_state(|state| matches!(state, TargetState::HeldByOther { .. } | TargetState::Unknown));
         if !others.is_empty() {
-            self.look_at(others);
+            self.query_holders(others);
         }
     }
 
     // What is ours.
 
-    fn wait_for_our_turn(&mut self, now: Moment, target: &Target) {
-        let turn = self.our_turn(now, target);
-        self.targets.arm(target, turn);
+    fn schedule_claim(&mut self, now: Moment, target: &Target) {
+        let turn = self.claim_at(now, target);
+        self.targets.set_due(target, turn);
     }
 
-    fn wait_for_our_turns(&mut self, now: Moment) {
-        for target in self.targets.names(|fate| matches!(fate, Fate::Free { .. })) {
-            self.wait_for_our_turn(now, &target);
+    fn schedule_claims(&mut self, now: Moment) {
+        for target in self.targets.in_state(|state| matches!(state, TargetState::Unheld { .. })) {
+            self.schedule_claim(now, &target);
         }
     }
 
     /// When to ask for a target that nobody holds: at once when it suits nobody better, or when we held it last.
-    fn our_turn(&mut self, now: Moment, target: &Target) -> Option<Moment> {
+    fn claim_at(&mut self, now: Moment, target: &Target) -> Option<Moment> {
         // One that cannot work takes what no other can: it may be able soon.
-        if self.draining || !self.company.is_known() || !self.able && self.place(now).any_takes_part {
+        if self.draining || !self.membership.is_initialized() || !self.able && self.own_placement(now).any_eligible {
             return None;
         }
         let has_room = self.has_room(now);
-        let (longest, company) = (self.settings.longest_grace, &self.company);
+        let (longest, membership) = (self.settings.max_claim_delay, &self.membership);
         let entry = self.targets.get(target)?;
-        let Fate::Free { since, .. } = entry.fate() else { return None };
+        let TargetState::Unheld { since, .. } = entry.state() else { return None };
         let (since, score, successor) = (*since, entry.score, entry.successor());
-        Some(match &entry.last {
+        Some(match &entry.last_holder {
             Some(last) if *last == self.me => since,
             // Whoever held it has not had the time to ask for it again.
-            Some(last) if company.waits_for(now, last).is_some() => company.waits_for(now, last)?,
+            Some(last) if membership.awaited_until(now, last).is_some() => membership.awaited_until(now, last)?,
             // It is back, and has as much to ask for as we have.
-            Some(last) if company.is_alive(last) && company.forgives(now).is_some() => {
-                since.max(company.came(last).unwrap_or(since)) + longest.max(CATCHING_UP)
+            Some(last) if membership.is_alive(last) && membership.outage_grace_until(now).is_some() => {
+                since.max(membership.joined_at(last).unwrap_or(since)) + longest.max(RECLAIM_WINDOW)
             }
-            Some(last) if company.is_alive(last) && !company.waits(now, last) => since + longest,
+            Some(last) if membership.is_alive(last) && !membership.is_waiting(now, last) => since + longest,
             // We were away, and nobody knows who held it: whoever did asks for it when it is back.
-            None if company.forgives(now).is_some() => {
-                company.waits_for_anybody(now).unwrap_or(since + longest.max(CATCHING_UP))
+            None if membership.outage_grace_until(now).is_some() => {
+                membership.any_awaited_until(now).unwrap_or(since + longest.max(RECLAIM_WINDOW))
             }
             _ if successor == Some(Successor::Us) => since,
-            _ if successor == Some(Successor::Other) => since + self.grace_behind_successor(now, score),
-            _ if has_room => since + placement::grace(self.place(now).ranking.rank(score), true, longest),
+            _ if successor == Some(Successor::Other) => since + self.delay_behind_successor(now, score),
+            _ if has_room => since + placement::claim_delay(self.own_placement(now).ranking.rank(score), true, longest),
             // Those who have room come first, as long as they come.
-            _ => since.max(self.taken_at).min(since + longest * PATIENCE) + placement::grace(0, false, longest),
+            _ => {
+                since.max(self.last_taken_at).min(since + longest * MAX_CLAIM_DELAYS)
+                    + placement::claim_delay(0, false, longest)
+            }
         })
     }
 
-    fn wants(&mut self, target: &Target) {
+    fn claim_now(&mut self, target: &Target) {
         if !self.draining
-            && matches!(self.targets.fate(target), Some(Fate::Unseen | Fate::Free { .. } | Fate::Theirs { .. }))
+            && matches!(
+                self.targets.state(target),
+                Some(TargetState::Unknown | TargetState::Unheld { .. } | TargetState::HeldByOther { .. })
+            )
         {
             self.claim(target);
         }
@@ -582,74 +600,74 @@ impl Engine {
     fn claim(&mut self, target: &Target) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.heard = false;
-            self.targets.turns(target, Fate::Asked);
-            self.targets.arm(target, None);
-            self.actions.push(Action::Claim(target.clone()));
+            self.targets.set_state(target, TargetState::Claiming);
+            self.targets.set_due(target, None);
+            self.actions.push(PoolAction::Claim(target.clone()));
         }
     }
 
-    fn granted(&mut self, now: Moment, target: &Target) {
+    fn handle_granted(&mut self, now: Moment, target: &Target) {
         let me = self.me.clone();
-        self.moved(now, target, None, &me);
+        self.record_move(now, target, None, &me);
         let Some(entry) = self.targets.get_mut(target) else { return };
         let wanted = entry.wanted;
-        let last = entry.last.replace(self.me.clone()).filter(|last| *last != self.me);
+        let last = entry.last_holder.replace(self.me.clone()).filter(|last| *last != self.me);
         entry.orphan = None;
-        self.targets.turns(target, Fate::Mine);
+        self.targets.set_state(target, TargetState::Held);
         if let Some(instance) = last {
-            self.actions.push(Action::Explain { target: target.clone(), from: instance.clone() });
-            self.actions.push(Action::Forget { instance, target: target.clone() });
+            self.actions.push(PoolAction::RecordTakeover { target: target.clone(), from: instance.clone() });
+            self.actions.push(PoolAction::Forget { instance, target: target.clone() });
         }
-        self.actions.push(Action::Tell);
+        self.actions.push(PoolAction::PublishRecord);
         if !wanted {
-            self.lets_go(target, ReleaseReason::Removed);
-        } else if self.gives_all_away() {
-            self.give_all_away(now);
-        } else if self.held() > self.share(now) {
-            self.disturbed(now);
+            self.release(target, ReleaseReason::Removed);
+        } else if self.is_evacuating() {
+            self.evacuate(now);
+        } else if self.held() > self.own_quota(now) {
+            self.mark_unsettled(now);
         }
     }
 
-    fn refused(&mut self, now: Moment, target: &Target, by: InstanceId, remaining: Option<Duration>) {
-        if self.claim_is_over(target) {
-            self.taken_at = now;
+    fn handle_refused(&mut self, now: Moment, target: &Target, holder: InstanceId, remaining: Option<Duration>) {
+        if self.end_claim(target) {
+            self.last_taken_at = now;
             // By ourselves: then asking again is of no use before it has ended.
-            if by == self.me {
-                self.targets.turns(target, Fate::Theirs { holder: by.clone() });
+            if holder == self.me {
+                self.targets.set_state(target, TargetState::HeldByOther { holder: holder.clone() });
             }
-            self.reported(now, target, Some((by, remaining.map(|left| now + left))));
+            self.update_holder(now, target, Some((holder, remaining.map(|left| now + left))));
         }
     }
 
-    fn failed(&mut self, now: Moment, target: &Target, again_in: Duration) {
-        if self.claim_is_over(target) {
-            self.targets.turns(target, Fate::Free { since: now + again_in, seen: now });
-            self.wait_for_our_turn(now, target);
+    fn handle_failed(&mut self, now: Moment, target: &Target, retry_after: Duration) {
+        if self.end_claim(target) {
+            self.targets.set_state(target, TargetState::Unheld { since: now + retry_after, seen: now });
+            self.schedule_claim(now, target);
         }
     }
 
     /// A claim has come to nothing. Whether the target is still wanted.
-    fn claim_is_over(&mut self, target: &Target) -> bool {
-        let asked = self.targets.get(target).filter(|entry| *entry.fate() == Fate::Asked);
+    fn end_claim(&mut self, target: &Target) -> bool {
+        let asked = self.targets.get(target).filter(|entry| *entry.state() == TargetState::Claiming);
         let Some(wanted) = asked.map(|entry| entry.wanted) else { return false };
         if wanted {
-            self.targets.turns(target, Fate::Unseen);
+            self.targets.set_state(target, TargetState::Unknown);
         } else {
             self.targets.forget(target);
         }
         wanted
     }
 
-    fn over(&mut self, now: Moment, target: &Target, ending: &Ending) {
+    fn handle_term_ended(&mut self, now: Moment, target: &Target, ending: &Ending) {
         let Some(entry) = self.targets.get(target) else { return };
-        let (left, to) = match entry.fate() {
-            Fate::Leaving { to } => (true, to.clone()),
-            Fate::Mine => (false, None),
+        let (left, to) = match entry.state() {
+            TargetState::Releasing { to } => (true, to.clone()),
+            TargetState::Held => (false, None),
             _ => return,
         };
         let wanted = entry.wanted;
         if left {
-            self.giving = self.giving.saturating_sub(1);
+            self.moves_in_flight = self.moves_in_flight.saturating_sub(1);
         }
         let handed_over = matches!(
             ending,
@@ -660,58 +678,58 @@ impl Engine {
         match (to, ending) {
             _ if !wanted => self.targets.forget(target),
             (Some(to), _) if handed_over => {
-                self.company.gave(now, &to);
+                self.membership.record_given(now, &to);
                 let me = self.me.clone();
-                self.moved(now, target, Some(&me), &to);
-                self.targets.turns(target, Fate::Theirs { holder: to });
-                self.held_last(target, Some(self.me.clone()));
+                self.record_move(now, target, Some(&me), &to);
+                self.targets.set_state(target, TargetState::HeldByOther { holder: to });
+                self.set_last_holder(target, Some(self.me.clone()));
                 // Whether it was taken up, nobody says.
-                let at = now + self.settings.accept_window + AFTER_THE_END;
-                self.targets.arm(target, Some(at));
+                let at = now + self.settings.accept_window + EXPIRY_MARGIN;
+                self.targets.set_due(target, Some(at));
             }
             (_, Ending::Released(_)) => {
-                self.targets.turns(target, Fate::Unseen);
-                self.held_last(target, None);
-                self.is_free(now, target);
+                self.targets.set_state(target, TargetState::Unknown);
+                self.set_last_holder(target, None);
+                self.mark_unheld(now, target);
             }
             // Whoever has it now, or nobody: then it is ours again.
             _ => {
-                self.targets.turns(target, Fate::Unseen);
+                self.targets.set_state(target, TargetState::Unknown);
                 if !matches!(ending, Ending::Lost(Loss::Taken { .. })) {
                     self.targets.mark_unheld(target, now);
                 }
-                self.company.lost(now);
+                self.membership.record_loss(now);
                 self.inspect(target.clone());
             }
         }
-        self.actions.push(Action::Tell);
-        if left && self.giving == 0 && !self.gives_all_away() && self.held() > self.share(now) {
-            self.read_to_balance(now);
+        self.actions.push(PoolAction::PublishRecord);
+        if left && self.moves_in_flight == 0 && !self.is_evacuating() && self.held() > self.own_quota(now) {
+            self.read_then_rebalance(now);
         } else {
-            self.disturbed(now);
+            self.mark_unsettled(now);
         }
     }
 
-    fn lets_go(&mut self, target: &Target, reason: ReleaseReason) {
-        if self.targets.fate(target) == Some(&Fate::Mine) {
-            self.targets.turns(target, Fate::Leaving { to: None });
-            self.actions.push(Action::Release { target: target.clone(), reason });
+    fn release(&mut self, target: &Target, reason: ReleaseReason) {
+        if self.targets.state(target) == Some(&TargetState::Held) {
+            self.targets.set_state(target, TargetState::Releasing { to: None });
+            self.actions.push(PoolAction::Release { target: target.clone(), reason });
         }
     }
 
-    fn gives(&mut self, now: Moment, target: &Target, to: InstanceId, reason: Reason) {
-        if self.targets.fate(target) == Some(&Fate::Mine) {
-            let reason = if self.home_of(now, target) == Some(&to) { Reason::HandBack } else { reason };
-            self.targets.turns(target, Fate::Leaving { to: Some(to.clone()) });
-            self.actions.push(Action::HandOver { target: target.clone(), to, reason });
+    fn hand_over(&mut self, now: Moment, target: &Target, to: InstanceId, reason: MoveReason) {
+        if self.targets.state(target) == Some(&TargetState::Held) {
+            let reason = if self.home_instance(now, target) == Some(&to) { MoveReason::HandBack } else { reason };
+            self.targets.set_state(target, TargetState::Releasing { to: Some(to.clone()) });
+            self.actions.push(PoolAction::HandOver { target: target.clone(), to, reason });
         }
     }
 
     // Balance.
 
-    fn disturbed(&mut self, now: Moment) {
+    fn mark_unsettled(&mut self, now: Moment) {
         self.quiet_since = now;
-        self.place = None;
+        self.own_placement = None;
         if self.held() > 0 {
             self.unsettled_since.get_or_insert(now);
         }
@@ -719,134 +737,135 @@ impl Engine {
 
     /// When to move something for balance: after a while of quiet, or when that has not come for too long.
     fn balance_at(&self, unsettled_since: Moment) -> Moment {
-        (self.quiet_since + self.settings.settle).min(unsettled_since + self.settings.longest_settle)
+        (self.quiet_since + self.settings.settle).min(unsettled_since + self.settings.max_settle)
     }
 
     /// Balances by what is so now, not by what was read a while ago.
-    fn read_to_balance(&mut self, now: Moment) {
+    fn read_then_rebalance(&mut self, now: Moment) {
         self.unsettled_since = None;
         self.balancing = true;
-        self.read(now);
+        self.read_instances(now);
     }
 
-    fn read(&mut self, now: Moment) {
-        self.read_at = now;
+    fn read_instances(&mut self, now: Moment) {
+        self.last_read_at = now;
         self.next_read = now + self.settings.read_every;
         if self.reading {
             self.read_again = true;
         } else {
             self.reading = true;
-            self.actions.push(Action::ReadMembers);
+            self.actions.push(PoolAction::ReadInstances);
         }
     }
 
     /// How long after a reading the next may follow, whatever is announced: when everybody comes at once, everybody reads of everybody.
-    fn breath(&self) -> Duration {
-        let others = u32::try_from(self.company.count()).unwrap_or(u32::MAX).min(1_000);
-        (EACH_READS_EACH * others * others).min(LONGEST_BREATH)
+    fn read_spacing(&self) -> Duration {
+        let others = u32::try_from(self.membership.count()).unwrap_or(u32::MAX).min(1_000);
+        (READ_COST_PER_HEARTBEAT * others * others).min(MAX_READ_SPACING)
     }
 
     /// A reading is over. Returns whether another was wanted meanwhile, and is begun.
-    fn has_read(&mut self, now: Moment) -> bool {
+    fn finish_read(&mut self, now: Moment) -> bool {
         self.reading = false;
         let again = std::mem::take(&mut self.read_again);
         if again {
-            self.read(now);
+            self.read_instances(now);
         }
         again
     }
 
     /// Gives away what is held beyond the share, a little at a time.
-    fn balance(&mut self, now: Moment) {
+    fn rebalance(&mut self, now: Moment) {
         self.unsettled_since = None;
-        let budget = (self.held() / BUDGET).max(1);
-        let gifts = self.gifts(now, budget);
+        let budget = (self.held() / MOVES_PER_ROUND_DIVISOR).max(1);
+        let moves = self.planned_moves(now, budget);
         // The rest follows when these have left.
-        self.giving = gifts.len();
-        let reason = Reason::Surplus { held: self.held(), share: self.share(now) };
-        for (target, to) in gifts {
-            self.gives(now, &target, to, reason);
+        self.moves_in_flight = moves.len();
+        let reason = MoveReason::Surplus { held: self.held(), quota: self.own_quota(now) };
+        for (target, to) in moves {
+            self.hand_over(now, &target, to, reason);
         }
     }
 
     /// Whether this instance should hold nothing.
-    fn gives_all_away(&self) -> bool {
+    fn is_evacuating(&self) -> bool {
         self.draining || !self.able
     }
 
-    fn give_all_away(&mut self, now: Moment) {
-        let reason = if self.draining { Reason::Draining } else { Reason::Unable };
-        for (target, to) in self.gifts(now, usize::MAX) {
-            self.gives(now, &target, to, reason);
+    fn evacuate(&mut self, now: Moment) {
+        let reason = if self.draining { MoveReason::Draining } else { MoveReason::Unable };
+        for (target, to) in self.planned_moves(now, usize::MAX) {
+            self.hand_over(now, &target, to, reason);
         }
         // With no instance to take them, they are released; but one that cannot work keeps them: it may be able again before
         // another comes.
-        if self.draining && !self.peers(now).iter().any(Peer::takes_part) {
-            for target in self.targets.names(|fate| *fate == Fate::Mine) {
-                self.lets_go(&target, ReleaseReason::Shutdown);
+        if self.draining && !self.loads(now).iter().any(InstanceLoad::is_eligible) {
+            for target in self.targets.in_state(|state| *state == TargetState::Held) {
+                self.release(&target, ReleaseReason::Shutdown);
             }
         }
     }
 
     /// What is to be given away, and to whom.
-    pub(super) fn gifts(&self, now: Moment, budget: usize) -> Vec<(Target, InstanceId)> {
+    pub(super) fn planned_moves(&self, now: Moment, budget: usize) -> Vec<(Target, InstanceId)> {
         let (names, scores): (Vec<&Target>, Vec<TargetScore>) = self
             .targets
             .iter()
-            .filter(|(_, entry)| *entry.fate() == Fate::Mine)
+            .filter(|(_, entry)| *entry.state() == TargetState::Held)
             .map(|(target, entry)| (target, entry.score))
             .unzip();
-        let peers = self.peers(now);
-        let shares = placement::shares(&peers, self.unheld(&peers));
-        let homes: Vec<Belongs> = names.iter().map(|target| self.belongs(now, target)).collect();
-        let preference = |target: usize, to: usize| homes[target].preference(&peers[to].instance);
-        let gifts = placement::surrender(&self.me, &peers, &shares, &scores, preference);
-        let gift =
-            |gift: placement::Gift| Some(((*names.get(gift.target)?).clone(), peers.get(gift.to)?.instance.clone()));
-        let is_given = |(_, to): &(Target, InstanceId)| {
-            self.settings.hand_back || self.gives_all_away() || !self.company.has_returned(to)
+        let loads = self.loads(now);
+        let quotas = placement::quotas(&loads, self.unheld_count(&loads));
+        let homes: Vec<TargetHome> = names.iter().map(|target| self.target_home(now, target)).collect();
+        let preference = |target: usize, to: usize| homes[target].preference(&loads[to].instance);
+        let moves = placement::plan_handoffs(&self.me, &loads, &quotas, &scores, preference);
+        let handoff = |handoff: placement::Handoff| {
+            Some(((*names.get(handoff.target)?).clone(), loads.get(handoff.to)?.instance.clone()))
         };
-        gifts.into_iter().filter_map(gift).filter(is_given).take(budget).collect()
+        let is_given = |(_, to): &(Target, InstanceId)| {
+            self.settings.hand_back || self.is_evacuating() || !self.membership.was_restarted(to)
+        };
+        moves.into_iter().filter_map(handoff).filter(is_given).take(budget).collect()
     }
 
-    pub(super) fn unheld(&self, peers: &[Peer]) -> usize {
-        let held = peers.iter().fold(0, |held: usize, peer| held.saturating_add(peer.held));
+    pub(super) fn unheld_count(&self, loads: &[InstanceLoad]) -> usize {
+        let held = loads.iter().fold(0, |held: usize, load| held.saturating_add(load.held));
         self.targets.len().saturating_sub(held)
     }
 
-    fn share(&mut self, now: Moment) -> usize {
-        self.place(now).share
+    fn own_quota(&mut self, now: Moment) -> usize {
+        self.own_placement(now).quota
     }
 
-    fn place(&mut self, now: Moment) -> &Place {
-        let place = match self.place.take() {
+    fn own_placement(&mut self, now: Moment) -> &OwnPlacement {
+        let place = match self.own_placement.take() {
             Some(place) => place,
             None => {
-                let peers = self.peers(now);
-                let shares = placement::shares(&peers, self.unheld(&peers));
+                let loads = self.loads(now);
+                let quotas = placement::quotas(&loads, self.unheld_count(&loads));
                 // This instance stands last among its peers.
-                let share = shares.last().copied().unwrap_or(0);
-                let any_takes_part = peers.iter().any(Peer::takes_part);
-                Place { share, ranking: Ranking::new(&self.me, &peers), any_takes_part }
+                let quota = quotas.last().copied().unwrap_or(0);
+                let any_eligible = loads.iter().any(InstanceLoad::is_eligible);
+                OwnPlacement { quota, ranking: Ranking::new(&self.me, &loads), any_eligible }
             }
         };
-        self.place.insert(place)
+        self.own_placement.insert(place)
     }
 
     fn has_room(&mut self, now: Moment) -> bool {
-        self.held() + self.targets.asked() < self.share(now)
+        self.held() + self.targets.claiming() < self.own_quota(now)
     }
 
-    fn drains(&mut self, now: Moment, draining: bool) {
+    fn set_draining(&mut self, now: Moment, draining: bool) {
         if self.draining == draining {
             return;
         }
         self.draining = draining;
-        self.place = None;
-        self.wait_for_our_turns(now);
+        self.own_placement = None;
+        self.schedule_claims(now);
         if draining {
             // Who is there now decides who gets what.
-            self.read(now);
+            self.read_instances(now);
         }
     }
 
@@ -855,30 +874,30 @@ impl Engine {
             return;
         }
         self.able = able;
-        self.place = None;
-        self.wait_for_our_turns(now);
+        self.own_placement = None;
+        self.schedule_claims(now);
         // Who is there now, and able, decides who gets what.
-        self.read(now);
+        self.read_instances(now);
     }
 
     // Time.
 
-    fn look_at_clock(&mut self, now: Moment) {
+    fn run_timers(&mut self, now: Moment) {
         if self.plan_at.is_some_and(|at| at <= now) {
             self.plan_succession(now);
         }
         let mut ended = Vec::new();
-        while let Some((at, target)) = self.targets.take_due(now) {
-            match self.targets.fate(&target) {
-                Some(Fate::Free { since, .. }) => drop(self.line.insert((at > *since, at, target))),
-                Some(Fate::Theirs { holder }) => {
+        while let Some((at, target)) = self.targets.pop_due(now) {
+            match self.targets.state(&target) {
+                Some(TargetState::Unheld { since, .. }) => drop(self.claim_queue.insert((at > *since, at, target))),
+                Some(TargetState::HeldByOther { holder }) => {
                     let holder = holder.clone();
-                    let successor = self.targets.get(&target).and_then(Entry::successor);
-                    if successor == Some(Successor::Us) && !self.company.is_alive(&holder) {
+                    let successor = self.targets.get(&target).and_then(TargetEntry::successor);
+                    if successor == Some(Successor::Us) && !self.membership.is_alive(&holder) {
                         // Claimed without a look: a claim says as much.
-                        self.held_last(&target, Some(holder));
-                        self.targets.turns(&target, Fate::Free { since: at, seen: now });
-                        self.line.insert((false, at, target));
+                        self.set_last_holder(&target, Some(holder));
+                        self.targets.set_state(&target, TargetState::Unheld { since: at, seen: now });
+                        self.claim_queue.insert((false, at, target));
                     } else {
                         ended.push(target);
                     }
@@ -887,57 +906,58 @@ impl Engine {
             }
         }
         if !ended.is_empty() {
-            self.look_at(ended);
+            self.query_holders(ended);
         }
-        self.take_turns(now);
+        self.send_claims(now);
         if now >= self.next_read {
-            self.read(now);
+            self.read_instances(now);
         }
         if let Some(since) = self.unsettled_since
             && !self.balancing
             && now >= self.balance_at(since)
         {
-            self.read_to_balance(now);
+            self.read_then_rebalance(now);
         }
-        if self.scouts && now >= self.next_scouting {
-            self.next_scouting = now + self.settings.scout_every;
-            self.rounds = self.rounds.wrapping_add(1);
+        if self.is_reconciler && now >= self.next_reconcile {
+            self.next_reconcile = now + self.settings.reconcile_every;
+            self.reconcile_rounds = self.reconcile_rounds.wrapping_add(1);
             // By what everybody says that it holds, nothing is missing: then now and then is enough.
-            if self.unheld(&self.peers(now)) == 0 && !self.rounds.is_multiple_of(THOROUGH) {
+            if self.unheld_count(&self.loads(now)) == 0 && !self.reconcile_rounds.is_multiple_of(RECONCILE_FULL_EVERY) {
                 return;
             }
-            let others = self.targets.names(|fate| matches!(fate, Fate::Theirs { .. } | Fate::Unseen));
+            let others =
+                self.targets.in_state(|state| matches!(state, TargetState::HeldByOther { .. } | TargetState::Unknown));
             if !others.is_empty() {
-                self.look_at(others);
+                self.query_holders(others);
             }
         }
     }
 
     /// Asks for what is in line, as long as not too much is on its way.
-    fn take_turns(&mut self, now: Moment) {
+    fn send_claims(&mut self, now: Moment) {
         let mut doubtful = Vec::new();
-        while self.targets.asked() + doubtful.len() < AT_ONCE {
-            let Some((waited, at, target)) = self.line.pop_first() else { break };
-            let Some(Fate::Free { seen, .. }) = self.targets.fate(&target) else { continue };
-            let fresh = now.since(*seen) <= FRESH;
+        while self.targets.claiming() + doubtful.len() < MAX_CLAIMS_IN_FLIGHT {
+            let Some((waited, at, target)) = self.claim_queue.pop_first() else { break };
+            let Some(TargetState::Unheld { seen, .. }) = self.targets.state(&target) else { continue };
+            let fresh = now.since(*seen) <= UNHELD_FRESH_FOR;
             // Worked out again: there may be no room left, or somebody to be waited for.
-            match self.our_turn(now, &target) {
+            match self.claim_at(now, &target) {
                 Some(turn) if turn <= now && fresh => self.claim(&target),
-                Some(turn) if turn <= now && self.looking => {
-                    self.line.insert((waited, at, target));
+                Some(turn) if turn <= now && self.rechecking => {
+                    self.claim_queue.insert((waited, at, target));
                     break;
                 }
                 Some(turn) if turn <= now => doubtful.push(target),
-                later => self.targets.arm(&target, later),
+                later => self.targets.set_due(&target, later),
             }
         }
         if !doubtful.is_empty() {
-            self.looking = true;
+            self.rechecking = true;
             for target in &doubtful {
                 // Should there be no answer.
-                self.targets.arm(target, Some(now + self.settings.read_every));
+                self.targets.set_due(target, Some(now + self.settings.read_every));
             }
-            self.look_at(doubtful);
+            self.query_holders(doubtful);
         }
     }
 }

@@ -6,14 +6,14 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::driver::{Command, Held, MOVED};
-use super::meters::PoolMeters;
+use super::driver::{HeldTerms, MOVE_RECORD, PoolCommand};
+use super::histograms::PoolHistograms;
 use super::naming::Naming;
 use super::outcome::{StopReport, TargetError, TargetInfo};
-use super::scout::Scouting;
+use super::reconciler::ReconcilerTerm;
 use super::source::Rejected;
-use super::{Outlook, Overview, Target};
-use crate::event::{Event, Happening};
+use super::{PoolStatus, Target, TargetStatus};
+use crate::event::{Event, EventKind};
 use crate::lease::LeaseState;
 use crate::name::{InstanceId, LeaseName, NameError};
 use crate::placement::Move;
@@ -26,27 +26,32 @@ use crate::time::ServerTime;
 pub struct Pool {
     tenure: Tenure,
     naming: Naming,
-    commands: mpsc::UnboundedSender<Command>,
-    held: Held,
+    commands: mpsc::UnboundedSender<PoolCommand>,
+    held: HeldTerms,
     live: watch::Receiver<Vec<InstanceId>>,
     rejected: watch::Receiver<Rejected>,
-    meters: Arc<PoolMeters>,
-    scouting: Scouting,
+    histograms: Arc<PoolHistograms>,
+    reconciler_term: ReconcilerTerm,
 }
 
 /// What a handle shows of a pool without asking.
 pub(super) struct Views {
-    pub(super) held: Held,
+    pub(super) held: HeldTerms,
     pub(super) live: watch::Receiver<Vec<InstanceId>>,
     pub(super) rejected: watch::Receiver<Rejected>,
-    pub(super) meters: Arc<PoolMeters>,
-    pub(super) scouting: Scouting,
+    pub(super) histograms: Arc<PoolHistograms>,
+    pub(super) reconciler_term: ReconcilerTerm,
 }
 
 impl Pool {
-    pub(super) fn new(tenure: Tenure, naming: Naming, commands: mpsc::UnboundedSender<Command>, views: Views) -> Self {
-        let Views { held, live, rejected, meters, scouting } = views;
-        Self { tenure, naming, commands, held, live, rejected, meters, scouting }
+    pub(super) fn new(
+        tenure: Tenure,
+        naming: Naming,
+        commands: mpsc::UnboundedSender<PoolCommand>,
+        views: Views,
+    ) -> Self {
+        let Views { held, live, rejected, histograms, reconciler_term } = views;
+        Self { tenure, naming, commands, held, live, rejected, histograms, reconciler_term }
     }
 
     /// Whether this instance holds a target, computed from the deadline at every look: ask before every unit of work.
@@ -82,7 +87,7 @@ impl Pool {
     /// Safe.
     pub async fn lease_info(&self, target: &str) -> Option<TargetInfo> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Inspect(Target::from(target), reply)).ok()?;
+        self.commands.send(PoolCommand::Inspect(Target::from(target), reply)).ok()?;
         let mut info = answer.await.ok()??;
         if let Some(ours) = self.lease(target).map(|term| term.info()) {
             info.state = ours.state;
@@ -113,7 +118,7 @@ impl Pool {
     /// Safe.
     pub async fn last_move(&self, target: &str) -> Result<Option<(Move, ServerTime)>, StoreError> {
         let Ok(name) = self.lease_name(target) else { return Ok(None) };
-        let Some(record) = self.tenure.read(&name, MOVED).await? else { return Ok(None) };
+        let Some(record) = self.tenure.read(&name, MOVE_RECORD).await? else { return Ok(None) };
         let text = String::from_utf8(record.value).ok();
         Ok(text.and_then(|text| Move::decode(target, &text)).map(|made| (made, record.at)))
     }
@@ -132,7 +137,7 @@ impl Pool {
     /// The target may be acquired all the same.
     pub async fn try_acquire(&self, target: &str) -> Result<TermHandle, TargetError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.commands.send(Command::TryAcquire(Target::from(target), reply));
+        let sent = self.commands.send(PoolCommand::TryAcquire(Target::from(target), reply));
         sent.map_err(|_| TargetError::Stopped)?;
         answer.await.unwrap_or(Err(TargetError::Stopped))
     }
@@ -143,7 +148,7 @@ impl Pool {
     /// Safe.
     pub async fn preferred_owner(&self, target: &str) -> Option<InstanceId> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Outlook(Target::from(target), reply)).ok()?;
+        self.commands.send(PoolCommand::TargetStatus(Target::from(target), reply)).ok()?;
         answer.await.ok()??.preferred
     }
 
@@ -151,9 +156,9 @@ impl Pool {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn overview(&self) -> Option<Overview> {
+    pub async fn status(&self) -> Option<PoolStatus> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Overview(reply)).ok()?;
+        self.commands.send(PoolCommand::PoolStatus(reply)).ok()?;
         answer.await.ok()
     }
 
@@ -161,22 +166,22 @@ impl Pool {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn survey(&self) -> BTreeMap<Target, Outlook> {
+    pub async fn target_statuses(&self) -> BTreeMap<Target, TargetStatus> {
         let (reply, answer) = oneshot::channel();
-        if self.commands.send(Command::Survey(reply)).is_err() {
+        if self.commands.send(PoolCommand::TargetStatuses(reply)).is_err() {
             return BTreeMap::new();
         }
         answer.await.unwrap_or_default()
     }
 
     /// The role that one instance has for the whole pool.
-    pub fn scout_role(&self) -> String {
+    pub fn reconciler_role(&self) -> String {
         format!("{}-scout", self.naming.pool())
     }
 
     /// The term of that role, while this instance has it.
-    pub fn scout_term(&self) -> Option<TermHandle> {
-        self.scouting.term()
+    pub fn reconciler_term(&self) -> Option<TermHandle> {
+        self.reconciler_term.term()
     }
 
     /// How many of the targets that this instance holds it is not certain of.
@@ -186,8 +191,8 @@ impl Pool {
     }
 
     /// How long it took until targets were with somebody else.
-    pub fn meters(&self) -> &PoolMeters {
-        &self.meters
+    pub fn histograms(&self) -> &PoolHistograms {
+        &self.histograms
     }
 
     /// Who this instance is.
@@ -204,7 +209,7 @@ impl Pool {
         for target in &targets {
             self.naming.lease(target)?;
         }
-        let _ = self.commands.send(Command::Targets(targets));
+        let _ = self.commands.send(PoolCommand::Targets(targets));
         Ok(())
     }
 
@@ -217,25 +222,25 @@ impl Pool {
     /// It is released all the same.
     pub async fn release(&self, target: &str) -> Result<(), TargetError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.commands.send(Command::Release(Target::from(target), reply));
+        let sent = self.commands.send(PoolCommand::Release(Target::from(target), reply));
         sent.map_err(|_| TargetError::Stopped)?;
         answer.await.unwrap_or(Err(TargetError::Stopped))
     }
 
     /// Gives everything away and takes nothing more, until it is [told otherwise](Self::undrain).
     pub fn drain(&self) {
-        let _ = self.commands.send(Command::Drain(true));
+        let _ = self.commands.send(PoolCommand::Drain(true));
     }
 
     /// Takes part again.
     pub fn undrain(&self) {
-        let _ = self.commands.send(Command::Drain(false));
+        let _ = self.commands.send(PoolCommand::Drain(false));
     }
 
     /// Says whether this instance can work on its targets: holding without working is worse than not holding. While it cannot, it
     /// gives its targets to instances that can, and takes no more; with no such instance it keeps them. It stays in the fleet.
     pub fn set_able(&self, able: bool) {
-        let _ = self.commands.send(Command::Able(able));
+        let _ = self.commands.send(PoolCommand::Able(able));
     }
 
     /// Gives everything away, one by one as it falls idle, and leaves the fleet. What no instance takes within the drain time-out is released.
@@ -245,7 +250,7 @@ impl Pool {
     /// Safe: it goes on without anybody waiting.
     pub async fn stop(&self) -> StopReport {
         let (done, over) = oneshot::channel();
-        if self.commands.send(Command::Stop(done)).is_ok() {
+        if self.commands.send(PoolCommand::Stop(done)).is_ok() {
             over.await.unwrap_or_default()
         } else {
             StopReport::default()
@@ -270,7 +275,7 @@ impl PoolEvents {
             let event = self.events.next().await?;
             let ours = match &event.lease {
                 Some(lease) => self.naming.target(lease).is_some(),
-                None => matches!(event.what, Happening::Joined { .. } | Happening::Left { .. }),
+                None => matches!(event.kind, EventKind::Joined { .. } | EventKind::Left { .. }),
             };
             if ours {
                 return Some(event);

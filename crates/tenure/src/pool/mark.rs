@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::time::ServerTime;
 
 /// By how much sooner than this instance the last holder may have taken a tick for due.
-const SKEW: Duration = Duration::from_millis(100);
+const MAX_HOLDER_SKEW: Duration = Duration::from_millis(100);
 
 /// What is on record of the ticks of a target: the last one that was worked on and, when the holder has claimed one ahead of its time, that one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Mark {
     /// The last tick for an instance that becomes the holder now. A tick that was claimed ahead and is not due yet was not begun: it is
     /// the next one's. Of one that is due the last holder may have begun the work, which is not repeated.
     pub(super) fn last(self, now: ServerTime) -> ServerTime {
-        self.ahead.filter(|ahead| *ahead <= now + SKEW).unwrap_or(self.worked)
+        self.ahead.filter(|ahead| *ahead <= now + MAX_HOLDER_SKEW).unwrap_or(self.worked)
     }
 }
 

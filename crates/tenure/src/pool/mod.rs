@@ -5,7 +5,6 @@
 
 #[cfg(feature = "keeper")]
 mod builder;
-mod company;
 #[cfg(feature = "keeper")]
 mod driver;
 mod due;
@@ -13,36 +12,37 @@ mod engine;
 #[cfg(feature = "keeper")]
 mod handle;
 #[cfg(feature = "keeper")]
-mod mark;
+mod histograms;
+mod io;
 #[cfg(feature = "keeper")]
-mod meters;
+mod mark;
+mod membership;
 #[cfg(feature = "keeper")]
 mod naming;
 #[cfg(feature = "keeper")]
 mod outcome;
 #[cfg(feature = "keeper")]
-mod scout;
-#[cfg(feature = "keeper")]
-mod seat;
-mod signal;
+mod reconciler;
 #[cfg(feature = "keeper")]
 mod source;
-mod survey;
+mod status;
 mod table;
 #[cfg(feature = "keeper")]
 mod ticks;
+#[cfg(feature = "keeper")]
+mod worker;
 
 pub use due::{last_tick, next_due, phase};
 pub use engine::Engine;
-pub use signal::{Action, EngineSettings, Input, Target, released_because};
-pub use survey::{Outlook, Overview};
+pub use io::{EngineSettings, PoolAction, PoolInput, Target, release_reason};
+pub use status::{PoolStatus, TargetStatus};
 
 #[cfg(feature = "keeper")]
 pub use self::{
     builder::{PoolBuilder, PoolError, ReadyPool},
     handle::Pool,
     handle::PoolEvents,
-    meters::PoolMeters,
+    histograms::PoolHistograms,
     source::Sessions,
     ticks::{Tick, Ticks},
 };

@@ -28,7 +28,7 @@ impl Naming {
     }
 
     /// The lease of the role that one instance has for all.
-    pub(super) fn scout(&self) -> Result<LeaseName, NameError> {
+    pub(super) fn reconciler_lease(&self) -> Result<LeaseName, NameError> {
         let role = format!("{}-scout", self.pool);
         match &self.role_prefix {
             Some(prefix) => LeaseName::with_prefix(LeaseKind::Role, prefix, &role),
@@ -55,6 +55,9 @@ impl Naming {
 
     /// Whether it can be called that.
     pub(super) fn check(&self) -> Result<(), NameError> {
-        LeaseName::target(&self.pool, "any").and_then(|_| self.lease("any")).and_then(|_| self.scout()).map(drop)
+        LeaseName::target(&self.pool, "any")
+            .and_then(|_| self.lease("any"))
+            .and_then(|_| self.reconciler_lease())
+            .map(drop)
     }
 }

@@ -11,29 +11,29 @@ use tokio::sync::mpsc::{self, WeakUnboundedSender};
 use tokio::sync::watch;
 
 use super::Target;
-use super::driver::Command;
+use super::driver::PoolCommand;
 use super::naming::Naming;
 use crate::name::NameError;
-use crate::store::{Announcement, Heard, Reply, Request, SESSIONS};
+use crate::store::{Announcement, Reply, Request, SESSIONS, SubscriptionItem};
 use crate::tenure::Tenure;
 
 /// How often a list is read although nothing was heard of it: announcements are hints.
-const READ_EVERY: Duration = Duration::from_secs(10);
+const READ_SESSIONS_EVERY: Duration = Duration::from_secs(10);
 
 /// How much later the list is read, so that it need not be read for every change of many.
-const GATHER: Duration = Duration::from_millis(20);
+const CHANGE_DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// One set of targets after another.
-pub(super) type Source = Pin<Box<dyn Stream<Item = Vec<String>> + Send>>;
+pub(super) type TargetSource = Pin<Box<dyn Stream<Item = Vec<String>> + Send>>;
 
 /// What cannot be a target, and why.
 pub(super) type Rejected = Vec<(String, NameError)>;
 
 /// Passes on what a source says, until it or the pool ends. A set stays as it is when the source ends.
-pub(super) async fn follow(
-    mut source: Source,
+pub(super) async fn follow_source(
+    mut source: TargetSource,
     naming: Naming,
-    tell: WeakUnboundedSender<Command>,
+    commands: WeakUnboundedSender<PoolCommand>,
     rejected: watch::Sender<Rejected>,
 ) {
     while let Some(names) = poll_fn(|context| source.as_mut().poll_next(context)).await {
@@ -45,8 +45,8 @@ pub(super) async fn follow(
             }
         }
         rejected.send_replace(unusable);
-        let Some(tell) = tell.upgrade() else { return };
-        if tell.send(Command::Targets(targets)).is_err() {
+        let Some(commands) = commands.upgrade() else { return };
+        if commands.send(PoolCommand::Targets(targets)).is_err() {
             return;
         }
     }
@@ -62,7 +62,7 @@ impl Tenure {
         let (tenure, mut announcements) = (self.clone(), self.announcements());
         tokio::spawn(async move {
             loop {
-                if let Ok(Reply::Index(entries)) = tenure.ask(Request::IndexList { index: SESSIONS.to_owned() }).await
+                if let Ok(Reply::Index(entries)) = tenure.call(Request::IndexList { index: SESSIONS.to_owned() }).await
                     && send.send(entries.into_iter().collect()).await.is_err()
                 {
                     return;
@@ -70,10 +70,13 @@ impl Tenure {
                 let changed = async {
                     loop {
                         match announcements.next().await {
-                            Heard::Announced(Announcement::IndexChanged { index }) if index == SESSIONS => return true,
-                            Heard::Announced(Announcement::SessionChanged { .. }) | Heard::Gap => return true,
-                            Heard::Closed => return false,
-                            Heard::Announced(_) => {}
+                            SubscriptionItem::Announced(Announcement::IndexChanged { index }) if index == SESSIONS => {
+                                return true;
+                            }
+                            SubscriptionItem::Announced(Announcement::SessionChanged { .. })
+                            | SubscriptionItem::Gap => return true,
+                            SubscriptionItem::Closed => return false,
+                            SubscriptionItem::Announced(_) => {}
                         }
                     }
                 };
@@ -83,10 +86,10 @@ impl Tenure {
                             return;
                         }
                         // Many may change at once.
-                        tokio::time::sleep(GATHER).await;
+                        tokio::time::sleep(CHANGE_DEBOUNCE).await;
                         announcements.skip();
                     }
-                    () = tokio::time::sleep(READ_EVERY) => {}
+                    () = tokio::time::sleep(READ_SESSIONS_EVERY) => {}
                     () = send.closed() => return,
                 }
             }

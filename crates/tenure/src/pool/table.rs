@@ -6,23 +6,23 @@ use crate::name::InstanceId;
 use crate::placement::TargetScore;
 use crate::time::Moment;
 
-use super::signal::Target;
+use super::io::Target;
 
 /// How it stands with a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum TargetState {
     /// Nobody has looked yet.
-    Unseen,
+    Unknown,
     /// Nobody holds it: since when, and when that was last seen.
-    Free { since: Moment, seen: Moment },
+    Unheld { since: Moment, seen: Moment },
     /// A claim is on its way.
-    Asked,
+    Claiming,
     /// It is ours.
-    Mine,
+    Held,
     /// It is ours, and being let go of.
-    Leaving { to: Option<InstanceId> },
+    Releasing { to: Option<InstanceId> },
     /// Somebody else holds it.
-    Theirs { holder: InstanceId },
+    HeldByOther { holder: InstanceId },
 }
 
 /// Where a target was before it moved.
@@ -54,7 +54,7 @@ pub(super) enum Successor {
 
 /// A target that was handed over, and may not have been taken up yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(super) struct PendingOffer {
     /// The instance that handed it over, as far as we know: it sees whether the receiver takes it up, unless it leaves.
     pub(super) giver: Option<InstanceId>,
     /// When the accept window ends.
@@ -62,13 +62,13 @@ pub(super) struct Offer {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct TargetEntry {
     pub(super) score: TargetScore,
-    fate: Fate,
+    state: TargetState,
     /// Since when nobody has held it, if nobody does: also while it is asked for.
     unheld_since: Option<Moment>,
     /// Who held it last, as far as we know.
-    pub(super) last: Option<InstanceId>,
+    pub(super) last_holder: Option<InstanceId>,
     /// The instance with a name of its own that held it before it moved, to which it goes back after a restart.
     pub(super) home: Option<Home>,
     /// Whether an earlier life of this instance held it.
@@ -76,7 +76,7 @@ pub(super) struct Entry {
     /// What is known of the end of a holder that is gone; `None` when its holder is there, or was not looked for yet.
     pub(super) orphan: Option<Orphan>,
     /// The hand-over that made it its holder's.
-    pub(super) offer: Option<Offer>,
+    pub(super) offer: Option<PendingOffer>,
     /// When to do something about it.
     due: Option<Moment>,
     /// Whether it is a target at all: one that is being asked for or let go of stays until that is over.
@@ -85,9 +85,9 @@ pub(super) struct Entry {
     pub(super) heard: bool,
 }
 
-impl Entry {
-    pub(super) fn fate(&self) -> &Fate {
-        &self.fate
+impl TargetEntry {
+    pub(super) fn state(&self) -> &TargetState {
+        &self.state
     }
 
     pub(super) fn unheld_since(&self) -> Option<Moment> {
@@ -102,25 +102,25 @@ impl Entry {
 
 /// All targets. Counts and due times follow from what becomes of them.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    entries: BTreeMap<Target, Entry>,
+pub(super) struct TargetTable {
+    entries: BTreeMap<Target, TargetEntry>,
     due: BTreeSet<(Moment, Target)>,
-    mine: usize,
-    asked: usize,
-    leaving: usize,
-    theirs: BTreeMap<InstanceId, usize>,
+    held: usize,
+    claiming: usize,
+    releasing: usize,
+    held_by_others: BTreeMap<InstanceId, usize>,
     promised: BTreeMap<InstanceId, usize>,
 }
 
-impl Table {
+impl TargetTable {
     /// A target of which nothing is known.
     pub(super) fn add(&mut self, target: &Target) {
-        let (score, fate) = (TargetScore::of(target), Fate::Unseen);
-        let entry = Entry {
+        let (score, state) = (TargetScore::of(target), TargetState::Unknown);
+        let entry = TargetEntry {
             score,
-            fate,
+            state,
             unheld_since: None,
-            last: None,
+            last_holder: None,
             home: None,
             is_home: false,
             orphan: None,
@@ -134,26 +134,26 @@ impl Table {
 
     /// It is no target any more.
     pub(super) fn forget(&mut self, target: &Target) {
-        self.arm(target, None);
+        self.set_due(target, None);
         if let Some(entry) = self.entries.remove(target) {
-            self.count(&entry.fate, false);
+            self.count(&entry.state, false);
         }
     }
 
     /// How it stands with a target from now on.
-    pub(super) fn turns(&mut self, target: &Target, fate: Fate) {
+    pub(super) fn set_state(&mut self, target: &Target, state: TargetState) {
         if let Some(entry) = self.entries.get_mut(target) {
-            match fate {
+            match state {
                 // Since may be in the future: then it is tried again.
-                Fate::Free { since, seen } => drop(entry.unheld_since.get_or_insert(since.min(seen))),
+                TargetState::Unheld { since, seen } => drop(entry.unheld_since.get_or_insert(since.min(seen))),
                 // What is asked for or not known is as it was last seen.
-                Fate::Asked | Fate::Unseen => {}
+                TargetState::Claiming | TargetState::Unknown => {}
                 _ => entry.unheld_since = None,
             }
             entry.offer = None;
-            let before = std::mem::replace(&mut entry.fate, fate.clone());
+            let before = std::mem::replace(&mut entry.state, state.clone());
             self.count(&before, false);
-            self.count(&fate, true);
+            self.count(&state, true);
         }
     }
 
@@ -164,21 +164,21 @@ impl Table {
         }
     }
 
-    fn count(&mut self, fate: &Fate, more: bool) {
-        match fate {
-            Fate::Mine => step(&mut self.mine, more),
-            Fate::Asked => step(&mut self.asked, more),
-            Fate::Theirs { holder } => step_of(&mut self.theirs, holder, more),
-            Fate::Leaving { to } => {
-                step(&mut self.leaving, more);
-                to.iter().for_each(|to| step_of(&mut self.promised, to, more));
+    fn count(&mut self, state: &TargetState, more: bool) {
+        match state {
+            TargetState::Held => adjust(&mut self.held, more),
+            TargetState::Claiming => adjust(&mut self.claiming, more),
+            TargetState::HeldByOther { holder } => adjust_for(&mut self.held_by_others, holder, more),
+            TargetState::Releasing { to } => {
+                adjust(&mut self.releasing, more);
+                to.iter().for_each(|to| adjust_for(&mut self.promised, to, more));
             }
-            Fate::Unseen | Fate::Free { .. } => {}
+            TargetState::Unknown | TargetState::Unheld { .. } => {}
         }
     }
 
     /// When to do something about a target, if at all.
-    pub(super) fn arm(&mut self, target: &Target, at: Option<Moment>) {
+    pub(super) fn set_due(&mut self, target: &Target, at: Option<Moment>) {
         if let Some(entry) = self.entries.get_mut(target) {
             if let Some(before) = entry.due.take() {
                 self.due.remove(&(before, target.clone()));
@@ -190,7 +190,7 @@ impl Table {
         }
     }
 
-    pub(super) fn is_armed(&self, target: &Target) -> bool {
+    pub(super) fn has_due(&self, target: &Target) -> bool {
         self.get(target).is_some_and(|entry| entry.due.is_some())
     }
 
@@ -200,35 +200,35 @@ impl Table {
     }
 
     /// The target about which something has been to be done for longest, and since when.
-    pub(super) fn take_due(&mut self, now: Moment) -> Option<(Moment, Target)> {
+    pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Moment, Target)> {
         let (at, target) = self.due.first().filter(|(at, _)| *at <= now).cloned()?;
-        self.arm(&target, None);
+        self.set_due(&target, None);
         Some((at, target))
     }
 
-    pub(super) fn get(&self, target: &str) -> Option<&Entry> {
+    pub(super) fn get(&self, target: &str) -> Option<&TargetEntry> {
         self.entries.get(target)
     }
 
-    pub(super) fn get_mut(&mut self, target: &str) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, target: &str) -> Option<&mut TargetEntry> {
         self.entries.get_mut(target)
     }
 
-    pub(super) fn fate(&self, target: &str) -> Option<&Fate> {
-        self.get(target).map(Entry::fate)
+    pub(super) fn state(&self, target: &str) -> Option<&TargetState> {
+        self.get(target).map(TargetEntry::state)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Target, &Entry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Target, &TargetEntry)> {
         self.entries.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&Target, &mut Entry)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&Target, &mut TargetEntry)> {
         self.entries.iter_mut()
     }
 
     /// All with which it stands like this.
-    pub(super) fn names(&self, fate: impl Fn(&Fate) -> bool) -> Vec<Target> {
-        self.iter().filter(|(_, entry)| fate(&entry.fate)).map(|(target, _)| target.clone()).collect()
+    pub(super) fn in_state(&self, state: impl Fn(&TargetState) -> bool) -> Vec<Target> {
+        self.iter().filter(|(_, entry)| state(&entry.state)).map(|(target, _)| target.clone()).collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -236,13 +236,13 @@ impl Table {
     }
 
     /// How many are ours to keep.
-    pub(super) fn mine(&self) -> usize {
-        self.mine
+    pub(super) fn held(&self) -> usize {
+        self.held
     }
 
     /// How many are ours and being let go of.
-    pub(super) fn leaving(&self) -> usize {
-        self.leaving
+    pub(super) fn releasing(&self) -> usize {
+        self.releasing
     }
 
     /// How many of these are for somebody.
@@ -251,24 +251,24 @@ impl Table {
     }
 
     /// How many are being asked for.
-    pub(super) fn asked(&self) -> usize {
-        self.asked
+    pub(super) fn claiming(&self) -> usize {
+        self.claiming
     }
 
     /// How many somebody else was seen to hold.
     pub(super) fn held_by(&self, instance: &InstanceId) -> usize {
-        self.theirs.get(instance).copied().unwrap_or(0)
+        self.held_by_others.get(instance).copied().unwrap_or(0)
     }
 }
 
-fn step(count: &mut usize, more: bool) {
+fn adjust(count: &mut usize, more: bool) {
     *count = if more { *count + 1 } else { *count - 1 };
 }
 
 /// The same for one of many, of which those that count nothing are not kept.
-fn step_of(counts: &mut BTreeMap<InstanceId, usize>, instance: &InstanceId, more: bool) {
+fn adjust_for(counts: &mut BTreeMap<InstanceId, usize>, instance: &InstanceId, more: bool) {
     let count = counts.entry(instance.clone()).or_default();
-    step(count, more);
+    adjust(count, more);
     if *count == 0 {
         counts.remove(instance);
     }
@@ -279,35 +279,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_due_times_follow_from_what_becomes_of_targets() {
-        let (mut table, target) = (Table::default(), Target::from("eu-1"));
+    fn counts_and_due_times_follow_target_states() {
+        let (mut table, target) = (TargetTable::default(), Target::from("eu-1"));
         let (bob, soon) = (InstanceId::foreign("bob"), Moment::from_nanos(5));
         table.add(&target);
-        for fate in [Fate::Asked, Fate::Mine, Fate::Leaving { to: None }, Fate::Theirs { holder: bob.clone() }] {
-            table.turns(&target, fate.clone());
-            let counts = [table.asked(), table.mine(), table.leaving(), table.held_by(&bob)];
-            assert_eq!(counts.iter().sum::<usize>(), 1, "{fate:?} counts once: {counts:?}");
+        for state in [
+            TargetState::Claiming,
+            TargetState::Held,
+            TargetState::Releasing { to: None },
+            TargetState::HeldByOther { holder: bob.clone() },
+        ] {
+            table.set_state(&target, state.clone());
+            let counts = [table.claiming(), table.held(), table.releasing(), table.held_by(&bob)];
+            assert_eq!(counts.iter().sum::<usize>(), 1, "{state:?} counts once: {counts:?}");
         }
-        table.arm(&target, Some(soon));
-        table.arm(&target, Some(soon + std::time::Duration::from_nanos(1)));
-        assert_eq!(table.take_due(soon), None, "armed anew");
+        table.set_due(&target, Some(soon));
+        table.set_due(&target, Some(soon + std::time::Duration::from_nanos(1)));
+        assert_eq!(table.pop_due(soon), None, "armed anew");
         table.forget(&target);
         assert_eq!((table.held_by(&bob), table.next_due(), table.len()), (0, None, 0));
     }
 
     #[test]
     fn a_target_is_unheld_until_an_instance_is_seen_to_hold_it() {
-        let (mut table, target) = (Table::default(), Target::from("eu-1"));
+        let (mut table, target) = (TargetTable::default(), Target::from("eu-1"));
         let (lost, later) = (Moment::from_nanos(5), Moment::from_nanos(9));
         table.add(&target);
-        table.turns(&target, Fate::Mine);
-        table.turns(&target, Fate::Unseen);
+        table.set_state(&target, TargetState::Held);
+        table.set_state(&target, TargetState::Unknown);
         table.mark_unheld(&target, lost);
-        for fate in [Fate::Unseen, Fate::Free { since: later, seen: later }, Fate::Asked, Fate::Unseen] {
-            table.turns(&target, fate.clone());
-            assert_eq!(table.get(&target).and_then(Entry::unheld_since), Some(lost), "{fate:?}");
+        for state in [
+            TargetState::Unknown,
+            TargetState::Unheld { since: later, seen: later },
+            TargetState::Claiming,
+            TargetState::Unknown,
+        ] {
+            table.set_state(&target, state.clone());
+            assert_eq!(table.get(&target).and_then(TargetEntry::unheld_since), Some(lost), "{state:?}");
         }
-        table.turns(&target, Fate::Theirs { holder: InstanceId::foreign("bob") });
-        assert_eq!(table.get(&target).and_then(Entry::unheld_since), None);
+        table.set_state(&target, TargetState::HeldByOther { holder: InstanceId::foreign("bob") });
+        assert_eq!(table.get(&target).and_then(TargetEntry::unheld_since), None);
     }
 }

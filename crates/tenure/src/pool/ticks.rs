@@ -12,16 +12,16 @@ use tokio::sync::oneshot::error::TryRecvError;
 
 use super::due::{last_tick, next_due, phase};
 use super::mark::Mark;
-use crate::event::Happening;
+use crate::event::EventKind;
 use crate::store::{ErrorKind, Outcome, Reply, Request, StoreError};
-use crate::tenure::{PublishError, TermHandle, ask};
+use crate::tenure::{PublishError, TermHandle, call_store};
 use crate::time::ServerTime;
 
 /// The record beside the lease.
-const RECORD: &str = "due";
+const DUE_RECORD: &str = "due";
 
 /// How long is slept at a stretch: clocks may be set meanwhile.
-const NAP: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 impl TermHandle {
     /// Ticks at this interval, at least a millisecond. The phase is the target's own, so that targets do not fire together, and stays
@@ -34,8 +34,8 @@ impl TermHandle {
             before: None,
             claimed: false,
             deferred: false,
-            ahead: None,
-            complained: false,
+            pending: None,
+            has_reported: false,
         }
     }
 }
@@ -54,23 +54,23 @@ pub struct Ticks {
     /// Whether the last that was given out was put back.
     deferred: bool,
     /// What was sent and not looked at since.
-    ahead: Option<Ahead>,
+    pending: Option<PendingAppend>,
     /// Whether was said that nothing can be written.
-    complained: bool,
+    has_reported: bool,
 }
 
 /// A request that is answered while nobody waits.
 #[derive(Debug)]
-struct Ahead {
+struct PendingAppend {
     /// The tick that it claims.
-    claims: Option<ServerTime>,
-    answer: oneshot::Receiver<Outcome>,
+    claimed_due: Option<ServerTime>,
+    reply: oneshot::Receiver<Outcome>,
 }
 
 /// What has come of it.
-enum Came {
+enum ClaimOutcome {
     /// Nothing that could be relied on.
-    Nothing,
+    Unknown,
     /// A tick is ours.
     Claimed(ServerTime),
     /// The term is over.
@@ -107,8 +107,8 @@ impl Ticks {
             self.last = Some(mark.map_or(now, |mark| mark.last(now)));
         }
         loop {
-            if self.term.is_leaving() {
-                self.give_back().await;
+            if self.term.is_draining() {
+                self.return_claim().await;
                 return None;
             }
             if self.term.0.must_stop() {
@@ -116,7 +116,7 @@ impl Ticks {
             }
             // What was not begun is not due before it may begin. Then there may be a later tick that makes up for it, too.
             if std::mem::take(&mut self.deferred) {
-                self.term.until_certain().await;
+                self.term.wait_until_certain().await;
                 continue;
             }
             let now = self.term.server_time();
@@ -126,15 +126,15 @@ impl Ticks {
             let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
             if !left.is_zero() {
                 tokio::select! {
-                    () = tokio::time::sleep(left.min(NAP)) => {}
-                    () = self.term.leaving() => {}
+                    () = tokio::time::sleep(left.min(MAX_SLEEP)) => {}
+                    () = self.term.draining() => {}
                 }
                 continue;
             }
-            let is_ours = match self.settle().await {
-                Came::Claimed(ahead) if ahead == due => true,
-                Came::Claimed(_) | Came::Nothing => self.claim(due).await?,
-                Came::Refused => return None,
+            let is_ours = match self.resolve_pending().await {
+                ClaimOutcome::Claimed(ahead) if ahead == due => true,
+                ClaimOutcome::Claimed(_) | ClaimOutcome::Unknown => self.claim(due).await?,
+                ClaimOutcome::Refused => return None,
             };
             if !is_ours {
                 continue;
@@ -188,19 +188,19 @@ impl Ticks {
         kept: usize,
         mut records: Vec<(String, Vec<u8>)>,
     ) {
-        let claims = self.last.and_then(|last| {
+        let claimed_due = self.last.and_then(|last| {
             let now = self.term.server_time();
             let due = next_due(now, last, self.interval, phase(self.term.name().label(), self.interval));
             let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
             // Should we die before it is due, nobody else could have had it either; and whoever comes then makes up for the one after it.
-            (left + self.interval <= self.term.remaining() && !self.term.is_leaving()).then_some(due)
+            (left + self.interval <= self.term.remaining() && !self.term.is_draining()).then_some(due)
         });
         let (holding, log, value) = (self.term.holding(), log.to_owned(), value.into());
-        let mark = self.last.zip(claims).map(|(worked, due)| Mark { worked, ahead: Some(due) });
-        records.extend(mark.map(|mark| (RECORD.to_owned(), mark.encode())));
+        let mark = self.last.zip(claimed_due).map(|(worked, due)| Mark { worked, ahead: Some(due) });
+        records.extend(mark.map(|mark| (DUE_RECORD.to_owned(), mark.encode())));
         self.claimed |= mark.is_some();
-        let answer = self.term.ask_ahead(Request::Append { holding, log, value, kept, records });
-        self.ahead = Some(Ahead { claims, answer });
+        let reply = self.term.call_ahead(Request::Append { holding, log, value, kept, records });
+        self.pending = Some(PendingAppend { claimed_due, reply });
     }
 
     /// Waits for what was [appended](Self::append), and gives back what was claimed ahead, so that whoever ticks next begins there.
@@ -208,83 +208,83 @@ impl Ticks {
     /// # Cancel safety
     /// A tick that was claimed ahead may be left out.
     pub async fn end(mut self) {
-        self.give_back().await;
+        self.return_claim().await;
     }
 
     /// Takes back what was claimed and not given out. Whether a claim has arrived may be unknown.
-    async fn give_back(&mut self) {
-        if matches!(self.settle().await, Came::Refused) || !std::mem::take(&mut self.claimed) {
+    async fn return_claim(&mut self) {
+        if matches!(self.resolve_pending().await, ClaimOutcome::Refused) || !std::mem::take(&mut self.claimed) {
             return;
         }
         let Some(last) = self.last else { return };
         loop {
             let (holding, value) = (self.term.holding(), Mark { worked: last, ahead: None }.encode());
-            let record = RECORD.to_owned();
-            let answer = self.term.ask_ahead(Request::Publish { holding, record, value, announced: false });
-            self.term.0.door.ask_now();
-            match answer.await {
+            let record = DUE_RECORD.to_owned();
+            let reply = self.term.call_ahead(Request::Publish { holding, record, value, announced: false });
+            self.term.0.keeper.flush_deferred_calls();
+            match reply.await {
                 Ok(Outcome::Failed(error) | Outcome::Unknown(error)) if error.is_retryable() => {}
                 _ => return,
             }
             // If that cannot be done while the lease lasts, a tick that was due is left out.
             tokio::select! {
                 () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
-                () = self.term.over() => return,
+                () = self.term.ended() => return,
             }
         }
     }
 
     /// What has come of what was sent ahead.
-    async fn settle(&mut self) -> Came {
-        let Some(Ahead { claims, mut answer }) = self.ahead.take() else { return Came::Nothing };
-        let answer = match answer.try_recv() {
+    async fn resolve_pending(&mut self) -> ClaimOutcome {
+        let Some(PendingAppend { claimed_due, mut reply }) = self.pending.take() else { return ClaimOutcome::Unknown };
+        let reply = match reply.try_recv() {
             Err(TryRecvError::Empty) => {
-                self.term.0.door.ask_now();
-                answer.await.ok()
+                self.term.0.keeper.flush_deferred_calls();
+                reply.await.ok()
             }
-            answer => answer.ok(),
+            reply => reply.ok(),
         };
-        match (answer, claims) {
-            (Some(Outcome::Answered(Reply::Done)), Some(due)) => Came::Claimed(due),
+        match (reply, claimed_due) {
+            (Some(Outcome::Answered(Reply::Done)), Some(due)) => ClaimOutcome::Claimed(due),
             (Some(Outcome::Answered(Reply::Refused(_))), _) => {
                 self.claimed = false;
-                Came::Refused
+                ClaimOutcome::Refused
             }
             (Some(Outcome::Failed(error) | Outcome::Unknown(error)), _) => {
-                self.complain(&error);
-                Came::Nothing
+                self.report_once(&error);
+                ClaimOutcome::Unknown
             }
-            _ => Came::Nothing,
+            _ => ClaimOutcome::Unknown,
         }
     }
 
     /// The mark that whoever held the target before has left. Asked until it is known, or nothing more should be begun.
     async fn read(&mut self) -> Option<Option<Mark>> {
-        let limit = self.term.0.settings.attempt_timeout();
+        let timeout = self.term.0.settings.attempt_timeout();
         loop {
-            let read = Request::Read { name: self.term.name().clone(), record: RECORD.to_owned() };
-            match ask(&self.term.0.door, read, limit).await {
+            let read = Request::Read { name: self.term.name().clone(), record: DUE_RECORD.to_owned() };
+            match call_store(&self.term.0.keeper, read, timeout).await {
                 Outcome::Answered(Reply::Record(found)) => {
                     return Some(found.and_then(|record| Mark::decode(&record.value)));
                 }
                 // One that somebody has spoilt is none. The next is written over it.
                 Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt => {
-                    self.complain(&error);
+                    self.report_once(&error);
                     return Some(None);
                 }
                 _ => {}
             }
             tokio::select! {
-                () = tokio::time::sleep(limit) => {}
-                () = self.term.leaving() => return None,
+                () = tokio::time::sleep(timeout) => {}
+                () = self.term.draining() => return None,
             }
         }
     }
 
     /// Says, once, that what has to be written cannot be.
-    fn complain(&mut self, error: &StoreError) {
-        if error.kind() != ErrorKind::Unreachable && !std::mem::replace(&mut self.complained, true) {
-            self.term.tell(Happening::StoreRefused { error: error.to_string() });
+    fn report_once(&mut self, error: &StoreError) {
+        if error.kind() != ErrorKind::Unreachable && !std::mem::replace(&mut self.has_reported, true) {
+            self.term.emit(EventKind::StoreRefused { error: error.to_string() });
         }
     }
 
@@ -293,15 +293,15 @@ impl Ticks {
     async fn claim(&mut self, due: ServerTime) -> Option<bool> {
         loop {
             self.claimed = true;
-            match self.term.note(RECORD, Mark { worked: due, ahead: None }.encode()).await {
+            match self.term.publish_silently(DUE_RECORD, Mark { worked: due, ahead: None }.encode()).await {
                 Ok(()) => return Some(true),
                 Err(PublishError::Refused(_)) => return None,
                 Err(PublishError::Store(error)) => {
                     // Nothing is begun meanwhile, and somebody should know why.
-                    self.complain(&error);
+                    self.report_once(&error);
                     tokio::select! {
                         () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
-                        () = self.term.leaving() => return Some(false),
+                        () = self.term.draining() => return Some(false),
                     }
                 }
             }

@@ -33,16 +33,16 @@ mod slots;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plan::{Book, Due, Policy, next_run};
+use plan::{NextRun, Policy, ScheduleRecord, next_run};
 
 pub use slots::{Schedule, ScheduleError};
 
 use crate::store::{Outcome, Reply, Request};
-use crate::tenure::{PublishError, TermHandle, ask};
+use crate::tenure::{PublishError, TermHandle, call_store};
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
 /// How long is slept at a stretch: clocks may be set meanwhile.
-const NAP: Duration = Duration::from_secs(60);
+const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// What becomes of runs that nobody was there for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,8 +67,8 @@ pub enum Unfinished {
 impl TermHandle {
     /// Keeps a schedule under this term. Its name tells it from others of the same lease.
     pub fn schedule(&self, name: &str, schedule: Schedule) -> Runs {
-        let patience = self.0.settings.ttl().saturating_mul(2);
-        let policy = Policy { catch_up: CatchUp::default(), unfinished: Unfinished::default(), patience };
+        let max_lateness = self.0.settings.ttl().saturating_mul(2);
+        let policy = Policy { catch_up: CatchUp::default(), unfinished: Unfinished::default(), max_lateness };
         Runs { term: self.clone(), record: format!("schedule:{name}"), schedule, policy, open: None }
     }
 }
@@ -80,30 +80,30 @@ pub struct Runs {
     record: String,
     schedule: Schedule,
     policy: Policy,
-    open: Option<Open>,
+    open: Option<OpenSchedule>,
 }
 
 /// What was read when the term began.
 #[derive(Clone, Copy, Debug)]
-struct Open {
-    book: Book,
+struct OpenSchedule {
+    record: ScheduleRecord,
     /// The last slot that was claimed under this very term. Whether it is run again is the next leader's affair.
     ours: Option<ServerTime>,
     /// A moment at which the store's time was known.
     known: (Moment, ServerTime),
 }
 
-impl Open {
+impl OpenSchedule {
     fn now(&self) -> ServerTime {
         let (moment, server) = self.known;
         server + SystemClock.now().since(moment)
     }
 
     /// What there is to go by.
-    fn settled(&self) -> Book {
+    fn effective_record(&self) -> ScheduleRecord {
         match self.ours {
-            Some(ours) => Book { done: self.book.done.max(Some(ours)), ..self.book },
-            None => self.book,
+            Some(ours) => ScheduleRecord { done: self.record.done.max(Some(ours)), ..self.record },
+            None => self.record,
         }
     }
 }
@@ -133,8 +133,8 @@ impl Runs {
             Some(open) => open,
             None => self.read().await?,
         };
-        let Due { slot, .. } = loop {
-            let due = next_run(&self.schedule, &open.settled(), self.policy, open.now());
+        let NextRun { slot, .. } = loop {
+            let due = next_run(&self.schedule, &open.effective_record(), self.policy, open.now());
             let Some(due) = due else {
                 self.term.lost().await;
                 return None;
@@ -143,37 +143,37 @@ impl Runs {
             if left.is_zero() {
                 break due;
             }
-            if !self.term.wait(left.min(NAP)).await {
+            if !self.term.wait(left.min(MAX_SLEEP)).await {
                 return None;
             }
         };
-        open.book.claimed = Some(slot);
-        self.write(&open.book).await?;
+        open.record.claimed = Some(slot);
+        self.write(&open.record).await?;
         open.ours = Some(slot);
         self.open = Some(open);
         Some(Run { slot, runs: self })
     }
 
     /// What is on record, and the store's time. Asked until it is known or the term is over.
-    async fn read(&self) -> Option<Open> {
+    async fn read(&self) -> Option<OpenSchedule> {
         let shared = &self.term.0;
         let limit = shared.settings.attempt_timeout();
         loop {
             let inspect = Request::Inspect { name: shared.name.clone() };
             let read = Request::Read { name: shared.name.clone(), record: self.record.clone() };
-            if let Outcome::Answered(Reply::Lease(report)) = ask(&shared.door, inspect, limit).await
+            if let Outcome::Answered(Reply::Lease(report)) = call_store(&shared.keeper, inspect, limit).await
                 && let Some(since) = report.since
-                && let Outcome::Answered(Reply::Record(found)) = ask(&shared.door, read, limit).await
+                && let Outcome::Answered(Reply::Record(found)) = call_store(&shared.keeper, read, limit).await
             {
                 let known = (shared.times().0, since);
-                let found = found.and_then(|record| Book::decode(&record.value));
-                let mut open = Open { book: Book::new(since), ours: None, known };
+                let found = found.and_then(|record| ScheduleRecord::decode(&record.value));
+                let mut open = OpenSchedule { record: ScheduleRecord::new(since), ours: None, known };
                 match found {
-                    Some(book) => open.book = book,
+                    Some(record) => open.record = record,
                     // From now on what falls due is remembered; what fell due earlier in this term nobody has asked for.
                     None => {
-                        open.book.since = open.now();
-                        self.write(&open.book).await?;
+                        open.record.since = open.now();
+                        self.write(&open.record).await?;
                     }
                 }
                 return Some(open);
@@ -185,9 +185,9 @@ impl Runs {
     }
 
     /// Writes the record, under the token. Tried until the term is over.
-    async fn write(&self, book: &Book) -> Option<()> {
+    async fn write(&self, record: &ScheduleRecord) -> Option<()> {
         loop {
-            match self.term.publish(&self.record, book.encode()).await {
+            match self.term.publish(&self.record, record.encode()).await {
                 Ok(()) => return Some(()),
                 Err(PublishError::Refused(_)) => return None,
                 Err(PublishError::Store(_)) => {
@@ -223,11 +223,11 @@ impl Run<'_> {
     /// It may or may not be recorded.
     pub async fn done(self) -> Result<(), PublishError> {
         let Some(open) = &mut self.runs.open else { return Ok(()) };
-        let book = Book { done: Some(self.slot), ..open.book };
+        let record = ScheduleRecord { done: Some(self.slot), ..open.record };
         let (term, pause) = (&self.runs.term, self.runs.term.0.settings.attempt_timeout());
         // A store that is away for a moment is not the end of the work.
         loop {
-            match term.publish(&self.runs.record, book.encode()).await {
+            match term.publish(&self.runs.record, record.encode()).await {
                 Ok(()) => break,
                 Err(error @ PublishError::Refused(_)) => return Err(error),
                 Err(error) => {
@@ -237,7 +237,7 @@ impl Run<'_> {
                 }
             }
         }
-        open.book = book;
+        open.record = record;
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use crate::time::ServerTime;
 
 /// What is on record of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Book {
+pub(super) struct ScheduleRecord {
     /// Since when there is one: what was due before concerns nobody.
     pub(super) since: ServerTime,
     /// The last slot that somebody has begun.
@@ -17,7 +17,7 @@ pub(super) struct Book {
     pub(super) done: Option<ServerTime>,
 }
 
-impl Book {
+impl ScheduleRecord {
     pub(super) fn new(now: ServerTime) -> Self {
         Self { since: now, claimed: None, done: None }
     }
@@ -39,7 +39,7 @@ impl Book {
 
 /// The next run: which slot, and from when on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Due {
+pub(super) struct NextRun {
     pub(super) slot: ServerTime,
     pub(super) not_before: ServerTime,
 }
@@ -50,29 +50,34 @@ pub(super) struct Policy {
     pub(super) catch_up: CatchUp,
     pub(super) unfinished: Unfinished,
     /// By how much a run may be late without being missed: as long as it takes to have another leader.
-    pub(super) patience: Duration,
+    pub(super) max_lateness: Duration,
 }
 
 /// What is to be run next, and when. `None`: never again.
-pub(super) fn next_run(schedule: &Schedule, book: &Book, policy: Policy, now: ServerTime) -> Option<Due> {
-    if let Some(claimed) = book.claimed
-        && book.done != Some(claimed)
+pub(super) fn next_run(
+    schedule: &Schedule,
+    record: &ScheduleRecord,
+    policy: Policy,
+    now: ServerTime,
+) -> Option<NextRun> {
+    if let Some(claimed) = record.claimed
+        && record.done != Some(claimed)
         && policy.unfinished == Unfinished::Rerun
     {
-        return Some(Due { slot: claimed, not_before: claimed });
+        return Some(NextRun { slot: claimed, not_before: claimed });
     }
-    let last = [Some(book.since), book.claimed, book.done].into_iter().flatten().max()?;
+    let last = [Some(record.since), record.claimed, record.done].into_iter().flatten().max()?;
     let next = schedule.after(last)?;
     if next > now {
-        return Some(Due { slot: next, not_before: next });
+        return Some(NextRun { slot: next, not_before: next });
     }
     // Some were missed. They are made up for by one, if at all.
-    let missed = schedule.last_until(now).filter(|missed| *missed >= next).unwrap_or(next);
+    let missed = schedule.at_or_before(now).filter(|missed| *missed >= next).unwrap_or(next);
     let late = Duration::from_micros(now.as_micros().saturating_sub(missed.as_micros()));
-    if policy.catch_up == CatchUp::Once || late <= policy.patience {
-        return Some(Due { slot: missed, not_before: missed });
+    if policy.catch_up == CatchUp::Once || late <= policy.max_lateness {
+        return Some(NextRun { slot: missed, not_before: missed });
     }
-    schedule.after(now).map(|slot| Due { slot, not_before: slot })
+    schedule.after(now).map(|slot| NextRun { slot, not_before: slot })
 }
 
 #[cfg(test)]
@@ -85,44 +90,44 @@ mod tests {
         ServerTime::from_micros(seconds * S)
     }
 
-    fn book(since: u64, claimed: Option<u64>, done: Option<u64>) -> Book {
-        Book { since: at(since), claimed: claimed.map(at), done: done.map(at) }
+    fn record(since: u64, claimed: Option<u64>, done: Option<u64>) -> ScheduleRecord {
+        ScheduleRecord { since: at(since), claimed: claimed.map(at), done: done.map(at) }
     }
 
     fn policy(catch_up: CatchUp, unfinished: Unfinished) -> Policy {
-        Policy { catch_up, unfinished, patience: Duration::from_secs(30) }
+        Policy { catch_up, unfinished, max_lateness: Duration::from_secs(30) }
     }
 
-    fn slot(book: Book, policy: Policy, now: u64) -> u64 {
+    fn slot(record: ScheduleRecord, policy: Policy, now: u64) -> u64 {
         let minutely = Schedule::every(Duration::from_secs(60)).unwrap();
-        let due = next_run(&minutely, &book, policy, at(now)).unwrap();
+        let due = next_run(&minutely, &record, policy, at(now)).unwrap();
         assert_eq!(due.slot, due.not_before);
         due.slot.as_micros() / S
     }
 
     #[test]
-    fn what_is_due_is_run_and_what_was_run_is_not_run_again() {
+    fn a_due_slot_runs_once() {
         for policy in [policy(CatchUp::Once, Unfinished::Rerun), policy(CatchUp::Skip, Unfinished::Skip)] {
-            assert_eq!(slot(book(1_000, None, None), policy, 1_000), 1_020);
-            assert_eq!(slot(book(1_000, Some(1_020), Some(1_020)), policy, 1_021), 1_080);
+            assert_eq!(slot(record(1_000, None, None), policy, 1_000), 1_020);
+            assert_eq!(slot(record(1_000, Some(1_020), Some(1_020)), policy, 1_021), 1_080);
             // Another leader, before the next is due: as if nothing had happened.
-            assert_eq!(slot(book(1_000, Some(1_020), Some(1_020)), policy, 1_079), 1_080);
+            assert_eq!(slot(record(1_000, Some(1_020), Some(1_020)), policy, 1_079), 1_080);
             // While there was no leader one fell due. It is not forgotten.
-            assert_eq!(slot(book(1_000, None, None), policy, 1_025), 1_020);
-            assert_eq!(slot(book(1_000, Some(1_020), Some(1_020)), policy, 1_085), 1_080);
+            assert_eq!(slot(record(1_000, None, None), policy, 1_025), 1_020);
+            assert_eq!(slot(record(1_000, Some(1_020), Some(1_020)), policy, 1_085), 1_080);
         }
     }
 
     #[test]
-    fn a_run_that_did_not_end_is_run_again_or_not_as_was_chosen() {
-        let unfinished = book(1_000, Some(1_080), Some(1_020));
+    fn an_unfinished_run_is_rerun_or_skipped_as_configured() {
+        let unfinished = record(1_000, Some(1_080), Some(1_020));
         assert_eq!(slot(unfinished, policy(CatchUp::Once, Unfinished::Rerun), 1_090), 1_080);
         assert_eq!(slot(unfinished, policy(CatchUp::Once, Unfinished::Skip), 1_090), 1_140);
     }
 
     #[test]
-    fn many_that_were_missed_are_one_or_none() {
-        let long_ago = book(1_000, Some(1_020), Some(1_020));
+    fn missed_slots_become_one_run_or_none() {
+        let long_ago = record(1_000, Some(1_020), Some(1_020));
         assert_eq!(slot(long_ago, policy(CatchUp::Once, Unfinished::Rerun), 4_660), 4_620);
         assert_eq!(slot(long_ago, policy(CatchUp::Skip, Unfinished::Rerun), 4_660), 4_680);
         // The last of them is only just due.
@@ -131,18 +136,18 @@ mod tests {
 
     #[test]
     fn a_clock_that_went_back_repeats_nothing() {
-        let ahead = book(1_000, Some(1_080), Some(1_080));
+        let ahead = record(1_000, Some(1_080), Some(1_080));
         assert_eq!(slot(ahead, policy(CatchUp::Once, Unfinished::Rerun), 1_030), 1_140);
     }
 
     #[test]
-    fn what_is_written_can_be_read_and_nothing_else() {
-        for book in [book(1, None, None), book(1, Some(2), None), book(1, Some(3), Some(2))] {
-            assert_eq!(Book::decode(book.encode().as_bytes()), Some(book));
+    fn records_round_trip_and_anything_else_is_rejected() {
+        for record in [record(1, None, None), record(1, Some(2), None), record(1, Some(3), Some(2))] {
+            assert_eq!(ScheduleRecord::decode(record.encode().as_bytes()), Some(record));
         }
         for bad in ["", "1", "1 2", "1 2 3 4", "1 x -", "- - -"] {
-            assert_eq!(Book::decode(bad.as_bytes()), None, "{bad}");
+            assert_eq!(ScheduleRecord::decode(bad.as_bytes()), None, "{bad}");
         }
-        assert_eq!(Book::decode(b"\xff 1 1"), None);
+        assert_eq!(ScheduleRecord::decode(b"\xff 1 1"), None);
     }
 }

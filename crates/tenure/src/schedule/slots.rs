@@ -19,10 +19,10 @@ use crate::time::ServerTime;
 /// # Ok::<(), tenure::schedule::ScheduleError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Schedule(Kind);
+pub struct Schedule(ScheduleKind);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum ScheduleKind {
     /// In microseconds, at its multiples since the Unix epoch: whoever leads, the rhythm stays.
     Every(u64),
     #[cfg(feature = "cron")]
@@ -46,7 +46,7 @@ pub enum ScheduleError {
     },
 }
 
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Schedule {
     /// At every multiple of this interval, counted from the Unix epoch.
@@ -54,10 +54,10 @@ impl Schedule {
     /// # Errors
     /// When it is shorter than a millisecond or longer than a year.
     pub fn every(interval: Duration) -> Result<Self, ScheduleError> {
-        if !(Duration::from_millis(1)..=LONGEST).contains(&interval) {
+        if !(Duration::from_millis(1)..=MAX_INTERVAL).contains(&interval) {
             return Err(ScheduleError::Interval(interval));
         }
-        Ok(Self(Kind::Every(u64::try_from(interval.as_micros()).unwrap_or(u64::MAX))))
+        Ok(Self(ScheduleKind::Every(u64::try_from(interval.as_micros()).unwrap_or(u64::MAX))))
     }
 
     /// By a cron expression with five fields, or six with seconds first, in UTC.
@@ -69,7 +69,7 @@ impl Schedule {
         let bad = |why: String| ScheduleError::Cron { expression: expression.to_owned(), why };
         let cron: croner::Cron =
             expression.parse().map_err(|error: croner::errors::CronError| bad(error.to_string()))?;
-        let schedule = Self(Kind::Cron(Box::new(cron)));
+        let schedule = Self(ScheduleKind::Cron(Box::new(cron)));
         // One that has never come true before now does not come true at all.
         match schedule.after(ServerTime::from_micros(0)) {
             Some(_) => Ok(schedule),
@@ -80,20 +80,20 @@ impl Schedule {
     /// The first time after this one.
     pub(super) fn after(&self, time: ServerTime) -> Option<ServerTime> {
         match &self.0 {
-            Kind::Every(interval) => {
+            ScheduleKind::Every(interval) => {
                 Some(ServerTime::from_micros((time.as_micros() / interval).checked_add(1)?.checked_mul(*interval)?))
             }
             #[cfg(feature = "cron")]
-            Kind::Cron(cron) => from_zoned(&cron.find_next_occurrence(&zoned(time)?, false).ok()?),
+            ScheduleKind::Cron(cron) => from_zoned(&cron.find_next_occurrence(&zoned(time)?, false).ok()?),
         }
     }
 
     /// The last time that is not after this one.
-    pub(super) fn last_until(&self, time: ServerTime) -> Option<ServerTime> {
+    pub(super) fn at_or_before(&self, time: ServerTime) -> Option<ServerTime> {
         match &self.0 {
-            Kind::Every(interval) => Some(ServerTime::from_micros(time.as_micros() / interval * interval)),
+            ScheduleKind::Every(interval) => Some(ServerTime::from_micros(time.as_micros() / interval * interval)),
             #[cfg(feature = "cron")]
-            Kind::Cron(cron) => from_zoned(&cron.find_previous_occurrence(&zoned(time)?, true).ok()?),
+            ScheduleKind::Cron(cron) => from_zoned(&cron.find_previous_occurrence(&zoned(time)?, true).ok()?),
         }
     }
 }
@@ -112,9 +112,9 @@ fn from_zoned(time: &jiff::Zoned) -> Option<ServerTime> {
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Every(interval) => write!(f, "every {:?}", Duration::from_micros(*interval)),
+            ScheduleKind::Every(interval) => write!(f, "every {:?}", Duration::from_micros(*interval)),
             #[cfg(feature = "cron")]
-            Kind::Cron(cron) => write!(f, "at {}", cron.as_str()),
+            ScheduleKind::Cron(cron) => write!(f, "at {}", cron.as_str()),
         }
     }
 }
@@ -130,18 +130,18 @@ mod tests {
     }
 
     #[test]
-    fn the_rhythm_does_not_depend_on_when_it_is_looked_at() {
+    fn slots_do_not_depend_on_when_they_are_computed() {
         let schedule = Schedule::every(Duration::from_secs(60)).unwrap();
         assert_eq!(schedule.after(at(0)), Some(at(60)));
         assert_eq!(schedule.after(at(59)), Some(at(60)));
         assert_eq!(schedule.after(at(60)), Some(at(120)));
-        assert_eq!((schedule.last_until(at(119)), schedule.last_until(at(120))), (Some(at(60)), Some(at(120))));
+        assert_eq!((schedule.at_or_before(at(119)), schedule.at_or_before(at(120))), (Some(at(60)), Some(at(120))));
         assert_eq!(schedule.after(ServerTime::from_micros(u64::MAX)), None);
     }
 
     #[cfg(feature = "cron")]
     #[test]
-    fn months_end() {
+    fn cron_schedules_cross_month_ends() {
         let zoned = |text: &str| {
             let time: jiff::Timestamp = text.parse().unwrap();
             from_zoned(&time.to_zoned(jiff::tz::TimeZone::UTC)).unwrap()
@@ -157,7 +157,7 @@ mod tests {
         ] {
             let schedule = Schedule::cron(expression).unwrap();
             assert_eq!(schedule.after(zoned(from)), Some(zoned(to)), "{expression}");
-            assert_eq!(schedule.last_until(zoned(to)), Some(zoned(to)), "{expression}");
+            assert_eq!(schedule.at_or_before(zoned(to)), Some(zoned(to)), "{expression}");
         }
         for bad in ["", "every day", "61 * * * *", "0 0 31 2 *"] {
             assert!(Schedule::cron(bad).is_err(), "{bad}");

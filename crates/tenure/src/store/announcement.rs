@@ -22,7 +22,7 @@ pub enum Announcement {
         token: Token,
     },
     /// Somebody has looked, and nobody holds a lease that somebody should.
-    Vacant {
+    Unheld {
         /// Which lease.
         name: LeaseName,
     },
@@ -58,7 +58,7 @@ pub enum Announcement {
         /// The term it was published in.
         token: Token,
     },
-    /// The store had lost its data, or the namespace is new. Whoever entered another generation enters again.
+    /// The store had lost its data, or the namespace is new. Whoever attached another generation enters again.
     GenerationMinted {
         /// The new generation.
         generation: Generation,
@@ -98,7 +98,7 @@ pub enum Announcement {
         index: String,
     },
     /// Something happened to an instance, for whoever looks on.
-    Happened {
+    Event {
         /// What: a [`FleetEvent`](crate::fleet::FleetEvent).
         event: String,
     },
@@ -109,7 +109,7 @@ impl Announcement {
     pub fn lease(&self) -> Option<&LeaseName> {
         match self {
             Self::Released { name, .. }
-            | Self::Vacant { name }
+            | Self::Unheld { name }
             | Self::HandedOver { name, .. }
             | Self::Revoked { name, .. }
             | Self::Asked { name, .. }
@@ -121,7 +121,7 @@ impl Announcement {
             | Self::Left { .. }
             | Self::SessionChanged { .. }
             | Self::IndexChanged { .. }
-            | Self::Happened { .. } => None,
+            | Self::Event { .. } => None,
         }
     }
 
@@ -129,7 +129,7 @@ impl Announcement {
     pub fn encode(&self) -> String {
         match self {
             Self::Released { name, token } => format!("released {token} {}", name.encode()),
-            Self::Vacant { name } => format!("vacant {}", name.encode()),
+            Self::Unheld { name } => format!("vacant {}", name.encode()),
             Self::HandedOver { name, token, to } => format!("handed_over {token} {} {to}", name.encode()),
             Self::Revoked { name, token } => format!("revoked {token} {}", name.encode()),
             Self::Asked { name, token } => format!("asked {token} {}", name.encode()),
@@ -137,11 +137,11 @@ impl Announcement {
             Self::GenerationMinted { generation } => format!("generation {} {}", generation.number, generation.stamp),
             Self::LongestTtl { ttl, server } => format!("longest_ttl {} {}", ttl.as_millis(), server.as_micros()),
             Self::Reopened => "reopened".to_owned(),
-            Self::Joined { group, instance } => moved("joined", instance, group),
-            Self::Left { group, instance } => moved("left", instance, group),
+            Self::Joined { group, instance } => encode_membership_change("joined", instance, group),
+            Self::Left { group, instance } => encode_membership_change("left", instance, group),
             Self::SessionChanged { id } => format!("session {id}"),
             Self::IndexChanged { index } => format!("index {index}"),
-            Self::Happened { event } => format!("event {event}"),
+            Self::Event { event } => format!("event {event}"),
         }
     }
 
@@ -162,9 +162,9 @@ impl Announcement {
                 });
             }
             "session" => return Some(Self::SessionChanged { id: rest.to_owned() }),
-            "event" => return Some(Self::Happened { event: rest.to_owned() }),
+            "event" => return Some(Self::Event { event: rest.to_owned() }),
             "index" => return Some(Self::IndexChanged { index: rest.to_owned() }),
-            "vacant" => return Some(Self::Vacant { name: LeaseName::decode(rest)? }),
+            "vacant" => return Some(Self::Unheld { name: LeaseName::decode(rest)? }),
             _ => {}
         }
         let (number, rest) = rest.split_once(' ')?;
@@ -192,7 +192,7 @@ impl Announcement {
 }
 
 /// Who came or went, and to whom or from where unless it is the whole fleet.
-fn moved(what: &str, instance: &InstanceId, group: &Group) -> String {
+fn encode_membership_change(what: &str, instance: &InstanceId, group: &Group) -> String {
     match group.prefix() {
         Some(prefix) => format!("{what} {instance} {prefix}"),
         None => format!("{what} {instance}"),
@@ -201,7 +201,7 @@ fn moved(what: &str, instance: &InstanceId, group: &Group) -> String {
 
 /// What a subscription hears.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum SubscriptionItem {
     /// An announcement.
     Announced(Announcement),
     /// Announcements may have been missed: look again at whatever is being waited for.
@@ -223,7 +223,7 @@ mod tests {
         let free = "a b\n\0{c} ü ".to_owned();
         let all = [
             Announcement::Released { name: name.clone(), token },
-            Announcement::Vacant { name: name.clone() },
+            Announcement::Unheld { name: name.clone() },
             Announcement::HandedOver { name: name.clone(), token, to: instance.clone() },
             Announcement::Revoked { name: name.clone(), token },
             Announcement::Asked { name: name.clone(), token },

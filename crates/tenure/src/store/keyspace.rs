@@ -10,7 +10,7 @@ pub const SESSIONS: &str = "sessions";
 pub(crate) const ROLES: &str = "roles";
 
 /// The index of sessions that were deleted, and of which something may be left.
-pub const GONE: &str = "gone";
+pub const DELETED_SESSIONS: &str = "gone";
 
 /// The keys of one deployment.
 ///

@@ -6,7 +6,7 @@ use crate::time::ServerTime;
 use crate::token::Token;
 
 /// How many notes a namespace keeps, about. Older ones are dropped.
-pub(super) const NOTES_KEPT: usize = 10_000;
+pub(super) const MAX_TERM_NOTES: usize = 10_000;
 
 /// A note about a term. Its holder writes one when the term begins and one when it is over; a holder that crashed has
 /// written only the first. Times are on the store's clock, as well as the holder knows it.
@@ -63,8 +63,9 @@ mod tests {
 
     #[test]
     fn notes_read_back_as_they_were_written() {
-        let by = InstanceId::new("api-2").unwrap();
-        let endings = [Ending::Lost(Loss::Taken { by }), Ending::Released(ReleaseReason::StepDown), Ending::GivenUp];
+        let holder = InstanceId::new("api-2").unwrap();
+        let endings =
+            [Ending::Lost(Loss::Taken { holder }), Ending::Released(ReleaseReason::StepDown), Ending::GivenUp];
         for ending in endings.into_iter().map(Some).chain([None]) {
             for demoted in [None, Some(ServerTime::from_micros(7))] {
                 let note = TermNote {

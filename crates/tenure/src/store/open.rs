@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{ErrorKind, Keyspace, Store, StoreError};
 
 /// What a URL may look like, for those who wrote another.
-const KNOWN: &str = "use `redis://host`, `rediss://host`, `sqlite:PATH` or `memory:`";
+const SUPPORTED_URLS: &str = "use `redis://host`, `rediss://host`, `sqlite:PATH` or `memory:`";
 
-/// Opens the store at a URL. Nothing is connected until the store is entered.
+/// Opens the store at a URL. Nothing is connected until the store is attached.
 ///
 /// | URL | store |
 /// |---|---|
@@ -33,7 +33,7 @@ const KNOWN: &str = "use `redis://host`, `rediss://host`, `sqlite:PATH` or `memo
 pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
     let bad = |message: String| Err(StoreError::new(ErrorKind::Address, message));
     let Some((scheme, rest)) = url.split_once(':') else {
-        return bad(format!("a store is given as a URL; {KNOWN}"));
+        return bad(format!("a store is given as a URL; {SUPPORTED_URLS}"));
     };
     match scheme {
         "memory" => memory(rest),
@@ -42,7 +42,7 @@ pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError
         "rediss" | "valkeys" => encrypted_redis(url, keyspace),
         "redis+sentinel" | "redis+cluster" | "rediss+sentinel" | "rediss+cluster" | "valkey+sentinel"
         | "valkey+cluster" | "valkeys+sentinel" | "valkeys+cluster" => {
-            bad(format!("`{scheme}` stores are not part of tenure {} yet; {KNOWN}", env!("CARGO_PKG_VERSION")))
+            bad(format!("`{scheme}` stores are not part of tenure {} yet; {SUPPORTED_URLS}", env!("CARGO_PKG_VERSION")))
         }
         _ => {
             // What stands before the first colon of a wrong URL may be a secret, unless it looks like a scheme.
@@ -51,7 +51,7 @@ pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError
             } else {
                 "this URL".to_owned()
             };
-            bad(format!("{shown} names no store that tenure knows; {KNOWN}"))
+            bad(format!("{shown} names no store that tenure knows; {SUPPORTED_URLS}"))
         }
     }
 }

@@ -23,8 +23,8 @@ pub enum Reply {
     Held(Held),
     /// No lease is granted for now: the store has lost data, and leases from before may still be relied on.
     Quarantined(Quarantine),
-    /// The namespace is not the one that was entered: enter again.
-    NotEntered,
+    /// The namespace is not the one that was attached: attach again.
+    NotAttached,
     /// The claim was granted once and that term is over. Use a new nonce.
     TermOver,
     /// There is no larger token left.
@@ -56,15 +56,15 @@ pub enum Reply {
     /// Who has each lease, in the order in which they were asked for.
     Holders(Vec<Option<InstanceId>>),
     /// What stands in a record.
-    Record(Option<Published>),
+    Record(Option<PublishedRecord>),
     /// Entries of a log, the oldest first.
-    Recent(Vec<LogEntry>),
+    LogEntries(Vec<LogEntry>),
     /// Each session in the order in which they were asked for, if it is there.
     Sessions(Vec<Option<Vec<u8>>>),
     /// A session is not what its writer has seen, but this; nothing was done.
-    Changed(Option<Vec<u8>>),
+    Conflict(Option<Vec<u8>>),
     /// Who is alive.
-    Members(Vec<Member>),
+    Instances(Vec<LiveInstance>),
     /// A piece of what was looked for, and where to go on; there is no more at 0. A store into which no other program can write has nothing
     /// to be looked for, and says [`Done`](Self::Done).
     Found {
@@ -102,14 +102,14 @@ pub struct PreviousTerm {
     /// Who held it.
     pub holder: InstanceId,
     /// How it ended, as far as the store knows.
-    pub ended: Ended,
+    pub ended: RecordedEnd,
 }
 
 /// How a term ended, as far as the store knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum RecordedEnd {
     /// Nobody said that it ended: it ran out, or an outsider removed it.
-    Silently,
+    Unreported,
     /// Its holder let go of it.
     Released,
     /// Its holder handed it over.
@@ -120,13 +120,13 @@ pub enum Ended {
     TakenOver,
 }
 
-impl Ended {
-    const ALL: [Self; 5] = [Self::Silently, Self::Released, Self::HandedOver, Self::Revoked, Self::TakenOver];
+impl RecordedEnd {
+    const ALL: [Self; 5] = [Self::Unreported, Self::Released, Self::HandedOver, Self::Revoked, Self::TakenOver];
 
     /// The word for stores and interfaces.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
-            Self::Silently => "silently",
+            Self::Unreported => "silently",
             Self::Released => "released",
             Self::HandedOver => "handed_over",
             Self::Revoked => "revoked",
@@ -136,7 +136,7 @@ impl Ended {
 
     /// Reads that word.
     pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|ended| ended.word() == word)
+        Self::ALL.into_iter().find(|ended| ended.as_str() == word)
     }
 }
 
@@ -144,7 +144,7 @@ impl Ended {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Who has it.
-    pub by: InstanceId,
+    pub holder: InstanceId,
     /// The term, unless a foreign program holds it.
     pub token: Option<Token>,
     /// How long it is theirs without renewal, never more than the ttl of their term. `None`: for ever, the lease is stuck.
@@ -163,7 +163,7 @@ pub enum Refusal {
     /// Another term has the lease.
     Taken {
         /// Who has it.
-        by: InstanceId,
+        holder: InstanceId,
     },
     /// The lease was taken because its holder made no progress.
     Stalled,
@@ -206,14 +206,17 @@ pub struct LeaseReport {
 impl LeaseReport {
     /// Whether it is held by a term that was revoked: its holder has not let go yet, and its ttl has not ended.
     pub fn is_revoked(&self) -> bool {
-        let revoked = |last: &PreviousTerm| last.ended == Ended::Revoked;
-        self.held.as_ref().zip(self.last.as_ref()).is_some_and(|(held, last)| held.by == last.holder && revoked(last))
+        let revoked = |last: &PreviousTerm| last.ended == RecordedEnd::Revoked;
+        self.held
+            .as_ref()
+            .zip(self.last.as_ref())
+            .is_some_and(|(held, last)| held.holder == last.holder && revoked(last))
     }
 }
 
 /// A record beside a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedRecord {
     /// The term it was published in.
     pub token: Token,
     /// When, by the store's clock.
@@ -230,7 +233,7 @@ pub struct Published {
 /// let id: EntryId = "1736598400000-3".parse()?;
 /// assert_eq!((id.millis, id.number, id.to_string().as_str()), (1_736_598_400_000, 3, "1736598400000-3"));
 /// assert!("yesterday".parse::<EntryId>().is_err());
-/// # Ok::<(), tenure::store::NoEntryId>(())
+/// # Ok::<(), tenure::store::ParseEntryIdError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
@@ -257,11 +260,11 @@ impl fmt::Display for EntryId {
 }
 
 impl FromStr for EntryId {
-    type Err = NoEntryId;
+    type Err = ParseEntryIdError;
 
-    fn from_str(text: &str) -> Result<Self, NoEntryId> {
-        let (millis, number) = text.split_once('-').ok_or(NoEntryId)?;
-        let parse = |digits: &str| digits.parse().map_err(|_| NoEntryId);
+    fn from_str(text: &str) -> Result<Self, ParseEntryIdError> {
+        let (millis, number) = text.split_once('-').ok_or(ParseEntryIdError)?;
+        let parse = |digits: &str| digits.parse().map_err(|_| ParseEntryIdError);
         Ok(Self { millis: parse(millis)?, number: parse(number)? })
     }
 }
@@ -269,7 +272,7 @@ impl FromStr for EntryId {
 /// A text that names no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the name of an entry is two numbers with a hyphen between, such as 1736598400000-0")]
-pub struct NoEntryId;
+pub struct ParseEntryIdError;
 
 /// An entry of a log beside a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -284,7 +287,7 @@ pub struct LogEntry {
 
 /// An instance that is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct LiveInstance {
     /// Who.
     pub instance: InstanceId,
     /// What it says about itself.

@@ -61,7 +61,7 @@ impl Ask {
 
 /// What any program may write, without putting it into an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wild {
+pub enum ForeignKind {
     /// Heartbeats of the fleet.
     Nodes,
     /// Sessions.
@@ -188,7 +188,7 @@ pub enum Request {
         records: Vec<(String, Vec<u8>)>,
     },
     /// Read a log, the oldest entry first: the latest ones, or the first ones after one that is known.
-    Recent {
+    ReadLog {
         /// Which lease.
         name: LeaseName,
         /// Which log.
@@ -216,7 +216,7 @@ pub enum Request {
         /// Which session.
         id: String,
         /// What its writer has seen; nothing when there was none.
-        seen: Option<Vec<u8>>,
+        expected: Option<Vec<u8>>,
         /// What it should be; nothing to delete it.
         value: Option<Vec<u8>>,
         /// Not while anything is left of one with this id that was deleted.
@@ -230,7 +230,7 @@ pub enum Request {
     /// Tell everybody who listens.
     Announce(Announcement),
     /// Say that an instance is alive. The first beat announces that it joined.
-    Beat {
+    Heartbeat {
         /// Among whom.
         group: Group,
         /// Who is alive.
@@ -248,12 +248,12 @@ pub enum Request {
         instance: InstanceId,
     },
     /// List the instances that are alive.
-    Members {
+    Instances {
         /// Of whom.
         group: Group,
     },
     /// Count somebody among those who are alive, for as long as it has a heartbeat: a program that is not Tenure's. This is announced as if it had joined.
-    Enlist {
+    Adopt {
         /// Among whom.
         group: Group,
         /// What stands after the prefix of its heartbeat.
@@ -262,7 +262,7 @@ pub enum Request {
     /// Look for what any program may have written, a piece at a time. Whatever is there from the first piece to the last is found.
     Scan {
         /// What is looked for.
-        what: Wild,
+        kind: ForeignKind,
         /// Where the last piece ended; 0 at the beginning.
         cursor: u64,
     },
@@ -301,16 +301,16 @@ pub enum Request {
 #[cfg(feature = "redis")]
 impl Request {
     /// Whether nothing is changed by it.
-    pub(crate) fn only_reads(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         matches!(
             self,
             Self::Inspect { .. }
                 | Self::InspectNamespace
                 | Self::Holders { .. }
                 | Self::Read { .. }
-                | Self::Recent { .. }
+                | Self::ReadLog { .. }
                 | Self::ReadSessions { .. }
-                | Self::Members { .. }
+                | Self::Instances { .. }
                 | Self::Scan { .. }
                 | Self::IndexList { .. }
                 | Self::Notes { .. }
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_reads_back_as_it_was_written() {
+    fn an_ask_reads_back_as_it_was_written() {
         for to in [None, Some(InstanceId::new("api-2").unwrap())] {
             let ask = Ask::StepDown { to };
             assert_eq!(Ask::decode(&ask.encode()), Some(ask));

@@ -1,9 +1,9 @@
 //! The front door: what a program uses.
 
+mod lists;
 mod request;
 mod sessions;
 mod term;
-mod words;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +16,18 @@ pub use request::LeaseRequest;
 pub use sessions::SessionError;
 pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Work};
 
-use crate::election::Elections;
-use crate::event::{Event, Happening};
+use crate::election::CampaignRegistry;
+use crate::event::{Event, EventKind};
 use crate::fleet::InstanceRecord;
-use crate::keeper::{self, Command, Contact, Door, Gauges, Listener, Outlet, Plan, Question, Streams};
+use crate::histogram::HistogramSnapshot;
+use crate::keeper::{
+    self, Command, ConnectionState, EventQueue, EventStreams, Gauges, KeeperConfig, KeeperHandle, Listener, StoreCall,
+};
 use crate::lease::LeaseSettings;
-use crate::meter::Spans;
 use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{
-    self, EntryId, ErrorKind, Generation, Keyspace, LeaseReport, LogEntry, NamespaceReport, Outcome, Published, Reply,
-    Request, Store, StoreError, TermNote,
+    self, EntryId, ErrorKind, Generation, Keyspace, LeaseReport, LogEntry, NamespaceReport, Outcome, PublishedRecord,
+    Reply, Request, Store, StoreError, TermNote,
 };
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
@@ -49,11 +51,11 @@ use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 /// ```
 #[derive(Clone)]
 pub struct Tenure {
-    door: Arc<Door>,
-    streams: WeakStreams,
+    keeper: Arc<KeeperHandle>,
+    streams: WeakEventStreams,
     /// Most leases have the same settings; they share them.
     settings: Arc<Mutex<Arc<LeaseSettings>>>,
-    elections: Elections,
+    elections: CampaignRegistry,
     /// What this instance says about itself to the fleet, once it has joined.
     record: Arc<Mutex<Option<InstanceRecord>>>,
     keyspace: Arc<Keyspace>,
@@ -63,9 +65,9 @@ pub struct Tenure {
 
 /// Streams of events, which end with the keeper.
 #[derive(Clone)]
-struct WeakStreams {
+struct WeakEventStreams {
     all: broadcast::WeakSender<Event>,
-    news: broadcast::WeakSender<Event>,
+    notable: broadcast::WeakSender<Event>,
 }
 
 impl Tenure {
@@ -83,12 +85,12 @@ impl Tenure {
 
     /// A [`Tenure`] with something other than the defaults.
     pub fn builder(url: &str) -> TenureBuilder {
-        TenureBuilder::new(Source::Url(url.to_owned()))
+        TenureBuilder::new(StoreSource::Url(url.to_owned()))
     }
 
     /// A [`Tenure`] on a store of one's own.
-    pub fn on(store: Arc<dyn Store>) -> TenureBuilder {
-        TenureBuilder::new(Source::Store(store))
+    pub fn with_store(store: Arc<dyn Store>) -> TenureBuilder {
+        TenureBuilder::new(StoreSource::Store(store))
     }
 
     /// A lease by this name, to be acquired. Its key is `lease:<name>`.
@@ -103,12 +105,12 @@ impl Tenure {
 
     /// Who this process is, to the store and to others.
     pub fn instance(&self) -> &InstanceId {
-        &self.door.instance
+        &self.keeper.instance
     }
 
     /// Where the store is, without secrets.
     pub fn location(&self) -> &str {
-        &self.door.location
+        &self.keeper.location
     }
 
     /// Waits until it is known whether the store can be entered, after [`TenureBuilder::start`]. Whatever comes of it, it goes on being tried.
@@ -118,13 +120,17 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn first_contact(&self) -> Result<(), StoreError> {
-        let mut contact = self.door.contact.clone();
+    pub async fn ready(&self) -> Result<(), StoreError> {
+        let mut connection_state = self.keeper.connection_state.clone();
         let over = || StoreError::new(ErrorKind::Unreachable, "the keeper has ended");
-        match &*contact.wait_for(|contact| *contact != Contact::None).await.map_err(|_| over())? {
-            Contact::Lost(error) => Err(error.clone()),
-            Contact::Over => Err(over()),
-            Contact::None | Contact::Entered => Ok(()),
+        match &*connection_state
+            .wait_for(|connection_state| *connection_state != ConnectionState::Pending)
+            .await
+            .map_err(|_| over())?
+        {
+            ConnectionState::Lost(error) => Err(error.clone()),
+            ConnectionState::Closed => Err(over()),
+            ConnectionState::Pending | ConnectionState::Attached => Ok(()),
         }
     }
 
@@ -142,9 +148,9 @@ impl Tenure {
     /// # Cancel safety
     /// Safe.
     pub async fn inspect(&self, name: &LeaseName) -> Result<LeaseReport, StoreError> {
-        match self.ask(Request::Inspect { name: name.clone() }).await? {
+        match self.call(Request::Inspect { name: name.clone() }).await? {
             Reply::Lease(report) => Ok(report),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
@@ -156,9 +162,9 @@ impl Tenure {
     /// # Cancel safety
     /// Safe.
     pub async fn inspect_namespace(&self) -> Result<NamespaceReport, StoreError> {
-        match self.ask(Request::InspectNamespace).await? {
+        match self.call(Request::InspectNamespace).await? {
             Reply::Namespace(report) => Ok(report),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
@@ -171,10 +177,10 @@ impl Tenure {
     /// # Cancel safety
     /// It may or may not be ended.
     pub async fn reopen(&self, generation: Generation) -> Result<bool, StoreError> {
-        match self.ask(Request::Reopen { generation }).await? {
+        match self.call(Request::Reopen { generation }).await? {
             Reply::Done => Ok(true),
-            Reply::NotEntered => Ok(false),
-            other => Err(self.unexpected(&other)),
+            Reply::NotAttached => Ok(false),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
@@ -185,10 +191,10 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn read(&self, name: &LeaseName, record: &str) -> Result<Option<Published>, StoreError> {
-        match self.ask(Request::Read { name: name.clone(), record: record.to_owned() }).await? {
+    pub async fn read(&self, name: &LeaseName, record: &str) -> Result<Option<PublishedRecord>, StoreError> {
+        match self.call(Request::Read { name: name.clone(), record: record.to_owned() }).await? {
             Reply::Record(published) => Ok(published),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
@@ -208,9 +214,9 @@ impl Tenure {
         limit: usize,
     ) -> Result<Vec<LogEntry>, StoreError> {
         let (name, log) = (name.clone(), log.to_owned());
-        match self.ask(Request::Recent { name, log, after, limit }).await? {
-            Reply::Recent(entries) => Ok(entries),
-            other => Err(self.unexpected(&other)),
+        match self.call(Request::ReadLog { name, log, after, limit }).await? {
+            Reply::LogEntries(entries) => Ok(entries),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
@@ -223,34 +229,34 @@ impl Tenure {
     /// # Cancel safety
     /// Safe.
     pub async fn terms(&self, limit: usize) -> Result<Vec<TermNote>, StoreError> {
-        match self.ask(Request::Notes { limit }).await? {
+        match self.call(Request::Notes { limit }).await? {
             Reply::Notes(notes) => Ok(notes),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
     /// Everything that happens from now on.
     pub fn events(&self) -> EventStream {
         let stream = self.streams.all.upgrade();
-        EventStream::new(stream, self.door.gauges.clone(), |gauges| &gauges.hears_all)
+        EventStream::new(stream, self.keeper.gauges.clone(), |gauges| &gauges.all_listeners)
     }
 
-    /// The same without [the routine](Happening::is_routine), which costs next to nothing then.
-    pub fn news(&self) -> EventStream {
-        let stream = self.streams.news.upgrade();
-        EventStream::new(stream, self.door.gauges.clone(), |gauges| &gauges.hears_news)
+    /// The same without [the routine](EventKind::is_routine), which costs next to nothing then.
+    pub fn notable_events(&self) -> EventStream {
+        let stream = self.streams.notable.upgrade();
+        EventStream::new(stream, self.keeper.gauges.clone(), |gauges| &gauges.notable_listeners)
     }
 
     /// Numbers about the keeper.
-    pub fn how_it_stands(&self) -> HowItStands {
-        let gauges = &self.door.gauges;
-        HowItStands {
-            connected: *self.door.contact.borrow() == Contact::Entered,
+    pub fn stats(&self) -> Stats {
+        let gauges = &self.keeper.gauges;
+        Stats {
+            connected: *self.keeper.connection_state.borrow() == ConnectionState::Attached,
             held: gauges.held.load(Ordering::Relaxed),
             lag: gauges.lag.read(SystemClock.now()),
             events_dropped: gauges.events_dropped.load(Ordering::Relaxed),
             notes_dropped: gauges.notes_dropped.load(Ordering::Relaxed),
-            renewals: gauges.renewals.read(),
+            renewals: gauges.renewals.snapshot(),
         }
     }
 
@@ -261,26 +267,26 @@ impl Tenure {
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.
     pub async fn shutdown(&self) {
-        if self.door.is_forked() {
+        if self.keeper.is_forked() {
             return;
         }
-        self.door.tell(Command::ShutDown);
-        let mut contact = self.door.contact.clone();
+        self.keeper.send(Command::ShutDown);
+        let mut connection_state = self.keeper.connection_state.clone();
         // A keeper that has ended without a word is over, too.
-        let _ = contact.wait_for(|contact| *contact == Contact::Over).await;
+        let _ = connection_state.wait_for(|connection_state| *connection_state == ConnectionState::Closed).await;
     }
 
-    pub(crate) fn door(&self) -> &Arc<Door> {
-        &self.door
+    pub(crate) fn keeper(&self) -> &Arc<KeeperHandle> {
+        &self.keeper
     }
 
     /// The elections that are started on this.
-    pub(crate) fn elections(&self) -> &Elections {
+    pub(crate) fn elections(&self) -> &CampaignRegistry {
         &self.elections
     }
 
     /// These settings, shared with whoever used the same last.
-    pub(crate) fn share(&self, settings: LeaseSettings) -> Arc<LeaseSettings> {
+    pub(crate) fn share_settings(&self, settings: LeaseSettings) -> Arc<LeaseSettings> {
         let mut last = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         if **last != settings {
             *last = Arc::new(settings);
@@ -288,42 +294,43 @@ impl Tenure {
         last.clone()
     }
 
-    pub(crate) async fn ask(&self, request: Request) -> Result<Reply, StoreError> {
-        self.question(request, false).await
+    pub(crate) async fn call(&self, request: Request) -> Result<Reply, StoreError> {
+        self.call_with_priority(request, false).await
     }
 
     /// The same for work that waits for it: it is not behind those who only look on.
-    pub(crate) async fn ask_for_work(&self, request: Request) -> Result<Reply, StoreError> {
-        self.question(request, true).await
+    pub(crate) async fn call_for_work(&self, request: Request) -> Result<Reply, StoreError> {
+        self.call_with_priority(request, true).await
     }
 
-    async fn question(&self, request: Request, is_work: bool) -> Result<Reply, StoreError> {
-        match question(&self.door, request, LeaseSettings::default().attempt_timeout(), is_work).await {
+    async fn call_with_priority(&self, request: Request, is_work: bool) -> Result<Reply, StoreError> {
+        match call_store_with_priority(&self.keeper, request, LeaseSettings::default().attempt_timeout(), is_work).await
+        {
             Outcome::Answered(reply) => Ok(reply),
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(error),
         }
     }
 
     /// Tells the store something, without waiting for an answer.
-    pub(crate) fn say(&self, request: Request) {
+    pub(crate) fn call_detached(&self, request: Request) {
         let (reply, _) = oneshot::channel();
-        let limit = LeaseSettings::default().attempt_timeout();
-        self.door.tell(Command::Ask(Question { request, limit, is_work: true, reply }));
+        let timeout = LeaseSettings::default().attempt_timeout();
+        self.keeper.send(Command::Call(StoreCall { request, timeout, is_work: true, reply }));
     }
 
     /// Tells logs, streams and listeners of this process that something happened that is no lease's.
-    pub fn tell(&self, what: Happening) {
-        self.door.tell(Command::Tell(Event { instance: self.instance().clone(), lease: None, token: None, what }));
+    pub fn emit(&self, kind: EventKind) {
+        self.keeper.send(Command::Emit(Event { instance: self.instance().clone(), lease: None, token: None, kind }));
     }
 
     /// Says something about this instance to the fleet, with its heartbeats: a word under a name. Neither may have a space or an equals sign.
-    pub fn describe(&self, name: &str, word: &str) {
+    pub fn describe(&self, key: &str, value: &str) {
         let is_word =
             |text: &str| !text.is_empty() && !text.contains(|letter: char| letter.is_whitespace() || letter == '=');
-        if is_word(name) && is_word(word) {
+        if is_word(key) && is_word(value) {
             let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(record) = record.as_mut() {
-                record.about.insert(name.to_owned(), word.to_owned());
+                record.annotations.insert(key.to_owned(), value.to_owned());
                 self.join_fleet(record);
             }
         }
@@ -350,7 +357,7 @@ impl Tenure {
         {
             let mut said = self.record.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(record) = said.as_mut()
-                && record.quits(pool)
+                && record.remove_pool(pool)
             {
                 self.join_fleet(record);
                 return;
@@ -360,15 +367,15 @@ impl Tenure {
         }
         // Once more, so that it can be waited for.
         let (group, instance) = (Group::FLEET, self.instance().clone());
-        let _ = self.ask(Request::Leave { group, instance }).await;
+        let _ = self.call(Request::Leave { group, instance }).await;
     }
 
     /// When the store's clock shows this time, as far as is known.
     pub(crate) fn local_moment(&self, server: ServerTime) -> Moment {
-        keeper::local_moment(server, self.door.gauges.server_offset.load(Ordering::Relaxed))
+        keeper::local_moment(server, self.keeper.gauges.server_offset.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn unexpected(&self, reply: &Reply) -> StoreError {
+    pub(crate) fn unexpected_reply(&self, reply: &Reply) -> StoreError {
         let message = format!("{}: an answer to another question: {reply:?}", self.location());
         StoreError::new(ErrorKind::Corrupt, message)
     }
@@ -376,28 +383,33 @@ impl Tenure {
 
 impl fmt::Debug for Tenure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tenure({} on {})", self.door.instance, self.door.location)
+        write!(f, "Tenure({} on {})", self.keeper.instance, self.keeper.location)
     }
 }
 
 /// Asks the store something that work waits for, over the keeper's connection.
-pub(crate) async fn ask(door: &Door, request: Request, limit: Duration) -> Outcome {
-    question(door, request, limit, true).await
+pub(crate) async fn call_store(keeper: &KeeperHandle, request: Request, timeout: Duration) -> Outcome {
+    call_store_with_priority(keeper, request, timeout, true).await
 }
 
-async fn question(door: &Door, request: Request, limit: Duration, is_work: bool) -> Outcome {
+async fn call_store_with_priority(
+    keeper: &KeeperHandle,
+    request: Request,
+    timeout: Duration,
+    is_work: bool,
+) -> Outcome {
     let (reply, answer) = oneshot::channel();
-    if door.is_forked() {
+    if keeper.is_forked() {
         let message = "this is a forked process; the connection is its parent's";
         return Outcome::Failed(StoreError::new(ErrorKind::Unreachable, message));
     }
-    door.tell(Command::Ask(Question { request, limit, is_work, reply }));
+    keeper.send(Command::Call(StoreCall { request, timeout, is_work, reply }));
     answer.await.unwrap_or_else(|_| {
-        if *door.contact.borrow() == Contact::Over {
+        if *keeper.connection_state.borrow() == ConnectionState::Closed {
             let message = "tenure was shut down, and asks nothing any more";
             return Outcome::Failed(StoreError::new(ErrorKind::Configuration, message));
         }
-        let message = format!("{}: the connection was lost before the answer came", door.location);
+        let message = format!("{}: the connection was lost before the answer came", keeper.location);
         Outcome::Unknown(StoreError::new(ErrorKind::Unreachable, message))
     })
 }
@@ -405,7 +417,7 @@ async fn question(door: &Door, request: Request, limit: Duration, is_work: bool)
 /// Numbers about a keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct HowItStands {
+pub struct Stats {
     /// Whether there is a connection to the store.
     pub connected: bool,
     /// How many leases are held.
@@ -417,7 +429,7 @@ pub struct HowItStands {
     /// How many notes about terms were dropped: there were too many, or the store could not be reached for too long.
     pub notes_dropped: u64,
     /// From sending a renewal to its answer.
-    pub renewals: Spans,
+    pub renewals: HistogramSnapshot,
 }
 
 /// Everything that happens, in order.
@@ -474,7 +486,7 @@ impl EventStream {
 /// ```
 #[must_use]
 pub struct TenureBuilder {
-    source: Source,
+    source: StoreSource,
     keyspace: Keyspace,
     instance: Option<InstanceId>,
     assumed_ttl: Duration,
@@ -487,13 +499,13 @@ pub struct TenureBuilder {
     listeners: Vec<Listener>,
 }
 
-enum Source {
+enum StoreSource {
     Url(String),
     Store(Arc<dyn Store>),
 }
 
 impl TenureBuilder {
-    fn new(source: Source) -> Self {
+    fn new(source: StoreSource) -> Self {
         Self {
             source,
             keyspace: Keyspace::default(),
@@ -611,7 +623,7 @@ impl TenureBuilder {
     /// Safe: nothing is kept.
     pub async fn connect(self) -> Result<Tenure, StoreError> {
         let tenure = self.start()?;
-        tenure.first_contact().await?;
+        tenure.ready().await?;
         Ok(tenure)
     }
 
@@ -621,16 +633,16 @@ impl TenureBuilder {
     /// When the URL is not one, or this process cannot start a thread.
     pub fn start(self) -> Result<Tenure, StoreError> {
         let store = match self.source {
-            Source::Url(url) => store::open(&url, &self.keyspace)?,
-            Source::Store(store) => store,
+            StoreSource::Url(url) => store::open(&url, &self.keyspace)?,
+            StoreSource::Store(store) => store,
         };
         let failed = |error: std::io::Error| {
             StoreError::new(ErrorKind::Unavailable, format!("the keeper's thread cannot be started: {error}"))
         };
         let gauges = Arc::new(Gauges { unlogged: self.unlogged.into(), ..Gauges::default() });
-        let streams = Streams::open();
-        let weak = WeakStreams { all: streams.all.downgrade(), news: streams.news.downgrade() };
-        let plan = Plan {
+        let streams = EventStreams::open();
+        let weak = WeakEventStreams { all: streams.all.downgrade(), notable: streams.notable.downgrade() };
+        let config = KeeperConfig {
             store,
             instance: self.instance.unwrap_or_else(InstanceId::for_this_process),
             assumed_ttl: self.assumed_ttl,
@@ -638,15 +650,15 @@ impl TenureBuilder {
             bootstrap: self.bootstrap,
             durable: self.durable,
             shares_events: self.shares_events,
-            outlet: Outlet::open(self.listeners, streams, gauges.clone()).map_err(failed)?,
+            event_queue: EventQueue::open(self.listeners, streams, gauges.clone()).map_err(failed)?,
             gauges,
         };
-        let door = keeper::start(plan).map_err(failed)?;
+        let keeper = keeper::start(config).map_err(failed)?;
         Ok(Tenure {
-            door,
+            keeper,
             streams: weak,
             settings: Arc::default(),
-            elections: Elections::default(),
+            elections: CampaignRegistry::default(),
             record: Arc::default(),
             keyspace: Arc::new(self.keyspace),
             is_named: self.is_named,

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Tenure, Term};
-use crate::keeper::{AcquireError, Claim, Command, Door, Granted, Heartbeat, Mode, Onlooker, Ticket};
+use crate::keeper::{
+    AcquireError, AcquireMode, Command, Heartbeat, KeeperHandle, StatusSender, TermGuard, Waiter, WaiterId,
+};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder};
 use crate::name::{LeaseName, NameError};
 
@@ -19,7 +21,7 @@ use crate::name::{LeaseName, NameError};
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let first = tenure.lease("import").ttl(Duration::from_secs(10)).try_acquire().await?;
-/// let second = tenure.lease("import").limit(Duration::from_millis(20)).acquire().await;
+/// let second = tenure.lease("import").timeout(Duration::from_millis(20)).acquire().await;
 /// assert!(matches!(second, Err(AcquireError::TimedOut { .. })));
 /// # drop(first);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -32,12 +34,12 @@ pub struct LeaseRequest {
     name: Result<LeaseName, NameError>,
     settings: LeaseSettingsBuilder,
     checked: Option<LeaseSettings>,
-    limit: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
 impl LeaseRequest {
     pub(super) fn new(tenure: Tenure, name: Result<LeaseName, NameError>) -> Self {
-        Self { tenure, name, settings: LeaseSettings::builder(), checked: None, limit: None }
+        Self { tenure, name, settings: LeaseSettings::builder(), checked: None, timeout: None }
     }
 
     /// The length of the lease.
@@ -53,14 +55,14 @@ impl LeaseRequest {
     }
 
     /// Without [progress](super::TermHandle::progress) for this long, renewals stop and the term ends as stalled.
-    pub fn stall_after(mut self, limit: Duration) -> Self {
-        self.settings = self.settings.stall_after(limit);
+    pub fn stall_after(mut self, timeout: Duration) -> Self {
+        self.settings = self.settings.stall_after(timeout);
         self
     }
 
     /// While waiting, take the lease from a holder that renews but has made no progress for this long.
-    pub fn take_over_after(mut self, limit: Duration) -> Self {
-        self.settings = self.settings.take_over_after(limit);
+    pub fn take_over_after(mut self, timeout: Duration) -> Self {
+        self.settings = self.settings.take_over_after(timeout);
         self
     }
 
@@ -71,8 +73,8 @@ impl LeaseRequest {
     }
 
     /// How long to wait at most.
-    pub fn limit(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
         self
     }
 
@@ -80,23 +82,23 @@ impl LeaseRequest {
     /// waits for that, too. A task that has the lease and acquires it again waits for itself, until it lets go.
     ///
     /// # Errors
-    /// When the name or the settings are not acceptable, the limit has passed, the store refuses for a reason that
+    /// When the name or the settings are not acceptable, the timeout has passed, the store refuses for a reason that
     /// waiting does not mend, or Tenure was shut down.
     ///
     /// # Cancel safety
     /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
     pub async fn acquire(self) -> Result<Term, AcquireError> {
-        self.claim(Mode::Wait, None, None).await
+        self.acquire_with(AcquireMode::Wait, None, None).await
     }
 
     /// The same for a candidate, which is told how it goes meanwhile and beats all the while.
-    pub(crate) async fn campaign(
+    pub(crate) async fn acquire_as_candidate(
         self,
-        mode: Mode,
-        onlooker: Onlooker,
+        mode: AcquireMode,
+        status_sender: StatusSender,
         heartbeat: Arc<Heartbeat>,
     ) -> Result<Term, AcquireError> {
-        self.claim(mode, Some(onlooker), Some(heartbeat)).await
+        self.acquire_with(mode, Some(status_sender), Some(heartbeat)).await
     }
 
     /// Acquires the lease if it is free.
@@ -108,13 +110,13 @@ impl LeaseRequest {
     /// # Cancel safety
     /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
     pub async fn try_acquire(self) -> Result<Term, AcquireError> {
-        self.claim(Mode::Try, None, None).await
+        self.acquire_with(AcquireMode::Try, None, None).await
     }
 
-    async fn claim(
+    async fn acquire_with(
         self,
-        mode: Mode,
-        onlooker: Option<Onlooker>,
+        mode: AcquireMode,
+        status_sender: Option<StatusSender>,
         heartbeat: Option<Arc<Heartbeat>>,
     ) -> Result<Term, AcquireError> {
         let name = self.name?;
@@ -122,36 +124,46 @@ impl LeaseRequest {
             Some(settings) => settings,
             None => self.settings.build()?,
         };
-        let settings = self.tenure.share(settings);
+        let settings = self.tenure.share_settings(settings);
         // Whoever only tries waits no longer than an answer and a new connection may take.
-        let patience = (settings.attempt_timeout() * 2).max(Duration::from_secs(1));
-        let limit = if mode == Mode::Try { Some(self.limit.unwrap_or(patience)) } else { self.limit };
-        let door = self.tenure.door().clone();
-        if door.is_forked() {
+        let try_timeout = (settings.attempt_timeout() * 2).max(Duration::from_secs(1));
+        let timeout = if mode == AcquireMode::Try { Some(self.timeout.unwrap_or(try_timeout)) } else { self.timeout };
+        let keeper = self.tenure.keeper().clone();
+        if keeper.is_forked() {
             return Err(AcquireError::ShutDown);
         }
         let (reply, answer) = oneshot::channel();
-        let ticket = door.ticket();
-        let mut waiting = Waiting { door: &door, ticket, waits: true };
-        let claim = Claim { ticket, name, settings, mode, limit, door: door.clone(), reply, onlooker, heartbeat };
-        door.tell(Command::Acquire(claim));
-        let answer: Result<Granted, AcquireError> = answer.await.unwrap_or(Err(AcquireError::ShutDown));
-        waiting.waits = false;
+        let waiter_id = keeper.new_waiter_id();
+        let mut waiting = WaitGuard { keeper: &keeper, waiter_id, is_waiting: true };
+        let waiter = Waiter {
+            id: waiter_id,
+            name,
+            settings,
+            mode,
+            timeout,
+            keeper: keeper.clone(),
+            reply,
+            status_sender,
+            heartbeat,
+        };
+        keeper.send(Command::Acquire(waiter));
+        let answer: Result<TermGuard, AcquireError> = answer.await.unwrap_or(Err(AcquireError::ShutDown));
+        waiting.is_waiting = false;
         answer.map(Term::new)
     }
 }
 
 /// Somebody who waits, and gives up when dropped.
-struct Waiting<'a> {
-    door: &'a Door,
-    ticket: Ticket,
-    waits: bool,
+struct WaitGuard<'a> {
+    keeper: &'a KeeperHandle,
+    waiter_id: WaiterId,
+    is_waiting: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        if self.waits {
-            self.door.tell(Command::GiveUp(self.ticket));
+        if self.is_waiting {
+            self.keeper.send(Command::GiveUp(self.waiter_id));
         }
     }
 }

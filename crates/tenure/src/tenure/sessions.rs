@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::Tenure;
 use crate::name::LeaseName;
-use crate::store::{GONE, Reply, Request, SESSIONS, StoreError};
+use crate::store::{DELETED_SESSIONS, Reply, Request, SESSIONS, StoreError};
 
 impl Tenure {
     /// The ids of all sessions.
@@ -17,9 +17,9 @@ impl Tenure {
     /// # Cancel safety
     /// Safe.
     pub async fn session_ids(&self) -> Result<Vec<String>, StoreError> {
-        match self.ask(Request::IndexList { index: SESSIONS.to_owned() }).await? {
+        match self.call(Request::IndexList { index: SESSIONS.to_owned() }).await? {
             Reply::Index(ids) => Ok(ids),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
@@ -39,9 +39,9 @@ impl Tenure {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        match self.ask(Request::ReadSessions { ids }).await? {
+        match self.call(Request::ReadSessions { ids }).await? {
             Reply::Sessions(sessions) => Ok(sessions),
-            other => Err(self.unexpected(&other)),
+            other => Err(self.unexpected_reply(&other)),
         }
     }
 
@@ -89,11 +89,11 @@ impl Tenure {
         fresh: bool,
     ) -> Result<(), SessionError> {
         let (seen, value) = (seen.map(<[u8]>::to_vec), value.map(<[u8]>::to_vec));
-        match self.ask(Request::WriteSession { id: id.to_owned(), seen, value, fresh }).await? {
+        match self.call(Request::WriteSession { id: id.to_owned(), expected: seen, value, fresh }).await? {
             Reply::Done => Ok(()),
-            Reply::Changed(now) => Err(SessionError::Changed(now)),
+            Reply::Conflict(now) => Err(SessionError::Changed(now)),
             Reply::InUse => Err(SessionError::Leftovers),
-            other => Err(SessionError::Store(self.unexpected(&other))),
+            other => Err(SessionError::Store(self.unexpected_reply(&other))),
         }
     }
 
@@ -105,23 +105,23 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Some may have been cleared away.
-    pub async fn clear_away(
+    pub async fn purge_deleted_sessions(
         &self,
         lease: impl Fn(&str) -> Option<LeaseName>,
         logs: &[&str],
         idle_for: Duration,
     ) -> Result<usize, StoreError> {
-        let Reply::Index(gone) = self.ask(Request::IndexList { index: GONE.to_owned() }).await? else {
+        let Reply::Index(gone) = self.call(Request::IndexList { index: DELETED_SESSIONS.to_owned() }).await? else {
             return Ok(0);
         };
         let mut cleared = 0;
         for session in gone {
             let is_cleared = match lease(&session) {
-                Some(name) => self.forget_session(&session, name, logs, idle_for).await,
+                Some(name) => self.purge_session(&session, name, logs, idle_for).await,
                 // What cannot have a lease has left nothing.
                 None => {
-                    let (index, announced) = (GONE.to_owned(), false);
-                    self.ask(Request::IndexRemove { index, entry: session, announced }).await.map(|_| true)
+                    let (index, announced) = (DELETED_SESSIONS.to_owned(), false);
+                    self.call(Request::IndexRemove { index, entry: session, announced }).await.map(|_| true)
                 }
             };
             match is_cleared {
@@ -142,7 +142,7 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// It may or may not have been cleared away.
-    pub async fn forget_session(
+    pub async fn purge_session(
         &self,
         session: &str,
         lease: LeaseName,
@@ -150,7 +150,7 @@ impl Tenure {
         idle_for: Duration,
     ) -> Result<bool, StoreError> {
         let (session, logs) = (session.to_owned(), logs.iter().map(|log| (*log).to_owned()).collect());
-        let reply = self.ask(Request::Forget { name: lease, logs, idle_for, session }).await?;
+        let reply = self.call(Request::Forget { name: lease, logs, idle_for, session }).await?;
         Ok(reply == Reply::Done)
     }
 }
@@ -163,7 +163,7 @@ pub enum SessionError {
     #[error("the session was changed meanwhile; read it again")]
     Changed(Option<Vec<u8>>),
     /// Something is left of one with this id that was deleted: its results, or a holder that has not let go. See
-    /// [`forget_session`](Tenure::forget_session).
+    /// [`purge_session`](Tenure::purge_session).
     #[error("something is left of a session with this id that was deleted")]
     Leftovers,
     /// The store could not be asked.

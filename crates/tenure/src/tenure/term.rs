@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::ask;
-use crate::event::{Event, Happening};
-use crate::keeper::{Command, Granted, Question, Shared, Start};
-use crate::lease::{Ending, LeaseState, Loss, ReleaseReason, Wish};
+use super::call_store;
+use crate::event::{Event, EventKind};
+use crate::keeper::{Command, SharedTerm, StoreCall, TermGuard, WorkStart};
+use crate::lease::{Ending, Intent, LeaseState, Loss, ReleaseReason};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{ErrorKind, Holding, Outcome, Reply, Request, StoreError};
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
@@ -27,10 +27,10 @@ use crate::token::Token;
 /// Everything that can be asked of a term is on its [`TermHandle`], which can be cloned and passed around; the term
 /// itself is the one thing that decides how long it is held.
 #[must_use = "dropping a term lets go of the lease"]
-pub struct Term(Granted);
+pub struct Term(TermGuard);
 
 impl Term {
-    pub(crate) fn new(granted: Granted) -> Self {
+    pub(crate) fn new(granted: TermGuard) -> Self {
         Self(granted)
     }
 
@@ -44,22 +44,22 @@ impl Term {
     /// # Cancel safety
     /// Safe: it goes on without anybody waiting.
     pub async fn release(self) -> Result<(), Lost> {
-        self.let_go(ReleaseReason::Voluntary).await
+        self.release_with_reason(ReleaseReason::Voluntary).await
     }
 
     /// Lets the work that runs finish, and then lets go of the lease, or hands it over. The term must be kept until it is over.
-    pub(crate) fn drain(&self, wish: Wish) {
+    pub(crate) fn drain(&self, intent: Intent) {
         let shared = &self.0.handle().0;
-        shared.door.tell(Command::Wish(shared.id(), wish));
+        shared.keeper.send(Command::Intent(shared.id(), intent));
     }
 
     /// The same, for a reason.
-    pub(crate) async fn let_go(mut self, reason: ReleaseReason) -> Result<(), Lost> {
+    pub(crate) async fn release_with_reason(mut self, reason: ReleaseReason) -> Result<(), Lost> {
         let handle = (*self).clone();
         self.0.reason = reason;
         drop(self);
-        handle.over().await;
-        handle.let_go_of()
+        handle.ended().await;
+        handle.release_result()
     }
 }
 
@@ -79,7 +79,7 @@ impl fmt::Debug for Term {
 
 /// A term as seen by whoever works under it. Cheap to clone; it does not keep the lease.
 #[derive(Clone)]
-pub struct TermHandle(pub(crate) Arc<Shared>);
+pub struct TermHandle(pub(crate) Arc<SharedTerm>);
 
 impl TermHandle {
     /// The number of this term. Pass it with every effect on the outside world and refuse smaller ones there.
@@ -128,7 +128,7 @@ impl TermHandle {
         let at = |moment: Moment| wall.checked_sub(now.since(moment)).unwrap_or(SystemTime::UNIX_EPOCH);
         TermInfo {
             name: self.0.name.clone(),
-            holder: self.0.door.instance.clone(),
+            holder: self.0.keeper.instance.clone(),
             token: self.token(),
             state: self.state(),
             acquired_at: at(acquired),
@@ -155,24 +155,24 @@ impl TermHandle {
             // Before the look, so that no change can come between.
             changed.as_mut().enable();
             if self.0.must_stop() {
-                return self.lost_now();
+                return self.lost_error();
             }
             changed.await;
         }
     }
 
     /// Whether the lease is to be let go of when the work that runs has ended: begin nothing more.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.0.is_leaving()
+    pub(crate) fn is_draining(&self) -> bool {
+        self.0.is_draining()
     }
 
     /// Waits until nothing more should be begun: the lease is to be let go of, over, or about to be.
-    pub(crate) async fn leaving(&self) {
+    pub(crate) async fn draining(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
             // Before the look, so that no change can come between.
             changed.as_mut().enable();
-            if self.0.is_leaving() || self.0.must_stop() {
+            if self.0.is_draining() || self.0.must_stop() {
                 return;
             }
             changed.await;
@@ -180,12 +180,12 @@ impl TermHandle {
     }
 
     /// Waits until work may begin again, or nothing more should be begun.
-    pub(crate) async fn until_certain(&self) {
+    pub(crate) async fn wait_until_certain(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
             // Before the look, so that no change can come between.
             changed.as_mut().enable();
-            if self.0.state() == LeaseState::Owned || self.0.is_leaving() || self.0.must_stop() {
+            if self.0.state() == LeaseState::Owned || self.0.is_draining() || self.0.must_stop() {
                 return;
             }
             changed.await;
@@ -194,7 +194,7 @@ impl TermHandle {
 
     /// The store's time, as well as it is known here.
     pub(crate) fn server_time(&self) -> ServerTime {
-        let offset = self.0.door.gauges.server_offset.load(std::sync::atomic::Ordering::Relaxed);
+        let offset = self.0.keeper.gauges.server_offset.load(std::sync::atomic::Ordering::Relaxed);
         crate::keeper::server_time(SystemClock.now(), offset)
     }
 
@@ -211,10 +211,10 @@ impl TermHandle {
             let mut changed = pin!(self.0.changed());
             // Before the look, so that no change can come between.
             changed.as_mut().enable();
-            match self.0.count_in() {
-                Start::Now => return Ok(Work(self.clone())),
-                Start::Never => return Err(self.lost_now()),
-                Start::Later => changed.await,
+            match self.0.start_work() {
+                WorkStart::Started => return Ok(Work(self.clone())),
+                WorkStart::Refused => return Err(self.lost_error()),
+                WorkStart::Deferred => changed.await,
             }
         }
     }
@@ -250,7 +250,7 @@ impl TermHandle {
             work.as_mut().poll(context).map(Some)
         })
         .await;
-        outcome.ok_or_else(|| self.lost_now())
+        outcome.ok_or_else(|| self.lost_error())
     }
 
     /// Waits this long, or until the term is over, about to be, or to be given away when its work has ended. Returns whether the work may go on: the
@@ -259,12 +259,12 @@ impl TermHandle {
     /// # Cancel safety
     /// Safe.
     pub async fn wait(&self, span: Duration) -> bool {
-        tokio::time::timeout(span, self.leaving()).await.is_err()
+        tokio::time::timeout(span, self.draining()).await.is_err()
     }
 
     /// The term, as the store knows it.
     pub(crate) fn holding(&self) -> Holding {
-        Holding { name: self.0.name.clone(), holder: self.0.door.instance.clone(), token: self.token() }
+        Holding { name: self.0.name.clone(), holder: self.0.keeper.instance.clone(), token: self.token() }
     }
 
     /// Writes a record beside the lease, unless the term is over: what a holder writes that was paused for an hour, and
@@ -281,7 +281,7 @@ impl TermHandle {
     }
 
     /// The same for what is of no use to anybody before it is needed: nobody is told.
-    pub(crate) async fn note(&self, record: &str, value: Vec<u8>) -> Result<(), PublishError> {
+    pub(crate) async fn publish_silently(&self, record: &str, value: Vec<u8>) -> Result<(), PublishError> {
         let (holding, record) = (self.holding(), record.to_owned());
         self.write(Request::Publish { holding, record, value, announced: false }).await
     }
@@ -313,21 +313,21 @@ impl TermHandle {
     }
 
     /// Asks something under this term, soon. The answer can be waited for later: nobody is woken by it until then.
-    pub(crate) fn ask_ahead(&self, request: Request) -> oneshot::Receiver<Outcome> {
+    pub(crate) fn call_ahead(&self, request: Request) -> oneshot::Receiver<Outcome> {
         let (reply, answer) = oneshot::channel();
-        let limit = self.0.settings.attempt_timeout();
-        if !self.0.door.is_forked() {
-            self.0.door.ask_soon(Question { request, limit, is_work: true, reply });
+        let timeout = self.0.settings.attempt_timeout();
+        if !self.0.keeper.is_forked() {
+            self.0.keeper.call_deferred(StoreCall { request, timeout, is_work: true, reply });
         }
         answer
     }
 
     async fn write(&self, request: Request) -> Result<(), PublishError> {
-        match ask(&self.0.door, request, self.0.settings.attempt_timeout()).await {
+        match call_store(&self.0.keeper, request, self.0.settings.attempt_timeout()).await {
             Outcome::Answered(Reply::Done) => Ok(()),
             Outcome::Answered(Reply::Refused(refusal)) => Err(PublishError::Refused(refusal.into())),
             Outcome::Answered(other) => {
-                let message = format!("{}: an answer to another question: {other:?}", self.0.door.location);
+                let message = format!("{}: an answer to another question: {other:?}", self.0.keeper.location);
                 Err(PublishError::Store(StoreError::new(ErrorKind::Corrupt, message)))
             }
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(PublishError::Store(error)),
@@ -335,20 +335,20 @@ impl TermHandle {
     }
 
     /// Tells logs, streams and listeners that something happened under this term.
-    pub fn tell(&self, what: Happening) {
-        if !self.0.door.gauges.wants(&what) {
+    pub fn emit(&self, kind: EventKind) {
+        if !self.0.keeper.gauges.has_listener_for(&kind) {
             return;
         }
-        let (instance, lease) = (self.0.door.instance.clone(), Some(self.0.name.clone()));
-        self.0.door.tell(Command::Tell(Event { instance, lease, token: Some(self.token()), what }));
+        let (instance, lease) = (self.0.keeper.instance.clone(), Some(self.0.name.clone()));
+        self.0.keeper.send(Command::Emit(Event { instance, lease, token: Some(self.token()), kind }));
     }
 
     /// Waits until everything is done, the goodbye to the store included.
-    pub(crate) async fn over(&self) {
+    pub(crate) async fn ended(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
             changed.as_mut().enable();
-            if self.0.is_over() || self.0.is_overdue() || self.0.door.is_forked() {
+            if self.0.is_over() || self.0.is_overdue() || self.0.keeper.is_forked() {
                 return;
             }
             changed.await;
@@ -356,15 +356,15 @@ impl TermHandle {
     }
 
     /// Whether a term that is over was let go of, and not lost.
-    fn let_go_of(&self) -> Result<(), Lost> {
+    fn release_result(&self) -> Result<(), Lost> {
         match self.0.ending() {
-            Some(Ending::Lost(_)) | None => Err(self.lost_now()),
+            Some(Ending::Lost(_)) | None => Err(self.lost_error()),
             Some(_) => Ok(()),
         }
     }
 
     /// Why the term is over or about to be; `None` while it is neither.
-    pub(crate) fn ended_by(&self) -> Option<Ending> {
+    pub(crate) fn end_cause(&self) -> Option<Ending> {
         self.0.must_stop().then(|| self.0.presumed_cause())
     }
 
@@ -373,7 +373,7 @@ impl TermHandle {
         self.0.ending().cloned().unwrap_or_else(|| self.0.presumed_cause())
     }
 
-    fn lost_now(&self) -> Lost {
+    fn lost_error(&self) -> Lost {
         Lost { name: self.0.name.clone(), token: self.token(), reason: self.0.presumed_cause() }
     }
 }
@@ -425,7 +425,7 @@ impl Deref for Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.0.0.count_out();
+        self.0.0.end_work();
     }
 }
 

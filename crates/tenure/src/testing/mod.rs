@@ -6,8 +6,8 @@
 //!
 //! # Running it on a store of your own
 //!
-//! Write a [`Subject`]: your store in an empty namespace of its own, a way to let its time pass, and as many
-//! [disturbances](Disturbance) as you can cause. Then name an async function that makes one:
+//! Write a [`StoreFixture`]: your store in an empty namespace of its own, a way to let its time pass, and as many
+//! [faults](StoreFault) as you can cause. Then name an async function that makes one:
 //!
 //! ```
 //! # #[cfg(feature = "memory")]
@@ -17,28 +17,28 @@
 //!
 //! use tenure::store::memory::MemoryStore;
 //! use tenure::store::{BoxFuture, Store};
-//! use tenure::testing::{Disturbance, Disturbed, Subject};
+//! use tenure::testing::{StoreFault, FaultInjection, StoreFixture};
 //!
 //! struct Mine {
 //!     store: MemoryStore,
 //! }
 //!
-//! impl Subject for Mine {
+//! impl StoreFixture for Mine {
 //!     fn store(&self) -> Arc<dyn Store> {
 //!         Arc::new(self.store.clone())
 //!     }
 //!
-//!     fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+//!     fn advance_time(&self, span: Duration) -> BoxFuture<'_, ()> {
 //!         Box::pin(tokio::time::sleep(span))
 //!     }
 //!
-//!     fn disturb(&self, disturbance: Disturbance) -> BoxFuture<'_, Disturbed> {
+//!     fn inject(&self, fault: StoreFault) -> BoxFuture<'_, FaultInjection> {
 //!         Box::pin(async move {
-//!             match disturbance {
-//!                 Disturbance::Flush => self.store.faults().flush(),
-//!                 _ => return Disturbed::Unsupported,
+//!             match fault {
+//!                 StoreFault::Flush => self.store.faults().flush(),
+//!                 _ => return FaultInjection::Unsupported,
 //!             }
-//!             Disturbed::Done
+//!             FaultInjection::Injected
 //!         })
 //!     }
 //! }
@@ -64,14 +64,14 @@
 //! Each case gets a fresh subject and a current-thread tokio runtime of its own, so cases run in parallel and fail by
 //! name. Put the macro into a module to run several stores side by side.
 //!
-//! A case whose disturbance is [unsupported](Disturbed::Unsupported) checks nothing, and says so in one line on the
+//! A case whose fault is [unsupported](FaultInjection::Unsupported) checks nothing, and says so in one line on the
 //! standard error stream, past the capture of the test harness: look for `NOT CHECKED`. [`run_all`] returns the same
-//! as a [`Report`].
+//! as a [`SuiteReport`].
 //!
 //! # What the suite does not do
 //!
 //! It asks no store to be fast. What must still be alive has a ttl of thirty seconds, what must be gone one of a
-//! fraction of a second. It never sleeps by itself; it asks the subject to let time [pass](Subject::pass).
+//! fraction of a second. It never sleeps by itself; it asks the subject to let time [pass](StoreFixture::advance_time).
 //!
 //! It does not lose requests or replies on the way. A store with a network should be tested for that as well: a
 //! request without an answer has an *unknown* outcome and must never be reported as failed.
@@ -79,12 +79,12 @@
 #![expect(clippy::panic, reason = "a conformance case fails by panicking")]
 
 mod cases;
-mod listener;
-mod player;
+mod client;
+mod fixture;
+mod harness;
 mod run;
-mod subject;
-mod trial;
+mod subscriber;
 
 pub use cases::cases;
-pub use run::{Case, Report, Verdict, run_all, run_case};
-pub use subject::{Disturbance, Disturbed, Subject};
+pub use fixture::{FaultInjection, StoreFault, StoreFixture};
+pub use run::{Case, SuiteReport, Verdict, run_all, run_case};

@@ -5,12 +5,12 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::trial::Trial;
-use super::{Subject, cases};
+use super::harness::CaseHarness;
+use super::{StoreFixture, cases};
 use crate::store::BoxFuture;
 
 /// After this long a case is taken to hang. None takes a tenth of it.
-const PATIENCE: Duration = Duration::from_secs(300);
+const CASE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One behaviour that a store must have.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct Case {
     body: Body,
 }
 
-type Body = for<'a> fn(&'a Trial<'a>) -> BoxFuture<'a, Verdict>;
+type Body = for<'a> fn(&'a CaseHarness<'a>) -> BoxFuture<'a, Verdict>;
 
 /// What became of a case that did not fail. One that fails panics.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum Verdict {
 
 /// What became of all cases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct SuiteReport {
     /// The cases that passed.
     pub passed: Vec<&'static str>,
     /// The cases that could not be checked, and what they need.
@@ -58,14 +58,14 @@ impl Case {
         self.group
     }
 
-    /// Runs the case on a fresh subject, in whatever tokio runtime this is called in.
+    /// Runs the case on a fresh fixture, in whatever tokio runtime this is called in.
     ///
     /// # Panics
     /// When the store does not behave.
-    pub async fn run(&self, subject: &dyn Subject) -> Verdict {
-        let trial = Trial::new(subject);
-        let Ok(verdict) = tokio::time::timeout(PATIENCE, (self.body)(&trial)).await else {
-            panic!("{} did not end within {PATIENCE:?}", self.name);
+    pub async fn run(&self, fixture: &dyn StoreFixture) -> Verdict {
+        let harness = CaseHarness::new(fixture);
+        let Ok(verdict) = tokio::time::timeout(CASE_TIMEOUT, (self.body)(&harness)).await else {
+            panic!("{} did not end within {CASE_TIMEOUT:?}", self.name);
         };
         if let Verdict::NotChecked { needs } = &verdict {
             // Written past `eprintln!`, which the test harness keeps to itself when a test passes. When nobody reads
@@ -77,7 +77,7 @@ impl Case {
     }
 }
 
-/// Runs the case of this name in a runtime of its own, on the subject that `make` makes.
+/// Runs the case of this name in a runtime of its own, on the fixture that `make` makes.
 ///
 /// # Panics
 /// When the store does not behave, or when there is no such case.
@@ -85,34 +85,34 @@ pub fn run_case<M, F>(name: &str, make: M) -> Verdict
 where
     M: FnOnce() -> F,
     F: Future,
-    F::Output: Subject,
+    F::Output: StoreFixture,
 {
     let Some(case) = cases().into_iter().find(|case| case.name == name) else {
         panic!("there is no conformance case {name:?}");
     };
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(async {
-            let subject = make().await;
-            case.run(&subject).await
+            let fixture = make().await;
+            case.run(&fixture).await
         }),
         Err(error) => panic!("no runtime for {name}: {error}"),
     }
 }
 
-/// Runs every case, one after the other, each on a subject of its own.
+/// Runs every case, one after the other, each on a fixture of its own.
 ///
 /// # Panics
 /// When the store does not behave: after the last case, with the names of all that failed.
-pub fn run_all<M, F>(make: M) -> Report
+pub fn run_all<M, F>(make: M) -> SuiteReport
 where
     M: Fn() -> F,
     F: Future,
-    F::Output: Subject,
+    F::Output: StoreFixture,
 {
-    let mut report = Report::default();
+    let mut report = SuiteReport::default();
     let mut failed = Vec::new();
     for case in cases() {
-        // Nothing of a failed case is used again: the next one has a subject of its own.
+        // Nothing of a failed case is used again: the next one has a fixture of its own.
         match catch_unwind(AssertUnwindSafe(|| run_case(case.name, &make))) {
             Ok(Verdict::Passed) => report.passed.push(case.name),
             Ok(Verdict::NotChecked { needs }) => report.not_checked.push((case.name, needs)),

@@ -11,15 +11,15 @@ pub const FIXED_SLACK: Duration = Duration::from_millis(2);
 ///
 /// One percent by default. Fast clock slewing can exceed that; raise it where clocks are corrected in large strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClockError {
+pub struct ClockTolerance {
     parts_per_million: u32,
 }
 
-impl ClockError {
+impl ClockTolerance {
     /// The largest error that can be configured, ten percent.
     pub const MAX: Self = Self { parts_per_million: 100_000 };
 
-    /// An error in parts per million, at most [`ClockError::MAX`].
+    /// An error in parts per million, at most [`ClockTolerance::MAX`].
     pub fn from_ppm(parts_per_million: u32) -> Self {
         Self { parts_per_million: parts_per_million.min(Self::MAX.parts_per_million) }
     }
@@ -31,7 +31,7 @@ impl ClockError {
     }
 }
 
-impl Default for ClockError {
+impl Default for ClockTolerance {
     fn default() -> Self {
         Self { parts_per_million: 10_000 }
     }
@@ -44,12 +44,12 @@ impl Default for ClockError {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::time::{ClockError, Moment, deadline};
+/// use tenure::time::{ClockTolerance, Moment, deadline};
 ///
-/// let d = deadline(Moment::ZERO, Duration::from_secs(30), ClockError::default());
+/// let d = deadline(Moment::ZERO, Duration::from_secs(30), ClockTolerance::default());
 /// assert_eq!(d.since(Moment::ZERO), Duration::from_millis(29_698));
 /// ```
-pub fn deadline(sent: Moment, ttl: Duration, error: ClockError) -> Moment {
+pub fn deadline(sent: Moment, ttl: Duration, error: ClockTolerance) -> Moment {
     sent + ttl.saturating_sub(error.of(ttl)).saturating_sub(FIXED_SLACK)
 }
 
@@ -67,7 +67,7 @@ pub struct ServerReading {
 impl ServerReading {
     /// Whether the store's clock and ours disagree about the time since `earlier` by more than rates and round trips
     /// can explain: one of them jumped, and lease lengths cannot be trusted.
-    pub fn jumped_since(&self, earlier: &Self, error: ClockError) -> bool {
+    pub fn jumped_since(&self, earlier: &Self, error: ClockTolerance) -> bool {
         let shortest = self.sent.since(earlier.received);
         let longest = self.received.since(earlier.sent);
         if self.server < earlier.server {
@@ -94,14 +94,14 @@ mod tests {
 
     #[test]
     fn a_deadline_never_overflows() {
-        let d = deadline(Moment::END, Duration::MAX, ClockError::MAX);
+        let d = deadline(Moment::END, Duration::MAX, ClockTolerance::MAX);
         assert_eq!(d, Moment::END);
-        assert_eq!(deadline(Moment::ZERO, Duration::from_millis(1), ClockError::default()), Moment::ZERO);
+        assert_eq!(deadline(Moment::ZERO, Duration::from_millis(1), ClockTolerance::default()), Moment::ZERO);
     }
 
     #[test]
-    fn server_clock_steps_are_told_from_slow_replies() {
-        let error = ClockError::default();
+    fn server_clock_steps_are_distinguished_from_slow_replies() {
+        let error = ClockTolerance::default();
         let base = reading(1_000_000, 0, 10);
         let cases = [
             ("as expected", reading(1_010_005, 10_000, 10_010), false),

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::{Moment, Now, Steady};
+use super::{Moment, Now, SteadyMoment};
 
 /// Differences below this are the noise of reading two clocks one after the other, and are not counted.
 ///
 /// The merged clock may lag the faster of the two by twice this much, which the fixed slack of every
 /// [deadline](super::deadline) covers.
-const NOISE: i64 = 500_000;
+const MAX_READ_NOISE_NANOS: i64 = 500_000;
 
 /// Merges boot time and wall time into the lease clock: each reading advances by the larger of the two elapsed times, and a wall clock that
 /// is set back is ignored.
@@ -24,7 +24,7 @@ const NOISE: i64 = 500_000;
 /// // One second of boot time; meanwhile someone set the wall clock an hour ahead.
 /// let now = clock.read(SECOND, (1_700_000_000 + 3_600) * SECOND);
 /// assert_eq!(now.moment.as_nanos(), 3_600_000_000_000);
-/// assert_eq!(now.steady.since(tenure::time::Steady::ZERO).as_secs(), 1);
+/// assert_eq!(now.steady.since(tenure::time::SteadyMoment::ZERO).as_secs(), 1);
 /// ```
 #[derive(Debug)]
 pub struct MergedClock {
@@ -48,13 +48,13 @@ impl MergedClock {
         let by_boot = boot.saturating_add(self.boot_offset.load(Ordering::Acquire));
         let by_wall = wall.saturating_add(self.wall_offset.load(Ordering::Acquire));
         let lead = by_wall.saturating_sub(by_boot);
-        let now = if lead > NOISE {
+        let now = if lead > MAX_READ_NOISE_NANOS {
             // The wall clock went ahead: time passed that boot time did not see, or somebody set the clock. Either way
             // counting it is the safe side.
             self.boot_offset.fetch_max(by_wall.saturating_sub(boot), Ordering::AcqRel);
             by_wall
         } else {
-            if lead < -NOISE {
+            if lead < -MAX_READ_NOISE_NANOS {
                 // The wall clock fell behind (set back, slewed): from here on it counts from where it now stands.
                 self.wall_offset.fetch_max(by_boot.saturating_sub(wall), Ordering::AcqRel);
             }
@@ -63,7 +63,7 @@ impl MergedClock {
         let nanos = |signed: i64| u64::try_from(signed).unwrap_or(0);
         Now {
             moment: Moment::from_nanos(nanos(now)),
-            steady: Steady::from_nanos(nanos(boot.saturating_sub(self.started_at_boot))),
+            steady: SteadyMoment::from_nanos(nanos(boot.saturating_sub(self.started_at_boot))),
         }
     }
 }
@@ -109,7 +109,7 @@ mod tests {
                 for &(earlier, earlier_boot, earlier_wall) in &seen {
                     prop_assert!(now >= earlier, "went back");
                     let elapsed = (boot - earlier_boot).max(wall - earlier_wall);
-                    prop_assert!(now - earlier >= elapsed - 2 * NOISE);
+                    prop_assert!(now - earlier >= elapsed - 2 * MAX_READ_NOISE_NANOS);
                 }
                 seen.push((now, boot, wall));
             }

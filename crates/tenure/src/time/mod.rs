@@ -6,7 +6,7 @@
 //! virtual machine). It can therefore run fast, which costs an early goodbye, and never slow against both.
 //!
 //! Running fast is safe for one's own lease and dangerous when waiting for somebody else's to end. For that there is the
-//! [steady clock](Steady), which is boot time alone; a [reading](Now) has both.
+//! [steady clock](SteadyMoment), which is boot time alone; a [reading](Now) has both.
 //!
 //! What no clock on the machine can see: a hypervisor that freezes the guest and does not correct its time. Only the
 //! token covers that case.
@@ -18,7 +18,7 @@ mod moment;
 mod system;
 
 pub use clock::{LeaseClock, ManualClock};
-pub use deadline::{ClockError, FIXED_SLACK, ServerReading, deadline};
+pub use deadline::{ClockTolerance, FIXED_SLACK, ServerReading, deadline};
 pub use merged::MergedClock;
-pub use moment::{Moment, Now, ServerTime, Steady};
+pub use moment::{Moment, Now, ServerTime, SteadyMoment};
 pub use system::SystemClock;

@@ -68,9 +68,9 @@ impl fmt::Display for Moment {
 /// safe. Waiting for *somebody else's* term to end is the other way round: there a clock that runs ahead is the
 /// danger, and this one does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Steady(u64);
+pub struct SteadyMoment(u64);
 
-impl Steady {
+impl SteadyMoment {
     /// The beginning of the clock.
     pub const ZERO: Self = Self(0);
 
@@ -85,7 +85,7 @@ impl Steady {
     }
 }
 
-impl std::ops::Add<Duration> for Steady {
+impl std::ops::Add<Duration> for SteadyMoment {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
@@ -99,13 +99,13 @@ pub struct Now {
     /// By the lease clock, which never runs slow: for one's own deadlines.
     pub moment: Moment,
     /// By the steady clock, which never runs fast: for waiting until somebody else's lease has ended.
-    pub steady: Steady,
+    pub steady: SteadyMoment,
 }
 
 impl Now {
     /// A reading of clocks that have never been set: both show the same.
     pub const fn undisturbed(moment: Moment) -> Self {
-        Self { moment, steady: Steady(moment.0) }
+        Self { moment, steady: SteadyMoment(moment.0) }
     }
 }
 

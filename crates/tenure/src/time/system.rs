@@ -7,7 +7,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use super::{LeaseClock, MergedClock, Now};
 
 /// How far apart the two boot-time readings around a wall-clock reading may be before the pair is read again.
-const CLOSE_ENOUGH: i64 = 100_000;
+const MAX_READ_GAP_NANOS: i64 = 100_000;
 
 /// The lease clock: the larger of elapsed `CLOCK_BOOTTIME` and elapsed forward wall time.
 ///
@@ -36,7 +36,7 @@ fn read_both() -> (i64, i64) {
     for _ in 0..3 {
         let wall = nanos(clock_gettime(ClockId::Realtime));
         let after = nanos(clock_gettime(ClockId::Boottime));
-        if after - before <= CLOSE_ENOUGH {
+        if after - before <= MAX_READ_GAP_NANOS {
             return (after, wall);
         }
         before = after;

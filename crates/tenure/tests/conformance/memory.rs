@@ -7,53 +7,53 @@ use std::time::Duration;
 use tenure::InstanceId;
 use tenure::store::memory::{MemoryStore, Snapshot, Survival};
 use tenure::store::{BoxFuture, Store};
-use tenure::testing::{Disturbance, Disturbed, Subject, Verdict, cases, run_all, run_case};
+use tenure::testing::{FaultInjection, StoreFault, StoreFixture, Verdict, cases, run_all, run_case};
 use tenure::time::ManualClock;
 
-struct Memory {
+struct MemoryFixture {
     clock: Arc<ManualClock>,
     store: MemoryStore,
-    remembered: Mutex<Snapshot>,
+    snapshot: Mutex<Snapshot>,
 }
 
-async fn memory() -> Memory {
+async fn memory() -> MemoryFixture {
     let clock = Arc::new(ManualClock::default());
-    Memory { store: MemoryStore::with_clock(clock.clone()), clock, remembered: Mutex::default() }
+    MemoryFixture { store: MemoryStore::with_clock(clock.clone()), clock, snapshot: Mutex::default() }
 }
 
-impl Subject for Memory {
+impl StoreFixture for MemoryFixture {
     fn store(&self) -> Arc<dyn Store> {
         Arc::new(self.store.clone())
     }
 
-    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+    fn advance_time(&self, span: Duration) -> BoxFuture<'_, ()> {
         self.clock.advance(span);
         Box::pin(std::future::ready(()))
     }
 
-    fn disturb(&self, disturbance: Disturbance) -> BoxFuture<'_, Disturbed> {
+    fn inject(&self, fault: StoreFault) -> BoxFuture<'_, FaultInjection> {
         let faults = self.store.faults();
-        let remembered = || self.remembered.lock().unwrap().clone();
-        match disturbance {
-            Disturbance::Flush => faults.flush(),
-            Disturbance::Restart => faults.restart(Survival::All),
-            Disturbance::RestartEmpty => faults.restart(Survival::None),
-            Disturbance::Remember => *self.remembered.lock().unwrap() = faults.snapshot(),
-            Disturbance::Restore => faults.restore(remembered()),
-            Disturbance::RestartRestored => faults.restart(Survival::Since(remembered())),
-            Disturbance::Replace => faults.replace(remembered()),
-            Disturbance::SpoilToken { name, token } => faults.spoil_token(&name, token),
-            Disturbance::Cut => faults.cut_connections(),
-            Disturbance::ForeignLease { name, holder, ttl } => {
+        let snapshot = || self.snapshot.lock().unwrap().clone();
+        match fault {
+            StoreFault::Flush => faults.flush(),
+            StoreFault::Restart => faults.restart(Survival::All),
+            StoreFault::RestartEmpty => faults.restart(Survival::None),
+            StoreFault::TakeSnapshot => *self.snapshot.lock().unwrap() = faults.snapshot(),
+            StoreFault::RestoreSnapshot => faults.restore(snapshot()),
+            StoreFault::RestartFromSnapshot => faults.restart(Survival::Since(snapshot())),
+            StoreFault::ReplaceData => faults.replace(snapshot()),
+            StoreFault::CorruptToken { name, token } => faults.corrupt_token(&name, token),
+            StoreFault::CutConnections => faults.cut_connections(),
+            StoreFault::WriteForeignLease { name, holder, ttl } => {
                 faults.write_foreign(&name, &InstanceId::foreign(&holder), ttl);
             }
-            Disturbance::ForeignDelete { name } => faults.delete_foreign(&name),
-            Disturbance::ClockBack(span) => faults.step_clock_back(span),
-            Disturbance::ClockForward(span) => faults.step_clock_forward(span),
-            Disturbance::AgeServer(span) => self.clock.advance(span),
-            _ => return Box::pin(std::future::ready(Disturbed::Unsupported)),
+            StoreFault::DeleteLease { name } => faults.delete_foreign(&name),
+            StoreFault::StepClockBack(span) => faults.step_clock_back(span),
+            StoreFault::StepClockForward(span) => faults.step_clock_forward(span),
+            StoreFault::AgeServer(span) => self.clock.advance(span),
+            _ => return Box::pin(std::future::ready(FaultInjection::Unsupported)),
         }
-        Box::pin(std::future::ready(Disturbed::Done))
+        Box::pin(std::future::ready(FaultInjection::Injected))
     }
 }
 
@@ -69,60 +69,60 @@ fn the_memory_store_passes_every_case_and_leaves_none_unchecked() {
 }
 
 /// Nothing can be done to this one.
-struct Untouchable(Memory);
+struct FixtureWithoutFaults(MemoryFixture);
 
-impl Subject for Untouchable {
+impl StoreFixture for FixtureWithoutFaults {
     fn store(&self) -> Arc<dyn Store> {
         self.0.store()
     }
 
-    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
-        self.0.pass(span)
+    fn advance_time(&self, span: Duration) -> BoxFuture<'_, ()> {
+        self.0.advance_time(span)
     }
 
-    fn disturb(&self, _: Disturbance) -> BoxFuture<'_, Disturbed> {
-        Box::pin(std::future::ready(Disturbed::Unsupported))
+    fn inject(&self, _: StoreFault) -> BoxFuture<'_, FaultInjection> {
+        Box::pin(std::future::ready(FaultInjection::Unsupported))
     }
 
-    fn counts_listeners(&self) -> bool {
+    fn can_count_subscribers(&self) -> bool {
         false
     }
 }
 
 #[test]
-fn a_case_whose_disturbance_is_not_supported_does_not_pass() {
-    let untouchable = || async { Untouchable(memory().await) };
+fn a_case_whose_fault_is_not_supported_does_not_pass() {
+    let without_faults = || async { FixtureWithoutFaults(memory().await) };
     for (case, needs) in [
         ("tokens_grow_across_a_flush", "Flush"),
-        ("a_newcomer_closes_when_others_are_listening", "counting who listens"),
+        ("a_newcomer_begins_a_quarantine_when_others_are_subscribed", "counting who listens"),
     ] {
-        assert_eq!(run_case(case, untouchable), Verdict::NotChecked { needs: needs.to_owned() });
+        assert_eq!(run_case(case, without_faults), Verdict::NotChecked { needs: needs.to_owned() });
     }
-    assert_eq!(run_case("a_free_lease_is_granted", untouchable), Verdict::Passed);
+    assert_eq!(run_case("a_free_lease_is_granted", without_faults), Verdict::Passed);
 }
 
 /// A suite that never failed proves nothing.
-#[cfg(feature = "flaws")]
+#[cfg(feature = "mutations")]
 #[test]
-fn a_store_with_a_mistake_in_it_fails() {
-    use tenure::flaw::Flaw;
+fn a_store_with_a_mutation_fails() {
+    use tenure::mutation::Mutation;
 
-    let flawed = |flaw| {
+    let mutated = |mutation| {
         move || async move {
             let memory = memory().await;
-            memory.store.faults().plant(flaw);
+            memory.store.faults().plant(mutation);
             memory
         }
     };
-    for (flaw, case) in [
-        (Flaw::CompareByHolderOnly, "the_right_holder_under_a_smaller_token_is_refused"),
-        (Flaw::RestampingGeneration, "a_newer_generation_is_adopted_and_never_written_over"),
+    for (mutation, case) in [
+        (Mutation::CompareByHolderOnly, "the_right_holder_under_a_smaller_token_is_refused"),
+        (Mutation::OverwriteNewerGeneration, "a_newer_generation_is_adopted_and_never_written_over"),
     ] {
-        let failed = std::panic::catch_unwind(|| run_case(case, flawed(flaw)));
-        assert!(failed.is_err(), "{flaw:?} must make {case} fail");
-        let failed = std::panic::catch_unwind(|| run_all(flawed(flaw))).unwrap_err();
+        let failed = std::panic::catch_unwind(|| run_case(case, mutated(mutation)));
+        assert!(failed.is_err(), "{mutation:?} must make {case} fail");
+        let failed = std::panic::catch_unwind(|| run_all(mutated(mutation))).unwrap_err();
         let message = failed.downcast_ref::<String>().unwrap();
-        assert!(message.contains(case), "{flaw:?}: {message}");
+        assert!(message.contains(case), "{mutation:?}: {message}");
     }
 }
 
@@ -134,7 +134,7 @@ fn every_case_has_a_name_of_its_own() {
 
 /// Each case has a single thread; here the storms meet real parallelism.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-async fn storms_on_many_threads() {
+async fn storms_pass_on_many_threads() {
     for case in cases().iter().filter(|case| case.group() == "storm") {
         for _ in 0..5 {
             case.run(&memory().await).await;

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tenure::store::redis::RedisStore;
 use tenure::store::{BoxFuture, Keyspace, Store};
-use tenure::testing::{Disturbance, Disturbed, Subject};
-use tenure_testbed::{RedisServer, Release, Reply, servers};
+use tenure::testing::{FaultInjection, StoreFault, StoreFixture};
+use tenure_testbed::{RedisRelease, RedisReply, RedisServer, servers};
 
-struct Redis {
+struct RedisFixture {
     server: RedisServer,
     started: Mutex<Instant>,
-    remembered: Mutex<BTreeMap<Vec<u8>, Dump>>,
+    snapshot: Mutex<BTreeMap<Vec<u8>, Dump>>,
 }
 
 /// A key as the server dumped it, with what was left of its ttl.
@@ -21,146 +21,146 @@ struct Dump {
     ttl: i64,
 }
 
-impl Redis {
-    fn new(release: Option<Release>) -> Self {
+impl RedisFixture {
+    fn new(release: Option<RedisRelease>) -> Self {
         let builder = RedisServer::builder().append_only("no");
         let builder = if RedisServer::can_fake_time() { builder.own_clock() } else { builder };
         let builder = match release {
             Some(release) => builder.release(release),
             None => builder,
         };
-        Self { server: builder.start(), started: Mutex::new(Instant::now()), remembered: Mutex::default() }
+        Self { server: builder.start(), started: Mutex::new(Instant::now()), snapshot: Mutex::default() }
     }
 
-    fn remember(&self) {
-        let mut remembered = BTreeMap::new();
+    fn take_snapshot(&self) {
+        let mut snapshot = BTreeMap::new();
         for key in self.server.command(&["KEYS", "*"]).as_array() {
             let key = bytes(key);
             let ttl = self.server.command(&[b"PTTL", key.as_slice()]).as_int().max(0);
             let contents = bytes(&self.server.command(&[b"DUMP", key.as_slice()]));
-            remembered.insert(key, Dump { contents, ttl });
+            snapshot.insert(key, Dump { contents, ttl });
         }
-        *self.remembered.lock().unwrap() = remembered;
+        *self.snapshot.lock().unwrap() = snapshot;
     }
 
     fn restore(&self) {
         self.server.command(&["FLUSHALL"]);
-        for (key, Dump { contents, ttl }) in self.remembered.lock().unwrap().iter() {
+        for (key, Dump { contents, ttl }) in self.snapshot.lock().unwrap().iter() {
             let ttl = ttl.to_string().into_bytes();
-            assert_eq!(self.server.command(&[&b"RESTORE"[..], key, &ttl, contents]), Reply::text("OK"));
+            assert_eq!(self.server.command(&[&b"RESTORE"[..], key, &ttl, contents]), RedisReply::text("OK"));
         }
     }
 
     /// Follows another server, which has the remembered data, for a moment.
     fn replace(&self) {
         let server = RedisServer::builder().binary(self.server.binary()).start();
-        let other = Self { server, started: Mutex::new(Instant::now()), remembered: Mutex::default() };
-        *other.remembered.lock().unwrap() = std::mem::take(&mut *self.remembered.lock().unwrap());
+        let other = Self { server, started: Mutex::new(Instant::now()), snapshot: Mutex::default() };
+        *other.snapshot.lock().unwrap() = std::mem::take(&mut *self.snapshot.lock().unwrap());
         other.restore();
-        self.server.follow(&other.server);
+        self.server.replicate_from(&other.server);
         self.server.command(&["REPLICAOF", "NO", "ONE"]);
     }
 
     fn restart(&self) {
         self.server.kill();
-        self.server.start_again();
+        self.server.restart();
         *self.started.lock().unwrap() = Instant::now();
     }
 }
 
-fn bytes(reply: &Reply) -> Vec<u8> {
+fn bytes(reply: &RedisReply) -> Vec<u8> {
     match reply {
-        Reply::Bytes(bytes) => bytes.clone(),
+        RedisReply::Bytes(bytes) => bytes.clone(),
         other => other.as_text().as_bytes().to_vec(),
     }
 }
 
-impl Subject for Redis {
+impl StoreFixture for RedisFixture {
     fn store(&self) -> Arc<dyn Store> {
         let keyspace = Keyspace::default().namespace("suite").unwrap();
         Arc::new(RedisStore::open(&self.server.url(), &keyspace).unwrap())
     }
 
-    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+    fn advance_time(&self, span: Duration) -> BoxFuture<'_, ()> {
         Box::pin(tokio::time::sleep(span))
     }
 
-    fn disturb(&self, disturbance: Disturbance) -> BoxFuture<'_, Disturbed> {
+    fn inject(&self, fault: StoreFault) -> BoxFuture<'_, FaultInjection> {
         Box::pin(async move {
             let server = &self.server;
-            match disturbance {
-                Disturbance::Flush => drop(server.command(&["FLUSHALL"])),
-                Disturbance::Restart => self.restart(),
-                Disturbance::RestartEmpty => {
+            match fault {
+                StoreFault::Flush => drop(server.command(&["FLUSHALL"])),
+                StoreFault::Restart => self.restart(),
+                StoreFault::RestartEmpty => {
                     server.kill();
-                    server.start_again_empty();
+                    server.restart_empty();
                     *self.started.lock().unwrap() = Instant::now();
                 }
-                Disturbance::Remember => self.remember(),
-                Disturbance::Restore => self.restore(),
-                Disturbance::RestartRestored => {
+                StoreFault::TakeSnapshot => self.take_snapshot(),
+                StoreFault::RestoreSnapshot => self.restore(),
+                StoreFault::RestartFromSnapshot => {
                     self.restore();
                     self.restart();
                 }
-                Disturbance::Replace => self.replace(),
-                Disturbance::SpoilToken { name, token } => {
+                StoreFault::ReplaceData => self.replace(),
+                StoreFault::CorruptToken { name, token } => {
                     let key = format!("suite:tenure:term:{{suite:{}}}", name.key());
                     server.command(&["HSET", &key, "token", &token.to_string()]);
                 }
-                Disturbance::Cut => {
+                StoreFault::CutConnections => {
                     for kind in ["normal", "pubsub"] {
                         server.command(&["CLIENT", "KILL", "TYPE", kind]);
                     }
                 }
-                Disturbance::ForeignLease { name, holder, ttl } => {
+                StoreFault::WriteForeignLease { name, holder, ttl } => {
                     let key = format!("suite:{}", name.key());
                     match ttl {
                         Some(ttl) => server.command(&["SET", &key, &holder, "PX", &ttl.as_millis().to_string()]),
                         None => server.command(&["SET", &key, &holder]),
                     };
                 }
-                Disturbance::ForeignDelete { name } => drop(server.command(&["DEL", &format!("suite:{}", name.key())])),
-                Disturbance::ClockBack(by) if RedisServer::can_fake_time() => server.step_clock(by, false),
-                Disturbance::ClockForward(by) if RedisServer::can_fake_time() => server.step_clock(by, true),
-                Disturbance::AgeServer(age) => {
+                StoreFault::DeleteLease { name } => drop(server.command(&["DEL", &format!("suite:{}", name.key())])),
+                StoreFault::StepClockBack(by) if RedisServer::can_fake_time() => server.step_clock(by, false),
+                StoreFault::StepClockForward(by) if RedisServer::can_fake_time() => server.step_clock(by, true),
+                StoreFault::AgeServer(age) => {
                     // By its own account, which is in whole seconds.
                     let wanted = age + Duration::from_secs(1);
                     let lived = self.started.lock().unwrap().elapsed();
                     tokio::time::sleep(wanted.saturating_sub(lived)).await;
                 }
-                _ => return Disturbed::Unsupported,
+                _ => return FaultInjection::Unsupported,
             }
-            Disturbed::Done
+            FaultInjection::Injected
         })
     }
 }
 
-async fn installed() -> Redis {
-    Redis::new(None)
+async fn installed() -> RedisFixture {
+    RedisFixture::new(None)
 }
 
 tenure::conformance_tests!(installed);
 
 /// The whole suite on one release, case after case; a loud note where there is no such server.
-fn passes_on(release: Release) {
+fn run_suite_on(release: RedisRelease) {
     // The installed one has been put through every case by itself.
-    if servers::find_or_say(release).is_some_and(|found| found != servers::installed()) {
-        let report = tenure::testing::run_all(|| async { Redis::new(Some(release)) });
+    if servers::find_or_warn(release).is_some_and(|found| found != servers::default_server()) {
+        let report = tenure::testing::run_all(|| async { RedisFixture::new(Some(release)) });
         assert!(!report.passed.is_empty());
     }
 }
 
 #[test]
-fn release_6_2() {
-    passes_on(Release::V6_2);
+fn redis_6_2_passes_every_case() {
+    run_suite_on(RedisRelease::V6_2);
 }
 
 #[test]
-fn release_7_0() {
-    passes_on(Release::V7_0);
+fn redis_7_0_passes_every_case() {
+    run_suite_on(RedisRelease::V7_0);
 }
 
 #[test]
-fn release_8_2() {
-    passes_on(Release::V8_2);
+fn redis_8_2_passes_every_case() {
+    run_suite_on(RedisRelease::V8_2);
 }

@@ -8,24 +8,24 @@ use rusqlite::{Connection, params};
 use tempfile::TempDir;
 use tenure::store::sqlite::SqliteStore;
 use tenure::store::{BoxFuture, Keyspace, Store};
-use tenure::testing::{Disturbance, Disturbed, Subject};
+use tenure::testing::{FaultInjection, StoreFault, StoreFixture};
 
 /// Everything but whose file it is.
 const TABLES: [&str; 7] = ["namespaces", "ttls", "leases", "records", "members", "entries", "announcements"];
 
-struct Sqlite {
+struct SqliteFixture {
     folder: TempDir,
     store: SqliteStore,
 }
 
-async fn sqlite() -> Sqlite {
+async fn sqlite() -> SqliteFixture {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
     let keyspace = Keyspace::default().namespace("suite").unwrap();
-    Sqlite { store: SqliteStore::open(path.to_str().unwrap(), &keyspace).unwrap(), folder }
+    SqliteFixture { store: SqliteStore::open(path.to_str().unwrap(), &keyspace).unwrap(), folder }
 }
 
-impl Sqlite {
+impl SqliteFixture {
     fn copy(&self) -> PathBuf {
         self.folder.path().join("copy.db")
     }
@@ -45,61 +45,61 @@ impl Sqlite {
     }
 }
 
-impl Subject for Sqlite {
+impl StoreFixture for SqliteFixture {
     fn store(&self) -> Arc<dyn Store> {
         Arc::new(self.store.clone())
     }
 
-    fn pass(&self, span: Duration) -> BoxFuture<'_, ()> {
+    fn advance_time(&self, span: Duration) -> BoxFuture<'_, ()> {
         Box::pin(tokio::time::sleep(span))
     }
 
-    fn disturb(&self, disturbance: Disturbance) -> BoxFuture<'_, Disturbed> {
+    fn inject(&self, fault: StoreFault) -> BoxFuture<'_, FaultInjection> {
         let outsider = self.outsider();
-        match disturbance {
-            Disturbance::Flush => {
+        match fault {
+            StoreFault::Flush => {
                 let all: String = TABLES.iter().map(|table| format!("DELETE FROM {table};")).collect();
                 outsider.execute_batch(&format!("BEGIN IMMEDIATE; {all} COMMIT")).unwrap();
             }
-            Disturbance::Remember => {
+            StoreFault::TakeSnapshot => {
                 let _ = std::fs::remove_file(self.copy());
                 outsider.execute("VACUUM INTO ?1", [self.copy().to_str().unwrap()]).unwrap();
             }
-            Disturbance::Restore => {
+            StoreFault::RestoreSnapshot => {
                 outsider.execute("ATTACH ?1 AS copy", [self.copy().to_str().unwrap()]).unwrap();
                 let restore =
                     |table: &&str| format!("DELETE FROM {table}; INSERT INTO {table} SELECT * FROM copy.{table};");
                 let all: String = TABLES.iter().map(restore).collect();
                 outsider.execute_batch(&format!("BEGIN IMMEDIATE; {all} COMMIT")).unwrap();
             }
-            Disturbance::ForeignLease { name, holder, ttl } => {
+            StoreFault::WriteForeignLease { name, holder, ttl } => {
                 let expires = ttl.map(|ttl| Self::after(&outsider, ttl));
                 let write = "INSERT INTO leases (namespace, key, holder, expires) VALUES ('suite:', ?1, ?2, ?3)
                              ON CONFLICT DO UPDATE SET holder = excluded.holder, expires = excluded.expires";
                 outsider.execute(write, params![name.key(), holder, expires]).unwrap();
             }
-            Disturbance::ForeignDelete { name } => {
+            StoreFault::DeleteLease { name } => {
                 let write = "UPDATE leases SET holder = NULL, expires = NULL WHERE namespace = 'suite:' AND key = ?1";
                 outsider.execute(write, [name.key()]).unwrap();
             }
-            Disturbance::SpoilToken { name, token } => {
+            StoreFault::CorruptToken { name, token } => {
                 let write = "UPDATE leases SET token = ?2 WHERE namespace = 'suite:' AND key = ?1";
                 outsider.execute(write, params![name.key(), token.get().cast_signed()]).unwrap();
             }
             // A file has no server that could be young.
-            Disturbance::AgeServer(_) => {}
-            _ => return Box::pin(std::future::ready(Disturbed::Unsupported)),
+            StoreFault::AgeServer(_) => {}
+            _ => return Box::pin(std::future::ready(FaultInjection::Unsupported)),
         }
-        Box::pin(std::future::ready(Disturbed::Done))
+        Box::pin(std::future::ready(FaultInjection::Injected))
     }
 
     /// Nobody can see who has a file open.
-    fn counts_listeners(&self) -> bool {
+    fn can_count_subscribers(&self) -> bool {
         false
     }
 
     /// Everything that it knows is in the file.
-    fn knows_what_it_served(&self) -> bool {
+    fn remembers_served_namespaces(&self) -> bool {
         false
     }
 }

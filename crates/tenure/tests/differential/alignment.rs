@@ -8,12 +8,12 @@ use tenure::Token;
 use tenure::store::{Announcement, Held, Quarantine, Reply};
 use tenure::time::ServerTime;
 
-use crate::sequence::Which;
+use crate::sequence::TokenTemplate;
 
 /// How far two spans may be apart, which is how long a request may take.
-pub(crate) const SLACK: Duration = Duration::from_secs(60);
+pub(crate) const MAX_SPAN_DIFFERENCE: Duration = Duration::from_secs(60);
 /// How far a token is put beside those that exist: further than any clock goes while this runs.
-pub(crate) const ASIDE: u64 = 1 << 40;
+pub(crate) const TOKEN_OFFSET: u64 = 1 << 40;
 
 /// Numbers of the ledger and those of the store that are the same ones.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Pairs {
         below && above
     }
 
-    fn saw(&mut self, ours: Token, theirs: Token) -> bool {
+    fn pair_token(&mut self, ours: Token, theirs: Token) -> bool {
         let known = self.theirs.contains_key(&ours.get());
         let same = self.pair(ours.get(), theirs.get());
         if !known {
@@ -50,7 +50,7 @@ impl Pairs {
     }
 
     /// This token, in the ledger and in the store.
-    pub(crate) fn resolve(&mut self, which: Which) -> (Token, Token) {
+    pub(crate) fn resolve(&mut self, which: TokenTemplate) -> (Token, Token) {
         let nth = |n: usize| {
             let latest = self.seen.len().checked_sub(1)?;
             self.seen.get(latest.saturating_sub(n)).copied()
@@ -61,11 +61,11 @@ impl Pairs {
         };
         let last = |n: u64| Token::new(Token::MAX.get() - n).unwrap();
         let pair = match which {
-            Which::Seen(n) => nth(n),
-            Which::Below(n) => aside(n, |token| token.saturating_sub(ASIDE)),
-            Which::Above(n) => aside(n, |token| token + ASIDE),
-            Which::Last(n) => Some((last(n), last(n))),
-            Which::Zero => None,
+            TokenTemplate::Seen(n) => nth(n),
+            TokenTemplate::Below(n) => aside(n, |token| token.saturating_sub(TOKEN_OFFSET)),
+            TokenTemplate::Above(n) => aside(n, |token| token + TOKEN_OFFSET),
+            TokenTemplate::Last(n) => Some((last(n), last(n))),
+            TokenTemplate::Zero => None,
         };
         let (ours, theirs) = pair.unwrap_or_default();
         // They are never seen to be different: both were made the same way.
@@ -76,7 +76,7 @@ impl Pairs {
 
 /// What an answer has in it that may differ.
 #[derive(Default)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct ReplyParts<'a> {
     tokens: Vec<&'a mut Token>,
     times: Vec<&'a mut ServerTime>,
     /// Spans of which it matters whether there is anything left.
@@ -85,8 +85,8 @@ pub(crate) struct Parts<'a> {
     idle: Vec<&'a mut Duration>,
 }
 
-impl<'a> Parts<'a> {
-    pub(crate) fn of(reply: &'a mut Reply) -> Self {
+impl<'a> ReplyParts<'a> {
+    pub(crate) fn new(reply: &'a mut Reply) -> Self {
         let mut parts = Self::default();
         match reply {
             Reply::Granted(grant) => {
@@ -114,7 +114,7 @@ impl<'a> Parts<'a> {
                 parts.tokens.push(&mut published.token);
                 parts.times.push(&mut published.at);
             }
-            Reply::Members(members) => parts.left.extend(members.iter_mut().map(|member| &mut member.remaining)),
+            Reply::Instances(members) => parts.left.extend(members.iter_mut().map(|member| &mut member.remaining)),
             Reply::Notes(notes) => parts.tokens.extend(notes.iter_mut().map(|note| &mut note.token)),
             _ => {}
         }
@@ -131,7 +131,7 @@ impl<'a> Parts<'a> {
     /// Writes over what is there, where it is the same as what the ledger says.
     pub(crate) fn align(self, ours: Self, pairs: &mut Pairs) {
         for (ours, theirs) in ours.tokens.into_iter().zip(self.tokens) {
-            if pairs.saw(*ours, *theirs) {
+            if pairs.pair_token(*ours, *theirs) {
                 *theirs = *ours;
             }
         }
@@ -139,12 +139,12 @@ impl<'a> Parts<'a> {
             *theirs = *ours;
         }
         for (ours, theirs) in ours.left.into_iter().zip(self.left) {
-            if ours.is_zero() == theirs.is_zero() && ours.abs_diff(*theirs) <= SLACK {
+            if ours.is_zero() == theirs.is_zero() && ours.abs_diff(*theirs) <= MAX_SPAN_DIFFERENCE {
                 *theirs = *ours;
             }
         }
         for (ours, theirs) in ours.idle.into_iter().zip(self.idle) {
-            if ours.abs_diff(*theirs) <= SLACK {
+            if ours.abs_diff(*theirs) <= MAX_SPAN_DIFFERENCE {
                 *theirs = *ours;
             }
         }

@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 
 use tenure::LeaseName;
 use tenure::store::redis::RedisStore;
-use tenure::store::{Server, ServerRun, Store};
+use tenure::store::{ServerInfo, ServerRun, Store};
 use tenure::time::ServerTime;
-use tenure_testbed::{RedisServer, Release, servers};
+use tenure_testbed::{RedisRelease, RedisServer, servers};
 
-use crate::bench::{Bench, keyspace};
 use crate::compare;
+use crate::fixture::{DifferentialFixture, keyspace};
 
-struct Redis {
+struct RedisFixture {
     server: RedisServer,
     started: Instant,
 }
 
-impl Redis {
-    fn start(release: Option<Release>) -> Self {
+impl RedisFixture {
+    fn start(release: Option<RedisRelease>) -> Self {
         let builder = RedisServer::builder();
         let builder = match release {
             Some(release) => builder.release(release),
@@ -31,15 +31,15 @@ impl Redis {
     }
 }
 
-impl Bench for Redis {
+impl DifferentialFixture for RedisFixture {
     fn store(&self, namespace: &str) -> Arc<dyn Store> {
         Arc::new(RedisStore::open(&self.server.url(), &keyspace(namespace)).unwrap())
     }
 
     /// The marker of a namespace outlives its data.
-    fn facts(&self, listeners: usize, was_entered: bool, _has_terms: bool) -> Server {
+    fn server_info(&self, subscribers: usize, was_attached: bool, _has_terms: bool) -> ServerInfo {
         let (now, run, uptime) = (ServerTime::from_micros(0), ServerRun(1), self.started.elapsed());
-        Server { now, run, uptime, listeners, has_served: was_entered }
+        ServerInfo { now, run, uptime, subscribers, has_served: was_attached }
     }
 
     fn flush(&self, namespace: &str) {
@@ -62,21 +62,21 @@ impl Bench for Redis {
 
 #[test]
 fn redis_answers_as_the_ledger_does() {
-    compare(Arc::new(Redis::start(None)));
+    compare(Arc::new(RedisFixture::start(None)));
 }
 
-fn other_release(release: Release) {
-    if servers::find_or_say(release).is_some_and(|found| found != servers::installed()) {
-        compare(Arc::new(Redis::start(Some(release))));
+fn compare_release(release: RedisRelease) {
+    if servers::find_or_warn(release).is_some_and(|found| found != servers::default_server()) {
+        compare(Arc::new(RedisFixture::start(Some(release))));
     }
 }
 
 #[test]
 fn redis_6_2_answers_as_the_ledger_does() {
-    other_release(Release::V6_2);
+    compare_release(RedisRelease::V6_2);
 }
 
 #[test]
 fn redis_8_2_answers_as_the_ledger_does() {
-    other_release(Release::V8_2);
+    compare_release(RedisRelease::V8_2);
 }

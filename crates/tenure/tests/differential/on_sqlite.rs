@@ -7,22 +7,22 @@ use rusqlite::{Connection, params};
 use tempfile::TempDir;
 use tenure::LeaseName;
 use tenure::store::sqlite::SqliteStore;
-use tenure::store::{Server, ServerRun, Store};
+use tenure::store::{ServerInfo, ServerRun, Store};
 use tenure::time::ServerTime;
 
-use crate::bench::{Bench, keyspace};
 use crate::compare;
+use crate::fixture::{DifferentialFixture, keyspace};
 
-const FILES: usize = 24;
+const FILE_COUNT: usize = 24;
 
-struct Sqlite {
+struct SqliteFixture {
     folder: TempDir,
 }
 
-impl Sqlite {
+impl SqliteFixture {
     /// A file for a few namespaces: they must not meet, and every listener is woken by all writes to its file.
     fn path(&self, namespace: &str) -> String {
-        let file = namespace.bytes().map(usize::from).sum::<usize>() % FILES;
+        let file = namespace.bytes().map(usize::from).sum::<usize>() % FILE_COUNT;
         self.folder.path().join(format!("{file}.db")).to_str().unwrap().to_owned()
     }
 
@@ -34,15 +34,15 @@ impl Sqlite {
     }
 }
 
-impl Bench for Sqlite {
+impl DifferentialFixture for SqliteFixture {
     fn store(&self, namespace: &str) -> Arc<dyn Store> {
         Arc::new(SqliteStore::open(&self.path(namespace), &keyspace(namespace)).unwrap())
     }
 
     /// A file has no server that could be young, and nobody can see who listens.
-    fn facts(&self, _listeners: usize, _was_entered: bool, has_terms: bool) -> Server {
+    fn server_info(&self, _subscribers: usize, _was_attached: bool, has_terms: bool) -> ServerInfo {
         let (now, run) = (ServerTime::from_micros(0), ServerRun(1));
-        Server { now, run, uptime: Duration::MAX, listeners: 0, has_served: has_terms }
+        ServerInfo { now, run, uptime: Duration::MAX, subscribers: 0, has_served: has_terms }
     }
 
     fn flush(&self, namespace: &str) {
@@ -73,5 +73,5 @@ impl Bench for Sqlite {
 
 #[test]
 fn sqlite_answers_as_the_ledger_does() {
-    compare(Arc::new(Sqlite { folder: tempfile::tempdir().unwrap() }));
+    compare(Arc::new(SqliteFixture { folder: tempfile::tempdir().unwrap() }));
 }

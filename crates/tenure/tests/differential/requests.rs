@@ -6,10 +6,10 @@ use tenure::store::{Announcement, Ask, Claim, Generation, Holding, Reply, Reques
 use tenure::time::ServerTime;
 use tenure::{Nonce, Token};
 
-use crate::run::Run;
-use crate::sequence::{ENTRIES, RECORDS, Term, VALUES, Wish, ending, group, holder, lease};
+use crate::run::DifferentialRun;
+use crate::sequence::{ENTRIES, RECORDS, RequestTemplate, TermTemplate, VALUES, ending, group, holder, lease};
 
-impl Run<'_> {
+impl DifferentialRun<'_> {
     pub(crate) fn remember_grant(&mut self, request: &Request, reply: &Reply) {
         match (request, reply) {
             (Request::Acquire { claim, .. } | Request::TakeOver { claim, .. }, Reply::Granted(grant)) => {
@@ -23,7 +23,7 @@ impl Run<'_> {
     }
 
     /// A request about a term, as it is made of the ledger and of the store.
-    fn about(&mut self, term: Term, request: impl Fn(Holding) -> Request) -> (Request, Request) {
+    fn term_requests(&mut self, term: TermTemplate, request: impl Fn(Holding) -> Request) -> (Request, Request) {
         let (ours, theirs) = self.tokens.resolve(term.token);
         let granted = self.granted.get(&ours).filter(|_| term.right).cloned();
         let (name, holder) = granted.unwrap_or_else(|| (lease(term.lease), holder(term.holder)));
@@ -32,7 +32,7 @@ impl Run<'_> {
     }
 
     /// The request, as it is made of the ledger and of the store.
-    pub(crate) fn spell(&mut self, client: usize, ask: &Wish) -> (Request, Request) {
+    pub(crate) fn build_requests(&mut self, client: usize, template: &RequestTemplate) -> (Request, Request) {
         let both = |make: &dyn Fn(Token) -> Request, (ours, theirs): (Token, Token)| (make(ours), make(theirs));
         let claim = |number: usize, who: usize, nonce: u8, ttl: Duration| Claim {
             name: lease(number),
@@ -41,16 +41,16 @@ impl Run<'_> {
             ttl,
         };
         let same = |request: Request| (request.clone(), request);
-        match *ask {
-            Wish::InspectNamespace => same(Request::InspectNamespace),
-            Wish::Reopen { right } => {
+        match *template {
+            RequestTemplate::InspectNamespace => same(Request::InspectNamespace),
+            RequestTemplate::Reopen { right } => {
                 let (ours, theirs) = self.generations_of(client);
                 let reopen = |generation: Generation| Request::Reopen {
                     generation: Generation { stamp: generation.stamp ^ u64::from(!right), ..generation },
                 };
                 (reopen(ours), reopen(theirs))
             }
-            Wish::Acquire { lease, holder, nonce, ttl, ended } => {
+            RequestTemplate::Acquire { lease, holder, nonce, ttl, ended } => {
                 let claim = claim(lease, holder, nonce, ttl);
                 match ended {
                     None => same(Request::Acquire { claim, ended: None }),
@@ -60,71 +60,71 @@ impl Run<'_> {
                     ),
                 }
             }
-            Wish::TakeOver { lease, holder, nonce, ttl, victim, stale_after } => {
+            RequestTemplate::TakeOver { lease, holder, nonce, ttl, victim, stale_after } => {
                 let claim = claim(lease, holder, nonce, ttl);
                 both(
                     &|victim| Request::TakeOver { claim: claim.clone(), victim, stale_after },
                     self.tokens.resolve(victim),
                 )
             }
-            Wish::Renew { term, ttl, progressed } => {
-                self.about(term, |holding| Request::Renew { holding, ttl, progressed })
+            RequestTemplate::Renew { term, ttl, progressed } => {
+                self.term_requests(term, |holding| Request::Renew { holding, ttl, progressed })
             }
-            Wish::Release { term, ending: number } => {
-                self.about(term, |holding| Request::Release { holding, ending: ending(number) })
+            RequestTemplate::Release { term, ending: number } => {
+                self.term_requests(term, |holding| Request::Release { holding, ending: ending(number) })
             }
-            Wish::Abandon { lease: number, holder: who, nonce } => same(Request::Abandon {
+            RequestTemplate::Abandon { lease: number, holder: who, nonce } => same(Request::Abandon {
                 name: lease(number),
                 holder: holder(who),
                 nonce: Nonce::new(u128::from(nonce)),
             }),
-            Wish::HandOver { term, to, window } => {
-                self.about(term, |holding| Request::HandOver { holding, to: holder(to), window })
+            RequestTemplate::HandOver { term, to, window } => {
+                self.term_requests(term, |holding| Request::HandOver { holding, to: holder(to), window })
             }
-            Wish::Revoke { lease: number, token } => {
+            RequestTemplate::Revoke { lease: number, token } => {
                 both(&|token| Request::Revoke { name: lease(number), token }, self.tokens.resolve(token))
             }
-            Wish::StepDown { lease: number, token, to } => {
+            RequestTemplate::StepDown { lease: number, token, to } => {
                 let ask = Ask::StepDown { to: to.map(holder) };
                 both(&|token| Request::Ask { name: lease(number), token, ask: ask.clone() }, self.tokens.resolve(token))
             }
-            Wish::Inspect { lease: number } => same(Request::Inspect { name: lease(number) }),
-            Wish::Holder { lease: number } => same(Request::Holders { names: vec![lease(number)] }),
-            Wish::Forget { lease: number, idle_for } => {
+            RequestTemplate::Inspect { lease: number } => same(Request::Inspect { name: lease(number) }),
+            RequestTemplate::Holder { lease: number } => same(Request::Holders { names: vec![lease(number)] }),
+            RequestTemplate::Forget { lease: number, idle_for } => {
                 let (name, session) = (lease(number), String::new());
                 same(Request::Forget { name, logs: Vec::new(), idle_for, session })
             }
-            Wish::Publish { term, record, value } => self.about(term, |holding| Request::Publish {
+            RequestTemplate::Publish { term, record, value } => self.term_requests(term, |holding| Request::Publish {
                 holding,
                 record: RECORDS[record].to_owned(),
                 value: VALUES[value].to_vec(),
                 announced: value % 2 == 0,
             }),
-            Wish::Read { lease: number, record } => {
+            RequestTemplate::Read { lease: number, record } => {
                 same(Request::Read { name: lease(number), record: RECORDS[record].to_owned() })
             }
-            Wish::Announce { lease: number, token } => both(
+            RequestTemplate::Announce { lease: number, token } => both(
                 &|token| Request::Announce(Announcement::Released { name: lease(number), token }),
                 self.tokens.resolve(token),
             ),
-            Wish::Beat { group: of, instance, ttl, record } => {
+            RequestTemplate::Heartbeat { group: of, instance, ttl, record } => {
                 let record = VALUES[record].to_vec();
-                same(Request::Beat { group: group(of), instance: holder(instance), ttl, record })
+                same(Request::Heartbeat { group: group(of), instance: holder(instance), ttl, record })
             }
-            Wish::Leave { group: of, instance } => {
+            RequestTemplate::Leave { group: of, instance } => {
                 same(Request::Leave { group: group(of), instance: holder(instance) })
             }
-            Wish::Members { group: of } => same(Request::Members { group: group(of) }),
-            Wish::IndexAdd { index, entry, announced } => {
+            RequestTemplate::Instances { group: of } => same(Request::Instances { group: group(of) }),
+            RequestTemplate::IndexAdd { index, entry, announced } => {
                 let (index, entry) = (ENTRIES[index].to_owned(), ENTRIES[entry].to_owned());
                 same(Request::IndexAdd { index, entry, announced })
             }
-            Wish::IndexRemove { index, entry, announced } => {
+            RequestTemplate::IndexRemove { index, entry, announced } => {
                 let (index, entry) = (ENTRIES[index].to_owned(), ENTRIES[entry].to_owned());
                 same(Request::IndexRemove { index, entry, announced })
             }
-            Wish::IndexList { index } => same(Request::IndexList { index: ENTRIES[index].to_owned() }),
-            Wish::Note { term, ending: number } => self.about(term, |holding| {
+            RequestTemplate::IndexList { index } => same(Request::IndexList { index: ENTRIES[index].to_owned() }),
+            RequestTemplate::Note { term, ending: number } => self.term_requests(term, |holding| {
                 let time = |is_there: bool| is_there.then(|| ServerTime::from_micros(u64::MAX));
                 Request::Note(TermNote {
                     name: holding.name,
@@ -136,7 +136,7 @@ impl Run<'_> {
                     ending: number.map(ending),
                 })
             }),
-            Wish::Notes { limit } => same(Request::Notes { limit }),
+            RequestTemplate::Notes { limit } => same(Request::Notes { limit }),
         }
     }
 }

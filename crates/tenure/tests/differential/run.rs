@@ -7,31 +7,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tenure::store::{
-    Announcement, Connection, Entered, Entry, Generation, Heard, Ledger, NamespaceMemory, Outcome, Quarantine, Reply,
-    Request, Server, Store, Subscription,
+    Announcement, AttachRequest, Attached, Connection, Generation, Ledger, NamespaceMemory, Outcome, Quarantine, Reply,
+    Request, ServerInfo, Store, Subscription, SubscriptionItem,
 };
 use tenure::time::ServerTime;
 use tenure::{InstanceId, LeaseName, Token};
 
-use crate::alignment::{ASIDE, Pairs, Parts, SLACK, token_of, with_token};
-use crate::bench::Bench;
+use crate::alignment::{MAX_SPAN_DIFFERENCE, Pairs, ReplyParts, TOKEN_OFFSET, token_of, with_token};
+use crate::fixture::DifferentialFixture;
 use crate::sequence::{
-    BEYOND_SHORT, CLIENTS, FOREIGN, LONG, Memory, Operation, SHORT, Wish, lease, takes_over_after_short,
-    uses_short_span,
+    BEYOND_SHORT_SPAN, CLIENTS, FOREIGN_HOLDERS, LONG_SPANS, MemoryTemplate, Operation, RequestTemplate, SHORT_SPAN,
+    lease, takes_over_after_short, uses_short_span,
 };
 
 /// How long an answer is waited for.
-const LIMIT: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-struct Client {
+struct ClientPair {
     ours: Generation,
     theirs: Arc<dyn Connection>,
     memories: (NamespaceMemory, NamespaceMemory),
 }
 
 /// One sequence as it is carried out.
-pub(crate) struct Run<'a> {
-    bench: &'a dyn Bench,
+pub(crate) struct DifferentialRun<'a> {
+    fixture: &'a dyn DifferentialFixture,
     namespace: String,
     store: Arc<dyn Store>,
     ledger: Ledger,
@@ -39,9 +39,9 @@ pub(crate) struct Run<'a> {
     epoch: u64,
     pub(crate) tokens: Pairs,
     generations: Pairs,
-    clients: Vec<Client>,
-    /// Whether a client has entered that may acquire leases.
-    was_entered: bool,
+    clients: Vec<ClientPair>,
+    /// Whether a client has attached that may acquire leases.
+    was_attached: bool,
     /// Which lease the ledger's tokens were granted for, and to whom.
     pub(crate) granted: BTreeMap<Token, (LeaseName, InstanceId)>,
     subscription: Option<Box<dyn Subscription>>,
@@ -64,34 +64,38 @@ impl fmt::Display for Difference {
 
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
-impl<'a> Run<'a> {
-    pub(crate) async fn of(bench: &'a dyn Bench, operations: &[Operation]) -> Result<(), Difference> {
+impl<'a> DifferentialRun<'a> {
+    pub(crate) async fn execute(
+        fixture: &'a dyn DifferentialFixture,
+        operations: &[Operation],
+    ) -> Result<(), Difference> {
         let namespace = format!("d{}", RUNS.fetch_add(1, Ordering::Relaxed));
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let mut run = Self {
-            bench,
+            fixture,
             namespace: namespace.clone(),
-            store: bench.store(&namespace),
+            store: fixture.store(&namespace),
             ledger: Ledger::default(),
             started: Instant::now(),
             epoch: u64::try_from(since_1970.as_micros()).unwrap(),
             tokens: Pairs::default(),
             generations: Pairs::default(),
             clients: Vec::new(),
-            was_entered: false,
+            was_attached: false,
             granted: BTreeMap::new(),
             subscription: None,
             announcements: Vec::new(),
         };
         for client in 0..CLIENTS {
-            let entry = Entry { stamp: 7, max_ttl: LONG[0], bootstrap: true, ..Entry::default() };
-            run.enter(0, client, entry.clone(), entry).await?;
+            let request =
+                AttachRequest { stamp: 7, max_ttl: LONG_SPANS[0], bootstrap: true, ..AttachRequest::default() };
+            run.attach(0, client, request.clone(), request).await?;
         }
         run.subscription = Some(run.store.subscribe().await.unwrap());
         run.announcements.clear();
         let mut result = Ok(());
         for (at, operation) in operations.iter().enumerate() {
-            result = run.operate(at, operation).await;
+            result = run.apply(at, operation).await;
             if result.is_err() {
                 break;
             }
@@ -99,7 +103,7 @@ impl<'a> Run<'a> {
         if result.is_ok() {
             result = run.compare_announcements(operations.len()).await;
         }
-        bench.flush(&namespace);
+        fixture.flush(&namespace);
         result
     }
 
@@ -107,51 +111,59 @@ impl<'a> Run<'a> {
         ServerTime::from_micros(self.epoch + u64::try_from(self.started.elapsed().as_micros()).unwrap())
     }
 
-    async fn operate(&mut self, at: usize, operation: &Operation) -> Result<(), Difference> {
+    async fn apply(&mut self, at: usize, operation: &Operation) -> Result<(), Difference> {
         match operation {
-            Operation::Enter { client, memory, max_ttl, bootstrap, durable, observer, stamp } => {
+            Operation::Attach { client, memory, max_ttl, bootstrap, durable, observer, stamp } => {
                 let memories = self.remember(*client, *memory);
                 let (max_ttl, bootstrap, durable, observer, stamp) =
                     (*max_ttl, *bootstrap, *durable, *observer, *stamp);
-                let entry = |memory| Entry { memory, stamp, max_ttl, bootstrap, durable, observer, ..Entry::default() };
+                let request = |memory| AttachRequest {
+                    memory,
+                    stamp,
+                    max_ttl,
+                    bootstrap,
+                    durable,
+                    observer,
+                    ..AttachRequest::default()
+                };
                 let (ours, theirs) = memories.unzip();
-                self.enter(at, *client, entry(ours), entry(theirs)).await?;
+                self.attach(at, *client, request(ours), request(theirs)).await?;
             }
             Operation::Submit { client, batch } => self.submit(at, *client, batch).await?,
             Operation::Flush => {
-                self.bench.flush(&self.namespace);
+                self.fixture.flush(&self.namespace);
                 self.ledger.flush();
             }
             Operation::WriteForeign { lease: number, holder, ttl } => {
                 let name = lease(*number);
-                let holder = FOREIGN[*holder];
+                let holder = FOREIGN_HOLDERS[*holder];
                 self.ledger.write_foreign(&name, &InstanceId::foreign(holder), ttl.map(|ttl| self.now() + ttl));
-                self.bench.write_foreign(&self.namespace, &name, holder, *ttl);
-                if *ttl == Some(SHORT) {
-                    tokio::time::sleep(BEYOND_SHORT).await;
+                self.fixture.write_foreign(&self.namespace, &name, holder, *ttl);
+                if *ttl == Some(SHORT_SPAN) {
+                    tokio::time::sleep(BEYOND_SHORT_SPAN).await;
                 }
             }
             Operation::DeleteForeign { lease: number } => {
                 self.ledger.delete_foreign(&lease(*number));
-                self.bench.delete_foreign(&self.namespace, &lease(*number));
+                self.fixture.delete_foreign(&self.namespace, &lease(*number));
             }
-            Operation::Wait => tokio::time::sleep(BEYOND_SHORT).await,
+            Operation::Wait => tokio::time::sleep(BEYOND_SHORT_SPAN).await,
         }
         Ok(())
     }
 
-    fn remember(&mut self, client: usize, memory: Memory) -> Option<(NamespaceMemory, NamespaceMemory)> {
+    fn remember(&mut self, client: usize, memory: MemoryTemplate) -> Option<(NamespaceMemory, NamespaceMemory)> {
         let (mut ours, mut theirs) = self.clients.get(client)?.memories.clone();
         match memory {
-            Memory::Nothing => return None,
-            Memory::Everything => {}
-            Memory::False { older, newer, stamp, token, max_ttl } => {
+            MemoryTemplate::Nothing => return None,
+            MemoryTemplate::Everything => {}
+            MemoryTemplate::False { older, newer, stamp, token, max_ttl } => {
                 for memory in [&mut ours, &mut theirs] {
                     if older {
-                        memory.generation.number = memory.generation.number.saturating_sub(ASIDE);
+                        memory.generation.number = memory.generation.number.saturating_sub(TOKEN_OFFSET);
                     }
                     if newer {
-                        memory.generation.number += ASIDE;
+                        memory.generation.number += TOKEN_OFFSET;
                     }
                     if stamp {
                         memory.generation.stamp += 1;
@@ -166,21 +178,27 @@ impl<'a> Run<'a> {
         Some((ours, theirs))
     }
 
-    async fn enter(&mut self, at: usize, client: usize, our: Entry, their: Entry) -> Result<(), Difference> {
-        let listeners = usize::from(self.subscription.is_some());
-        let facts = self.bench.facts(listeners, self.was_entered, self.ledger.has_terms());
-        let server = Server { now: self.now(), ..facts };
-        self.was_entered |= !our.observer;
-        let ours = self.ledger.enter(&server, &our, &mut self.announcements);
-        let connection = match self.store.enter(their.clone()).await {
+    async fn attach(
+        &mut self,
+        at: usize,
+        client: usize,
+        our: AttachRequest,
+        their: AttachRequest,
+    ) -> Result<(), Difference> {
+        let subscribers = usize::from(self.subscription.is_some());
+        let facts = self.fixture.server_info(subscribers, self.was_attached, self.ledger.has_terms());
+        let server = ServerInfo { now: self.now(), ..facts };
+        self.was_attached |= !our.observer;
+        let ours = self.ledger.attach(&server, &our, &mut self.announcements);
+        let connection = match self.store.attach(their.clone()).await {
             Ok(connection) => connection,
-            Err(error) => return Err(different(at, &their, &ours, &error)),
+            Err(error) => return Err(difference(at, &their, &ours, &error)),
         };
-        let theirs = connection.entered().clone();
+        let theirs = connection.attached().clone();
         let same_floor = self.tokens.pair(ours.token_floor.get(), theirs.token_floor.get());
         let same_generation = self.generations.pair(ours.generation.number, theirs.generation.number);
-        let same_span = ours.quarantined_for().abs_diff(theirs.quarantined_for()) <= SLACK;
-        let aligned = Entered {
+        let same_span = ours.quarantine_remaining().abs_diff(theirs.quarantine_remaining()) <= MAX_SPAN_DIFFERENCE;
+        let aligned = Attached {
             token_floor: if same_floor { ours.token_floor } else { theirs.token_floor },
             generation: Generation {
                 number: if same_generation { ours.generation.number } else { theirs.generation.number },
@@ -196,31 +214,31 @@ impl<'a> Run<'a> {
             ..theirs.clone()
         };
         if aligned != ours {
-            return Err(different(at, &their, &ours, &theirs));
+            return Err(difference(at, &their, &ours, &theirs));
         }
-        if ours.quarantined_for() > Duration::ZERO && ours.quarantined_for() < SLACK {
-            tokio::time::sleep(BEYOND_SHORT).await;
+        if ours.quarantine_remaining() > Duration::ZERO && ours.quarantine_remaining() < MAX_SPAN_DIFFERENCE {
+            tokio::time::sleep(BEYOND_SHORT_SPAN).await;
         }
         let before = self.clients.get(client).map(|client| client.memories.clone());
         let memories = match before {
             Some((mut ours_before, mut theirs_before)) => {
-                if ours_before.reenter(&ours) != theirs_before.reenter(&theirs) {
+                if ours_before.reattach(&ours) != theirs_before.reattach(&theirs) {
                     // Only the runs differ, which are compared with each other alone.
-                    return Err(different(at, &"what the entry means", &ours, &theirs));
+                    return Err(difference(at, &"what the attach means", &ours, &theirs));
                 }
                 (ours_before, theirs_before)
             }
-            None => (NamespaceMemory::of(&ours), NamespaceMemory::of(&theirs)),
+            None => (NamespaceMemory::new(&ours), NamespaceMemory::new(&theirs)),
         };
-        let entered = Client { ours: ours.generation, theirs: connection, memories };
+        let attached = ClientPair { ours: ours.generation, theirs: connection, memories };
         match self.clients.get_mut(client) {
-            Some(client) => *client = entered,
-            None => self.clients.push(entered),
+            Some(client) => *client = attached,
+            None => self.clients.push(attached),
         }
         Ok(())
     }
 
-    async fn submit(&mut self, at: usize, client: usize, batch: &[Wish]) -> Result<(), Difference> {
+    async fn submit(&mut self, at: usize, client: usize, batch: &[RequestTemplate]) -> Result<(), Difference> {
         // Where something ends soon, nothing else may be asked before it has.
         let mut rest = batch;
         while let Some(first) = rest.first() {
@@ -233,11 +251,11 @@ impl<'a> Run<'a> {
             let (now, later) = rest.split_at(count);
             rest = later;
             if takes_over_after_short(first) || now.iter().any(takes_over_after_short) {
-                tokio::time::sleep(BEYOND_SHORT).await;
+                tokio::time::sleep(BEYOND_SHORT_SPAN).await;
             }
             self.submit_together(at, client, now).await?;
             if soon || now.iter().any(uses_short_span) {
-                tokio::time::sleep(BEYOND_SHORT).await;
+                tokio::time::sleep(BEYOND_SHORT_SPAN).await;
             }
         }
         Ok(())
@@ -246,7 +264,7 @@ impl<'a> Run<'a> {
     /// Whether a lease or a ttl ends within the time that a request may take.
     fn ends_soon(&self) -> bool {
         let (now, mut ledger) = (self.now(), self.ledger.clone());
-        let is_soon = |left: Duration| left > Duration::ZERO && left < SLACK;
+        let is_soon = |left: Duration| left > Duration::ZERO && left < MAX_SPAN_DIFFERENCE;
         let mut remaining = |number| {
             let inspect = Request::Inspect { name: lease(number) };
             match ledger.apply(now, Generation::default(), &inspect, &mut Vec::new()) {
@@ -257,13 +275,14 @@ impl<'a> Run<'a> {
         (0..3).any(|number| is_soon(remaining(number))) || is_soon(self.ledger.report(now).max_ttl)
     }
 
-    /// The generation that a client has entered, in the ledger and in the store.
+    /// The generation that a client has attached, in the ledger and in the store.
     pub(crate) fn generations_of(&self, client: usize) -> (Generation, Generation) {
-        (self.clients[client].ours, self.clients[client].theirs.entered().generation)
+        (self.clients[client].ours, self.clients[client].theirs.attached().generation)
     }
 
-    async fn submit_together(&mut self, at: usize, client: usize, batch: &[Wish]) -> Result<(), Difference> {
-        let requests: Vec<(Request, Request)> = batch.iter().map(|ask| self.spell(client, ask)).collect();
+    async fn submit_together(&mut self, at: usize, client: usize, batch: &[RequestTemplate]) -> Result<(), Difference> {
+        let requests: Vec<(Request, Request)> =
+            batch.iter().map(|template| self.build_requests(client, template)).collect();
         let now = self.now();
         let generation = self.clients[client].ours;
         let ours: Vec<Reply> = requests
@@ -271,20 +290,21 @@ impl<'a> Run<'a> {
             .map(|(request, _)| self.ledger.apply(now, generation, request, &mut self.announcements))
             .collect();
         let connection = self.clients[client].theirs.clone();
-        let theirs = connection.submit(requests.iter().map(|(_, request)| request.clone()).collect(), LIMIT).await;
+        let theirs =
+            connection.submit(requests.iter().map(|(_, request)| request.clone()).collect(), REPLY_TIMEOUT).await;
         if theirs.len() != ours.len() {
-            return Err(different(at, &batch, &ours, &theirs));
+            return Err(difference(at, &batch, &ours, &theirs));
         }
         for ((mut ours, theirs), (_, request)) in ours.into_iter().zip(theirs).zip(requests) {
             let Outcome::Answered(theirs) = theirs else {
-                return Err(different(at, &request, &ours, &theirs));
+                return Err(difference(at, &request, &ours, &theirs));
             };
             self.remember_grant(&request, &ours);
             let (our_memory, their_memory) = &mut self.clients[client].memories;
             our_memory.learn(&ours);
             their_memory.learn(&theirs);
             let mut aligned = theirs.clone();
-            Parts::of(&mut aligned).align(Parts::of(&mut ours), &mut self.tokens);
+            ReplyParts::new(&mut aligned).align(ReplyParts::new(&mut ours), &mut self.tokens);
             if let (Reply::Namespace(ours), Reply::Namespace(theirs)) = (&ours, &mut aligned)
                 && let (Some(ours), Some(theirs)) = (&ours.generation, &mut theirs.generation)
                 && self.generations.pair(ours.number, theirs.number)
@@ -292,7 +312,7 @@ impl<'a> Run<'a> {
                 theirs.number = ours.number;
             }
             if aligned != ours {
-                return Err(different(at, &request, &ours, &theirs));
+                return Err(difference(at, &request, &ours, &theirs));
             }
         }
         Ok(())
@@ -301,14 +321,14 @@ impl<'a> Run<'a> {
     /// Compares everything that was announced since the subscription began.
     async fn compare_announcements(&mut self, at: usize) -> Result<(), Difference> {
         let last = Announcement::IndexChanged { index: "the end".to_owned() };
-        let outcome = self.clients[0].theirs.submit(vec![Request::Announce(last.clone())], LIMIT).await;
+        let outcome = self.clients[0].theirs.submit(vec![Request::Announce(last.clone())], REPLY_TIMEOUT).await;
         assert_eq!(outcome, [Outcome::Answered(Reply::Done)]);
         let Some(subscription) = &mut self.subscription else { return Ok(()) };
         let mut ours = std::mem::take(&mut self.announcements).into_iter();
         loop {
-            let heard = match tokio::time::timeout(LIMIT, subscription.next()).await {
-                Ok(Heard::Announced(heard)) => heard,
-                other => return Err(different(at, &"an announcement", &ours.as_slice(), &other)),
+            let heard = match tokio::time::timeout(REPLY_TIMEOUT, subscription.next()).await {
+                Ok(SubscriptionItem::Announced(heard)) => heard,
+                other => return Err(difference(at, &"an announcement", &ours.as_slice(), &other)),
             };
             if heard == last {
                 break;
@@ -331,17 +351,17 @@ impl<'a> Run<'a> {
                 (heard, None) => heard.clone(),
             };
             if expected.as_ref() != Some(&aligned) {
-                return Err(different(at, &"an announcement", &expected, &heard));
+                return Err(difference(at, &"an announcement", &expected, &heard));
             }
         }
         match ours.next() {
             None => Ok(()),
-            Some(missing) => Err(different(at, &"an announcement that did not come", &missing, &"nothing")),
+            Some(missing) => Err(difference(at, &"an announcement that did not come", &missing, &"nothing")),
         }
     }
 }
 
-fn different(at: usize, what: &dyn fmt::Debug, ours: &dyn fmt::Debug, theirs: &dyn fmt::Debug) -> Difference {
+fn difference(at: usize, what: &dyn fmt::Debug, ours: &dyn fmt::Debug, theirs: &dyn fmt::Debug) -> Difference {
     let text = |shown: &dyn fmt::Debug| format!("{shown:?}").chars().take(1_000).collect();
     Difference { at, what: text(what), ours: text(ours), theirs: text(theirs) }
 }

@@ -6,11 +6,11 @@ use tenure::lease::{Ending, Loss, ReleaseReason};
 use tenure::{Group, InstanceId, LeaseName};
 
 /// A span that is waited out before anything else is asked.
-pub(crate) const SHORT: Duration = Duration::from_millis(5);
+pub(crate) const SHORT_SPAN: Duration = Duration::from_millis(5);
 /// Well beyond that.
-pub(crate) const BEYOND_SHORT: Duration = Duration::from_millis(25);
+pub(crate) const BEYOND_SHORT_SPAN: Duration = Duration::from_millis(25);
 /// Spans that do not end while this runs.
-pub(crate) const LONG: [Duration; 4] = [
+pub(crate) const LONG_SPANS: [Duration; 4] = [
     Duration::from_secs(300),
     Duration::from_secs(3_600),
     Duration::from_secs(24 * 3_600),
@@ -21,14 +21,14 @@ pub(crate) const LONG: [Duration; 4] = [
 pub(crate) const CLIENTS: usize = 3;
 const HOLDERS: [&str; 3] = ["api-1", "api-2", "ä:b?c"];
 /// Holders as outsiders write them, some of them ours.
-pub(crate) const FOREIGN: [&str; 5] = ["api-1", "api-2", "another program", "", "x{y}"];
+pub(crate) const FOREIGN_HOLDERS: [&str; 5] = ["api-1", "api-2", "another program", "", "x{y}"];
 pub(crate) const RECORDS: [&str; 3] = ["state", "", "a b\n\0{c} ü"];
 pub(crate) const VALUES: [&[u8]; 4] = [b"", b"1 2 3", b" \0\xff\r\n", &[b'x'; 300]];
 pub(crate) const ENTRIES: [&str; 4] = ["eu-1", "", "a b\n\0{c} ü", "EU-1"];
 
 /// A token, by where it comes from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Which {
+pub(crate) enum TokenTemplate {
     /// The n-th seen, counted from the latest.
     Seen(usize),
     /// Below and above all that exist.
@@ -41,7 +41,7 @@ pub(crate) enum Which {
 
 /// What a process remembers when it enters.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Memory {
+pub(crate) enum MemoryTemplate {
     Nothing,
     Everything,
     /// Not what was.
@@ -49,14 +49,14 @@ pub(crate) enum Memory {
         older: bool,
         newer: bool,
         stamp: bool,
-        token: Option<Which>,
+        token: Option<TokenTemplate>,
         max_ttl: Option<Duration>,
     },
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Term {
-    pub(crate) token: Which,
+pub(crate) struct TermTemplate {
+    pub(crate) token: TokenTemplate,
     /// Whether lease and holder are those that the token was granted for, if it was.
     pub(crate) right: bool,
     pub(crate) lease: usize,
@@ -65,29 +65,29 @@ pub(crate) struct Term {
 
 /// A request, before its tokens are known.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum RequestTemplate {
     Acquire {
         lease: usize,
         holder: usize,
         nonce: u8,
         ttl: Duration,
-        ended: Option<Which>,
+        ended: Option<TokenTemplate>,
     },
     TakeOver {
         lease: usize,
         holder: usize,
         nonce: u8,
         ttl: Duration,
-        victim: Which,
+        victim: TokenTemplate,
         stale_after: Duration,
     },
     Renew {
-        term: Term,
+        term: TermTemplate,
         ttl: Duration,
         progressed: bool,
     },
     Release {
-        term: Term,
+        term: TermTemplate,
         ending: usize,
     },
     Abandon {
@@ -96,24 +96,24 @@ pub(crate) enum Wish {
         nonce: u8,
     },
     HandOver {
-        term: Term,
+        term: TermTemplate,
         to: usize,
         window: Duration,
     },
     Revoke {
         lease: usize,
-        token: Which,
+        token: TokenTemplate,
     },
     StepDown {
         lease: usize,
-        token: Which,
+        token: TokenTemplate,
         to: Option<usize>,
     },
     Inspect {
         lease: usize,
     },
     InspectNamespace,
-    /// Ends the quarantine of the generation that its client has entered, or of another.
+    /// Ends the quarantine of the generation that its client has attached, or of another.
     Reopen {
         right: bool,
     },
@@ -125,7 +125,7 @@ pub(crate) enum Wish {
         idle_for: Duration,
     },
     Publish {
-        term: Term,
+        term: TermTemplate,
         record: usize,
         value: usize,
     },
@@ -135,9 +135,9 @@ pub(crate) enum Wish {
     },
     Announce {
         lease: usize,
-        token: Which,
+        token: TokenTemplate,
     },
-    Beat {
+    Heartbeat {
         group: usize,
         instance: usize,
         ttl: Duration,
@@ -147,7 +147,7 @@ pub(crate) enum Wish {
         group: usize,
         instance: usize,
     },
-    Members {
+    Instances {
         group: usize,
     },
     IndexAdd {
@@ -164,7 +164,7 @@ pub(crate) enum Wish {
         index: usize,
     },
     Note {
-        term: Term,
+        term: TermTemplate,
         ending: Option<usize>,
     },
     Notes {
@@ -174,9 +174,9 @@ pub(crate) enum Wish {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Enter {
+    Attach {
         client: usize,
-        memory: Memory,
+        memory: MemoryTemplate,
         max_ttl: Duration,
         bootstrap: bool,
         durable: bool,
@@ -185,7 +185,7 @@ pub(crate) enum Operation {
     },
     Submit {
         client: usize,
-        batch: Vec<Wish>,
+        batch: Vec<RequestTemplate>,
     },
     Flush,
     WriteForeign {
@@ -223,22 +223,22 @@ pub(crate) fn ending(number: usize) -> Ending {
     match number {
         0 => Ending::GivenUp,
         1 => Ending::Released(ReleaseReason::StepDown),
-        2 => Ending::Lost(Loss::Taken { by: InstanceId::foreign("another program") }),
+        2 => Ending::Lost(Loss::Taken { holder: InstanceId::foreign("another program") }),
         _ => Ending::Lost(Loss::ClockStep),
     }
 }
 
-pub(crate) fn uses_short_span(ask: &Wish) -> bool {
-    match ask {
-        Wish::Acquire { ttl, .. }
-        | Wish::TakeOver { ttl, .. }
-        | Wish::Renew { ttl, .. }
-        | Wish::HandOver { window: ttl, .. }
-        | Wish::Beat { ttl, .. } => *ttl == SHORT,
+pub(crate) fn uses_short_span(template: &RequestTemplate) -> bool {
+    match template {
+        RequestTemplate::Acquire { ttl, .. }
+        | RequestTemplate::TakeOver { ttl, .. }
+        | RequestTemplate::Renew { ttl, .. }
+        | RequestTemplate::HandOver { window: ttl, .. }
+        | RequestTemplate::Heartbeat { ttl, .. } => *ttl == SHORT_SPAN,
         _ => false,
     }
 }
 
-pub(crate) fn takes_over_after_short(ask: &Wish) -> bool {
-    matches!(ask, Wish::TakeOver { stale_after, .. } if *stale_after == SHORT)
+pub(crate) fn takes_over_after_short(template: &RequestTemplate) -> bool {
+    matches!(template, RequestTemplate::TakeOver { stale_after, .. } if *stale_after == SHORT_SPAN)
 }

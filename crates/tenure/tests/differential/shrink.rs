@@ -1,12 +1,12 @@
 //! Cuts a sequence down to what the difference needs.
 
-use crate::bench::Bench;
-use crate::run::{Difference, Run};
+use crate::fixture::DifferentialFixture;
+use crate::run::{Difference, DifferentialRun};
 use crate::sequence::Operation;
 
 /// Leaves out operations, and requests of batches, for as long as there is still a difference.
-pub(crate) async fn cut_down(
-    bench: &dyn Bench,
+pub(crate) async fn shrink_sequence(
+    fixture: &dyn DifferentialFixture,
     mut operations: Vec<Operation>,
     found: Difference,
 ) -> (Vec<Operation>, Difference) {
@@ -32,7 +32,7 @@ pub(crate) async fn cut_down(
         }
         let mut progress = false;
         for without in shorter {
-            if let Err(still) = Run::of(bench, &without).await {
+            if let Err(still) = DifferentialRun::execute(fixture, &without).await {
                 (operations, difference, progress) = (without, still, true);
                 operations.truncate(difference.at + 1);
                 break;

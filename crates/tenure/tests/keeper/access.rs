@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use tenure::lease::{Ending, Loss};
 use tenure::store::ErrorKind;
 use tenure::{AcquireError, InstanceId, LeaseName, Tenure};
-use tenure_testbed::{RedisServer, Reply};
+use tenure_testbed::{RedisReply, RedisServer};
 
-use crate::stage::{Bystander, Instance, LAST_STOP, Setup, TTL, builder, soon, until};
+use crate::harness::{Bystander, Instance, MAX_STOP_DELAY, ScenarioBuilder, TTL, builder, wait_until, with_timeout};
 
 #[tokio::test]
-async fn a_wrong_password_is_said_clearly_and_not_repeated() {
+async fn a_wrong_password_is_reported_without_the_password() {
     let server = RedisServer::builder().password("right").start();
     let bystander = Bystander::at(&server.url_as("default", "right")).await;
     let error = Tenure::connect(&server.url_as("default", "hunter2")).await.unwrap_err();
@@ -18,7 +18,7 @@ async fn a_wrong_password_is_said_clearly_and_not_repeated() {
     assert!(error.to_string().contains("password") && !error.to_string().contains("hunter2"), "{error}");
     let error = Tenure::connect(&server.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
-    bystander.is_untouched().await;
+    bystander.assert_untouched().await;
 }
 
 #[tokio::test]
@@ -26,22 +26,22 @@ async fn a_password_that_changes_ends_the_term_in_time() {
     let users = ["user carol on >old ~* &* +@all", "user dave on >other ~* &* +@all"];
     let server = RedisServer::builder().acl_users(&users).start();
     let (carol, dave) = (server.url_as("carol", "old"), server.url_as("dave", "other"));
-    let scene = Setup::at(&dave).alice_over(&carol).scene().await;
+    let scenario = ScenarioBuilder::at(&dave).alice_via(&carol).start().await;
 
-    assert_eq!(server.command(&["ACL", "SETUSER", "carol", "resetpass", ">new"]), Reply::text("OK"));
+    assert_eq!(server.command(&["ACL", "SETUSER", "carol", "resetpass", ">new"]), RedisReply::text("OK"));
     server.command(&["CLIENT", "KILL", "USER", "carol"]);
     let changed = Instant::now();
 
-    assert_eq!(scene.stops(changed, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
-    scene.goes_on_with(changed, TTL + Duration::from_millis(25)).await;
+    assert_eq!(scenario.wait_until_stopped(changed, MAX_STOP_DELAY).await, Ending::Lost(Loss::Unreachable));
+    scenario.wait_for_next_work(changed, TTL + Duration::from_millis(25)).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let said = scene.alice.events.lock().unwrap().iter().filter(|e| e.to_string().contains("password")).count();
-    assert!((1..=2).contains(&said), "said {said} times: {:?}", scene.alice.happened());
-    scene.ends().await;
+    let said = scenario.alice.events.lock().unwrap().iter().filter(|e| e.to_string().contains("password")).count();
+    assert!((1..=2).contains(&said), "said {said} times: {:?}", scenario.alice.event_names());
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_run_scripts_is_told_what_is_missing() {
+async fn a_user_without_script_permission_is_told_what_is_missing() {
     let users = ["user carol on >secret ~* &* +@all -eval -evalsha -script"];
     let server = RedisServer::builder().acl_users(&users).start();
     let error = Tenure::connect(&server.url_as("carol", "secret")).await.unwrap_err();
@@ -50,44 +50,48 @@ async fn a_user_that_may_not_run_scripts_is_told_what_is_missing() {
 }
 
 #[tokio::test]
-async fn rights_that_are_withdrawn_end_the_term_in_time_and_refuse_whoever_waits() {
+async fn withdrawn_permissions_end_the_term_in_time_and_refuse_waiters() {
     let users = ["user carol on >secret ~* &* +@all", "user dave on >secret ~* &* +@all"];
     let server = RedisServer::builder().acl_users(&users).start();
     let (carol, dave) = (server.url_as("carol", "secret"), server.url_as("dave", "secret"));
-    let scene = Setup::at(&dave).alice_over(&carol).scene().await;
+    let scenario = ScenarioBuilder::at(&dave).alice_via(&carol).start().await;
 
-    assert_eq!(server.command(&["ACL", "SETUSER", "carol", "-evalsha"]), Reply::text("OK"));
+    assert_eq!(server.command(&["ACL", "SETUSER", "carol", "-evalsha"]), RedisReply::text("OK"));
     let withdrawn = Instant::now();
 
-    assert_eq!(scene.stops(withdrawn, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
-    scene.goes_on_with(withdrawn, TTL + Duration::from_millis(25)).await;
-    match soon(scene.alice.tenure.lease("other").ttl(TTL).acquire()).await {
+    assert_eq!(scenario.wait_until_stopped(withdrawn, MAX_STOP_DELAY).await, Ending::Lost(Loss::Unreachable));
+    scenario.wait_for_next_work(withdrawn, TTL + Duration::from_millis(25)).await;
+    match with_timeout(scenario.alice.tenure.lease("other").ttl(TTL).acquire()).await {
         Err(AcquireError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Configuration, "{error}"),
         other => panic!("waiting does not mend that: {other:?}"),
     }
-    scene.ends().await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_publish_can_hold_leases_and_is_told_what_that_costs() {
+async fn a_user_without_publish_permission_can_hold_leases_and_is_warned() {
     let users = ["user carol on >secret ~* &* +@all -publish"];
     let server = RedisServer::builder().acl_users(&users).start();
-    let scene = Setup::at(&server.url_as("carol", "secret")).scene().await;
-    scene.alice.sees("store.silent").await;
-    assert!(scene.alice.first("store.silent").contains("publish"), "{}", scene.alice.first("store.silent"));
+    let scenario = ScenarioBuilder::at(&server.url_as("carol", "secret")).start().await;
+    scenario.alice.wait_for_event("store.silent").await;
+    assert!(
+        scenario.alice.first_event("store.silent").contains("publish"),
+        "{}",
+        scenario.alice.first_event("store.silent")
+    );
     let left = Instant::now();
-    scene.works.leaves().await;
+    scenario.holder.stop().await;
     // Nobody tells bob; the end of the ttl does.
-    scene.goes_on_with(left, TTL + Duration::from_millis(25)).await;
-    scene.ends().await;
+    scenario.wait_for_next_work(left, TTL + Duration::from_millis(25)).await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_listen_can_hold_leases() {
+async fn a_user_without_subscribe_permission_can_hold_leases() {
     let users = ["user carol on >secret ~* resetchannels +@all -subscribe"];
     let server = RedisServer::builder().acl_users(&users).start();
     let alice = Instance::with(builder(&server.url_as("carol", "secret"), "alice", TTL)).await;
-    alice.sees("store.silent").await;
+    alice.wait_for_event("store.silent").await;
     let term = alice.acquire("job", TTL).await;
     assert!(term.is_valid());
     term.release().await.unwrap();
@@ -95,12 +99,12 @@ async fn a_user_that_may_not_listen_can_hold_leases() {
 
 /// The line of the operator's page, word for word.
 #[tokio::test]
-async fn a_user_with_the_rights_that_the_guide_lists_can_do_everything() {
+async fn the_documented_permissions_suffice_for_everything() {
     let guide = include_str!("../../../../docs/redis.md");
     let line = guide.lines().find(|line| line.trim_start().starts_with("ACL SETUSER app")).unwrap();
     let server = RedisServer::start();
     let words: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(server.command(&words), Reply::text("OK"));
+    assert_eq!(server.command(&words), RedisReply::text("OK"));
     let alice = Instance::with(builder(&server.url_as("app", "secret"), "alice", TTL)).await;
     let election = alice.tenure.election("cleanup").ttl(TTL).metadata("here").build().unwrap();
     election.start();
@@ -111,13 +115,13 @@ async fn a_user_with_the_rights_that_the_guide_lists_can_do_everything() {
     alice.tenure.create_session("c", b"{}").await.unwrap();
     alice.tenure.write_session("c", Some(b"{}"), None).await.unwrap();
     let lease = LeaseName::target("poll", "c").unwrap();
-    assert!(alice.tenure.forget_session("c", lease, &["results"], Duration::ZERO).await.unwrap());
-    alice.tenure.leave_word("words", "one").await.unwrap();
+    assert!(alice.tenure.purge_session("c", lease, &["results"], Duration::ZERO).await.unwrap());
+    alice.tenure.add_to_list("words", "one").await.unwrap();
     alice.tenure.drain(&InstanceId::foreign("nobody")).await.unwrap();
     server.command(&["MSET", "session:a", "{}", "session:b", "{}"]);
     let pool = alice.tenure.pool("poll").targets_from_sessions().ttl(TTL);
     let pool = pool.run(|_, lease| async move { while lease.wait(TTL).await {} }).start().unwrap();
-    until("the pool holds its targets", || pool.owned().len() == 2).await;
+    wait_until("the pool holds its targets", || pool.owned().len() == 2).await;
     pool.stop().await;
     term.release().await.unwrap();
     election.stop().await;
@@ -126,6 +130,6 @@ async fn a_user_with_the_rights_that_the_guide_lists_can_do_everything() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     for trouble in ["store.refused", "store.silent", "store.lost", "lease.renew_failed"] {
-        assert!(!alice.has(trouble), "{}", alice.first(trouble));
+        assert!(!alice.has_event(trouble), "{}", alice.first_event(trouble));
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tenure_testbed::RedisServer;
 
-use crate::stage::{Bystander, Instance, TTL, builder};
+use crate::harness::{Bystander, Instance, TTL, builder};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_blocks_every_thread_of_the_runtime_does_not_stop_renewals() {
@@ -19,11 +19,11 @@ async fn work_that_blocks_every_thread_of_the_runtime_does_not_stop_renewals() {
     for task in blocked {
         task.await.unwrap();
     }
-    assert!(term.is_valid() && !alice.has("lease.lost"), "{:?}", alice.happened());
+    assert!(term.is_valid() && !alice.has_event("lease.lost"), "{:?}", alice.event_names());
 }
 
 #[tokio::test]
-async fn a_listener_that_never_returns_holds_up_nothing() {
+async fn a_blocking_listener_delays_nothing() {
     let server = RedisServer::start();
     let bystander = Bystander::at(&server.url()).await;
     let (shut, gate) = std::sync::mpsc::channel::<()>();
@@ -40,6 +40,6 @@ async fn a_listener_that_never_returns_holds_up_nothing() {
         assert!(term.is_valid());
     }
     term.release().await.unwrap();
-    bystander.is_untouched().await;
+    bystander.assert_untouched().await;
     drop(shut);
 }

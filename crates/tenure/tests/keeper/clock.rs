@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tenure::lease::{Ending, Loss};
 use tenure_testbed::RedisServer;
 
-use crate::stage::{NEXT_RENEWAL, Scene, Setup, TTL};
+use crate::harness::{MAX_RENEWAL_DELAY, Scenario, ScenarioBuilder, TTL};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -20,36 +20,36 @@ fn server() -> Option<RedisServer> {
 }
 
 /// The clock concerns every lease, so nobody is uninvolved.
-async fn scene(server: &RedisServer) -> Scene {
-    Setup::at(&server.url()).for_all().scene().await
+async fn scenario(server: &RedisServer) -> Scenario {
+    ScenarioBuilder::at(&server.url()).without_bystander().start().await
 }
 
 #[tokio::test]
-async fn set_ahead_it_ends_every_lease_and_nobody_works_twice() {
+async fn a_server_clock_set_ahead_ends_every_lease_without_overlap() {
     let Some(server) = server() else { return };
-    let scene = scene(&server).await;
+    let scenario = scenario(&server).await;
 
     server.step_clock(HOUR, true);
     let stepped = Instant::now();
 
     // The key is gone for the server; alice learns that with her next renewal, or that somebody else has the lease.
-    let ending = scene.stops(stepped, NEXT_RENEWAL).await;
+    let ending = scenario.wait_until_stopped(stepped, MAX_RENEWAL_DELAY).await;
     assert!(matches!(ending, Ending::Lost(Loss::Missing | Loss::ClockStep | Loss::Taken { .. })), "{ending}");
     // Bob, who was granted it too early, waits until alice must have stopped.
-    scene.goes_on_with(stepped, TTL * 2).await;
-    scene.ends().await;
+    scenario.wait_for_next_work(stepped, TTL * 2).await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn set_back_it_ends_the_term_and_the_lease_can_be_had_again() {
+async fn a_server_clock_set_back_ends_the_term_and_the_lease_can_be_acquired_again() {
     let Some(server) = server() else { return };
-    let scene = scene(&server).await;
+    let scenario = scenario(&server).await;
 
     server.step_clock(HOUR, false);
     let stepped = Instant::now();
 
-    assert_eq!(scene.stops(stepped, NEXT_RENEWAL).await, Ending::Lost(Loss::ClockStep));
+    assert_eq!(scenario.wait_until_stopped(stepped, MAX_RENEWAL_DELAY).await, Ending::Lost(Loss::ClockStep));
     // Under a larger token, although the clock went back.
-    scene.goes_on_with(stepped, TTL * 2).await;
-    scene.ends().await;
+    scenario.wait_for_next_work(stepped, TTL * 2).await;
+    scenario.finish().await;
 }

@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 use tenure::lease::{Ending, Loss};
 use tenure::store::{NamespaceReport, Quarantine, QuarantineReason};
 use tenure::{AcquireError, Tenure, Token};
-use tenure_testbed::{Probe, RedisServer, Reply};
+use tenure_testbed::{LagProbe, RedisReply, RedisServer};
 
-use crate::stage::{FIRST_CONTACT, Instance, LONG, NEXT_RENEWAL, Record, Setup, TTL, lasting, soon, until};
+use crate::harness::{
+    Instance, LONG_TTL, MAX_RECONNECT_DELAY, MAX_RENEWAL_DELAY, ScenarioBuilder, TTL, WorkLog, settings_with_ttl,
+    wait_until, with_timeout,
+};
 
 /// A quarantine of one ttl, which begins with the first contact or the next renewal, and a moment for whoever waits.
 const AFTER_QUARANTINE: Duration = Duration::from_millis(2 * 1_500 + 500);
@@ -17,7 +20,7 @@ const AFTER_QUARANTINE: Duration = Duration::from_millis(2 * 1_500 + 500);
 const AFTER_ASSUMED_QUARANTINE: Duration = Duration::from_millis(30_000 + 1_500 + 500);
 
 /// When a refusal says that the store has lost the lease.
-fn is_loss_of_data(ending: &Ending) -> bool {
+fn is_data_loss(ending: &Ending) -> bool {
     matches!(ending, Ending::Lost(Loss::StoreReset | Loss::Missing))
 }
 
@@ -33,198 +36,198 @@ async fn report(tenure: &Tenure) -> NamespaceReport {
 }
 
 #[tokio::test]
-async fn killed_and_restarted_with_all_of_its_data() {
+async fn a_restart_with_all_data_keeps_terms_and_begins_a_quarantine() {
     let server = RedisServer::builder().append_only("always").start();
-    let scene = Setup::at(&server.url()).lasting(LONG).scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).ttl(LONG_TTL).start().await;
 
     server.kill();
-    server.start_again();
+    server.restart();
 
     // Whoever held goes on, after the store has confirmed it; nobody new gets anything before the longest ttl is over.
-    scene.alice.sees("lease.recovered").await;
-    scene.never_stopped().await;
-    match scene.bob.tenure.lease("another").try_acquire().await {
+    scenario.alice.wait_for_event("lease.recovered").await;
+    scenario.assert_never_stopped().await;
+    match scenario.bob.tenure.lease("another").try_acquire().await {
         Err(AcquireError::Quarantined(Quarantine { remaining, .. })) => {
-            assert!(remaining <= LONG && !remaining.is_zero())
+            assert!(remaining <= LONG_TTL && !remaining.is_zero())
         }
         other => panic!("a lease from before the restart may not be in the data: {other:?}"),
     }
-    scene.ends().await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn killed_and_restarted_with_some_of_its_data() {
-    let probe = Probe::start();
+async fn a_restart_with_some_data_ends_the_terms_that_are_missing() {
+    let probe = LagProbe::start();
     let server = RedisServer::start();
-    let alice = Instance::connect(&server.url(), "alice", LONG).await;
-    let bob = Instance::connect(&server.url(), "bob", LONG).await;
-    let record = Record::default();
-    let kept = alice.acquire("kept", LONG).await;
+    let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
+    let bob = Instance::connect(&server.url(), "bob", LONG_TTL).await;
+    let record = WorkLog::default();
+    let kept = alice.acquire("kept", LONG_TTL).await;
     server.save();
-    let job = record.candidate(&bob, "job", lasting(LONG));
-    let token = record.works("bob", Token::ZERO).await;
+    let job = record.spawn_worker(&bob, "job", settings_with_ttl(LONG_TTL));
+    let token = record.wait_for_work("bob", Token::ZERO).await;
 
     server.kill();
-    server.start_again();
+    server.restart();
     let back = Instant::now();
 
-    assert!(is_loss_of_data(&job.first_ending().await), "bob's lease is not in the data");
-    probe.within(back.elapsed(), FIRST_CONTACT, "work stops");
-    alice.sees("lease.recovered").await;
+    assert!(is_data_loss(&job.first_ending().await), "bob's lease is not in the data");
+    probe.assert_within(back.elapsed(), MAX_RECONNECT_DELAY, "work stops");
+    alice.wait_for_event("lease.recovered").await;
     assert!(kept.is_valid(), "alice's is, who is the bystander here");
     // Bob is not the only one who might have had it: nobody gets it for the longest ttl.
     match alice.tenure.lease("job").try_acquire().await {
         Err(AcquireError::Quarantined(_)) => {}
         other => panic!("{other:?}"),
     }
-    assert!(record.stretches().iter().all(|stretch| stretch.token == token));
+    assert!(record.intervals().iter().all(|interval| interval.token == token));
 }
 
 #[tokio::test]
-async fn killed_and_restarted_with_none_of_its_data() {
+async fn a_restart_without_data_ends_every_term_and_begins_a_quarantine() {
     let server = RedisServer::start();
-    let scene = Setup::at(&server.url()).for_all().scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).without_bystander().start().await;
 
     server.kill();
-    server.start_again_empty();
+    server.restart_empty();
     let back = Instant::now();
 
-    assert!(matches!(scene.stops(back, FIRST_CONTACT).await, Ending::Lost(_)));
-    scene.goes_on_with(back, FIRST_CONTACT + AFTER_QUARANTINE).await;
-    assert!(scene.alice.has("store.quarantined") || scene.bob.has("store.quarantined"));
-    scene.ends().await;
+    assert!(matches!(scenario.wait_until_stopped(back, MAX_RECONNECT_DELAY).await, Ending::Lost(_)));
+    scenario.wait_for_next_work(back, MAX_RECONNECT_DELAY + AFTER_QUARANTINE).await;
+    assert!(scenario.alice.has_event("store.quarantined") || scenario.bob.has_event("store.quarantined"));
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn flushed_without_a_newcomer() {
+async fn a_flush_is_noticed_by_the_next_renewal() {
     let server = RedisServer::start();
-    let scene = Setup::at(&server.url()).for_all().scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).without_bystander().start().await;
 
-    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     let flushed = Instant::now();
 
     // The holder learns of it with its next renewal, P away at most.
-    assert!(is_loss_of_data(&scene.stops(flushed, NEXT_RENEWAL).await));
-    scene.goes_on_with(flushed, AFTER_QUARANTINE).await;
-    scene.ends().await;
+    assert!(is_data_loss(&scenario.wait_until_stopped(flushed, MAX_RENEWAL_DELAY).await));
+    scenario.wait_for_next_work(flushed, AFTER_QUARANTINE).await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn flushed_and_found_by_a_newcomer() {
+async fn a_flush_is_noticed_by_a_new_instance() {
     let server = RedisServer::start();
-    let scene = Setup::at(&server.url()).for_all().scene().await;
-    scene.waits.leaves().await;
+    let scenario = ScenarioBuilder::at(&server.url()).without_bystander().start().await;
+    scenario.waiter.stop().await;
 
-    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     let flushed = Instant::now();
     // It knows nothing of alice, but sees that somebody listens.
     let newcomer = Instance::with(Tenure::builder(&server.url()).name("newcomer").unwrap().longest_ttl(TTL)).await;
-    newcomer.sees("store.quarantined").await;
-    let _waits = scene.record.candidate(&newcomer, "job", lasting(TTL));
+    newcomer.wait_for_event("store.quarantined").await;
+    let _waits = scenario.record.spawn_worker(&newcomer, "job", settings_with_ttl(TTL));
 
     // Told by the newcomer's entry, or by her own renewal at the latest.
-    assert!(is_loss_of_data(&scene.stops(flushed, NEXT_RENEWAL).await));
-    scene.goes_on_with(flushed, AFTER_ASSUMED_QUARANTINE).await;
-    scene.ends().await;
+    assert!(is_data_loss(&scenario.wait_until_stopped(flushed, MAX_RENEWAL_DELAY).await));
+    scenario.wait_for_next_work(flushed, AFTER_ASSUMED_QUARANTINE).await;
+    scenario.finish().await;
 }
 
 /// A holder that is connected and cannot hear is not counted among those who listen.
 #[tokio::test]
-async fn flushed_under_a_deaf_holder_and_found_by_a_newcomer() {
+async fn a_flush_under_a_holder_without_subscription_begins_a_quarantine() {
     let users = ["user deaf on >secret ~* &* +@all -subscribe"];
     let server = RedisServer::builder().acl_users(&users).start();
     let deaf = server.url_as("deaf", "secret");
-    let alice = Instance::connect(&deaf, "alice", LONG).await;
-    let record = Record::default();
-    let works = record.candidate(&alice, "job", lasting(LONG));
-    let token = record.works("alice", Token::ZERO).await;
+    let alice = Instance::connect(&deaf, "alice", LONG_TTL).await;
+    let record = WorkLog::default();
+    let works = record.spawn_worker(&alice, "job", settings_with_ttl(LONG_TTL));
+    let token = record.wait_for_work("alice", Token::ZERO).await;
 
-    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     // The operator has left `--bootstrap` in the unit file.
     let newcomer = Instance::connect(&server.url_as("deaf", "secret"), "newcomer", TTL).await;
     match newcomer.tenure.lease("job").ttl(TTL).try_acquire().await {
         Err(AcquireError::Quarantined(Quarantine { remaining, reason })) => {
             assert_eq!(reason, QuarantineReason::RecordErased);
-            assert!(remaining > TTL && remaining <= LONG, "for 30 s at least: {remaining:?}");
+            assert!(remaining > TTL && remaining <= LONG_TTL, "for 30 s at least: {remaining:?}");
         }
         other => panic!("alice may not know yet: {other:?}"),
     }
     // She is told by her own renewal, P + R later at most; nobody works before the quarantine is over.
-    assert!(is_loss_of_data(&works.first_ending().await));
-    assert!(record.stretches().iter().all(|stretch| stretch.token == token));
+    assert!(is_data_loss(&works.first_ending().await));
+    assert!(record.intervals().iter().all(|interval| interval.token == token));
 }
 
 /// The server follows another one, which has nothing, and is its own master again: its run is the same.
 #[tokio::test]
-async fn replaced_by_the_data_of_another_server() {
+async fn data_replaced_by_another_server_begins_a_quarantine() {
     let (server, other) = (RedisServer::start(), RedisServer::start());
-    let scene = Setup::at(&server.url()).for_all().lasting(LONG).scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).without_bystander().ttl(LONG_TTL).start().await;
 
-    server.follow(&other);
-    assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]), Reply::text("OK"));
-    let newcomer = Instance::connect(&server.url(), "newcomer", LONG).await;
-    let _waits = scene.record.candidate(&newcomer, "job", lasting(LONG));
+    server.replicate_from(&other);
+    assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]), RedisReply::text("OK"));
+    let newcomer = Instance::connect(&server.url(), "newcomer", LONG_TTL).await;
+    let _waits = scenario.record.spawn_worker(&newcomer, "job", settings_with_ttl(LONG_TTL));
 
     // Alice works until her next renewal tells her; until then nobody else is granted anything.
-    assert!(is_loss_of_data(&scene.works.first_ending().await));
+    assert!(is_data_loss(&scenario.holder.first_ending().await));
     match newcomer.tenure.lease("another").try_acquire().await {
         Err(AcquireError::Quarantined(_)) => {}
         other => panic!("leases from before may be relied on: {other:?}"),
     }
-    scene.ends().await;
+    scenario.finish().await;
 }
 
 /// The other server has an older copy of the same data, as a replica that was cut off has.
 #[tokio::test]
-async fn replaced_by_an_older_copy_of_its_data() {
+async fn data_replaced_by_an_older_copy_begins_a_quarantine() {
     for was_used in [false, true] {
         let (server, copy) = (RedisServer::start(), RedisServer::start());
-        let alice = Instance::connect(&server.url(), "alice", LONG).await;
-        let bob = Instance::connect(&server.url(), "bob", LONG).await;
-        let kept = alice.acquire("kept", LONG).await;
-        copy.follow(&server);
+        let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
+        let bob = Instance::connect(&server.url(), "bob", LONG_TTL).await;
+        let kept = alice.acquire("kept", LONG_TTL).await;
+        copy.replicate_from(&server);
         copy.command(&["REPLICAOF", "NO", "ONE"]);
         if was_used {
-            // Entered there, and opened by an operator: the record names the copy's run and history.
+            // Attached there, and opened by an operator: the record names the copy's run and history.
             let drill = Instance::connect(&copy.url(), "drill", TTL).await;
             let found = report(&drill.tenure).await;
             assert!(drill.tenure.reopen(found.generation.unwrap()).await.unwrap());
             drill.acquire("drill", TTL).await.release().await.unwrap();
         }
         // Not in the copy.
-        let job = alice.acquire("job", LONG).await;
+        let job = alice.acquire("job", LONG_TTL).await;
 
-        server.follow(&copy);
+        server.replicate_from(&copy);
         server.command(&["REPLICAOF", "NO", "ONE"]);
 
         // Bob's connection has survived it all.
-        is_quarantined_for_replaced_data(&bob).await;
+        assert_quarantined_for_replaced_data(&bob).await;
         assert!(kept.is_valid() && job.is_valid(), "which she does until her next renewal");
     }
 }
 
 /// Another database of the same server, with a namespace of its own that was made later.
 #[tokio::test]
-async fn swapped_with_another_database() {
+async fn swapped_databases_begin_a_quarantine() {
     for bob_has_asked_since in [true, false] {
         let server = RedisServer::start();
-        let alice = Instance::connect(&server.url(), "alice", LONG).await;
-        let bob = Instance::connect(&server.url(), "bob", LONG).await;
+        let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
+        let bob = Instance::connect(&server.url(), "bob", LONG_TTL).await;
         let other = Instance::connect(&format!("{}/1", server.url()), "other", TTL).await;
         other.acquire("drill", TTL).await.release().await.unwrap();
-        let job = alice.acquire("job", LONG).await;
+        let job = alice.acquire("job", LONG_TTL).await;
         if bob_has_asked_since {
             bob.tenure.lease("job").try_acquire().await.unwrap_err();
         }
 
-        assert_eq!(server.command(&["SWAPDB", "0", "1"]), Reply::text("OK"));
-        is_quarantined_for_replaced_data(&bob).await;
+        assert_eq!(server.command(&["SWAPDB", "0", "1"]), RedisReply::text("OK"));
+        assert_quarantined_for_replaced_data(&bob).await;
         assert!(job.is_valid(), "until her next renewal");
     }
 }
 
 /// An instance that was connected all along is granted nothing, because leases from before may be relied on.
-async fn is_quarantined_for_replaced_data(instance: &Instance) {
+async fn assert_quarantined_for_replaced_data(instance: &Instance) {
     let replaced = Instant::now();
     while replaced.elapsed() < Duration::from_secs(2) {
         match instance.tenure.lease("job").try_acquire().await {
@@ -240,15 +243,15 @@ async fn is_quarantined_for_replaced_data(instance: &Instance) {
             other => panic!("alice may rely on it: {other:?}"),
         }
     }
-    instance.sees("store.quarantined").await;
+    instance.wait_for_event("store.quarantined").await;
 }
 
 /// Whatever ran before and was released or has expired: a fleet with short leases waits for short leases.
 #[tokio::test]
-async fn flushed_after_a_long_lease_was_released() {
+async fn a_flush_does_not_wait_for_a_released_long_lease() {
     let server = RedisServer::start();
-    let scene = Setup::at(&server.url()).for_all().scene().await;
-    let long = Instance::connect(&server.url(), "long", LONG).await;
+    let scenario = ScenarioBuilder::at(&server.url()).without_bystander().start().await;
+    let long = Instance::connect(&server.url(), "long", LONG_TTL).await;
     let day = Duration::from_secs(24 * 3_600);
     long.acquire("nightly", day).await.release().await.unwrap();
     // One that crashed: its lease has expired.
@@ -258,68 +261,68 @@ async fn flushed_after_a_long_lease_was_released() {
     drop(term);
     tokio::time::sleep(TTL * 2 + TTL / 4).await;
 
-    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     let flushed = Instant::now();
-    assert!(is_loss_of_data(&scene.stops(flushed, NEXT_RENEWAL).await));
-    scene.goes_on_with(flushed, AFTER_QUARANTINE).await;
-    scene.ends().await;
+    assert!(is_data_loss(&scenario.wait_until_stopped(flushed, MAX_RENEWAL_DELAY).await));
+    scenario.wait_for_next_work(flushed, AFTER_QUARANTINE).await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn restarted_after_a_long_lease_was_released() {
+async fn a_restart_does_not_wait_for_a_released_long_lease() {
     for with_data in [true, false] {
         let server = RedisServer::builder().append_only(if with_data { "always" } else { "no" }).start();
-        let scene = Setup::at(&server.url()).for_all().scene().await;
-        let long = Instance::connect(&server.url(), "long", LONG).await;
+        let scenario = ScenarioBuilder::at(&server.url()).without_bystander().start().await;
+        let long = Instance::connect(&server.url(), "long", LONG_TTL).await;
         let day = Duration::from_secs(24 * 3_600);
         long.acquire("nightly", day).await.release().await.unwrap();
         // Everybody has heard from the store since.
         tokio::time::sleep(TTL).await;
         server.kill();
         if with_data {
-            server.start_again()
+            server.restart()
         } else {
-            server.start_again_empty()
+            server.restart_empty()
         }
         let back = Instant::now();
         // In one case alice goes on, and a lease that is free is granted once her own could have expired.
-        let _another = scene.record.candidate(&scene.bob, "another", lasting(TTL));
-        let free = scene.bob.waits_for("free", TTL);
-        let _granted = soon(free).await.unwrap().unwrap();
-        scene.probe.within(back.elapsed(), FIRST_CONTACT + AFTER_QUARANTINE, "a free lease is granted");
+        let _another = scenario.record.spawn_worker(&scenario.bob, "another", settings_with_ttl(TTL));
+        let free = scenario.bob.spawn_acquire("free", TTL);
+        let _granted = with_timeout(free).await.unwrap().unwrap();
+        scenario.probe.assert_within(back.elapsed(), MAX_RECONNECT_DELAY + AFTER_QUARANTINE, "a free lease is granted");
     }
 }
 
 /// A long lease that is held is waited for, whoever else uses short ones.
 #[tokio::test]
-async fn flushed_while_a_long_lease_is_held() {
+async fn a_flush_waits_for_a_held_long_lease() {
     let server = RedisServer::start();
-    let scene = Setup::at(&server.url()).for_all().scene().await;
-    let long = Instance::connect(&server.url(), "long", LONG).await;
-    let term = long.acquire("nightly", LONG * 4).await;
+    let scenario = ScenarioBuilder::at(&server.url()).without_bystander().start().await;
+    let long = Instance::connect(&server.url(), "long", LONG_TTL).await;
+    let term = long.acquire("nightly", LONG_TTL * 4).await;
     // Announced: alice and bob know of it before they hear from the store again.
-    scene.alice.tenure.lease("anything").ttl(TTL).acquire().await.unwrap().release().await.unwrap();
+    scenario.alice.tenure.lease("anything").ttl(TTL).acquire().await.unwrap().release().await.unwrap();
     drop(term);
-    let held = long.acquire("weekly", LONG * 4).await;
+    let held = long.acquire("weekly", LONG_TTL * 4).await;
 
-    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     let flushed = Instant::now();
-    assert!(is_loss_of_data(&scene.stops(flushed, NEXT_RENEWAL).await));
-    scene.alice.sees("store.quarantined").await;
-    let quarantine = report(&scene.alice.tenure).await.quarantine.unwrap();
-    assert!(quarantine.remaining > LONG * 3, "{quarantine}");
+    assert!(is_data_loss(&scenario.wait_until_stopped(flushed, MAX_RENEWAL_DELAY).await));
+    scenario.alice.wait_for_event("store.quarantined").await;
+    let quarantine = report(&scenario.alice.tenure).await.quarantine.unwrap();
+    assert!(quarantine.remaining > LONG_TTL * 3, "{quarantine}");
     // Its holder relied on it when the data was lost. It may or may not have heard of that by now.
     drop(held);
 }
 
 /// An operator who knows that no holder lives need not wait.
 #[tokio::test]
-async fn a_quarantine_that_an_operator_ends() {
+async fn an_operator_can_end_a_quarantine() {
     let server = RedisServer::start();
-    let scene = Setup::at(&server.url()).for_all().lasting(LONG).scene().await;
-    assert_eq!(server.command(&["FLUSHALL"]), Reply::text("OK"));
+    let scenario = ScenarioBuilder::at(&server.url()).without_bystander().ttl(LONG_TTL).start().await;
+    assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     let operator = Tenure::builder(&server.url()).observer().connect().await.unwrap();
-    assert!(is_loss_of_data(&scene.works.first_ending().await));
+    assert!(is_data_loss(&scenario.holder.first_ending().await));
     let mut found = report(&operator).await;
     while found.quarantine.is_none() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -328,66 +331,66 @@ async fn a_quarantine_that_an_operator_ends() {
     let asked = Instant::now();
     assert!(operator.reopen(found.generation.unwrap()).await.unwrap());
     // Whoever waits is told.
-    scene.goes_on_with(asked, Duration::from_millis(500)).await;
-    scene.ends().await;
+    scenario.wait_for_next_work(asked, Duration::from_millis(500)).await;
+    scenario.finish().await;
 }
 
 /// One spoilt record is its own lease's trouble.
 #[tokio::test]
-async fn a_token_that_an_outsider_spoilt() {
+async fn a_corrupt_token_affects_only_its_own_lease() {
     let server = RedisServer::start();
-    let alice = Instance::connect(&server.url(), "alice", LONG).await;
-    alice.acquire("job", LONG).await.release().await.unwrap();
+    let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
+    alice.acquire("job", LONG_TTL).await.release().await.unwrap();
     server.command(&["HSET", "tenure:term:{lease:job}", "token", "9007199254740991"]);
     assert!(alice.tenure.lease("job").try_acquire().await.is_err(), "there is no larger token");
-    let newcomer = Instance::connect(&server.url(), "newcomer", LONG).await;
+    let newcomer = Instance::connect(&server.url(), "newcomer", LONG_TTL).await;
     for (instance, lease) in [(&alice, "one"), (&newcomer, "two")] {
-        let _held = instance.acquire(lease, LONG).await;
+        let _held = instance.acquire(lease, LONG_TTL).await;
     }
     // Also for whoever has seen it and comes back.
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-    alice.sees("store.lost").await;
-    let _held = alice.acquire("three", LONG).await;
+    alice.wait_for_event("store.lost").await;
+    let _held = alice.acquire("three", LONG_TTL).await;
     assert_eq!(report(&alice.tenure).await.quarantine, None);
 }
 
 /// The next renewal is 10 s away, and would be too late to say it.
 #[tokio::test]
-async fn a_publication_that_is_refused_ends_the_term() {
+async fn a_refused_publication_ends_the_term() {
     let server = RedisServer::start();
-    let alice = Instance::connect(&server.url(), "alice", LONG).await;
-    let term = alice.acquire("job", LONG).await;
+    let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
+    let term = alice.acquire("job", LONG_TTL).await;
     server.command(&["DEL", "lease:job"]);
     assert!(term.publish("result", "x").await.is_err());
     let told = Instant::now();
-    assert_eq!(soon(term.lost()).await.reason, Ending::Lost(Loss::Missing));
+    assert_eq!(with_timeout(term.lost()).await.reason, Ending::Lost(Loss::Missing));
     assert!(!term.is_valid() && told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
 }
 
 #[tokio::test]
-async fn an_outsider_deletes_a_lease() {
+async fn a_deleted_lease_key_ends_the_term() {
     let server = RedisServer::start();
-    let scene = Setup::at(&server.url()).scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).start().await;
 
-    assert_eq!(server.command(&["DEL", "lease:job"]), Reply::Int(1));
+    assert_eq!(server.command(&["DEL", "lease:job"]), RedisReply::Int(1));
     let deleted = Instant::now();
 
-    assert_eq!(scene.stops(deleted, NEXT_RENEWAL).await, Ending::Lost(Loss::Missing));
+    assert_eq!(scenario.wait_until_stopped(deleted, MAX_RENEWAL_DELAY).await, Ending::Lost(Loss::Missing));
     // By alice again, or by bob, who waits for what was left of her ttl when he last looked.
-    scene.goes_on_with(deleted, TTL * 2).await;
-    scene.ends().await;
+    scenario.wait_for_next_work(deleted, TTL * 2).await;
+    scenario.finish().await;
 }
 
 /// Renewals go on without the record, and say nothing about how long leases are.
 #[tokio::test]
-async fn a_namespace_record_that_an_outsider_deletes_begins_a_quarantine_of_the_longest_ttl() {
+async fn a_deleted_namespace_record_begins_a_quarantine_of_the_longest_ttl() {
     let server = RedisServer::start();
     let (alice, bob) = Instance::pair(&server.url(), TTL).await;
     let _held = [alice.acquire("one", TTL).await, bob.acquire("two", TTL).await];
     server.command(&["DEL", "tenure:ns"]);
     for instance in [&alice, &bob] {
-        let renewed = instance.times("lease.renewed");
-        until("renewed without the record", || instance.times("lease.renewed") > renewed).await;
+        let renewed = instance.count_events("lease.renewed");
+        wait_until("renewed without the record", || instance.count_events("lease.renewed") > renewed).await;
     }
     for (instance, lease) in [(&alice, "three"), (&bob, "four")] {
         // The first to ask learns that the record is gone, and enters again.

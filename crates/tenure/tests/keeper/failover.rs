@@ -3,55 +3,55 @@
 use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, Loss};
-use tenure_testbed::{Probe, RedisServer, Reply};
+use tenure_testbed::{LagProbe, RedisReply, RedisServer};
 
-use crate::stage::{Instance, LONG, Record, lasting, soon};
+use crate::harness::{Instance, LONG_TTL, WorkLog, settings_with_ttl, with_timeout};
 
 const TTL: Duration = Duration::from_secs(3);
 
 /// Its primary is nowhere to be found.
-fn becomes_a_replica(server: &RedisServer, answers: bool) {
+fn make_replica(server: &RedisServer, answers: bool) {
     let stale = if answers { "yes" } else { "no" };
     server.command(&["CONFIG", "SET", "replica-serve-stale-data", stale]);
-    assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", "1"]), Reply::text("OK"));
+    assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", "1"]), RedisReply::text("OK"));
 }
 
 /// A release that fails and then has no connection must hold up nothing else.
 #[tokio::test]
-async fn a_release_in_the_middle_of_it_stops_nobody_from_being_stopped_in_time() {
-    let probe = Probe::start();
+async fn a_failing_release_does_not_delay_stopping_other_work() {
+    let probe = LagProbe::start();
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let record = Record::default();
+    let record = WorkLog::default();
     let other = alice.acquire("other", TTL).await;
-    let job = record.candidate(&alice, "job", lasting(TTL));
-    record.works("alice", tenure::Token::ZERO).await;
+    let job = record.spawn_worker(&alice, "job", settings_with_ttl(TTL));
+    record.wait_for_work("alice", tenure::Token::ZERO).await;
 
-    becomes_a_replica(&server, false);
+    make_replica(&server, false);
     let fault = Instant::now();
     let released = tokio::spawn(other.release());
 
     assert_eq!(job.first_ending().await, Ending::Lost(Loss::Unreachable));
-    probe.within(fault.elapsed(), TTL - TTL / 6, "work stops");
-    assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]), Reply::text("OK"));
-    assert!(soon(released).await.unwrap().is_ok());
-    soon(alice.tenure.shutdown()).await;
-    record.check();
+    probe.assert_within(fault.elapsed(), TTL - TTL / 6, "work stops");
+    assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]), RedisReply::text("OK"));
+    assert!(with_timeout(released).await.unwrap().is_ok());
+    with_timeout(alice.tenure.shutdown()).await;
+    record.assert_no_overlap();
 }
 
 #[tokio::test]
-async fn a_server_that_can_be_entered_but_not_written_is_not_entered_over_and_over() {
+async fn a_read_only_server_is_not_attached_in_a_hot_loop() {
     let server = RedisServer::start();
-    let alice = Instance::connect(&server.url(), "alice", LONG).await;
-    let term = alice.acquire("job", LONG).await;
-    becomes_a_replica(&server, true);
+    let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
+    let term = alice.acquire("job", LONG_TTL).await;
+    make_replica(&server, true);
     let released = tokio::spawn(term.release());
-    alice.sees("lease.release_failed").await;
-    let before = alice.times("store.entered");
+    alice.wait_for_event("lease.release_failed").await;
+    let before = alice.count_events("store.entered");
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let entered = alice.times("store.entered") - before;
+    let entered = alice.count_events("store.entered") - before;
     assert!(entered <= 8, "{entered} times in two seconds");
     server.command(&["REPLICAOF", "NO", "ONE"]);
-    assert!(soon(released).await.unwrap().is_ok());
-    assert_eq!(server.command(&["EXISTS", "lease:job"]), Reply::Int(0));
+    assert!(with_timeout(released).await.unwrap().is_ok());
+    assert_eq!(server.command(&["EXISTS", "lease:job"]), RedisReply::Int(0));
 }

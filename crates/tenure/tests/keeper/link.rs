@@ -4,103 +4,107 @@ use std::time::{Duration, Instant};
 
 use tenure::LeaseName;
 use tenure::lease::{Ending, LeaseSettings, LeaseState, Loss};
-use tenure_testbed::{Proxy, RedisServer, Reply};
+use tenure_testbed::{Proxy, RedisReply, RedisServer};
 
-use crate::stage::{Instance, LAST_STOP, LONG, Setup, TTL, builder, soon, until};
+use crate::harness::{Instance, LONG_TTL, MAX_STOP_DELAY, ScenarioBuilder, TTL, builder, wait_until, with_timeout};
 
 #[tokio::test]
-async fn scripts_that_the_server_forgets_are_told_again() {
+async fn flushed_scripts_are_loaded_again() {
     let server = RedisServer::start();
     let often = Duration::from_millis(250);
-    let settings = LeaseSettings::builder().ttl(LONG).renew_every(often).attempt_timeout(often).build().unwrap();
-    let scene = Setup::at(&server.url()).with(settings).scene().await;
+    let settings = LeaseSettings::builder().ttl(LONG_TTL).renew_every(often).attempt_timeout(often).build().unwrap();
+    let scenario = ScenarioBuilder::at(&server.url()).with(settings).start().await;
     for _ in 0..10 {
-        assert_eq!(server.command(&["SCRIPT", "FLUSH"]), Reply::text("OK"));
-        let renewed = scene.alice.times("lease.renewed");
-        until("renewed", || scene.alice.times("lease.renewed") > renewed).await;
+        assert_eq!(server.command(&["SCRIPT", "FLUSH"]), RedisReply::text("OK"));
+        let renewed = scenario.alice.count_events("lease.renewed");
+        wait_until("renewed", || scenario.alice.count_events("lease.renewed") > renewed).await;
     }
-    scene.never_stopped().await;
-    let told = scene.alice.events.lock().unwrap().iter().any(|event| event.to_string().contains("script"));
-    assert!(!told, "nobody notices: {:?}", scene.alice.events);
-    scene.ends().await;
+    scenario.assert_never_stopped().await;
+    let told = scenario.alice.events.lock().unwrap().iter().any(|event| event.to_string().contains("script"));
+    assert!(!told, "nobody notices: {:?}", scenario.alice.events);
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn killed_connections_are_replaced_and_nothing_is_lost() {
+async fn killed_connections_are_replaced_without_losing_terms() {
     let server = RedisServer::start();
-    let scene = Setup::at(&server.url()).lasting(LONG).scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).ttl(LONG_TTL).start().await;
     for round in 1..=10 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        until("entered again", || scene.alice.times("store.entered") > round).await;
+        wait_until("entered again", || scenario.alice.count_events("store.entered") > round).await;
     }
-    scene.never_stopped().await;
+    scenario.assert_never_stopped().await;
     // Announcements are heard again, too: bob is told of the release long before the ttl ends.
-    scene.works.leaves().await;
-    scene.record.works("bob", scene.token).await;
-    scene.ends().await;
+    scenario.holder.stop().await;
+    scenario.record.wait_for_work("bob", scenario.token).await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn a_black_hole_stops_the_work_before_anybody_else_begins() {
+async fn a_black_hole_stops_the_work_before_the_next_holder_begins() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let scene = Setup::at(&server.url()).alice_over(&proxy.url()).scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).alice_via(&proxy.url()).start().await;
 
-    proxy.swallow();
+    proxy.blackhole();
     let cut = Instant::now();
 
-    assert_eq!(scene.stops(cut, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
-    scene.goes_on_with(cut, TTL + Duration::from_millis(25)).await;
-    assert!(scene.alice.has("lease.uncertain") && scene.alice.has("lease.lost"), "{:?}", scene.alice.happened());
+    assert_eq!(scenario.wait_until_stopped(cut, MAX_STOP_DELAY).await, Ending::Lost(Loss::Unreachable));
+    scenario.wait_for_next_work(cut, TTL + Duration::from_millis(25)).await;
+    assert!(
+        scenario.alice.has_event("lease.uncertain") && scenario.alice.has_event("lease.lost"),
+        "{:?}",
+        scenario.alice.event_names()
+    );
 
     // When the link is back she waits her turn like everybody else.
     proxy.pass();
-    until("alice is back", || scene.alice.tenure.how_it_stands().connected).await;
-    scene.ends().await;
+    wait_until("alice is back", || scenario.alice.tenure.stats().connected).await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn a_link_that_swallows_only_what_is_established_is_replaced_in_time() {
+async fn a_dead_established_connection_is_replaced_in_time() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let ttl = Duration::from_secs(6);
-    let scene = Setup::at(&server.url()).alice_over(&proxy.url()).lasting(ttl).scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).alice_via(&proxy.url()).ttl(ttl).start().await;
     // Nothing but renewals is sent any more.
-    scene.alice.sees("lease.renewed").await;
-    proxy.swallow_established();
-    scene.alice.sees("lease.uncertain").await;
-    scene.alice.sees("lease.recovered").await;
-    assert!(scene.alice.times("store.entered") >= 2, "over another connection");
-    scene.never_stopped().await;
-    scene.ends().await;
+    scenario.alice.wait_for_event("lease.renewed").await;
+    proxy.blackhole_established();
+    scenario.alice.wait_for_event("lease.uncertain").await;
+    scenario.alice.wait_for_event("lease.recovered").await;
+    assert!(scenario.alice.count_events("store.entered") >= 2, "over another connection");
+    scenario.assert_never_stopped().await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn late_packets_of_a_replaced_connection_touch_nothing() {
+async fn late_packets_of_a_replaced_connection_change_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let scene = Setup::at(&server.url()).alice_over(&proxy.url()).scene().await;
+    let scenario = ScenarioBuilder::at(&server.url()).alice_via(&proxy.url()).start().await;
 
     // Renewals leave and do not arrive; new connections get through, but the lease is lost before they help.
     proxy.hold_requests();
     let held_back = Instant::now();
-    assert_eq!(scene.stops(held_back, LAST_STOP).await, Ending::Lost(Loss::Unreachable));
-    scene.works.leaves().await;
-    let token = scene.record.works("bob", scene.token).await;
-    until("something is held back", || proxy.waiting_requests() > 0).await;
-    proxy.let_go();
+    assert_eq!(scenario.wait_until_stopped(held_back, MAX_STOP_DELAY).await, Ending::Lost(Loss::Unreachable));
+    scenario.holder.stop().await;
+    let token = scenario.record.wait_for_work("bob", scenario.token).await;
+    wait_until("something is held back", || proxy.waiting_requests() > 0).await;
+    proxy.deliver_held();
     tokio::time::sleep(Duration::from_millis(300)).await;
 
-    scene.record.goes_on(token).await;
-    let report = scene.bob.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
+    scenario.record.wait_for_progress(token).await;
+    let report = scenario.bob.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
     assert_eq!(report.held.unwrap().token, Some(token), "a renewal or release of alice's did nothing");
     assert_eq!(report.last.unwrap().token, token);
-    scene.ends().await;
+    scenario.finish().await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_is_waited_for() {
+async fn acquire_waits_for_a_server_that_is_down() {
     let server = RedisServer::start();
     server.kill();
     let alice = builder(&server.url(), "alice", TTL).start().unwrap();
@@ -111,67 +115,67 @@ async fn a_server_that_is_down_is_waited_for() {
         let tenure = alice.clone();
         async move { tenure.lease("job").ttl(TTL).acquire().await }
     });
-    server.start_again();
-    assert!(soon(waits).await.unwrap().is_ok());
+    server.restart();
+    assert!(with_timeout(waits).await.unwrap().is_ok());
 }
 
 #[tokio::test]
-async fn somebody_who_only_waits_hears_again_after_its_link_was_cut() {
+async fn a_waiter_receives_announcements_again_after_a_disconnect() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let alice = Instance::connect(&server.url(), "alice", LONG).await;
-    let bob = Instance::connect(&proxy.url(), "bob", LONG).await;
-    let term = alice.acquire("job", LONG).await;
-    let waits = bob.waits_for("job", LONG);
-    bob.sees("lease.waiting").await;
+    let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
+    let bob = Instance::connect(&proxy.url(), "bob", LONG_TTL).await;
+    let term = alice.acquire("job", LONG_TTL).await;
+    let waits = bob.spawn_acquire("job", LONG_TTL);
+    bob.wait_for_event("lease.waiting").await;
     // What is announced now bob cannot hear; that there was a gap it can.
     proxy.refuse();
-    proxy.cut();
-    bob.sees("store.lost").await;
+    proxy.reset_connections();
+    bob.wait_for_event("store.lost").await;
     term.release().await.unwrap();
     proxy.pass();
-    assert_eq!(soon(waits).await.unwrap().unwrap().state(), LeaseState::Owned);
+    assert_eq!(with_timeout(waits).await.unwrap().unwrap().state(), LeaseState::Owned);
 }
 
 #[tokio::test]
-async fn a_try_that_was_granted_and_not_heard_of_is_let_go_of() {
+async fn a_grant_whose_reply_was_lost_is_released() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let alice = Instance::connect(&proxy.url(), "alice", LONG).await;
-    let bob = Instance::connect(&server.url(), "bob", LONG).await;
+    let alice = Instance::connect(&proxy.url(), "alice", LONG_TTL).await;
+    let bob = Instance::connect(&server.url(), "bob", LONG_TTL).await;
     // Its renewal is what notices first that nothing is answered.
     let _short = alice.acquire("short", TTL).await;
-    alice.sees("lease.renewed").await;
+    alice.wait_for_event("lease.renewed").await;
     proxy.hold_replies();
-    assert!(soon(alice.tenure.lease("job").ttl(LONG).try_acquire()).await.is_err());
-    assert_eq!(server.command(&["EXISTS", "lease:job"]), Reply::Int(1), "the store has granted it");
+    assert!(with_timeout(alice.tenure.lease("job").ttl(LONG_TTL).try_acquire()).await.is_err());
+    assert_eq!(server.command(&["EXISTS", "lease:job"]), RedisReply::Int(1), "the store has granted it");
     proxy.pass();
     // Thirty seconds before the ttl would have ended.
-    assert!(soon(bob.tenure.lease("job").ttl(LONG).limit(LONG / 2).acquire()).await.is_ok());
+    assert!(with_timeout(bob.tenure.lease("job").ttl(LONG_TTL).timeout(LONG_TTL / 2).acquire()).await.is_ok());
 }
 
 #[tokio::test]
-async fn answers_that_are_late_are_answers_and_a_shutdown_need_not_wait_for_deadlines() {
+async fn late_replies_count_and_a_shutdown_does_not_wait_for_deadlines() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
-    let alice = Instance::connect(&proxy.url(), "alice", LONG).await;
+    let alice = Instance::connect(&proxy.url(), "alice", LONG_TTL).await;
     let short = alice.acquire("short", Duration::from_secs(6)).await;
-    let _long = alice.acquire("long", LONG).await;
-    alice.sees("lease.renewed").await;
+    let _long = alice.acquire("long", LONG_TTL).await;
+    alice.wait_for_event("lease.renewed").await;
     // R of the short one is 400 ms.
     proxy.delay_replies(Duration::from_millis(450));
-    soon(alice.tenure.shutdown()).await;
+    with_timeout(alice.tenure.shutdown()).await;
     assert!(!short.is_valid());
-    assert_eq!(alice.times("lease.released"), 2, "{:?}", alice.happened());
-    assert_eq!(server.command(&["EXISTS", "lease:short", "lease:long"]), Reply::Int(0));
+    assert_eq!(alice.count_events("lease.released"), 2, "{:?}", alice.event_names());
+    assert_eq!(server.command(&["EXISTS", "lease:short", "lease:long"]), RedisReply::Int(0));
 }
 
 /// Its primary cannot be reached, so it keeps its data: it can be entered and read from, and every write ends the connection.
 #[tokio::test]
-async fn a_server_that_became_a_read_only_replica_is_not_stormed() {
+async fn a_read_only_replica_is_not_flooded_with_connections() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let held = alice.acquire("job", LONG).await;
+    let held = alice.acquire("job", LONG_TTL).await;
     let reader = alice.tenure.clone();
     let busy = tokio::spawn(async move {
         loop {
@@ -192,5 +196,8 @@ async fn a_server_that_became_a_read_only_replica_is_not_stormed() {
     assert!(made <= 50, "{made} connections in 4 s");
     busy.abort();
     server.command(&["REPLICAOF", "NO", "ONE"]);
-    assert!(soon(alice.waits_for("another", TTL)).await.unwrap().is_ok(), "and is used when it takes writes again");
+    assert!(
+        with_timeout(alice.spawn_acquire("another", TTL)).await.unwrap().is_ok(),
+        "and is used when it takes writes again"
+    );
 }

@@ -3,19 +3,19 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
 mod access;
+mod bad_keys;
+mod basics;
 mod blocking;
 mod clock;
 mod data_loss;
 mod elections;
-mod everyday;
 mod failover;
+mod faulty_stores;
+mod harness;
 mod link;
-mod odd_keys;
-mod odd_stores;
 #[cfg(feature = "macros")]
 mod processes;
 mod schedules;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-mod stage;
 mod stalls;

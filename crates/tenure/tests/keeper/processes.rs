@@ -6,20 +6,20 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use rustix::process::Signal;
 use tenure::schedule::Schedule;
 use tenure::{PublishError, Tenure};
-use tenure_testbed::{Connection, Probe, Process, RedisServer, Reply};
+use tenure_testbed::{LagProbe, RawConnection, RedisReply, RedisServer, TestProcess};
 
-use crate::stage::until;
+use crate::harness::wait_until;
 
 const TTL: Duration = Duration::from_secs(3);
 const SLOT: Duration = Duration::from_millis(200);
 
 /// How a process is told what to be.
-const REPORTER: &str = "TENURE_TEST_REPORTER";
-const WORKER: &str = "TENURE_TEST_WORKER";
+const REPORTER_ENV: &str = "TENURE_TEST_REPORTER";
+const WORKER_ENV: &str = "TENURE_TEST_WORKER";
 
-fn connection(url: &str) -> Connection {
+fn connection(url: &str) -> RawConnection {
     let address: SocketAddr = url.trim_start_matches("redis://").trim_end_matches('/').parse().unwrap();
-    Connection::open(address).unwrap()
+    RawConnection::open(address).unwrap()
 }
 
 async fn tenure(url: &str) -> Tenure {
@@ -29,8 +29,8 @@ async fn tenure(url: &str) -> Tenure {
 /// Keeps a schedule whenever it leads, and lists the slots that it has done.
 #[tokio::test]
 #[ignore = "a part that other tests start as a process"]
-async fn a_reporter() {
-    let Ok(url) = std::env::var(REPORTER) else { return };
+async fn reporter_process() {
+    let Ok(url) = std::env::var(REPORTER_ENV) else { return };
     let tenure = tenure(&url).await;
     println!("READY {}", tenure.instance());
     let lead = tenure.election("reports").ttl(TTL).lead(|term| {
@@ -51,29 +51,29 @@ async fn a_reporter() {
 
 fn done(server: &RedisServer) -> Vec<u64> {
     match server.command(&["LRANGE", "test:done", "0", "-1"]) {
-        Reply::Array(entries) => entries.iter().map(|entry| entry.as_text().parse().unwrap()).collect(),
+        RedisReply::Array(entries) => entries.iter().map(|entry| entry.as_text().parse().unwrap()).collect(),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn a_crash_of_the_leader_repeats_no_run_and_forgets_none_but_those_of_its_ttl() {
-    let (server, probe) = (RedisServer::start(), Probe::start());
-    let start = || Process::start("processes::a_reporter", REPORTER, &server.url());
-    let mut reporters: Vec<(String, Process)> = Vec::new();
+async fn a_leader_crash_repeats_no_run_and_misses_none_beyond_its_ttl() {
+    let (server, probe) = (RedisServer::start(), LagProbe::start());
+    let start = || TestProcess::start("processes::reporter_process", REPORTER_ENV, &server.url());
+    let mut reporters: Vec<(String, TestProcess)> = Vec::new();
     for _ in 0..2 {
         let mut process = start();
         reporters.push((process.ready(), process));
     }
     let mut crashes = 0;
     for round in 1..=3 {
-        until("some runs", || done(&server).len() >= round * 10).await;
+        wait_until("some runs", || done(&server).len() >= round * 10).await;
         let leader = server.command(&["GET", "leader:reports"]);
         let at = reporters.iter().position(|(id, _)| *id == *leader.as_text()).expect("one of them leads");
         let before = done(&server).len();
         reporters[at].1.signal(Signal::KILL);
         crashes += 1;
-        until("the other has taken over", || done(&server).len() > before + 5).await;
+        wait_until("the other has taken over", || done(&server).len() > before + 5).await;
         let mut process = start();
         reporters[at] = (process.ready(), process);
     }
@@ -81,7 +81,7 @@ async fn a_crash_of_the_leader_repeats_no_run_and_forgets_none_but_those_of_its_
     let slot = SLOT.as_millis() as u64;
     // A run that was recorded as done just before the crash may not stand in the list.
     let longest = TTL.as_millis() as u64 + 2 * slot;
-    let stalled = probe.stalled(SLOT / 4).as_millis() as u64;
+    let stalled = probe.total_stall(SLOT / 4).as_millis() as u64;
     let mut gaps = Vec::new();
     for pair in done.windows(2) {
         let step = pair[1].checked_sub(pair[0]).expect("in order");
@@ -112,8 +112,8 @@ async fn aggregate(url: String) {
 /// Runs a function that only the leader may run, as often as it can.
 #[tokio::test]
 #[ignore = "a part that other tests start as a process"]
-async fn a_worker() {
-    let Ok(part) = std::env::var(WORKER) else { return };
+async fn worker_process() {
+    let Ok(part) = std::env::var(WORKER_ENV) else { return };
     let (url, name) = part.split_once(' ').unwrap();
     tenure::install(tenure(url).await);
     println!("READY {name}");
@@ -128,17 +128,18 @@ async fn a_worker() {
 }
 
 #[tokio::test]
-async fn a_function_for_the_leader_runs_in_one_of_two_processes_at_a_time() {
+async fn a_leader_only_function_runs_in_one_process_at_a_time() {
     let server = RedisServer::start();
-    let start = |name: &str| Process::start("processes::a_worker", WORKER, &format!("{} {name}", server.url()));
+    let start =
+        |name: &str| TestProcess::start("processes::worker_process", WORKER_ENV, &format!("{} {name}", server.url()));
     let mut workers = [start("one"), start("two")];
     workers.iter_mut().for_each(|worker| drop(worker.ready()));
     let count = |key: &str| match server.command(&["GET", key]) {
-        Reply::Text(text) => text.parse::<u64>().unwrap(),
+        RedisReply::Text(text) => text.parse::<u64>().unwrap(),
         _ => 0,
     };
     // Each has had its turn, and each was told that it is not its turn.
-    until("both have run it, and both have left it", || {
+    wait_until("both have run it, and both have left it", || {
         ["one", "two"]
             .iter()
             .all(|name| count(&format!("test:{name}:done")) >= 20 && count(&format!("test:{name}:left")) >= 1)

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use tenure::schedule::{Schedule, Unfinished};
 use tenure::{PublishError, Tenure};
-use tenure_testbed::{Probe, RedisServer};
+use tenure_testbed::{LagProbe, RedisServer};
 use tokio::task::JoinHandle;
 
-use crate::stage::{Instance, LONG, until};
+use crate::harness::{Instance, LONG_TTL, wait_until};
 
 const OFTEN: Duration = Duration::from_millis(200);
 
@@ -19,7 +19,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 type Done = Arc<Mutex<Vec<SystemTime>>>;
 
 /// Somebody who keeps the schedule whenever it leads.
-fn keeps(tenure: &Tenure, done: &Done) -> JoinHandle<()> {
+fn spawn_reporter(tenure: &Tenure, done: &Done) -> JoinHandle<()> {
     let (tenure, done) = (tenure.clone(), done.clone());
     tokio::spawn(async move {
         let lead = tenure.election("reports").ttl(Duration::from_secs(3)).lead(|term| {
@@ -39,17 +39,17 @@ fn keeps(tenure: &Tenure, done: &Done) -> JoinHandle<()> {
 }
 
 #[tokio::test]
-async fn a_failover_repeats_nothing_and_forgets_nothing() {
-    let (server, probe) = (RedisServer::start(), Probe::start());
-    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+async fn a_failover_repeats_no_run_and_misses_none() {
+    let (server, probe) = (RedisServer::start(), LagProbe::start());
+    let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
     let done = Done::default();
-    let tasks = [keeps(&alice.tenure, &done), keeps(&bob.tenure, &done)];
+    let tasks = [spawn_reporter(&alice.tenure, &done), spawn_reporter(&bob.tenure, &done)];
     let role = tenure::LeaseName::role("reports").unwrap();
     for round in 1..=5 {
-        until("some runs", || done.lock().unwrap().len() >= round * 4).await;
+        wait_until("some runs", || done.lock().unwrap().len() >= round * 4).await;
         alice.tenure.step_down(&role, None).await.unwrap();
     }
-    until("some more", || done.lock().unwrap().len() >= 24).await;
+    wait_until("some more", || done.lock().unwrap().len() >= 24).await;
     tasks.iter().for_each(JoinHandle::abort);
     let done = done.lock().unwrap();
     for pair in done.windows(2) {
@@ -60,18 +60,18 @@ async fn a_failover_repeats_nothing_and_forgets_nothing() {
     // less than a slot, so nothing else is left out.
     let whole = done.last().unwrap().duration_since(done[0]).unwrap();
     let missed = whole.as_millis() / OFTEN.as_millis() + 1 - done.len() as u128;
-    let stalled = probe.stalled(OFTEN / 4);
+    let stalled = probe.total_stall(OFTEN / 4);
     let allowed = if stalled.is_zero() { 0 } else { stalled.as_millis() / OFTEN.as_millis() + 2 };
     assert!(missed <= allowed, "{missed} runs were forgotten, and the machine stood still for {stalled:?}");
 }
 
 #[tokio::test]
-async fn a_run_that_did_not_end_is_the_next_leaders_or_nobodys() {
+async fn an_unfinished_run_is_rerun_by_the_next_leader_or_skipped() {
     for choice in [Unfinished::Rerun, Unfinished::Skip] {
         let server = RedisServer::start();
-        let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+        let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
         let yearly = || Schedule::every(YEAR).unwrap();
-        let term = alice.acquire("reports", LONG).await;
+        let term = alice.acquire("reports", LONG_TTL).await;
         // As if it had been there for long.
         let mut runs = term.schedule("yearly", yearly()).unfinished(choice);
         let first = tokio::time::timeout(Duration::from_millis(300), runs.next()).await;
@@ -87,7 +87,7 @@ async fn a_run_that_did_not_end_is_the_next_leaders_or_nobodys() {
         drop(run);
         term.release().await.unwrap();
 
-        let term = bob.acquire("reports", LONG).await;
+        let term = bob.acquire("reports", LONG_TTL).await;
         let mut runs = term.schedule("yearly", yearly()).unfinished(choice);
         match (choice, tokio::time::timeout(Duration::from_millis(300), runs.next()).await) {
             (Unfinished::Rerun, Ok(Some(run))) => {
@@ -104,16 +104,16 @@ async fn a_run_that_did_not_end_is_the_next_leaders_or_nobodys() {
 #[tokio::test]
 async fn a_leader_that_lost_its_term_records_nothing() {
     let server = RedisServer::start();
-    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
-    let term = alice.acquire("reports", LONG).await;
+    let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
+    let term = alice.acquire("reports", LONG_TTL).await;
     let mut runs = term.schedule("often", Schedule::every(OFTEN).unwrap());
     let run = runs.next().await.unwrap();
     let due = run.due();
     assert!(bob.tenure.revoke(term.name()).await.unwrap().is_some());
     assert!(matches!(run.done().await, Err(PublishError::Refused(_))));
-    until("it knows", || !term.is_valid()).await;
+    wait_until("it knows", || !term.is_valid()).await;
     assert!(runs.next().await.is_none());
-    let term = bob.acquire("reports", LONG).await;
+    let term = bob.acquire("reports", LONG_TTL).await;
     let mut runs = term.schedule("often", Schedule::every(OFTEN).unwrap());
     assert_eq!(runs.next().await.unwrap().due(), due, "it is run again");
 }

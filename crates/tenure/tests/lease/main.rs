@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
-mod goodbye;
+mod acquire;
+mod harness;
 mod properties;
-mod pursuit;
-mod rig;
+mod release;
 mod term;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tenure::lease::{Action, Attempt, Epoch, Input, Lease, LeaseSettings, Permission, ReleaseReason, Wish};
+use tenure::lease::{Action, Attempt, Epoch, Input, Intent, Lease, LeaseSettings, Permission, ReleaseReason};
 use tenure::store::{
-    Announcement, Ask, Continuity, Ended, Grant, Held, PreviousTerm, Quarantine, QuarantineReason, Refusal, Reply,
-    Request,
+    Announcement, Ask, Continuity, Grant, Held, PreviousTerm, Quarantine, QuarantineReason, RecordedEnd, Refusal,
+    Reply, Request,
 };
-use tenure::time::{ClockError, Moment, Now, ServerTime, deadline};
-use tenure::{Happening, Token};
+use tenure::time::{ClockTolerance, Moment, Now, ServerTime, deadline};
+use tenure::{EventKind, Token};
 
-use crate::rig::{error, me, name, other};
+use crate::harness::{error, me, name, other};
 
 fn tokens() -> impl Strategy<Value = Token> {
     prop_oneof![Just(Token::ZERO), (1_u64..200).prop_map(|n| Token::new(n).unwrap()), Just(Token::MAX)]
@@ -30,11 +30,11 @@ fn spans() -> impl Strategy<Value = Duration> {
 fn replies() -> impl Strategy<Value = Reply> {
     let server = prop_oneof![0_u64..100_000_000, Just(u64::MAX)].prop_map(ServerTime::from_micros);
     let ended = prop_oneof![
-        Just(Ended::Silently),
-        Just(Ended::Released),
-        Just(Ended::HandedOver),
-        Just(Ended::Revoked),
-        Just(Ended::TakenOver)
+        Just(RecordedEnd::Unreported),
+        Just(RecordedEnd::Released),
+        Just(RecordedEnd::HandedOver),
+        Just(RecordedEnd::Revoked),
+        Just(RecordedEnd::TakenOver)
     ];
     let previous =
         prop::option::of((tokens(), ended).prop_map(|(token, ended)| PreviousTerm { token, holder: other(), ended }));
@@ -45,7 +45,7 @@ fn replies() -> impl Strategy<Value = Reply> {
         2 => (prop::option::of(tokens()), prop::option::of(spans()), prop::option::of(spans())).prop_map(
             |(token, remaining, idle)| {
                 let (max_ttl, server) = (Duration::ZERO, ServerTime::default());
-                Reply::Held(Held { by: other(), token, remaining, idle, max_ttl, server })
+                Reply::Held(Held { holder: other(), token, remaining, idle, max_ttl, server })
             }
         ),
         4 => (server, prop::option::of(prop::option::of(Just(other()))))
@@ -54,20 +54,20 @@ fn replies() -> impl Strategy<Value = Reply> {
             Reply::Quarantined(Quarantine { remaining, reason: QuarantineReason::RecordMissing })
         }),
         1 => prop_oneof![
-            Just(Reply::NotEntered),
+            Just(Reply::NotAttached),
             Just(Reply::TermOver),
             Just(Reply::TokensExhausted),
             Just(Reply::Done),
             Just(Reply::Record(None)),
             Just(Reply::Refused(Refusal::Missing)),
-            Just(Reply::Refused(Refusal::Taken { by: me() })),
+            Just(Reply::Refused(Refusal::Taken { holder: me() })),
         ],
     ]
 }
 
 /// An attempt or epoch is given relative to the newest one, so that both current and stale ones come up.
 #[derive(Clone, Debug)]
-enum Shock {
+enum FuzzInput {
     Reply { back: u64, reply: Reply },
     Honest,
     Failed { back: u64 },
@@ -76,31 +76,31 @@ enum Shock {
     Plain(Input),
 }
 
-fn shocks() -> impl Strategy<Value = Shock> {
+fn fuzz_inputs() -> impl Strategy<Value = FuzzInput> {
     let reasons = prop_oneof![Just(ReleaseReason::Shutdown), Just(ReleaseReason::Paused)];
     prop_oneof![
-        4 => (0_u64..3, replies()).prop_map(|(back, reply)| Shock::Reply { back, reply }),
-        8 => Just(Shock::Honest),
-        1 => (0_u64..3).prop_map(|back| Shock::Failed { back }),
-        1 => (0_u64..3).prop_map(|back| Shock::Unknown { back }),
-        3 => (0_u64..3).prop_map(|back| Shock::Wake { back }),
-        4 => Just(Shock::Plain(Input::Tick)),
+        4 => (0_u64..3, replies()).prop_map(|(back, reply)| FuzzInput::Reply { back, reply }),
+        8 => Just(FuzzInput::Honest),
+        1 => (0_u64..3).prop_map(|back| FuzzInput::Failed { back }),
+        1 => (0_u64..3).prop_map(|back| FuzzInput::Unknown { back }),
+        3 => (0_u64..3).prop_map(|back| FuzzInput::Wake { back }),
+        4 => Just(FuzzInput::Plain(Input::Tick)),
         1 => prop_oneof![
             Just(Input::ConnectionLost),
-            Just(Input::Entered(Continuity::Same)),
-            Just(Input::Entered(Continuity::Changed)),
-            Just(Input::Entered(Continuity::Reset)),
+            Just(Input::Attached(Continuity::Same)),
+            Just(Input::Attached(Continuity::Changed)),
+            Just(Input::Attached(Continuity::Reset)),
             tokens().prop_map(|token| Input::Announced(Announcement::Released { name: name(), token })),
             tokens().prop_map(|token| Input::Announced(Announcement::Revoked { name: name(), token })),
-            Just(Input::LookAgain),
+            Just(Input::Recheck),
             Just(Input::Progress),
             Just(Input::WorkEnded),
         ]
-        .prop_map(Shock::Plain),
-        1 => (reasons, 0..3).prop_map(|(reason, which)| Shock::Plain(Input::Wish(match which {
-            0 => Wish::Release(reason),
-            1 => Wish::Drain(reason),
-            _ => Wish::HandOver(other()),
+        .prop_map(FuzzInput::Plain),
+        1 => (reasons, 0..3).prop_map(|(reason, which)| FuzzInput::Plain(Input::Intent(match which {
+            0 => Intent::Release(reason),
+            1 => Intent::Drain(reason),
+            _ => Intent::HandOver(other()),
         }))),
     ]
 }
@@ -109,10 +109,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_input_at_any_time(
+    fn invariants_hold_for_any_input_at_any_time(
         seed in any::<u64>(),
         stall in any::<bool>(),
-        steps in prop::collection::vec((prop_oneof![9 => 0_u64..5_000, 1 => 0_u64..100_000_000], shocks()), 1..120),
+        steps in prop::collection::vec((prop_oneof![9 => 0_u64..5_000, 1 => 0_u64..100_000_000], fuzz_inputs()), 1..120),
     ) {
         let mut settings = LeaseSettings::builder();
         if stall {
@@ -130,14 +130,14 @@ proptest! {
         let mut over = false;
         let mut last_rank = 0;
 
-        for (elapsed, shock) in steps {
+        for (elapsed, fuzz_input) in steps {
             now = now + Duration::from_millis(elapsed);
             let back = |newest: u64, back: u64| newest.saturating_sub(back);
             let server = ServerTime::from_micros(1_000_000 + now.as_nanos() / 1_000);
-            let input = match shock {
-                Shock::Reply { back: b, reply } => Input::Answered { attempt: Attempt(back(newest.0, b)), reply },
+            let input = match fuzz_input {
+                FuzzInput::Reply { back: b, reply } => Input::Answered { attempt: Attempt(back(newest.0, b)), reply },
                 // What a well-behaved store would say to what was last asked.
-                Shock::Honest => match &pending {
+                FuzzInput::Honest => match &pending {
                     Some((attempt, Request::Renew { .. }, _)) => {
                         Input::Answered { attempt: *attempt, reply: Reply::Renewed { server, max_ttl: Duration::ZERO, asked: None } }
                     }
@@ -154,10 +154,10 @@ proptest! {
                     Some((attempt, ..)) => Input::Answered { attempt: *attempt, reply: Reply::Done },
                     None => Input::Tick,
                 },
-                Shock::Failed { back: b } => Input::Failed { attempt: Attempt(back(newest.0, b)), error: error() },
-                Shock::Unknown { back: b } => Input::Unknown { attempt: Attempt(back(newest.0, b)), error: error() },
-                Shock::Wake { back: b } => Input::Wake(Epoch(back(epoch.0, b))),
-                Shock::Plain(input) => input,
+                FuzzInput::Failed { back: b } => Input::Failed { attempt: Attempt(back(newest.0, b)), error: error() },
+                FuzzInput::Unknown { back: b } => Input::Unknown { attempt: Attempt(back(newest.0, b)), error: error() },
+                FuzzInput::Wake { back: b } => Input::Wake(Epoch(back(epoch.0, b))),
+                FuzzInput::Plain(input) => input,
             };
             let stale = matches!(&input, Input::Wake(e) if *e != epoch);
             // Answered, given up on, or gone with its connection: only then may the next question be sent.
@@ -165,7 +165,7 @@ proptest! {
                 Input::Answered { attempt, .. } | Input::Failed { attempt, .. } | Input::Unknown { attempt, .. } => {
                     in_flight = in_flight.filter(|(open, _)| open != attempt);
                 }
-                Input::ConnectionLost | Input::Entered(Continuity::Changed) => in_flight = None,
+                Input::ConnectionLost | Input::Attached(Continuity::Changed) => in_flight = None,
                 _ => in_flight = in_flight.filter(|(_, give_up_at)| now < *give_up_at),
             }
             let valid_before = lease.is_valid(Now::undisturbed(now));
@@ -199,12 +199,12 @@ proptest! {
                     Action::Deadline(d) => {
                         prop_assert!(!lost, "a deadline after the loss");
                         prop_assert!(deadline_told.is_none_or(|before| d >= before), "D went back");
-                        let latest = deadline(latest_send, settings.ttl(), ClockError::default());
+                        let latest = deadline(latest_send, settings.ttl(), ClockTolerance::default());
                         prop_assert!(d <= latest, "D is counted from after the last request was sent");
                         deadline_told = Some(d);
                     }
-                    Action::Tell(event) => {
-                        if let Happening::Lost(_) = event.what {
+                    Action::Emit(event) => {
+                        if let EventKind::Lost(_) = event.kind {
                             prop_assert!(!lost, "lost twice");
                             lost = true;
                         }
@@ -248,20 +248,20 @@ proptest! {
     #[test]
     fn a_wake_up_that_is_due_does_not_stay_due(
         seed in any::<u64>(),
-        steps in prop::collection::vec((0_u64..12_000, shocks()), 1..120),
+        steps in prop::collection::vec((0_u64..12_000, fuzz_inputs()), 1..120),
     ) {
         let mut lease = Lease::new(name(), me(), Arc::new(LeaseSettings::default()), seed);
         let (mut now, mut newest) = (Moment::ZERO, 0);
-        for (elapsed, shock) in steps {
+        for (elapsed, fuzz_input) in steps {
             now = now + Duration::from_millis(elapsed);
             let attempt = |back: u64| Attempt(newest - back.min(newest));
-            let input = match shock {
-                Shock::Reply { back, reply } => Input::Answered { attempt: attempt(back), reply },
-                Shock::Honest => Input::Answered { attempt: attempt(0), reply: Reply::Done },
-                Shock::Failed { back } => Input::Failed { attempt: attempt(back), error: error() },
-                Shock::Unknown { back } => Input::Unknown { attempt: attempt(back), error: error() },
-                Shock::Wake { .. } => Input::Tick,
-                Shock::Plain(input) => input,
+            let input = match fuzz_input {
+                FuzzInput::Reply { back, reply } => Input::Answered { attempt: attempt(back), reply },
+                FuzzInput::Honest => Input::Answered { attempt: attempt(0), reply: Reply::Done },
+                FuzzInput::Failed { back } => Input::Failed { attempt: attempt(back), error: error() },
+                FuzzInput::Unknown { back } => Input::Unknown { attempt: attempt(back), error: error() },
+                FuzzInput::Wake { .. } => Input::Tick,
+                FuzzInput::Plain(input) => input,
             };
             let mut actions = lease.step(Now::undisturbed(now), input);
             for _ in 0..5 {

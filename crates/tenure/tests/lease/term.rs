@@ -6,34 +6,37 @@ use tenure::lease::{Action, Ending, Input, LeaseSettings, LeaseState, Loss, Perm
 use tenure::store::{Announcement, Continuity, Refusal, Reply, Request};
 use tenure::time::{Moment, ServerTime};
 
-use crate::rig::{DEADLINE, Rig, STOP_AT, ms, name, other, token};
+use crate::harness::{DEADLINE, LeaseHarness, STOP_AT, ms, name, other, token};
 
 #[test]
 fn renewals_go_on_a_third_of_the_ttl_apart_and_move_the_deadline() {
-    let mut rig = Rig::holding();
+    let mut harness = LeaseHarness::holding();
     let mut last = 0;
     for _ in 0..20 {
-        let sent = rig.until_sent(last + 11_000);
+        let sent = harness.run_until_sent(last + 11_000);
         assert!((9_000..=10_001).contains(&(sent - last)), "{sent} after {last}");
         last = sent;
-        rig.at(sent + 100);
-        rig.reply(rig.renewed());
+        harness.run_until(sent + 100);
+        harness.reply(harness.renewed());
         let deadline = Moment::ZERO + ms(sent + DEADLINE);
-        assert!(rig.lease.remaining(rig.clocks()).abs_diff(deadline.since(rig.now)) <= ms(1), "counted from sending");
-        assert!(rig.may_start());
+        assert!(
+            harness.lease.remaining(harness.clocks()).abs_diff(deadline.since(harness.now)) <= ms(1),
+            "counted from sending"
+        );
+        assert!(harness.may_start());
     }
 }
 
 /// Were they renewed together, they would expire together, and thousands cannot be taken over at once.
 #[test]
-fn many_leases_that_are_granted_at_once_are_renewed_apart() {
+fn many_leases_granted_together_are_renewed_apart() {
     let moments = |siblings: usize| {
         let mut moments: BTreeMap<u64, usize> = BTreeMap::new();
         for seed in 0..1_000 {
-            let mut rig = Rig::seeded(LeaseSettings::default(), seed);
-            rig.lease.set_siblings(siblings);
-            rig.reply(rig.granted(100));
-            *moments.entry(rig.until_sent(11_000)).or_default() += 1;
+            let mut harness = LeaseHarness::seeded(LeaseSettings::default(), seed);
+            harness.lease.set_siblings(siblings);
+            harness.reply(harness.granted(100));
+            *moments.entry(harness.run_until_sent(11_000)).or_default() += 1;
         }
         moments
     };
@@ -46,245 +49,245 @@ fn many_leases_that_are_granted_at_once_are_renewed_apart() {
 
 #[test]
 fn a_failed_renewal_stops_new_work_until_one_succeeds() {
-    let mut rig = Rig::holding();
-    rig.until_sent(11_000);
-    rig.take();
-    rig.unknown();
-    assert_eq!(rig.state(), LeaseState::Uncertain);
-    assert_eq!(rig.permissions(), [Permission::HoldStarts { token: token(100) }]);
-    assert!(rig.lease.is_valid(rig.clocks()), "work in flight goes on");
-    let before = rig.lease.remaining(rig.clocks());
-    rig.until_sent(15_000);
-    assert!(rig.lease.remaining(rig.clocks()) <= before, "a failure moves no deadline");
-    rig.take();
-    rig.reply(rig.renewed());
-    assert_eq!(rig.state(), LeaseState::Owned);
-    assert_eq!(rig.permissions(), [Permission::MayStart { token: token(100) }]);
-    assert_eq!(rig.events(), ["lease.renewed token=100 ttl_ms=30000", "lease.recovered token=100"]);
+    let mut harness = LeaseHarness::holding();
+    harness.run_until_sent(11_000);
+    harness.take();
+    harness.unknown();
+    assert_eq!(harness.state(), LeaseState::Uncertain);
+    assert_eq!(harness.permissions(), [Permission::HoldStarts { token: token(100) }]);
+    assert!(harness.lease.is_valid(harness.clocks()), "work in flight goes on");
+    let before = harness.lease.remaining(harness.clocks());
+    harness.run_until_sent(15_000);
+    assert!(harness.lease.remaining(harness.clocks()) <= before, "a failure moves no deadline");
+    harness.take();
+    harness.reply(harness.renewed());
+    assert_eq!(harness.state(), LeaseState::Owned);
+    assert_eq!(harness.permissions(), [Permission::MayStart { token: token(100) }]);
+    assert_eq!(harness.events(), ["lease.renewed token=100 ttl_ms=30000", "lease.recovered token=100"]);
 }
 
 #[test]
-fn an_attempt_that_hangs_is_given_up_on_without_being_told() {
-    let mut rig = Rig::holding();
-    let sent = rig.until_sent(11_000);
-    rig.at(sent + 1_998);
-    assert_eq!(rig.state(), LeaseState::Owned);
-    rig.at(sent + 2_001);
-    assert_eq!(rig.state(), LeaseState::Uncertain);
+fn a_hanging_attempt_times_out() {
+    let mut harness = LeaseHarness::holding();
+    let sent = harness.run_until_sent(11_000);
+    harness.run_until(sent + 1_998);
+    assert_eq!(harness.state(), LeaseState::Owned);
+    harness.run_until(sent + 2_001);
+    assert_eq!(harness.state(), LeaseState::Uncertain);
 }
 
 #[test]
 fn two_full_attempts_are_made_before_work_is_cancelled() {
-    let mut rig = Rig::holding();
-    rig.take();
-    rig.at(STOP_AT - 1);
-    assert!(rig.requests().len() >= 2, "{} attempts", rig.requests().len());
-    assert!(rig.requests().iter().all(|request| matches!(request, Request::Renew { .. })));
-    assert_eq!(rig.state(), LeaseState::Uncertain);
-    rig.take();
-    rig.at(STOP_AT);
-    assert_eq!(rig.permissions(), [Permission::MustCancel { gone_by: Moment::ZERO + ms(DEADLINE) }]);
-    assert_eq!(rig.events(), ["lease.lost token=100 reason=unreachable"]);
-    assert!(!rig.lease.is_valid(rig.clocks()));
-    rig.take();
-    rig.at(DEADLINE);
-    assert_eq!(rig.permissions(), [Permission::MustBeGone]);
-    assert!(rig.requests().is_empty(), "nothing is renewed or released while work may run");
-    assert_eq!(rig.lease.ending(), None);
-    rig.input(Input::WorkEnded);
-    assert!(matches!(rig.requests()[..], [Request::Release { .. }]));
-    rig.reply(Reply::Refused(Refusal::Missing));
-    assert_eq!(rig.lease.ending(), Some(&Ending::Lost(Loss::Unreachable)));
+    let mut harness = LeaseHarness::holding();
+    harness.take();
+    harness.run_until(STOP_AT - 1);
+    assert!(harness.requests().len() >= 2, "{} attempts", harness.requests().len());
+    assert!(harness.requests().iter().all(|request| matches!(request, Request::Renew { .. })));
+    assert_eq!(harness.state(), LeaseState::Uncertain);
+    harness.take();
+    harness.run_until(STOP_AT);
+    assert_eq!(harness.permissions(), [Permission::MustCancel { gone_by: Moment::ZERO + ms(DEADLINE) }]);
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=unreachable"]);
+    assert!(!harness.lease.is_valid(harness.clocks()));
+    harness.take();
+    harness.run_until(DEADLINE);
+    assert_eq!(harness.permissions(), [Permission::MustBeGone]);
+    assert!(harness.requests().is_empty(), "nothing is renewed or released while work may run");
+    assert_eq!(harness.lease.ending(), None);
+    harness.input(Input::WorkEnded);
+    assert!(matches!(harness.requests()[..], [Request::Release { .. }]));
+    harness.reply(Reply::Refused(Refusal::Missing));
+    assert_eq!(harness.lease.ending(), Some(&Ending::Lost(Loss::Unreachable)));
 }
 
 #[test]
 fn a_renewal_that_succeeds_too_late_does_not_undo_the_loss() {
-    let mut rig = Rig::holding();
-    let sent = rig.until_sent(11_000);
-    rig.asleep_until(STOP_AT);
-    rig.reply(Reply::Renewed { server: rig.server(), max_ttl: ms(30_000), asked: None });
+    let mut harness = LeaseHarness::holding();
+    let sent = harness.run_until_sent(11_000);
+    harness.jump_to(STOP_AT);
+    harness.reply(Reply::Renewed { server: harness.server(), max_ttl: ms(30_000), asked: None });
     assert!(sent < STOP_AT);
-    assert_eq!(rig.events(), ["lease.lost token=100 reason=expired"]);
-    rig.reply(rig.renewed());
-    assert!(!rig.lease.is_valid(rig.clocks()));
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=expired"]);
+    harness.reply(harness.renewed());
+    assert!(!harness.lease.is_valid(harness.clocks()));
 }
 
 #[test]
-fn waking_after_the_deadline_means_gone_not_cancelled() {
-    let mut rig = Rig::holding();
-    rig.asleep_until(3_600_000);
-    assert!(!rig.lease.is_valid(rig.clocks()), "computed, before anything has woken");
-    assert_eq!(rig.lease.permission(rig.clocks()), Permission::MustBeGone);
-    rig.asleep_until(STOP_AT);
+fn waking_after_the_deadline_forbids_all_work() {
+    let mut harness = LeaseHarness::holding();
+    harness.jump_to(3_600_000);
+    assert!(!harness.lease.is_valid(harness.clocks()), "computed, before anything has woken");
+    assert_eq!(harness.lease.permission(harness.clocks()), Permission::MustBeGone);
+    harness.jump_to(STOP_AT);
     let gone_by = Moment::ZERO + ms(DEADLINE);
-    assert_eq!(rig.lease.permission(rig.clocks()), Permission::MustCancel { gone_by });
-    rig.asleep_until(3_600_000);
-    assert_eq!(rig.state(), LeaseState::Unknown);
-    rig.input(Input::Tick);
-    assert_eq!(rig.permissions(), [Permission::MustBeGone]);
-    assert_eq!(rig.events(), ["lease.lost token=100 reason=expired"]);
+    assert_eq!(harness.lease.permission(harness.clocks()), Permission::MustCancel { gone_by });
+    harness.jump_to(3_600_000);
+    assert_eq!(harness.state(), LeaseState::Unknown);
+    harness.input(Input::Tick);
+    assert_eq!(harness.permissions(), [Permission::MustBeGone]);
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=expired"]);
 }
 
 #[test]
 fn every_refusal_is_a_loss_with_its_own_reason() {
     let cases = [
-        (Refusal::Taken { by: other() }, "taken owner=other"),
+        (Refusal::Taken { holder: other() }, "taken owner=other"),
         (Refusal::Missing, "missing"),
         (Refusal::StoreReset, "store_reset"),
         (Refusal::Revoked, "revoked"),
         (Refusal::Stalled, "stalled"),
     ];
     for (refusal, reason) in cases {
-        let mut rig = Rig::holding();
-        rig.until_sent(11_000);
-        rig.take();
-        rig.reply(Reply::Refused(refusal));
-        assert_eq!(rig.events(), [format!("lease.lost token=100 reason={reason}")]);
-        assert_eq!(rig.permissions(), [Permission::MustCancel { gone_by: rig.now + ms(5_000) }]);
-        assert!(!rig.lease.is_valid(rig.clocks()));
+        let mut harness = LeaseHarness::holding();
+        harness.run_until_sent(11_000);
+        harness.take();
+        harness.reply(Reply::Refused(refusal));
+        assert_eq!(harness.events(), [format!("lease.lost token=100 reason={reason}")]);
+        assert_eq!(harness.permissions(), [Permission::MustCancel { gone_by: harness.now + ms(5_000) }]);
+        assert!(!harness.lease.is_valid(harness.clocks()));
     }
 }
 
 #[test]
-fn a_publication_that_is_refused_is_a_loss_at_once_and_of_its_own_term_alone() {
-    let mut rig = Rig::holding();
-    rig.at(1_000);
-    rig.input(Input::Refused { token: token(99), refusal: Refusal::Missing });
-    assert!(rig.lease.is_valid(rig.clocks()), "that was an earlier term");
-    rig.input(Input::Refused { token: token(100), refusal: Refusal::Missing });
-    assert_eq!(rig.events(), ["lease.lost token=100 reason=missing"]);
-    assert!(!rig.lease.is_valid(rig.clocks()));
+fn a_refused_publication_ends_its_own_term_at_once() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until(1_000);
+    harness.input(Input::Refused { token: token(99), refusal: Refusal::Missing });
+    assert!(harness.lease.is_valid(harness.clocks()), "that was an earlier term");
+    harness.input(Input::Refused { token: token(100), refusal: Refusal::Missing });
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=missing"]);
+    assert!(!harness.lease.is_valid(harness.clocks()));
 }
 
 #[test]
-fn a_refusal_counts_even_when_the_attempt_was_given_up_on() {
-    let mut rig = Rig::holding();
-    rig.until_sent(11_000);
-    let abandoned = rig.last_attempt();
-    rig.unknown();
-    rig.until_sent(15_000);
-    rig.take();
-    rig.input(Input::Answered { attempt: abandoned, reply: Reply::Refused(Refusal::Missing) });
-    assert_eq!(rig.events(), ["lease.lost token=100 reason=missing"]);
+fn a_refusal_of_an_abandoned_attempt_counts() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until_sent(11_000);
+    let abandoned = harness.last_attempt();
+    harness.unknown();
+    harness.run_until_sent(15_000);
+    harness.take();
+    harness.input(Input::Answered { attempt: abandoned, reply: Reply::Refused(Refusal::Missing) });
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=missing"]);
 }
 
 #[test]
-fn a_success_that_belongs_to_an_abandoned_attempt_moves_nothing() {
-    let mut rig = Rig::holding();
-    rig.until_sent(11_000);
-    let abandoned = rig.last_attempt();
-    rig.unknown();
-    let before = rig.lease.remaining(rig.clocks());
-    rig.input(Input::Answered { attempt: abandoned, reply: rig.renewed() });
-    assert_eq!(rig.lease.remaining(rig.clocks()), before);
-    assert_eq!(rig.state(), LeaseState::Uncertain);
+fn a_success_of_an_abandoned_attempt_changes_nothing() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until_sent(11_000);
+    let abandoned = harness.last_attempt();
+    harness.unknown();
+    let before = harness.lease.remaining(harness.clocks());
+    harness.input(Input::Answered { attempt: abandoned, reply: harness.renewed() });
+    assert_eq!(harness.lease.remaining(harness.clocks()), before);
+    assert_eq!(harness.state(), LeaseState::Uncertain);
 }
 
 #[test]
-fn a_success_of_an_abandoned_attempt_is_not_taken_for_that_of_the_next() {
-    let mut rig = Rig::holding();
-    rig.until_sent(11_000);
-    let abandoned = rig.last_attempt();
-    rig.unknown();
-    rig.until_sent(15_000);
-    let before = rig.lease.remaining(rig.clocks());
-    rig.input(Input::Answered { attempt: abandoned, reply: rig.renewed() });
-    assert_eq!(rig.lease.remaining(rig.clocks()), before);
-    assert_eq!(rig.state(), LeaseState::Uncertain);
+fn a_success_of_an_abandoned_attempt_does_not_answer_the_next() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until_sent(11_000);
+    let abandoned = harness.last_attempt();
+    harness.unknown();
+    harness.run_until_sent(15_000);
+    let before = harness.lease.remaining(harness.clocks());
+    harness.input(Input::Answered { attempt: abandoned, reply: harness.renewed() });
+    assert_eq!(harness.lease.remaining(harness.clocks()), before);
+    assert_eq!(harness.state(), LeaseState::Uncertain);
 }
 
 #[test]
-fn a_small_jump_is_noticed_in_a_long_term_too() {
-    let mut rig = Rig::holding();
+fn a_small_clock_step_is_noticed_in_a_long_term() {
+    let mut harness = LeaseHarness::holding();
     let mut sent = 0;
     for _ in 0..200 {
-        sent = rig.until_sent(sent + 11_000);
-        rig.reply(rig.renewed());
+        sent = harness.run_until_sent(sent + 11_000);
+        harness.reply(harness.renewed());
     }
-    rig.until_sent(sent + 11_000);
-    rig.take();
-    let server = ServerTime::from_micros(rig.server().as_micros() + 500_000);
-    rig.reply(Reply::Renewed { server, max_ttl: ms(30_000), asked: None });
-    assert_eq!(rig.events(), ["lease.lost token=100 reason=clock_step"]);
+    harness.run_until_sent(sent + 11_000);
+    harness.take();
+    let server = ServerTime::from_micros(harness.server().as_micros() + 500_000);
+    harness.reply(Reply::Renewed { server, max_ttl: ms(30_000), asked: None });
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=clock_step"]);
 }
 
 #[test]
-fn what_is_heard_while_renewing_makes_the_answer_out_of_date() {
-    let mut rig = Rig::holding();
-    rig.until_sent(11_000);
-    rig.take();
-    rig.input(Input::Announced(Announcement::Revoked { name: name(), token: token(100) }));
-    assert!(rig.requests().is_empty(), "one renewal at a time");
-    rig.reply(rig.renewed());
-    assert_eq!(rig.requests().len(), 1, "the answer may be from before the revocation");
+fn an_announcement_during_a_renewal_makes_the_reply_stale() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until_sent(11_000);
+    harness.take();
+    harness.input(Input::Announced(Announcement::Revoked { name: name(), token: token(100) }));
+    assert!(harness.requests().is_empty(), "one renewal at a time");
+    harness.reply(harness.renewed());
+    assert_eq!(harness.requests().len(), 1, "the answer may be from before the revocation");
 }
 
 #[test]
-fn a_store_that_can_be_entered_and_fails_every_renewal_is_not_asked_in_a_hot_loop() {
-    let mut rig = Rig::holding();
-    rig.until_sent(11_000);
-    rig.take();
+fn failing_renewals_are_not_retried_in_a_hot_loop() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until_sent(11_000);
+    harness.take();
     for _ in 0..100 {
-        rig.unknown();
-        rig.input(Input::ConnectionLost);
-        rig.input(Input::Entered(Continuity::Same));
+        harness.unknown();
+        harness.input(Input::ConnectionLost);
+        harness.input(Input::Attached(Continuity::Same));
     }
-    assert!(rig.requests().len() <= 3, "{} renewals without any time passing", rig.requests().len());
+    assert!(harness.requests().len() <= 3, "{} renewals without any time passing", harness.requests().len());
 }
 
 #[test]
-fn a_server_clock_that_jumped_ends_the_term() {
+fn a_server_clock_step_ends_the_term() {
     for shift in [-3_600_000_000_i64, -1_000_000, 1_000_000, 3_600_000_000] {
-        let mut rig = Rig::holding();
-        rig.until_sent(11_000);
-        let server = ServerTime::from_micros(rig.server().as_micros().saturating_add_signed(shift));
-        rig.take();
-        rig.reply(Reply::Renewed { server, max_ttl: ms(30_000), asked: None });
-        assert_eq!(rig.events(), ["lease.lost token=100 reason=clock_step"], "{shift}");
+        let mut harness = LeaseHarness::holding();
+        harness.run_until_sent(11_000);
+        let server = ServerTime::from_micros(harness.server().as_micros().saturating_add_signed(shift));
+        harness.take();
+        harness.reply(Reply::Renewed { server, max_ttl: ms(30_000), asked: None });
+        assert_eq!(harness.events(), ["lease.lost token=100 reason=clock_step"], "{shift}");
     }
 }
 
 #[test]
 fn a_replaced_connection_defers_starts_and_keeps_the_deadline() {
-    let mut rig = Rig::holding();
-    rig.at(5_000);
-    let before = rig.lease.remaining(rig.clocks());
-    rig.input(Input::ConnectionLost);
-    assert!(!rig.may_start());
-    assert_eq!(rig.state(), LeaseState::Owned, "deferred, not in doubt");
-    rig.at(5_500);
-    rig.input(Input::Entered(Continuity::Same));
-    assert!(rig.may_start());
-    assert_eq!(rig.lease.remaining(rig.clocks()), before - ms(500));
-    assert!(rig.events().is_empty());
+    let mut harness = LeaseHarness::holding();
+    harness.run_until(5_000);
+    let before = harness.lease.remaining(harness.clocks());
+    harness.input(Input::ConnectionLost);
+    assert!(!harness.may_start());
+    assert_eq!(harness.state(), LeaseState::Owned, "deferred, not in doubt");
+    harness.run_until(5_500);
+    harness.input(Input::Attached(Continuity::Same));
+    assert!(harness.may_start());
+    assert_eq!(harness.lease.remaining(harness.clocks()), before - ms(500));
+    assert!(harness.events().is_empty());
 }
 
 #[test]
-fn a_connection_that_is_not_replaced_in_time_puts_the_lease_in_doubt() {
-    let mut rig = Rig::holding();
-    rig.at(5_000);
-    rig.input(Input::ConnectionLost);
-    rig.at(6_999);
-    assert_eq!(rig.state(), LeaseState::Owned);
-    rig.at(7_000);
-    assert_eq!(rig.state(), LeaseState::Uncertain);
-    rig.at(STOP_AT);
-    assert!(rig.requests().is_empty(), "there is nobody to ask");
-    assert!(rig.events().last().unwrap().ends_with("reason=unreachable"));
+fn a_connection_that_is_not_replaced_in_time_makes_the_lease_uncertain() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until(5_000);
+    harness.input(Input::ConnectionLost);
+    harness.run_until(6_999);
+    assert_eq!(harness.state(), LeaseState::Owned);
+    harness.run_until(7_000);
+    assert_eq!(harness.state(), LeaseState::Uncertain);
+    harness.run_until(STOP_AT);
+    assert!(harness.requests().is_empty(), "there is nobody to ask");
+    assert!(harness.events().last().unwrap().ends_with("reason=unreachable"));
 }
 
 #[test]
-fn a_lease_in_doubt_is_renewed_as_soon_as_there_is_a_connection() {
-    let mut rig = Rig::holding();
-    rig.at(1_000);
-    rig.input(Input::ConnectionLost);
-    rig.at(4_000);
-    assert_eq!(rig.state(), LeaseState::Uncertain);
-    rig.input(Input::Entered(Continuity::Same));
-    assert!(!rig.may_start(), "entering does not restore what was in doubt; a renewal does");
-    assert!(matches!(rig.requests()[..], [Request::Renew { .. }]));
-    rig.reply(rig.renewed());
-    assert!(rig.may_start());
+fn an_uncertain_lease_is_renewed_on_reconnect() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until(1_000);
+    harness.input(Input::ConnectionLost);
+    harness.run_until(4_000);
+    assert_eq!(harness.state(), LeaseState::Uncertain);
+    harness.input(Input::Attached(Continuity::Same));
+    assert!(!harness.may_start(), "entering does not restore what was in doubt; a renewal does");
+    assert!(matches!(harness.requests()[..], [Request::Renew { .. }]));
+    harness.reply(harness.renewed());
+    assert!(harness.may_start());
 }
 
 #[test]
@@ -294,84 +297,87 @@ fn a_lease_is_small() {
 }
 
 #[test]
-fn a_store_that_may_have_lost_data_is_asked_before_new_work_starts() {
-    let mut rig = Rig::holding();
-    rig.at(5_000);
-    rig.input(Input::ConnectionLost);
-    rig.input(Input::Entered(Continuity::Changed));
-    assert_eq!(rig.state(), LeaseState::Uncertain);
-    assert!(matches!(rig.requests()[..], [Request::Renew { .. }]));
-    rig.reply(rig.renewed());
-    assert!(rig.may_start());
+fn a_store_that_may_have_lost_data_must_confirm_before_new_work_starts() {
+    let mut harness = LeaseHarness::holding();
+    harness.run_until(5_000);
+    harness.input(Input::ConnectionLost);
+    harness.input(Input::Attached(Continuity::Changed));
+    assert_eq!(harness.state(), LeaseState::Uncertain);
+    assert!(matches!(harness.requests()[..], [Request::Renew { .. }]));
+    harness.reply(harness.renewed());
+    assert!(harness.may_start());
 }
 
 #[test]
 fn a_store_with_other_data_is_a_loss_at_once() {
-    let mut rig = Rig::holding();
-    rig.input(Input::Entered(Continuity::Reset));
-    assert_eq!(rig.events(), ["lease.lost token=100 reason=store_reset"]);
-    rig.take();
-    rig.input(Input::WorkEnded);
-    assert_eq!(rig.lease.ending(), Some(&Ending::Lost(Loss::StoreReset)));
-    assert!(rig.requests().is_empty(), "there is nothing of ours in it");
+    let mut harness = LeaseHarness::holding();
+    harness.input(Input::Attached(Continuity::Reset));
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=store_reset"]);
+    harness.take();
+    harness.input(Input::WorkEnded);
+    assert_eq!(harness.lease.ending(), Some(&Ending::Lost(Loss::StoreReset)));
+    assert!(harness.requests().is_empty(), "there is nothing of ours in it");
 }
 
 #[test]
 fn renewals_stop_when_the_work_makes_no_progress() {
     let settings = LeaseSettings::builder().stall_after(ms(15_000)).build().unwrap();
-    let mut rig = Rig::holding_with(settings);
-    let sent = rig.until_sent(11_000);
-    rig.reply(rig.renewed());
-    rig.take();
-    rig.at(sent + STOP_AT - 1);
-    assert!(rig.requests().is_empty(), "no progress since the beginning");
-    rig.at(sent + STOP_AT);
-    assert_eq!(rig.events(), ["lease.lost token=100 reason=stalled"]);
+    let mut harness = LeaseHarness::holding_with(settings);
+    let sent = harness.run_until_sent(11_000);
+    harness.reply(harness.renewed());
+    harness.take();
+    harness.run_until(sent + STOP_AT - 1);
+    assert!(harness.requests().is_empty(), "no progress since the beginning");
+    harness.run_until(sent + STOP_AT);
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=stalled"]);
 }
 
 #[test]
 fn progress_reopens_the_gate_and_travels_with_the_renewal() {
     let settings = LeaseSettings::builder().stall_after(ms(15_000)).build().unwrap();
-    let mut rig = Rig::holding_with(settings);
-    rig.until_sent(11_000);
-    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: false, .. }]));
-    rig.reply(rig.renewed());
-    rig.at(26_000);
-    rig.take();
-    rig.input(Input::Progress);
-    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: true, .. }]));
+    let mut harness = LeaseHarness::holding_with(settings);
+    harness.run_until_sent(11_000);
+    assert!(matches!(harness.requests()[..], [Request::Renew { progressed: false, .. }]));
+    harness.reply(harness.renewed());
+    harness.run_until(26_000);
+    harness.take();
+    harness.input(Input::Progress);
+    assert!(matches!(harness.requests()[..], [Request::Renew { progressed: true, .. }]));
 }
 
 #[test]
 fn progress_is_reported_again_until_a_renewal_has_arrived() {
-    let mut rig = Rig::holding();
-    rig.at(1_000);
-    rig.input(Input::Progress);
-    rig.until_sent(11_000);
-    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: true, .. }]));
-    rig.unknown();
-    rig.until_sent(15_000);
-    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: true, .. }]), "the first may not have arrived");
-    rig.reply(rig.renewed());
-    rig.until_sent(30_000);
-    assert!(matches!(rig.requests()[..], [Request::Renew { progressed: false, .. }]));
+    let mut harness = LeaseHarness::holding();
+    harness.run_until(1_000);
+    harness.input(Input::Progress);
+    harness.run_until_sent(11_000);
+    assert!(matches!(harness.requests()[..], [Request::Renew { progressed: true, .. }]));
+    harness.unknown();
+    harness.run_until_sent(15_000);
+    assert!(
+        matches!(harness.requests()[..], [Request::Renew { progressed: true, .. }]),
+        "the first may not have arrived"
+    );
+    harness.reply(harness.renewed());
+    harness.run_until_sent(30_000);
+    assert!(matches!(harness.requests()[..], [Request::Renew { progressed: false, .. }]));
 }
 
 #[test]
-fn wake_ups_that_are_out_of_date_change_nothing() {
-    let mut rig = Rig::holding();
+fn stale_wake_ups_change_nothing() {
+    let mut harness = LeaseHarness::holding();
     let mut wakes = Vec::new();
     for _ in 0..3 {
-        rig.until_sent(200_000);
-        rig.reply(rig.renewed());
-        wakes.extend(rig.take().into_iter().filter_map(|action| match action {
+        harness.run_until_sent(200_000);
+        harness.reply(harness.renewed());
+        wakes.extend(harness.take().into_iter().filter_map(|action| match action {
             Action::Wake { epoch, .. } => Some(epoch),
             _ => None,
         }));
     }
     wakes.pop();
     for stale in wakes {
-        rig.input(Input::Wake(stale));
-        assert!(rig.actions.is_empty());
+        harness.input(Input::Wake(stale));
+        assert!(harness.actions.is_empty());
     }
 }

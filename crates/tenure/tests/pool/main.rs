@@ -2,11 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
-mod asked;
+mod api;
 mod everyday;
 mod fleet;
-mod neighbour;
+mod foreign;
+mod harness;
 mod processes;
 mod promises;
-mod scenes;
-mod stage;
+mod scenarios;

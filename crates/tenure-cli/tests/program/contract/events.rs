@@ -5,10 +5,10 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use tenure_testbed::web::{self, WebServer};
-use tenure_testbed::{RedisServer, Reply};
+use tenure_testbed::{RedisReply, RedisServer};
 
-use crate::serve::Instance;
-use crate::stage::{Place, until};
+use crate::harness::{Fixture, wait_until};
+use crate::serve::ServeInstance;
 
 /// Each route and the fields of its answer.
 const FIELDS: &[(&str, &[&str])] = &[
@@ -80,14 +80,14 @@ const FIELDS: &[(&str, &[&str])] = &[
 
 #[test]
 fn every_route_answers_with_its_fields_and_a_newline() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Instance::start(&place, &[]);
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &[]);
     let id = one.add(&server.url("/"));
-    until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
-    until("it is added up", || one.get("/v1/stats").0 == 200);
-    until("it leads", || one.get("/v1/roles/janitor/am-i-leader").0 == 200);
+    wait_until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    wait_until("it is added up", || one.get("/v1/stats").0 == 200);
+    wait_until("it leads", || one.get("/v1/roles/janitor/am-i-leader").0 == 200);
     for (route, fields) in FIELDS {
-        let (status, body) = web::ask(one.address(), "GET", &route.replace("{id}", &id), &[], "").unwrap();
+        let (status, body) = web::request(one.address(), "GET", &route.replace("{id}", &id), &[], "").unwrap();
         assert!(status == 200 && body.ends_with('\n'), "{route}: {status} {body:?}");
         let answer: Value = serde_json::from_str(&body).unwrap();
         for field in *fields {
@@ -99,24 +99,24 @@ fn every_route_answers_with_its_fields_and_a_newline() {
 }
 
 #[test]
-fn drain_undrain_and_step_down_are_accepted_and_heeded() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Instance::start(&place, &[]);
+fn drain_undrain_and_step_down_are_accepted_and_applied() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &[]);
     one.add(&server.url("/"));
-    until("it is polled", || !server.visits().is_empty());
+    wait_until("it is polled", || !server.requests().is_empty());
     let me = one.get("/readyz").0 == 200;
     assert!(me);
     let id = one.get("/v1/nodes").1["thisInstanceId"].as_str().unwrap().to_owned();
     let status = || one.get("/v1/nodes").1["liveNodes"][0]["status"].clone();
     assert_eq!(one.ask("POST", &format!("/v1/nodes/{id}/drain"), "").0, 202);
-    until("it drains", || status() == "draining");
+    wait_until("it drains", || status() == "draining");
     assert_eq!(one.ask("POST", &format!("/v1/nodes/{id}/undrain"), "").0, 202);
-    until("it takes part again", || status() == "online");
+    wait_until("it takes part again", || status() == "online");
     assert_eq!(one.ask("POST", "/v1/nodes/nobody/drain", "").0, 404);
-    until("the janitor is led", || one.get("/v1/roles/janitor").1["leader"].is_string());
+    wait_until("the janitor is led", || one.get("/v1/roles/janitor").1["leader"].is_string());
     let token = one.get("/v1/roles/janitor").1["token"].clone();
     assert_eq!(one.ask("POST", "/v1/roles/janitor/step-down", "{}").0, 202);
-    until("another term begins", || {
+    wait_until("another term begins", || {
         let now = one.get("/v1/roles/janitor").1;
         now["leader"].is_string() && now["token"].as_u64() > token.as_u64()
     });
@@ -126,14 +126,15 @@ fn drain_undrain_and_step_down_are_accepted_and_heeded() {
 
 #[test]
 fn a_step_down_through_the_api_names_a_candidate_or_is_refused() {
-    let place = Place::new();
-    let (one, two) = (Instance::start(&place, &["--name", "one"]), Instance::start(&place, &["--name", "two"]));
-    let id = |instance: &Instance| instance.get("/v1/nodes").1["thisInstanceId"].as_str().unwrap().to_owned();
+    let fixture = Fixture::new();
+    let (one, two) =
+        (ServeInstance::start(&fixture, &["--name", "one"]), ServeInstance::start(&fixture, &["--name", "two"]));
+    let id = |instance: &ServeInstance| instance.get("/v1/nodes").1["thisInstanceId"].as_str().unwrap().to_owned();
     let role = |role: &str| one.get(&format!("/v1/roles/{role}")).1;
     // One has candidates with heartbeats, the other only the fleet.
     for name in ["janitor", "poll-scout"] {
         let path = format!("/v1/roles/{name}/step-down");
-        until("it is led", || role(name)["leader"].is_string());
+        wait_until("it is led", || role(name)["leader"].is_string());
         let token = role(name)["token"].clone();
         for to in ["bogus", "", " ", "ONE", "one-and-only", "redis://u:p@h"] {
             let (status, failure) = one.ask("POST", &path, &json!({"to": to}).to_string());
@@ -144,7 +145,7 @@ fn a_step_down_through_the_api_names_a_candidate_or_is_refused() {
         // By an id, and by how it begins.
         for (to, leader) in [(id(&two), id(&two)), ("one".to_owned(), id(&one)), ("two-".to_owned(), id(&two))] {
             // An instance that has just stepped down may not take it: then the next leader is asked.
-            until("it leads", || {
+            wait_until("it leads", || {
                 let leads = role(name)["leader"] == leader.as_str();
                 if !leads {
                     one.ask("POST", &path, &json!({"to": to}).to_string());
@@ -158,8 +159,8 @@ fn a_step_down_through_the_api_names_a_candidate_or_is_refused() {
 #[test]
 fn a_stream_of_events_is_refused_while_the_store_is_away() {
     let server = RedisServer::start();
-    let place = Place::on(&server.url());
-    let one = Instance::start(&place, &[]);
+    let fixture = Fixture::on(&server.url());
+    let one = ServeInstance::start(&fixture, &[]);
     // The stream has no end: its first line is enough.
     let status = || {
         let mut stream = TcpStream::connect(one.address()).unwrap();
@@ -172,17 +173,17 @@ fn a_stream_of_events_is_refused_while_the_store_is_away() {
     server.kill();
     assert_eq!(status(), "HTTP/1.1 503 Service Unavailable");
     assert_eq!(one.get("/v1/events").1["error"]["code"], "store_unavailable");
-    server.start_again();
-    until("events are streamed again", || status() == "HTTP/1.1 200 OK");
+    server.restart();
+    wait_until("events are streamed again", || status() == "HTTP/1.1 200 OK");
 }
 
 #[test]
 fn everything_but_the_probes_needs_the_token() {
-    let place = Place::new();
-    std::fs::write(place.path("token"), "s3cret").unwrap();
-    let one = Instance::start(&place, &["--api-token-file", &place.path("token").display().to_string()]);
+    let fixture = Fixture::new();
+    std::fs::write(fixture.path("token"), "s3cret").unwrap();
+    let one = ServeInstance::start(&fixture, &["--api-token-file", &fixture.path("token").display().to_string()]);
     let ask = |method: &str, path: &str, headers: &[&str]| {
-        let (status, body) = web::ask(one.address(), method, path, headers, "").unwrap();
+        let (status, body) = web::request(one.address(), method, path, headers, "").unwrap();
         (status, serde_json::from_str::<Value>(&body).unwrap_or_default()["error"]["code"].clone())
     };
     let token = ["authorization: Bearer s3cret"];
@@ -205,13 +206,13 @@ fn everything_but_the_probes_needs_the_token() {
 #[test]
 fn sessions_are_not_listed_from_memory_while_the_store_is_away() {
     let server = RedisServer::start();
-    let place = Place::on(&server.url());
-    let one = Instance::start(&place, &[]);
+    let fixture = Fixture::on(&server.url());
+    let one = ServeInstance::start(&fixture, &[]);
     one.add("http://127.0.0.1:1/");
     assert_eq!(one.get("/v1/sessions").0, 200);
     server.kill();
     for route in ["/v1/sessions", "/v1/nodes", "/v1/roles", "/v1/stats"] {
-        until(route, || {
+        wait_until(route, || {
             let (status, body) = one.get(route);
             status == 503 && body["error"]["code"] == "store_unavailable"
         });
@@ -221,24 +222,24 @@ fn sessions_are_not_listed_from_memory_while_the_store_is_away() {
 #[test]
 fn a_session_is_revoked_by_its_id_and_its_token_is_raised() {
     let server = RedisServer::start();
-    let place = Place::on(&server.url());
-    let one = Instance::start(&place, &["--ttl", "30s"]);
+    let fixture = Fixture::on(&server.url());
+    let one = ServeInstance::start(&fixture, &["--ttl", "30s"]);
     let id = one.add("http://127.0.0.1:1/");
     let lease = format!("poll:lease:{id}");
-    until("it is held", || server.command(&["EXISTS", &lease]) == Reply::Int(1));
-    let leader = || -> Value { serde_json::from_slice(&place.output(&["leader", &id, "--json"]).stdout).unwrap() };
+    wait_until("it is held", || server.command(&["EXISTS", &lease]) == RedisReply::Int(1));
+    let leader = || -> Value { serde_json::from_slice(&fixture.output(&["leader", &id, "--json"]).stdout).unwrap() };
     let before = leader();
     assert_eq!(before["revoked"], json!(false));
     // A holder that does not hear of it: its key stays.
     let holder = one.pause();
-    assert_eq!(place.code(&["revoke", &id]), 0);
+    assert_eq!(fixture.code(&["revoke", &id]), 0);
     let after = leader();
     assert_eq!((&after["revoked"], &after["leader"]), (&json!(true), &before["leader"]));
     assert!(after["token"].as_u64() > before["token"].as_u64(), "{before} {after}");
-    let status: Value = serde_json::from_slice(&place.output(&["status", "--json"]).stdout).unwrap();
+    let status: Value = serde_json::from_slice(&fixture.output(&["status", "--json"]).stdout).unwrap();
     assert!(status["instances"].as_array().unwrap().iter().any(|one| one["revoked"] == json!([id])), "{status}");
     drop(holder);
-    until("the next term has a larger token", || {
+    wait_until("the next term has a larger token", || {
         let now = leader();
         now["revoked"] == json!(false) && now["token"].as_u64() > after["token"].as_u64()
     });

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 use tenure_testbed::RedisServer;
 
-use crate::stage::{Place, busy};
+use crate::harness::{Fixture, busy_script};
 
 /// Every command, and the flags it has beside the global ones.
 const FLAGS: &[(&[&str], &[&str])] = &[
@@ -74,9 +74,9 @@ fn variable(command: &[&str], flag: &str) -> String {
 
 #[test]
 fn every_flag_is_there_and_has_its_variable() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     for (command, flags) in FLAGS {
-        let output = place.output(&[command, &["--help"][..]].concat());
+        let output = fixture.output(&[command, &["--help"][..]].concat());
         let help = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{command:?}");
         for flag in flags.iter().chain(GLOBAL) {
@@ -91,8 +91,8 @@ fn every_flag_is_there_and_has_its_variable() {
 }
 
 /// What a store says about a session that was added with settings from somewhere.
-fn added(place: &Place, set: impl FnOnce(&mut Command), arguments: &[&str]) -> Value {
-    let mut command = place.tenure(arguments);
+fn added(fixture: &Fixture, set: impl FnOnce(&mut Command), arguments: &[&str]) -> Value {
+    let mut command = fixture.tenure(arguments);
     set(&mut command);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -101,39 +101,39 @@ fn added(place: &Place, set: impl FnOnce(&mut Command), arguments: &[&str]) -> V
 
 #[test]
 fn a_flag_beats_the_environment_beats_the_file_for_every_kind_of_value() {
-    let place = Place::new();
-    let file = place.path("tenure.toml");
+    let fixture = Fixture::new();
+    let file = fixture.path("tenure.toml");
     let config = file.display().to_string();
     // Text, a number with a point, a whole number, a boolean, a list, a table.
     let text = "interval = \"7s\"\nweight = 1.5\nkeep-results = 7\njson = true\nallow-targets = [\"10.0.0.0/8\", \"fd00::/8\"]\n[keys]\nsession = \"app:session:\"\n";
     std::fs::write(&file, text).unwrap();
     let add = ["session", "add", "--url", "http://127.0.0.1:1/"];
-    let from_file = added(&place, |_| {}, &[&["--config", &config][..], &add].concat());
+    let from_file = added(&fixture, |_| {}, &[&["--config", &config][..], &add].concat());
     assert_eq!((&from_file["interval"], &from_file["keepResults"]), (&"7s".into(), &7.into()), "{from_file}");
     let set = |command: &mut Command| {
         command.env("TENURE_CONFIG", &file).env("TENURE_INTERVAL", "8s").env("TENURE_SESSION_NAME", "by environment");
     };
-    let from_environment = added(&place, set, &add);
+    let from_environment = added(&fixture, set, &add);
     assert_eq!((&from_environment["interval"], &from_environment["name"]), (&"8s".into(), &"by environment".into()));
-    let from_flag = added(&place, set, &[&add[..], &["--interval", "9s"]].concat());
+    let from_flag = added(&fixture, set, &[&add[..], &["--interval", "9s"]].concat());
     assert_eq!(from_flag["interval"], "9s");
     // Booleans in the environment.
     for (value, is_json) in [("1", true), ("true", true), ("yes", true), ("0", false), ("false", false), ("no", false)]
     {
-        let output = place.tenure(&["status"]).env("TENURE_JSON", value).output().unwrap();
+        let output = fixture.tenure(&["status"]).env("TENURE_JSON", value).output().unwrap();
         assert_eq!(output.stdout.starts_with(b"{"), is_json, "TENURE_JSON={value}: {output:?}");
     }
     std::fs::write(&file, "weight = {a = 1}\n").unwrap();
-    assert_eq!(place.code(&["--config", &config, "status"]), 64);
+    assert_eq!(fixture.code(&["--config", &config, "status"]), 64);
 }
 
 #[test]
 fn every_command_that_prints_a_result_prints_json() {
     let server = RedisServer::start();
-    let place = Place::on(&server.url());
-    let _leads = place.run("role", &["--ttl", "3s"], &busy("log"));
-    place.lines("log.begun", 1);
-    let add = place.output(&["session", "add", "--url", "http://127.0.0.1:1/", "--json"]);
+    let fixture = Fixture::on(&server.url());
+    let _leads = fixture.run("role", &["--ttl", "3s"], &busy_script("log"));
+    fixture.lines("log.begun", 1);
+    let add = fixture.output(&["session", "add", "--url", "http://127.0.0.1:1/", "--json"]);
     let id = serde_json::from_slice::<Value>(&add.stdout).unwrap()["id"].as_str().unwrap().to_owned();
     for (arguments, field) in [
         (&["leader", "role"][..], "remainingMs"),
@@ -146,39 +146,39 @@ fn every_command_that_prints_a_result_prints_json() {
         (&["step-down", "nothing"], "steppedDown"),
         (&["reopen"], "reopened"),
     ] {
-        let output = place.output(&[arguments, &["--json"]].concat());
+        let output = fixture.output(&[arguments, &["--json"]].concat());
         let printed: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{arguments:?} prints no JSON: {error}: {output:?}"));
         assert!(printed.get(field).is_some(), "{arguments:?}: {printed}");
     }
-    let sessions = place.output(&["session", "ls", "--json"]);
+    let sessions = fixture.output(&["session", "ls", "--json"]);
     assert!(serde_json::from_slice::<Value>(&sessions.stdout).unwrap().is_array());
 }
 
 #[test]
 fn exit_codes_are_those_of_the_contract() {
-    let (place, server) = (Place::new(), RedisServer::start());
-    let nowhere = Place::on("redis://127.0.0.1:1");
+    let (fixture, server) = (Fixture::new(), RedisServer::start());
+    let nowhere = Fixture::on("redis://127.0.0.1:1");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let on_redis = Place::on(&server.url());
-    let _leads = on_redis.run("role", &["--ttl", "10s"], &busy("log"));
+    let on_redis = Fixture::on(&server.url());
+    let _leads = on_redis.run("role", &["--ttl", "10s"], &busy_script("log"));
     on_redis.lines("log.begun", 1);
-    for (place, arguments, code) in [
-        (&place, &["run", "free", "--", "true"][..], 0),
-        (&place, &["run", "free", "--wait", "0", "--", "true"], 0),
-        (&place, &["run", "free", "--", "sh", "-c", "exit 3"], 3),
-        (&place, &["run", "free", "--", "sh", "-c", "kill -9 $$"], 137),
-        (&place, &["run", "free", "--", "/no/such/command"], 127),
-        (&place, &["leader", "nothing"], 1),
-        (&place, &["revoke", "nothing"], 1),
-        (&place, &["session", "rm", "0192f0c1-2e4e-7f00-8000-000000000001"], 1),
-        (&place, &["leader"], 64),
-        (&place, &["run", "role", "--ttl", "30", "--", "true"], 64),
-        (&place, &["--store", "ftp://host", "status"], 64),
-        (&place, &["serve", "--allow-targets", "10.0.0.0"], 64),
-        (&place, &["serve", "--listen", "127.0.0.1"], 64),
-        (&place, &["serve", "--listen", &address], 71),
+    for (fixture, arguments, code) in [
+        (&fixture, &["run", "free", "--", "true"][..], 0),
+        (&fixture, &["run", "free", "--wait", "0", "--", "true"], 0),
+        (&fixture, &["run", "free", "--", "sh", "-c", "exit 3"], 3),
+        (&fixture, &["run", "free", "--", "sh", "-c", "kill -9 $$"], 137),
+        (&fixture, &["run", "free", "--", "/no/such/command"], 127),
+        (&fixture, &["leader", "nothing"], 1),
+        (&fixture, &["revoke", "nothing"], 1),
+        (&fixture, &["session", "rm", "0192f0c1-2e4e-7f00-8000-000000000001"], 1),
+        (&fixture, &["leader"], 64),
+        (&fixture, &["run", "role", "--ttl", "30", "--", "true"], 64),
+        (&fixture, &["--store", "ftp://host", "status"], 64),
+        (&fixture, &["serve", "--allow-targets", "10.0.0.0"], 64),
+        (&fixture, &["serve", "--listen", "127.0.0.1"], 64),
+        (&fixture, &["serve", "--listen", &address], 71),
         (&nowhere, &["status"], 69),
         (&nowhere, &["run", "role", "--no-wait", "--", "true"], 69),
         (&nowhere, &["run", "role", "--wait", "100ms", "--", "true"], 69),
@@ -187,9 +187,9 @@ fn exit_codes_are_those_of_the_contract() {
         (&on_redis, &["run", "role", "--wait", "50ms", "--", "true"], 75),
         (&on_redis, &["leader", "role"], 0),
     ] {
-        assert_eq!(place.code(arguments), code, "{arguments:?}");
+        assert_eq!(fixture.code(arguments), code, "{arguments:?}");
     }
-    let help = String::from_utf8(place.output(&["--help"]).stdout).unwrap();
+    let help = String::from_utf8(fixture.output(&["--help"]).stdout).unwrap();
     for code in ["0 done", "1 the answer is no", "64 ", "69 ", "71 ", "73 ", "75 ", "76 "] {
         assert!(help.contains(code), "{code}: {help}");
     }
@@ -197,7 +197,7 @@ fn exit_codes_are_those_of_the_contract() {
 
 #[test]
 fn errors_name_the_missing_part() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     for (arguments, says) in [
         (&["run", "role", "--ttl", "30", "--", "true"][..], "the unit is missing"),
         (&["serve", "--allow-targets", "10.0.0.0"], "the length of the prefix is missing"),
@@ -205,7 +205,7 @@ fn errors_name_the_missing_part() {
         (&["session", "add", "--url", "x", "--header", "secret"], "Name: value"),
         (&["session", "add", "--url", "http://a", "--backoff", "often"], "on, off or the longest pause"),
     ] {
-        let output = place.output(arguments);
+        let output = fixture.output(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(64) && said.contains(says), "{arguments:?}: {said}");
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tenure_testbed::web::WebServer;
-use tenure_testbed::{Authority, RedisServer};
+use tenure_testbed::{CertificateAuthority, RedisServer};
 
-use crate::stage::{Place, until};
+use crate::harness::{Fixture, wait_until};
 
 /// An instance whose stderr goes to a file, and which is killed at the end.
 struct Logged {
@@ -16,16 +16,16 @@ struct Logged {
 }
 
 impl Logged {
-    fn start(place: &Place, file: &str, flags: &[&str]) -> Self {
-        let log = std::fs::File::create(place.path(file)).unwrap();
+    fn start(fixture: &Fixture, file: &str, flags: &[&str]) -> Self {
+        let log = std::fs::File::create(fixture.path(file)).unwrap();
         let arguments = [&["serve", "--bootstrap", "--listen", "127.0.0.1:0"], flags].concat();
-        let mut command = place.plain(&arguments);
+        let mut command = fixture.plain(&arguments);
         Self { process: command.stdout(Stdio::null()).stderr(log).spawn().unwrap() }
     }
 
     fn stop(mut self) {
         kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
-        until("it ends", || self.process.try_wait().unwrap().is_some());
+        wait_until("it ends", || self.process.try_wait().unwrap().is_some());
     }
 }
 
@@ -36,8 +36,8 @@ impl Drop for Logged {
     }
 }
 
-fn lines(place: &Place, file: &str) -> Vec<Value> {
-    let text = place.read(file);
+fn lines(fixture: &Fixture, file: &str) -> Vec<Value> {
+    let text = fixture.read(file);
     let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("not JSON: {error}: {line}"));
     text.lines().map(parse).collect()
 }
@@ -48,12 +48,12 @@ fn named<'a>(lines: &'a [Value], event: &str) -> Vec<&'a Value> {
 
 #[test]
 fn every_line_of_serve_is_json_with_four_fields_of_one_instance() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Logged::start(&place, "log", &["--ttl", "2s"]);
-    assert_eq!(place.code(&["session", "add", "--url", &server.url("/"), "--interval", "200ms"]), 0);
-    until("it is polled", || server.visits().len() > 5);
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = Logged::start(&fixture, "log", &["--ttl", "2s"]);
+    assert_eq!(fixture.code(&["session", "add", "--url", &server.url("/"), "--interval", "200ms"]), 0);
+    wait_until("it is polled", || server.requests().len() > 5);
     one.stop();
-    let lines = lines(&place, "log");
+    let lines = lines(&fixture, "log");
     let ids: std::collections::BTreeSet<String> = lines.iter().map(|line| line["instance_id"].to_string()).collect();
     assert!(ids.len() == 1 && !ids.contains("null"), "{ids:?}");
     for line in &lines {
@@ -79,41 +79,41 @@ fn every_line_of_serve_is_json_with_four_fields_of_one_instance() {
 #[test]
 fn renewals_are_logged_at_debug_and_failures_at_info() {
     let server = RedisServer::start();
-    let place = Place::on(&server.url());
-    assert_eq!(place.code(&["session", "add", "--url", "http://127.0.0.1:1/"]), 0);
-    let _debug = Logged::start(&place, "debug", &["--ttl", "2s", "--log-level", "debug"]);
-    until("a renewal is logged", || !named(&lines_so_far(&place, "debug"), "lease.renewed").is_empty());
+    let fixture = Fixture::on(&server.url());
+    assert_eq!(fixture.code(&["session", "add", "--url", "http://127.0.0.1:1/"]), 0);
+    let _debug = Logged::start(&fixture, "debug", &["--ttl", "2s", "--log-level", "debug"]);
+    wait_until("a renewal is logged", || !named(&lines_so_far(&fixture, "debug"), "lease.renewed").is_empty());
     server.kill();
-    until("a failure is logged", || !named(&lines_so_far(&place, "debug"), "lease.renew_failed").is_empty());
-    until("the loss is logged", || {
-        let lines = lines_so_far(&place, "debug");
+    wait_until("a failure is logged", || !named(&lines_so_far(&fixture, "debug"), "lease.renew_failed").is_empty());
+    wait_until("the loss is logged", || {
+        let lines = lines_so_far(&fixture, "debug");
         let lost = named(&lines, "lease.lost");
         lost.iter().any(|line| line["reason"] == "unreachable" && line["level"] == "warn")
     });
 }
 
 /// The last line of a log that is being written may not be whole.
-fn lines_so_far(place: &Place, file: &str) -> Vec<Value> {
-    place.read(file).lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+fn lines_so_far(fixture: &Fixture, file: &str) -> Vec<Value> {
+    fixture.read(file).lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 #[test]
-fn an_outage_with_many_sessions_is_a_few_lines_and_a_quiet_minute_next_to_none() {
+fn an_outage_logs_few_lines_and_a_quiet_minute_almost_none() {
     const SESSIONS: usize = 300;
     let server = RedisServer::start();
-    let place = Place::on(&server.url());
+    let fixture = Fixture::on(&server.url());
     let sessions: String =
         (0..SESSIONS).map(|n| format!("{{\"url\": \"http://127.0.0.1:1/{n}\", \"interval\": \"1h\"}}\n")).collect();
-    let output = crate::stage::with_input(place.tenure(&["session", "import"]), &sessions);
+    let output = crate::harness::with_input(fixture.tenure(&["session", "import"]), &sessions);
     assert!(output.status.success(), "{output:?}");
-    let _one = Logged::start(&place, "log", &["--ttl", "3s"]);
-    until("it has all of them", || named(&lines_so_far(&place, "log"), "lease.acquired").len() > SESSIONS);
+    let _one = Logged::start(&fixture, "log", &["--ttl", "3s"]);
+    wait_until("it has all of them", || named(&lines_so_far(&fixture, "log"), "lease.acquired").len() > SESSIONS);
     // Some renewals of each.
     std::thread::sleep(Duration::from_secs(5));
-    let quiet = place.read("log").lines().count();
+    let quiet = fixture.read("log").lines().count();
     let begun = Instant::now();
     std::thread::sleep(Duration::from_secs(6));
-    let after = place.read("log").lines().count();
+    let after = fixture.read("log").lines().count();
     assert!(after - quiet <= 20, "{} lines in {:?} in which nothing changed", after - quiet, begun.elapsed());
     server.kill();
     let folded = |lines: &[Value]| {
@@ -121,35 +121,35 @@ fn an_outage_with_many_sessions_is_a_few_lines_and_a_quiet_minute_next_to_none()
             lines.iter().filter(|line| line["event"] == "lease.lost").map(|line| line["count"].as_u64().unwrap_or(1));
         counts.sum::<u64>()
     };
-    until("all losses are in the log", || folded(&lines_so_far(&place, "log")) >= SESSIONS as u64);
-    let lines = place.read("log").lines().count() - after;
+    wait_until("all losses are in the log", || folded(&lines_so_far(&fixture, "log")) >= SESSIONS as u64);
+    let lines = fixture.read("log").lines().count() - after;
     assert!(lines <= 100, "{lines} lines for one outage");
 }
 
 #[test]
 fn a_move_for_balance_is_a_rebalance() {
     let server = RedisServer::start();
-    let place = Place::on(&server.url());
+    let fixture = Fixture::on(&server.url());
     for n in 0..4 {
-        assert_eq!(place.code(&["session", "add", "--url", &format!("http://127.0.0.1:1/{n}")]), 0);
+        assert_eq!(fixture.code(&["session", "add", "--url", &format!("http://127.0.0.1:1/{n}")]), 0);
     }
-    let _one = Logged::start(&place, "one", &["--ttl", "3s"]);
-    until("it has all of them", || named(&lines_so_far(&place, "one"), "lease.acquired").len() >= 4);
-    let _two = Logged::start(&place, "two", &["--ttl", "3s"]);
-    until("two have moved", || {
-        let lines = lines_so_far(&place, "one");
+    let _one = Logged::start(&fixture, "one", &["--ttl", "3s"]);
+    wait_until("it has all of them", || named(&lines_so_far(&fixture, "one"), "lease.acquired").len() >= 4);
+    let _two = Logged::start(&fixture, "two", &["--ttl", "3s"]);
+    wait_until("two have moved", || {
+        let lines = lines_so_far(&fixture, "one");
         let released = named(&lines, "lease.released");
         released.iter().filter(|line| line["reason"] == "rebalance" && line["endpoint_id"].is_string()).count() == 2
     });
 }
 
 #[test]
-fn serve_warns_of_a_server_that_keeps_nothing() {
+fn serve_warns_about_a_server_without_persistence() {
     let server = RedisServer::start();
-    let place = Place::on(&server.url());
-    let _one = Logged::start(&place, "log", &[]);
-    until("it warns", || {
-        let lines = lines_so_far(&place, "log");
+    let fixture = Fixture::on(&server.url());
+    let _one = Logged::start(&fixture, "log", &[]);
+    wait_until("it warns", || {
+        let lines = lines_so_far(&fixture, "log");
         lines.iter().any(|line| {
             line["level"] == "warn" && line["message"].as_str().is_some_and(|text| text.contains("session export"))
         })
@@ -157,9 +157,9 @@ fn serve_warns_of_a_server_that_keeps_nothing() {
 }
 
 #[test]
-fn what_other_commands_say_is_json_too() {
-    let place = Place::new();
-    let authority = Authority::new();
+fn other_commands_write_json_too() {
+    let fixture = Fixture::new();
+    let authority = CertificateAuthority::new();
     for arguments in [
         &["leader", "nothing"][..],
         &["run"],
@@ -169,7 +169,7 @@ fn what_other_commands_say_is_json_too() {
         &["session", "rm", "0192f0c1-2e4e-7f00-8000-000000000001"],
         &["--config", "/no/such/file", "status"],
     ] {
-        let output = place.output(arguments);
+        let output = fixture.output(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(!said.is_empty(), "{arguments:?}");
         for line in said.lines() {
@@ -178,16 +178,16 @@ fn what_other_commands_say_is_json_too() {
             let has_all = ["timestamp", "level", "event", "instance_id"].iter().all(|field| line.get(field).is_some());
             assert!(has_all && line["message"].is_string(), "{line}");
         }
-        let output = place.output(&[&["--log", "text"], arguments].concat());
+        let output = fixture.output(&[&["--log", "text"], arguments].concat());
         assert!(!output.stderr.starts_with(b"{"), "{arguments:?}: {output:?}");
     }
 }
 
 #[test]
 fn the_log_level_holds_for_notices_and_not_for_the_reason_of_a_failure() {
-    let place = Place::new();
+    let fixture = Fixture::new();
     let said = |level: &str, arguments: &[&str]| {
-        let output = place.plain(&[&["--log-level", level], arguments].concat()).output().unwrap();
+        let output = fixture.plain(&[&["--log-level", level], arguments].concat()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let memory: &[&str] = &["--store", "memory:", "run", "role", "--", "true"];
@@ -210,9 +210,9 @@ fn the_log_level_holds_for_notices_and_not_for_the_reason_of_a_failure() {
             (&["run", "role", "--", "/no/such/command"], 127, "/no/such/command"),
         ] {
             // Made before it is only looked at, so that there is no notice of that.
-            let place = Place::new();
-            assert_eq!(place.code(&["run", "role", "--", "true"]), 0);
-            let output = place.plain(&[&["--bootstrap", "--log-level", level], arguments].concat()).output().unwrap();
+            let fixture = Fixture::new();
+            assert_eq!(fixture.code(&["run", "role", "--", "true"]), 0);
+            let output = fixture.plain(&[&["--bootstrap", "--log-level", level], arguments].concat()).output().unwrap();
             let stderr = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(status), "{level} {arguments:?}: {stderr}");
             assert!(stderr.contains(reason), "{level} {arguments:?}: {stderr}");
@@ -222,8 +222,8 @@ fn the_log_level_holds_for_notices_and_not_for_the_reason_of_a_failure() {
         }
     }
     // `off` holds for `serve`, too.
-    let quiet = Logged::start(&place, "quiet", &["--log-level", "off"]);
-    until("it runs", || place.code(&["leader", "janitor"]) == 0);
+    let quiet = Logged::start(&fixture, "quiet", &["--log-level", "off"]);
+    wait_until("it runs", || fixture.code(&["leader", "janitor"]) == 0);
     quiet.stop();
-    assert_eq!(place.read("quiet"), "");
+    assert_eq!(fixture.read("quiet"), "");
 }

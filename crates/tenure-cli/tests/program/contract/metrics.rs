@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tenure_testbed::RedisServer;
 use tenure_testbed::web::{self, WebServer};
 
-use crate::serve::Instance;
-use crate::stage::{Place, until};
+use crate::harness::{Fixture, wait_until};
+use crate::serve::ServeInstance;
 
 const METRICS: &[&str] = &[
     "tenure_leases_held",
@@ -34,23 +34,23 @@ const METRICS: &[&str] = &[
 
 #[test]
 fn every_metric_of_the_contract_is_there() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Instance::start(&place, &[]);
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &[]);
     one.add(&server.url("/"));
-    until("it is polled", || !server.visits().is_empty());
-    let metrics = || web::ask(one.address(), "GET", "/metrics", &[], "").unwrap().1;
-    until("all metrics are there", || METRICS.iter().all(|name| metrics().contains(name)));
+    wait_until("it is polled", || !server.requests().is_empty());
+    let metrics = || web::request(one.address(), "GET", "/metrics", &[], "").unwrap().1;
+    wait_until("all metrics are there", || METRICS.iter().all(|name| metrics().contains(name)));
     // The session, and the three roles.
-    until("all leases are counted", || metrics().contains("tenure_leases_held 4"));
+    wait_until("all leases are counted", || metrics().contains("tenure_leases_held 4"));
 }
 
 #[test]
 fn a_poll_carries_the_headers_of_the_contract() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Instance::start(&place, &["--name", "header-test"]);
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &["--name", "header-test"]);
     let id = one.add(&server.url("/"));
-    until("it is polled", || !server.visits().is_empty());
-    let visit = &server.visits()[0];
+    wait_until("it is polled", || !server.requests().is_empty());
+    let visit = &server.requests()[0];
     assert_eq!(visit.headers["tenure-target"], id);
     assert!(visit.headers["tenure-instance"].starts_with("header-test-"));
     assert!(visit.headers["tenure-token"].parse::<u64>().unwrap() < 1 << 53);
@@ -60,27 +60,27 @@ fn a_poll_carries_the_headers_of_the_contract() {
 }
 
 #[test]
-fn what_an_outage_took_is_counted_as_unheld_and_the_last_renewal_stays() {
+fn sessions_lost_in_an_outage_count_as_unheld_and_the_last_renewal_stays() {
     let (redis, server) = (RedisServer::builder().append_only("always").start(), WebServer::start());
-    let place = Place::on(&redis.url());
-    let one = Instance::start(&place, &[]);
+    let fixture = Fixture::on(&redis.url());
+    let one = ServeInstance::start(&fixture, &[]);
     for _ in 0..3 {
         one.add(&server.url("/"));
     }
     let metric = |name: &str| {
-        let text = web::ask(one.address(), "GET", "/metrics", &[], "").unwrap().1;
+        let text = web::request(one.address(), "GET", "/metrics", &[], "").unwrap().1;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
         value.unwrap_or(f64::NAN)
     };
     let leads = "tenure_leader{role=\"janitor\"}";
     let renewed = "tenure_leader_last_renewal_timestamp_seconds{role=\"janitor\"}";
     // The sessions, and the three roles.
-    until("all are held", || metric("tenure_leases_held") == 6.0);
+    wait_until("all are held", || metric("tenure_leases_held") == 6.0);
     let (before, unheld) = (metric(renewed), metric("tenure_targets_unheld"));
     assert!(before > 1e9 && unheld == 0.0, "{before} {unheld}");
     redis.kill();
-    until("all are lost", || metric("tenure_leases_held") == 0.0 && metric(leads) == 0.0);
-    until("they are unheld", || metric("tenure_targets_unheld") == 3.0);
+    wait_until("all are lost", || metric("tenure_leases_held") == 0.0 && metric(leads) == 0.0);
+    wait_until("they are unheld", || metric("tenure_targets_unheld") == 3.0);
     let last = metric(renewed);
     assert!(last >= before - 0.001, "{last} {before}");
     // For as long as the outage lasts, whatever is tried meanwhile.
@@ -95,19 +95,20 @@ fn what_an_outage_took_is_counted_as_unheld_and_the_last_renewal_stays() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(oldest > 3.5, "{oldest}");
-    redis.start_again();
-    until("all are held again", || metric("tenure_targets_unheld") == 0.0 && metric("tenure_leases_held") == 6.0);
-    until("the next term is renewed", || metric(leads) == 1.0 && metric(renewed) > last);
+    redis.restart();
+    wait_until("all are held again", || metric("tenure_targets_unheld") == 0.0 && metric("tenure_leases_held") == 6.0);
+    wait_until("the next term is renewed", || metric(leads) == 1.0 && metric(renewed) > last);
 }
 
 #[test]
 fn the_last_renewal_stays_after_a_step_down() {
-    let place = Place::new();
-    let (one, two) = (Instance::start(&place, &["--name", "one"]), Instance::start(&place, &["--name", "two"]));
-    let metrics = || web::ask(one.address(), "GET", "/metrics", &[], "").unwrap().1;
+    let fixture = Fixture::new();
+    let (one, two) =
+        (ServeInstance::start(&fixture, &["--name", "one"]), ServeInstance::start(&fixture, &["--name", "two"]));
+    let metrics = || web::request(one.address(), "GET", "/metrics", &[], "").unwrap().1;
     let path = "/v1/roles/janitor/step-down";
-    let lead = |instance: &Instance, name: &str| {
-        until("it leads", || {
+    let lead = |instance: &ServeInstance, name: &str| {
+        wait_until("it leads", || {
             let leader = instance.get("/v1/roles/janitor").1["leader"].clone();
             let leads = leader.as_str().is_some_and(|leader| leader.starts_with(name));
             if !leads {
@@ -117,8 +118,8 @@ fn the_last_renewal_stays_after_a_step_down() {
         });
     };
     lead(&one, "one-");
-    until("it is seen", || metrics().contains("tenure_leader{role=\"janitor\"} 1.0"));
+    wait_until("it is seen", || metrics().contains("tenure_leader{role=\"janitor\"} 1.0"));
     lead(&two, "two-");
-    until("it does not lead", || metrics().contains("tenure_leader{role=\"janitor\"} 0.0"));
+    wait_until("it does not lead", || metrics().contains("tenure_leader{role=\"janitor\"} 0.0"));
     assert!(metrics().contains("tenure_leader_last_renewal_timestamp_seconds{role=\"janitor\"}"));
 }

@@ -5,9 +5,9 @@ use tenure::LeaseName;
 use super::*;
 
 #[test]
-fn what_is_asked_wrongly_is_refused_with_a_reason() {
-    let place = Place::new();
-    let one = Instance::start(&place, &[]);
+fn invalid_requests_are_refused_with_a_reason() {
+    let fixture = Fixture::new();
+    let one = ServeInstance::start(&fixture, &[]);
     let id = one.add("http://127.0.0.1:1/");
     for (method, path, body, status, code) in [
         ("POST", "/v1/sessions", "", 400, "bad_request"),
@@ -34,45 +34,45 @@ fn what_is_asked_wrongly_is_refused_with_a_reason() {
 }
 
 #[test]
-fn beyond_loopback_it_wants_a_token_and_knows_it() {
-    let place = Place::new();
-    assert_eq!(place.code(&["serve", "--listen", "0.0.0.0:0"]), 64);
-    let file = place.path("token");
+fn a_token_is_required_beyond_loopback() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.code(&["serve", "--listen", "0.0.0.0:0"]), 64);
+    let file = fixture.path("token");
     std::fs::write(&file, "s3cret\n").unwrap();
-    let one = Instance::start(&place, &["--api-token-file", &file.display().to_string()]);
+    let one = ServeInstance::start(&fixture, &["--api-token-file", &file.display().to_string()]);
     assert_eq!(one.get("/healthz").0, 200);
     assert_eq!(one.get("/v1/sessions").0, 401);
     for (header, status) in
         [("authorization: Bearer wrong", 401), ("authorization: Bearer s3cret", 200), ("authorization: s3cret", 401)]
     {
-        assert_eq!(web::ask(&one.address, "GET", "/v1/sessions", &[header], "").unwrap().0, status, "{header}");
+        assert_eq!(web::request(&one.address, "GET", "/v1/sessions", &[header], "").unwrap().0, status, "{header}");
     }
 }
 
 /// A proxy on the same host forwards others to it.
 #[test]
 fn with_a_token_loopback_alone_allows_no_private_targets() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let file = place.path("token");
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let file = fixture.path("token");
     std::fs::write(&file, "s3cret\n").unwrap();
     let flags = ["--api-token-file", &file.display().to_string()];
     let token = "authorization: Bearer s3cret";
     let session = json!({"url": server.url("/"), "interval": "250ms"}).to_string();
-    let add = |one: &Instance| web::ask(&one.address, "POST", "/v1/sessions", &[token], &session).unwrap();
+    let add = |one: &ServeInstance| web::request(&one.address, "POST", "/v1/sessions", &[token], &session).unwrap();
     {
-        let one = Instance::start(&place, &flags);
+        let one = ServeInstance::start(&fixture, &flags);
         let (status, said) = add(&one);
         assert!(status == 422 && said.contains("--allow-targets"), "{status} {said}");
     }
-    let one = Instance::start(&place, &[&flags[..], &["--allow-targets", "127.0.0.0/8"]].concat());
+    let one = ServeInstance::start(&fixture, &[&flags[..], &["--allow-targets", "127.0.0.0/8"]].concat());
     assert_eq!(add(&one).0, 201, "unless it is allowed");
-    until("it is polled", || !server.visits().is_empty());
+    wait_until("it is polled", || !server.requests().is_empty());
 }
 
 #[test]
-fn more_roles_are_listed_than_may_wait_to_be_asked_about() {
-    let (redis, _, place) = on_redis();
-    let one = Instance::start(&place, &[]);
+fn more_roles_are_listed_than_requests_may_queue() {
+    let (redis, _, fixture) = on_redis();
+    let one = ServeInstance::start(&fixture, &[]);
     let roles: Vec<String> = (0..25_000).map(|n| LeaseName::role(&format!("role-{n:05}")).unwrap().encode()).collect();
     for some in roles.chunks(1_000) {
         let command: Vec<&str> =
@@ -85,67 +85,71 @@ fn more_roles_are_listed_than_may_wait_to_be_asked_about() {
     // Those of the service itself, too.
     assert!(listed.len() >= 25_000, "{}", listed.len());
     assert!(listed.iter().any(|role| role["role"] == "role-24999" && role["leader"].is_null()));
-    let output = place.output(&["status", "--json"]);
+    let output = fixture.output(&["status", "--json"]);
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(status["leaders"].as_object().unwrap().len() >= 25_000);
 }
 
 #[test]
-fn what_other_programs_write_is_polled_or_listed_as_unreadable() {
+fn foreign_sessions_are_polled_or_listed_as_unreadable() {
     let (redis, server) = (RedisServer::start(), WebServer::start());
-    let place = Place::on(&redis.url());
-    let one = Instance::start(&place, &[]);
+    let fixture = Fixture::on(&redis.url());
+    let one = ServeInstance::start(&fixture, &[]);
     let readable = "01a1e478-f45d-7685-907d-7d47de532c2c";
     let stored =
         json!({"address": server.url("/foreign").trim_start_matches("http://"), "interval": "250ms", "room": 7})
             .to_string();
     redis.command(&["SET", &format!("session:{readable}"), &stored]);
     redis.command(&["MSET", "session:not-a-uuid", "{}", "session:01a1e478-f45d-7685-907d-000000000001", "no JSON"]);
-    until("it is polled", || server.visits().iter().any(|visit| visit.path == "/foreign"));
-    until("the others are listed", || {
+    wait_until("it is polled", || server.requests().iter().any(|visit| visit.path == "/foreign"));
+    wait_until("the others are listed", || {
         one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == 2)
     });
     // What is not ours stays.
     assert_eq!(one.ask("PATCH", &format!("/v1/sessions/{readable}"), r#"{"name": "theirs"}"#).0, 200);
     let now: Value = serde_json::from_str(redis.command(&["GET", &format!("session:{readable}")]).as_text()).unwrap();
     assert_eq!((&now["room"], &now["name"]), (&json!(7), &json!("theirs")));
-    assert_eq!(redis.command(&["GET", "session:not-a-uuid"]), Reply::text("{}"), "nobody touches what it cannot read");
+    assert_eq!(
+        redis.command(&["GET", "session:not-a-uuid"]),
+        RedisReply::text("{}"),
+        "nobody touches what it cannot read"
+    );
 }
 
 #[test]
 fn sessions_are_managed_without_an_instance() {
-    let (place, other) = (Place::new(), Place::new());
-    let print = |place: &Place, arguments: &[&str]| {
-        let output = place.output(&[&["session"], arguments].concat());
+    let (fixture, other) = (Fixture::new(), Fixture::new());
+    let print = |fixture: &Fixture, arguments: &[&str]| {
+        let output = fixture.output(&[&["session"], arguments].concat());
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
-    let id = print(&place, &["add", "--url", "http://127.0.0.1:1/a", "--name", "the first", "--interval", "9s"]);
+    let id = print(&fixture, &["add", "--url", "http://127.0.0.1:1/a", "--name", "the first", "--interval", "9s"]);
     let id = id.trim();
-    let listed = print(&place, &["ls"]);
+    let listed = print(&fixture, &["ls"]);
     assert!(listed.contains("9s") && listed.contains("the first http://127.0.0.1"), "{listed}");
-    print(&place, &["pause", id]);
-    let listed: Value = serde_json::from_str(&print(&place, &["ls", "--json"])).unwrap();
+    print(&fixture, &["pause", id]);
+    let listed: Value = serde_json::from_str(&print(&fixture, &["ls", "--json"])).unwrap();
     assert_eq!((&listed[0]["isPaused"], &listed[0]["id"]), (&json!(true), &json!(id)));
-    print(&place, &["resume", id]);
-    let exported = print(&place, &["export"]);
+    print(&fixture, &["resume", id]);
+    let exported = print(&fixture, &["export"]);
     let imported = |input: &str| with_input(other.tenure(&["session", "import"]), input);
     assert!(imported(&exported).status.success());
     assert!(imported(&exported).status.success(), "what is so already is so");
     assert_eq!(print(&other, &["export"]), exported);
     let changed = exported.replace("9s", "8s");
     assert_eq!(imported(&format!("{changed}\nno JSON\n")).status.code(), Some(1));
-    print(&place, &["rm", id]);
-    assert_eq!(place.code(&["session", "rm", id]), 1);
-    assert_eq!(place.code(&["session", "pause", id]), 1);
-    assert_eq!(place.code(&["session", "add", "--url", "ftp://a"]), 64);
-    assert_eq!(place.code(&["session", "rm", "not-a-uuid"]), 64);
+    print(&fixture, &["rm", id]);
+    assert_eq!(fixture.code(&["session", "rm", id]), 1);
+    assert_eq!(fixture.code(&["session", "pause", id]), 1);
+    assert_eq!(fixture.code(&["session", "add", "--url", "ftp://a"]), 64);
+    assert_eq!(fixture.code(&["session", "rm", "not-a-uuid"]), 64);
 }
 
 #[test]
-fn two_who_change_a_session_at_once_lose_nothing() {
-    let place = Place::new();
-    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+fn concurrent_edits_of_a_session_lose_nothing() {
+    let fixture = Fixture::new();
+    let (one, two) = (ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]));
     let id = one.add("http://127.0.0.1:1/");
     let path = format!("/v1/sessions/{id}");
     std::thread::scope(|scope| {
@@ -161,15 +165,16 @@ fn two_who_change_a_session_at_once_lose_nothing() {
 }
 
 #[test]
-fn who_leads_is_told_and_exactly_one_says_that_it_does() {
-    let place = Place::new();
-    let fleet = [Instance::start(&place, &[]), Instance::start(&place, &[]), Instance::start(&place, &[])];
+fn leaders_are_listed_and_exactly_one_instance_claims_each_role() {
+    let fixture = Fixture::new();
+    let fleet =
+        [ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[])];
     for role in ["janitor", "aggregator", "poll-scout"] {
         let path = format!("/v1/roles/{role}");
-        until("somebody leads", || fleet[0].get(&path).1["leader"].is_string());
+        wait_until("somebody leads", || fleet[0].get(&path).1["leader"].is_string());
         let (_, leader) = fleet[1].get(&path);
         assert!(leader["token"].is_u64() && leader["remainingMs"].is_u64() && leader["role"] == role, "{leader}");
-        until("one says so, and the others do not", || {
+        wait_until("one says so, and the others do not", || {
             let answers: Vec<u16> = fleet.iter().map(|one| one.get(&format!("{path}/am-i-leader")).0).collect();
             answers.iter().filter(|answer| **answer == 200).count() == 1
                 && answers.iter().filter(|answer| **answer == 503).count() == 2
@@ -183,55 +188,56 @@ fn who_leads_is_told_and_exactly_one_says_that_it_does() {
 }
 
 #[test]
-fn what_the_fleet_has_done_is_added_up_and_told_by_everybody() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+fn every_instance_serves_the_fleet_totals() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let (one, two) = (ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]));
     assert!(matches!(two.get("/v1/stats").0, 200 | 404));
     (0..4).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
-    let polls = |instance: &Instance| instance.get("/v1/stats").1["total"]["polls"].as_u64().unwrap_or(0);
-    until("polls are counted", || polls(&one) > 10 && polls(&two) > 10);
+    let polls = |instance: &ServeInstance| instance.get("/v1/stats").1["total"]["polls"].as_u64().unwrap_or(0);
+    wait_until("polls are counted", || polls(&one) > 10 && polls(&two) > 10);
     let (_, stats) = two.get("/v1/stats");
     assert_eq!(stats["instances"], json!(2), "{stats}");
     assert!(stats["total"]["latencyMs"]["p99"].is_f64(), "{stats}");
-    assert!(polls(&two) <= server.visits().len() as u64, "none is counted twice");
+    assert!(polls(&two) <= server.requests().len() as u64, "none is counted twice");
     // Whoever goes on adding up goes on where the other has left off.
     let before = polls(&one);
     drop(one);
-    until("it goes on", || polls(&two) > before + 10);
-    assert!(polls(&two) <= server.visits().len() as u64, "none is counted twice");
+    wait_until("it goes on", || polls(&two) > before + 10);
+    assert!(polls(&two) <= server.requests().len() as u64, "none is counted twice");
 }
 
 #[test]
-fn what_is_left_of_a_deleted_session_is_cleared_away() {
+fn leftovers_of_a_deleted_session_are_removed() {
     let (redis, server) = (RedisServer::start(), WebServer::start());
-    let place = Place::on(&redis.url());
-    let one = Instance::start(&place, &[]);
+    let fixture = Fixture::on(&redis.url());
+    let one = ServeInstance::start(&fixture, &[]);
     let id = one.add(&server.url("/"));
-    until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    wait_until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
     let left = || match redis.command(&["KEYS", &format!("*{id}*")]) {
-        Reply::Array(keys) => keys.len(),
+        RedisReply::Array(keys) => keys.len(),
         other => panic!("{other:?}"),
     };
     assert!(left() >= 4, "the session, its lease, its term, its results");
     let token = one.get(&format!("/v1/sessions/{id}/state")).1["token"].as_u64().unwrap();
     assert_eq!(one.ask("DELETE", &format!("/v1/sessions/{id}"), "").0, 204);
-    until("nothing is left", || left() == 0);
+    wait_until("nothing is left", || left() == 0);
     // Whoever takes its name is another, with a larger token.
     let again = json!({"id": id, "url": server.url("/again"), "interval": "250ms"}).to_string();
     assert_eq!(one.ask("POST", "/v1/sessions", &again).0, 201);
     let state = || one.get(&format!("/v1/sessions/{id}/state")).1;
-    until("it is polled", || state()["token"].is_u64());
+    wait_until("it is polled", || state()["token"].is_u64());
     assert!(state()["token"].as_u64().unwrap() > token);
 }
 
 #[test]
-fn an_instance_is_taken_out_and_let_back_in_from_outside() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let (one, two) = (Instance::start(&place, &["--name", "one"]), Instance::start(&place, &["--name", "two"]));
+fn an_instance_is_drained_and_undrained_by_command() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let (one, two) =
+        (ServeInstance::start(&fixture, &["--name", "one"]), ServeInstance::start(&fixture, &["--name", "two"]));
     (0..4).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
-    until("both take part", || shared_by(&server, 4) == Some(2));
-    assert_eq!(place.code(&["drain", "one-"]), 0);
-    until("the other polls everything", || shared_by(&server, 4) == Some(1));
+    wait_until("both take part", || polling_instances(&server, 4) == Some(2));
+    assert_eq!(fixture.code(&["drain", "one-"]), 0);
+    wait_until("the other polls everything", || polling_instances(&server, 4) == Some(1));
     let (_, nodes) = two.get("/v1/nodes");
     let status = |nodes: &Value, name: &str| {
         let node = nodes["liveNodes"]
@@ -242,92 +248,92 @@ fn an_instance_is_taken_out_and_let_back_in_from_outside() {
         node.unwrap()["status"].clone()
     };
     assert_eq!((status(&nodes, "one-"), status(&nodes, "two-")), (json!("draining"), json!("online")));
-    assert_eq!(place.code(&["undrain", "one-"]), 0);
-    until("both take part", || shared_by(&server, 4) == Some(2));
-    assert_eq!(place.code(&["drain", "three"]), 1);
-    is_right(server.visits());
+    assert_eq!(fixture.code(&["undrain", "one-"]), 0);
+    wait_until("both take part", || polling_instances(&server, 4) == Some(2));
+    assert_eq!(fixture.code(&["drain", "three"]), 1);
+    assert_polled_once(server.requests());
 }
 
 #[test]
-fn keys_may_be_called_otherwise() {
+fn key_prefixes_are_configurable() {
     let (redis, server) = (RedisServer::start(), WebServer::start());
-    let place = Place::on(&redis.url());
-    let file = place.path("tenure.toml");
+    let fixture = Fixture::on(&redis.url());
+    let file = fixture.path("tenure.toml");
     let keys = "[keys]\nlease = \"app:lease:\"\nnode = \"app:node:\"\nleader = \"app:leader:\"\nheartbeat = \"app:beat:\"\nsession = \"app:session:\"\n";
     std::fs::write(&file, keys).unwrap();
     let config = file.display().to_string();
-    let one = Instance::start(&place, &["--config", &config]);
+    let one = ServeInstance::start(&fixture, &["--config", &config]);
     let id = one.add(&server.url("/"));
-    until("it is polled", || !server.visits().is_empty());
-    until("somebody leads", || one.get("/v1/roles/janitor").1["leader"].is_string());
+    wait_until("it is polled", || !server.requests().is_empty());
+    wait_until("somebody leads", || one.get("/v1/roles/janitor").1["leader"].is_string());
     for key in [format!("app:session:{id}"), format!("app:lease:{id}"), "app:leader:janitor".to_owned()] {
-        assert_eq!(redis.command(&["EXISTS", &key]), Reply::Int(1), "{key}");
+        assert_eq!(redis.command(&["EXISTS", &key]), RedisReply::Int(1), "{key}");
     }
     for pattern in ["app:node:*", "app:beat:janitor:*"] {
-        assert!(matches!(redis.command(&["KEYS", pattern]), Reply::Array(keys) if keys.len() == 1), "{pattern}");
+        assert!(matches!(redis.command(&["KEYS", pattern]), RedisReply::Array(keys) if keys.len() == 1), "{pattern}");
     }
-    until(
+    wait_until(
         "all roles are led",
-        || matches!(redis.command(&["KEYS", "app:leader:*"]), Reply::Array(keys) if keys.len() == 3),
+        || matches!(redis.command(&["KEYS", "app:leader:*"]), RedisReply::Array(keys) if keys.len() == 3),
     );
     for pattern in ["poll:*", "session:*", "leader:*", "heartbeat:*"] {
-        assert_eq!(redis.command(&["KEYS", pattern]), Reply::Array(Vec::new()), "{pattern}");
+        assert_eq!(redis.command(&["KEYS", pattern]), RedisReply::Array(Vec::new()), "{pattern}");
     }
-    let status = place.output(&["--config", &config, "status", "--json"]);
+    let status = fixture.output(&["--config", &config, "status", "--json"]);
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["instances"][0]["sessions"], json!([id]), "{status}");
 }
 
 #[test]
-fn how_long_nobody_has_polled_a_session_is_said_while_nothing_is_granted() {
-    let (redis, server, place) = on_redis();
+fn unheld_time_is_reported_during_a_quarantine() {
+    let (redis, server, fixture) = on_redis();
     // A new server, of which nobody knows whether leases from before are relied on: nothing is granted for a ttl.
-    let mut command = place.plain(&["serve", "--listen", "127.0.0.1:0", "--ttl", "5m"]);
-    let one = Instance::of(&mut command);
-    until("it is ready", || one.get("/readyz").0 == 200);
+    let mut command = fixture.plain(&["serve", "--listen", "127.0.0.1:0", "--ttl", "5m"]);
+    let one = ServeInstance::of(&mut command);
+    wait_until("it is ready", || one.get("/readyz").0 == 200);
     let id = one.add(&server.url("/"));
     let since = || one.get("/v1/nodes").1["unowned"][0].clone();
-    until("that is said", || since()["sessionId"] == json!(id) && since()["sinceMs"].as_u64() > Some(0));
-    let metrics = || web::ask(&one.address, "GET", "/metrics", &[], "").unwrap().1;
-    until("that is counted", || metrics().contains("tenure_targets_unheld 1"));
+    wait_until("that is said", || since()["sessionId"] == json!(id) && since()["sinceMs"].as_u64() > Some(0));
+    let metrics = || web::request(&one.address, "GET", "/metrics", &[], "").unwrap().1;
+    wait_until("that is counted", || metrics().contains("tenure_targets_unheld 1"));
     assert!(!metrics().contains("tenure_targets_unheld_oldest_seconds 0.0\n"), "{}", metrics());
-    assert_eq!(server.visits().len(), 0);
+    assert_eq!(server.requests().len(), 0);
     // For a ttl of its own, although no lease was granted yet.
-    assert_eq!(redis.command(&["HGET", "tenure:ns", "closed_for"]), Reply::text("300000000"));
+    assert_eq!(redis.command(&["HGET", "tenure:ns", "closed_for"]), RedisReply::text("300000000"));
 }
 
 #[test]
-fn a_store_is_looked_at_without_making_one() {
-    let place = Place::new();
-    let status = place.output(&["status"]);
+fn read_only_commands_create_no_store() {
+    let fixture = Fixture::new();
+    let status = fixture.output(&["status"]);
     assert_eq!(String::from_utf8_lossy(&status.stdout), "0 instances, 0 sessions: 0 held, 0 unheld, 0 paused\n");
     assert!(String::from_utf8_lossy(&status.stderr).contains("nothing has run on it yet"), "{status:?}");
-    assert_eq!(place.code(&["leader", "cleanup"]), 1);
-    assert_eq!(place.code(&["session", "ls"]), 0);
-    assert_eq!(std::fs::read_dir(place.path(".")).unwrap().count(), 0);
-    let one = Instance::start(&place, &[]);
+    assert_eq!(fixture.code(&["leader", "cleanup"]), 1);
+    assert_eq!(fixture.code(&["session", "ls"]), 0);
+    assert_eq!(std::fs::read_dir(fixture.path(".")).unwrap().count(), 0);
+    let one = ServeInstance::start(&fixture, &[]);
     let leaders = || {
-        let status = place.output(&["status", "--json"]);
+        let status = fixture.output(&["status", "--json"]);
         serde_json::from_slice::<Value>(&status.stdout).unwrap()["leaders"].clone()
     };
     let all = ["aggregator", "janitor", "poll-scout"];
-    until("all leaders are listed", || all.iter().all(|role| leaders()[role].is_string()));
+    wait_until("all leaders are listed", || all.iter().all(|role| leaders()[role].is_string()));
     drop(one);
 }
 
 #[test]
-fn metrics_are_what_prometheus_reads() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Instance::start(&place, &[]);
+fn metrics_are_valid_openmetrics() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &[]);
     one.add(&server.url("/"));
-    until("it is polled", || !server.visits().is_empty());
-    let metrics = || web::ask(&one.address, "GET", "/metrics", &[], "").unwrap().1;
+    wait_until("it is polled", || !server.requests().is_empty());
+    let metrics = || web::request(&one.address, "GET", "/metrics", &[], "").unwrap().1;
     let is_counted = |name: &str| {
         let line = metrics().lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
         line.is_some_and(|number| number > 0.0)
     };
-    until("a renewal is counted", || is_counted("tenure_lease_events_total{event=\"lease.renewed\"}"));
-    until("how long it took, too", || is_counted("tenure_renew_duration_seconds_sum"));
+    wait_until("a renewal is counted", || is_counted("tenure_lease_events_total{event=\"lease.renewed\"}"));
+    wait_until("how long it took, too", || is_counted("tenure_renew_duration_seconds_sum"));
     let text = metrics();
     for name in [
         // The session, two leaderships, and the scout.

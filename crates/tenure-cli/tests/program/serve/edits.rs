@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-fn one_that_is_made_again_has_nothing_of_the_one_before(place: &Place) {
+fn a_recreated_session_has_no_old_results(fixture: &Fixture) {
     let server = WebServer::start();
-    let (one, two) = (Instance::start(place, &[]), Instance::start(place, &[]));
+    let (one, two) = (ServeInstance::start(fixture, &[]), ServeInstance::start(fixture, &[]));
     let id = one.add(&server.url("/before"));
     let path = format!("/v1/sessions/{id}");
-    until("it has results", || {
+    wait_until("it has results", || {
         two.get(&format!("{path}/history")).1["results"].as_array().is_some_and(|all| all.len() > 1)
     });
     let token = one.get(&format!("{path}/state")).1["token"].as_u64();
@@ -22,39 +22,39 @@ fn one_that_is_made_again_has_nothing_of_the_one_before(place: &Place) {
     }
     assert_eq!(two.ask("POST", "/v1/sessions", &again.to_string()).0, 409, "there is one now");
     assert_eq!(one.patch(&path, &json!({"isPaused": false})), 200);
-    until("it is polled", || two.get(&format!("{path}/state")).0 == 200);
+    wait_until("it is polled", || two.get(&format!("{path}/state")).0 == 200);
     let state = two.get(&format!("{path}/state")).1;
     assert_eq!(state["body"], json!("/after"), "{state}");
     assert!(state["token"].as_u64() > token, "{state}");
-    is_right(server.visits());
+    assert_polled_once(server.requests());
 }
 
 #[test]
-fn one_that_is_made_again_has_nothing_of_the_one_before_on_redis() {
+fn a_recreated_session_has_no_old_results_on_redis() {
     let redis = RedisServer::start();
-    one_that_is_made_again_has_nothing_of_the_one_before(&Place::on(&redis.url()));
+    a_recreated_session_has_no_old_results(&Fixture::on(&redis.url()));
 }
 
 #[test]
-fn one_that_is_made_again_has_nothing_of_the_one_before_on_a_file() {
-    one_that_is_made_again_has_nothing_of_the_one_before(&Place::new());
+fn a_recreated_session_has_no_old_results_on_a_file() {
+    a_recreated_session_has_no_old_results(&Fixture::new());
 }
 
 /// Many want to make one with the id of one that is deleted meanwhile: one of them does, and it is a new one.
 #[test]
-fn one_that_is_made_while_another_is_deleted_has_nothing_of_that() {
-    let (_redis, server, place) = on_redis();
-    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+fn a_session_created_during_a_deletion_has_no_old_results() {
+    let (_redis, server, fixture) = on_redis();
+    let (one, two) = (ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]));
     let id = one.add(&server.url("/"));
     let path = format!("/v1/sessions/{id}");
     let request = json!({"id": id, "url": server.url("/"), "interval": "100ms"}).to_string();
     for _ in 0..20 {
-        until("it has a result", || one.get(&format!("{path}/state")).0 == 200);
+        wait_until("it has a result", || one.get(&format!("{path}/state")).0 == 200);
         let made = AtomicBool::new(false);
         let created: Vec<Value> = std::thread::scope(|scope| {
-            let wants_one = |instance: &Instance| {
+            let wants_one = |instance: &ServeInstance| {
                 let mut created = None;
-                until("somebody has made it", || {
+                wait_until("somebody has made it", || {
                     let (status, session) = instance.ask("POST", "/v1/sessions", &request);
                     if status == 201 {
                         made.store(true, Ordering::SeqCst);
@@ -76,19 +76,19 @@ fn one_that_is_made_while_another_is_deleted_has_nothing_of_that() {
         let made = &created[0]["createdAt"].as_str().unwrap()[..23];
         assert!(all.iter().all(|polled| polled.as_str() >= made), "{made}: {all:?}");
     }
-    is_right(server.visits());
+    assert_polled_once(server.requests());
 }
 
 #[test]
-fn one_that_is_imported_again_has_nothing_of_the_one_before() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Instance::start(&place, &[]);
+fn a_reimported_session_has_no_old_results() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &[]);
     let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
-    until("it has a result", || one.get(&format!("{path}/state")).0 == 200);
+    wait_until("it has a result", || one.get(&format!("{path}/state")).0 == 200);
     assert_eq!(one.patch(&path, &json!({"isPaused": true})), 200);
-    let exported = String::from_utf8(place.output(&["session", "export"]).stdout).unwrap();
+    let exported = String::from_utf8(fixture.output(&["session", "export"]).stdout).unwrap();
     assert_eq!(one.ask("DELETE", &path, "").0, 204);
-    let imported = with_input(place.tenure(&["session", "import"]), &exported);
+    let imported = with_input(fixture.tenure(&["session", "import"]), &exported);
     assert!(imported.status.success(), "{imported:?}");
     assert_eq!(one.get(&format!("{path}/history")).1["results"], json!([]));
 }
@@ -96,9 +96,9 @@ fn one_that_is_imported_again_has_nothing_of_the_one_before() {
 #[test]
 fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
-    let (redis, place) = (RedisServer::start(), Place::new());
-    let on_redis = Place::on(&redis.url());
-    let backups = place.path("backups");
+    let (redis, fixture) = (RedisServer::start(), Fixture::new());
+    let on_redis = Fixture::on(&redis.url());
+    let backups = fixture.path("backups");
     std::fs::create_dir(&backups).unwrap();
     let file = backups.join("sessions.jsonl");
     let export = |flags: &[&str]| {
@@ -124,14 +124,14 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     assert_ne!(metadata.ino(), reader.metadata().unwrap().ino(), "a reader of the old file has the whole of it");
     // One that cannot be polled is left out, and said.
     redis.command(&["SET", "session:not-a-uuid", "{}"]);
-    let one = Instance::start(&on_redis, &[]);
-    until("it is listed", || one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == 1));
+    let one = ServeInstance::start(&on_redis, &[]);
+    wait_until("it is listed", || one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == 1));
     let output = export(&[]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && said.contains("not-a-uuid"), "{said}");
     assert_eq!(read(), all);
     // The flag comes before the environment.
-    let other = place.path("other.jsonl");
+    let other = fixture.path("other.jsonl");
     assert_eq!(export(&["--output", &other.display().to_string()]).status.code(), Some(1));
     assert_eq!(std::fs::read_to_string(&other).unwrap(), all);
     // Devices and folders are refused.
@@ -150,8 +150,8 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
 #[test]
 fn every_session_that_is_listed_can_be_removed() {
     let redis = RedisServer::start();
-    let place = Place::on(&redis.url());
-    let one = Instance::start(&place, &["--namespace", "app"]);
+    let fixture = Fixture::on(&redis.url());
+    let one = ServeInstance::start(&fixture, &["--namespace", "app"]);
     let ids = [
         "not-a-uuid",
         "01a1e478-f45d-7685-907d-000000000001",
@@ -165,46 +165,46 @@ fn every_session_that_is_listed_can_be_removed() {
     let key = |id: &str| format!("app:session:{id}");
     let write = || {
         ids.iter().for_each(|id| drop(redis.command(&["SET", &key(id), "no JSON"])));
-        until("all are listed", || {
+        wait_until("all are listed", || {
             one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == ids.len())
         });
     };
-    let remove = |listed: &str| place.code(&["--namespace", "app", "session", "rm", "--", listed]);
+    let remove = |listed: &str| fixture.code(&["--namespace", "app", "session", "rm", "--", listed]);
     write();
-    let listed = place.output(&["--namespace", "app", "session", "ls", "--json"]);
+    let listed = fixture.output(&["--namespace", "app", "session", "ls", "--json"]);
     for session in serde_json::from_slice::<Vec<Value>>(&listed.stdout).unwrap() {
         let id = session["id"].as_str().unwrap();
         assert_eq!(remove(id), 0, "{id:?}");
-        assert_eq!(redis.command(&["EXISTS", &key(id)]), Reply::Int(0), "{id:?}");
+        assert_eq!(redis.command(&["EXISTS", &key(id)]), RedisReply::Int(0), "{id:?}");
     }
     write();
     // By their keys, as `status` and the API list them.
-    let listed = place.output(&["--namespace", "app", "status", "--json"]);
+    let listed = fixture.output(&["--namespace", "app", "status", "--json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["unreadable"].as_array().unwrap().len(), ids.len());
     for session in listed["unreadable"].as_array().unwrap() {
         assert_eq!(remove(session["key"].as_str().unwrap()), 0, "{session}");
     }
-    until("none is listed", || one.get("/v1/nodes").1["unreadable"] == json!([]));
+    wait_until("none is listed", || one.get("/v1/nodes").1["unreadable"] == json!([]));
     // Without `--`, and in another notation.
     redis.command(&["MSET", &key("-dash"), "{}", &key(ids[1]), "{}"]);
     for id in ["-dash", "01A1E478F45D7685907D000000000001"] {
-        assert_eq!(place.code(&["--namespace", "app", "session", "rm", id]), 0, "{id}");
+        assert_eq!(fixture.code(&["--namespace", "app", "session", "rm", id]), 0, "{id}");
     }
     assert_eq!((remove(ids[1]), remove("not-a-uuid")), (1, 64), "they are gone");
 }
 
 #[test]
 fn an_import_prints_new_ids_and_refuses_placeholders() {
-    let place = Place::new();
-    let one = Instance::start(&place, &[]);
+    let fixture = Fixture::new();
+    let one = ServeInstance::start(&fixture, &[]);
     let shown = one.get(&format!("/v1/sessions/{}", one.add("http://127.0.0.1:1/"))).1;
     assert_eq!(shown["headers"]["x-key"], "***");
     let fresh = "01a1e478-f45d-7685-907d-000000000001";
     let mut copy = shown.clone();
     copy["id"] = json!(fresh);
     let import = |lines: &[Value], flags: &[&str]| {
-        let mut command = place.tenure(&[&["session", "import"], flags].concat());
+        let mut command = fixture.tenure(&[&["session", "import"], flags].concat());
         command.stderr(Stdio::piped());
         let output = with_input(command, &lines.iter().map(|line| format!("{line}\n")).collect::<String>());
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -227,9 +227,9 @@ fn an_import_prints_new_ids_and_refuses_placeholders() {
     assert!(!said.contains("line 4"), "{said}");
     assert_eq!(one.get(&format!("/v1/sessions/{fresh}")).0, 404);
     let new = printed.trim();
-    until("the new one is known", || one.get(&format!("/v1/sessions/{new}")).0 == 200);
+    wait_until("the new one is known", || one.get(&format!("/v1/sessions/{new}")).0 == 200);
     // The same again is not new.
-    let exported = place.output(&["session", "export"]).stdout;
+    let exported = fixture.output(&["session", "export"]).stdout;
     let mut lines: Vec<Value> =
         exported.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
     lines.push(json!({"id": fresh, "url": "http://127.0.0.1:1/"}));
@@ -241,41 +241,41 @@ fn an_import_prints_new_ids_and_refuses_placeholders() {
 }
 
 #[test]
-fn one_that_is_paused_for_a_moment_goes_on_at_once() {
-    let (server, place, probe) = (WebServer::start(), Place::new(), Probe::start());
-    let one = Instance::start(&place, &[]);
+fn a_briefly_paused_session_resumes_at_once() {
+    let (server, fixture, probe) = (WebServer::start(), Fixture::new(), LagProbe::start());
+    let one = ServeInstance::start(&fixture, &[]);
     let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
-    until("it is polled", || shared_by(&server, 1) == Some(1));
+    wait_until("it is polled", || polling_instances(&server, 1) == Some(1));
     let begun = Instant::now();
     for _ in 0..5 {
         for paused in [true, false] {
             assert_eq!(one.patch(&path, &json!({"isPaused": paused})), 200);
         }
-        let (visits, again) = (server.visits().len(), Instant::now());
-        until("it goes on", || server.visits().len() > visits);
-        assert!(again.elapsed() < Duration::from_millis(INTERVAL_MS * 2) || probe.lag() > PUNCTUAL, "{again:?}");
+        let (visits, again) = (server.requests().len(), Instant::now());
+        wait_until("it goes on", || server.requests().len() > visits);
+        assert!(again.elapsed() < Duration::from_millis(INTERVAL_MS * 2) || probe.lag() > MAX_LATENESS, "{again:?}");
     }
     // Each may cost the slot in which it is paused.
-    assert!(left_out(server.visits(), begun) <= 5 || probe.lag() > PUNCTUAL);
-    is_right(server.visits());
+    assert!(missed_slots(server.requests(), begun) <= 5 || probe.lag() > MAX_LATENESS);
+    assert_polled_once(server.requests());
 }
 
 #[test]
-fn why_a_session_is_let_go_of_is_told() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Instance::start(&place, &[]);
+fn the_release_of_a_session_has_a_reason() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &[]);
     let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
     let is_held = || one.get("/v1/nodes").1.to_string().contains("\"state\":\"owned\"");
-    until("it is held", is_held);
+    wait_until("it is held", is_held);
     let told = std::thread::scope(|scope| {
         let reading = scope.spawn(|| one.events_until("/v1/events", |event| event["reason"] == "removed"));
-        until("somebody reads", || {
-            web::ask(&one.address, "GET", "/metrics", &[], "").unwrap().1.contains("tenure_streams_open 1")
+        wait_until("somebody reads", || {
+            web::request(&one.address, "GET", "/metrics", &[], "").unwrap().1.contains("tenure_streams_open 1")
         });
         assert_eq!(one.patch(&path, &json!({"isPaused": true})), 200);
-        until("it is let go of", || !is_held());
+        wait_until("it is let go of", || !is_held());
         assert_eq!(one.patch(&path, &json!({"isPaused": false})), 200);
-        until("it is held again", is_held);
+        wait_until("it is held again", is_held);
         assert_eq!(one.ask("DELETE", &path, "").0, 204);
         reading.join().unwrap()
     });
@@ -286,15 +286,15 @@ fn why_a_session_is_let_go_of_is_told() {
 
 /// Another interval is another rhythm, which begins with what is still to come.
 #[test]
-fn an_interval_that_is_changed_all_the_time_gives_no_slot_twice() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let one = Instance::start(&place, &[]);
+fn constant_interval_changes_repeat_no_slot() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &[]);
     let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
-    until("it is polled", || shared_by(&server, 1) == Some(1));
+    wait_until("it is polled", || polling_instances(&server, 1) == Some(1));
     for n in 0..60 {
         let interval = ["100ms", "130ms", "170ms", "1s"][n % 4];
         assert_eq!(one.patch(&path, &json!({"interval": interval})), 200);
         std::thread::sleep(Duration::from_millis(30));
     }
-    is_right(server.visits());
+    assert_polled_once(server.requests());
 }

@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn a_fleet_polls_every_session_once(place: &Place) {
-    let (server, probe) = (WebServer::start(), Probe::start());
-    let one = Instance::start(place, &[]);
+fn a_fleet_polls_every_session_once(fixture: &Fixture) {
+    let (server, probe) = (WebServer::start(), LagProbe::start());
+    let one = ServeInstance::start(fixture, &[]);
     let ids: Vec<String> = (0..6).map(|n| one.add(&server.url(&format!("/{n}")))).collect();
-    until("all are polled", || shared_by(&server, 6) == Some(1));
-    let (mut two, three) = (Instance::start(place, &[]), Instance::start(place, &[]));
-    until("all take part", || shared_by(&server, 6) == Some(3));
+    wait_until("all are polled", || polling_instances(&server, 6) == Some(1));
+    let (mut two, three) = (ServeInstance::start(fixture, &[]), ServeInstance::start(fixture, &[]));
+    wait_until("all take part", || polling_instances(&server, 6) == Some(3));
     let settled = Instant::now();
 
     // Made through one, polled by another, read from the third.
@@ -17,58 +17,58 @@ fn a_fleet_polls_every_session_once(place: &Place) {
         (status, &state["ok"], &state["sessionId"], &state["body"]),
         (200, &json!(true), &json!(ids[0]), &json!("/0"))
     );
-    until("three polls are remembered", || {
+    wait_until("three polls are remembered", || {
         let (_, history) = two.get(&format!("/v1/sessions/{}/history?limit=3", ids[0]));
         history["results"].as_array().is_some_and(|results| results.len() == 3)
     });
     let (_, nodes) = two.get("/v1/nodes");
     let owned = |node: &Value| node["ownedSessions"].as_array().unwrap().len();
     assert_eq!(nodes["liveNodes"].as_array().unwrap().iter().map(owned).collect::<Vec<_>>(), [2, 2, 2], "{nodes}");
-    let status: Value = serde_json::from_slice(&place.output(&["status", "--json"]).stdout).unwrap();
+    let status: Value = serde_json::from_slice(&fixture.output(&["status", "--json"]).stdout).unwrap();
     let held = |instance: &Value| instance["sessions"].as_array().unwrap().len();
     assert_eq!(status["instances"].as_array().unwrap().iter().map(held).collect::<Vec<_>>(), [2, 2, 2], "{status}");
     assert_eq!((&status["unheld"], &status["unreadable"]), (&json!([]), &json!([])));
-    assert!(server.visits().iter().all(|visit| visit.headers["x-key"] == "secret"));
+    assert!(server.requests().iter().all(|visit| visit.headers["x-key"] == "secret"));
     assert!(!three.get("/v1/sessions").1.to_string().contains("secret"));
 
     // A goodbye leaves no slot out.
     two.signal(Signal::TERM);
-    assert_eq!(two.ends(), Some(0));
-    until("two take part", || shared_by(&server, 6) == Some(2));
+    assert_eq!(two.wait_exit(), Some(0));
+    wait_until("two take part", || polling_instances(&server, 6) == Some(2));
     std::thread::sleep(Duration::from_millis(INTERVAL_MS * 4));
-    let left_out = left_out(server.visits(), settled);
-    assert!(left_out == 0 || probe.lag() > PUNCTUAL, "{left_out} slots were left out");
+    let missed_slots = missed_slots(server.requests(), settled);
+    assert!(missed_slots == 0 || probe.lag() > MAX_LATENESS, "{missed_slots} slots were left out");
 
     // What a dead one polled is polled again when its leases have run out.
     three.signal(Signal::KILL);
     let killed = Instant::now();
-    until("one polls all", || {
+    wait_until("one polls all", || {
         let last = pollers(&server, killed.elapsed().min(Duration::from_millis(INTERVAL_MS * 3)));
-        last.len() == 6 && shared_by(&server, 6) == Some(1)
+        last.len() == 6 && polling_instances(&server, 6) == Some(1)
     });
 
     // Paused, resumed elsewhere, deleted.
     let path = format!("/v1/sessions/{}", ids[0]);
     let is_polled = || pollers(&server, Duration::from_millis(INTERVAL_MS * 4)).contains_key(&ids[0]);
     assert_eq!(one.ask("PATCH", &path, r#"{"isPaused": true}"#).0, 200);
-    until("it is left alone", || !is_polled());
+    wait_until("it is left alone", || !is_polled());
     let moved = json!({"isPaused": false, "url": server.url("/moved")}).to_string();
     assert_eq!(one.ask("PATCH", &path, &moved).0, 200);
-    until("it is polled where it is now", || server.visits().last().is_some_and(|visit| visit.path == "/moved"));
+    wait_until("it is polled where it is now", || server.requests().last().is_some_and(|visit| visit.path == "/moved"));
     assert_eq!(one.ask("DELETE", &path, "").0, 204);
     assert_eq!(one.get(&path).0, 404);
-    until("it is left alone", || !is_polled());
+    wait_until("it is left alone", || !is_polled());
     assert_eq!(one.ask("DELETE", &path, "").0, 404);
-    is_right(server.visits());
+    assert_polled_once(server.requests());
 }
 
 #[test]
 fn a_fleet_on_redis_polls_every_session_once() {
     let server = RedisServer::start();
-    a_fleet_polls_every_session_once(&Place::on(&server.url()));
+    a_fleet_polls_every_session_once(&Fixture::on(&server.url()));
 }
 
 #[test]
 fn a_fleet_on_a_file_polls_every_session_once() {
-    a_fleet_polls_every_session_once(&Place::new());
+    a_fleet_polls_every_session_once(&Fixture::new());
 }

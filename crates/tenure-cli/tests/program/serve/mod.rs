@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tenure_testbed::web::{self, Visit, WebServer};
-use tenure_testbed::{Probe, RedisServer, Reply};
+use tenure_testbed::web::{self, ReceivedRequest, WebServer};
+use tenure_testbed::{LagProbe, RedisReply, RedisServer};
 
-use crate::stage::{Place, until, with_input};
+use crate::harness::{Fixture, wait_until, with_input};
 
 const INTERVAL_MS: u64 = 500;
 
@@ -19,15 +19,15 @@ const INTERVAL_MS: u64 = 500;
 const TTL: Duration = Duration::from_secs(2);
 
 /// A machine that is later than this may leave out slots.
-const PUNCTUAL: Duration = Duration::from_millis(200);
+const MAX_LATENESS: Duration = Duration::from_millis(200);
 
 mod api;
 mod attacks;
 mod defects;
-mod description;
 mod edits;
 mod faults;
 mod fleet;
+mod openapi;
 mod restarts;
 mod results;
 mod streams;
@@ -35,28 +35,28 @@ mod targets;
 mod unable;
 
 /// One instance.
-pub struct Instance {
+pub struct ServeInstance {
     process: Child,
     address: String,
 }
 
-impl Instance {
-    pub fn start(place: &Place, flags: &[&str]) -> Self {
-        let instance = Self::spawn(place, flags);
-        until("it is ready", || instance.get("/readyz").0 == 200);
+impl ServeInstance {
+    pub fn start(fixture: &Fixture, flags: &[&str]) -> Self {
+        let instance = Self::spawn(fixture, flags);
+        wait_until("it is ready", || instance.get("/readyz").0 == 200);
         instance
     }
 
     /// Without waiting until it is ready.
-    fn spawn(place: &Place, flags: &[&str]) -> Self {
-        Self::of(&mut Self::command(place, flags))
+    fn spawn(fixture: &Fixture, flags: &[&str]) -> Self {
+        Self::of(&mut Self::command(fixture, flags))
     }
 
-    fn command(place: &Place, flags: &[&str]) -> Command {
+    fn command(fixture: &Fixture, flags: &[&str]) -> Command {
         let listen: &[&str] = if flags.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         let ttl: &[&str] = if flags.contains(&"--ttl") { &[] } else { &["--ttl", "2s"] };
         let arguments = [&["serve", "--discover-every", "500ms"], ttl, listen, flags].concat();
-        place.tenure(&arguments)
+        fixture.tenure(&arguments)
     }
 
     pub fn of(command: &mut Command) -> Self {
@@ -81,7 +81,7 @@ impl Instance {
     }
 
     pub fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let (status, body) = web::ask(&self.address, method, path, &[], body).unwrap_or((0, String::new()));
+        let (status, body) = web::request(&self.address, method, path, &[], body).unwrap_or((0, String::new()));
         (status, serde_json::from_str(&body).unwrap_or(Value::Null))
     }
 
@@ -123,8 +123,8 @@ impl Instance {
     }
 
     /// Waits for its end, and returns its status.
-    fn ends(&mut self) -> Option<i32> {
-        until("it ends", || self.process.try_wait().unwrap().is_some());
+    fn wait_exit(&mut self) -> Option<i32> {
+        wait_until("it ends", || self.process.try_wait().unwrap().is_some());
         self.process.wait().unwrap().code()
     }
 }
@@ -138,18 +138,18 @@ impl Drop for Paused {
     }
 }
 
-impl Drop for Instance {
+impl Drop for ServeInstance {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// A store, something to poll, and a place to start instances in.
-fn on_redis() -> (RedisServer, WebServer, Place) {
+/// A store, something to poll, and a fixture to start instances with.
+fn on_redis() -> (RedisServer, WebServer, Fixture) {
     let redis = RedisServer::start();
-    let place = Place::on(&redis.url());
-    (redis, WebServer::start(), place)
+    let fixture = Fixture::on(&redis.url());
+    (redis, WebServer::start(), fixture)
 }
 
 /// Reads events until there are enough.
@@ -172,29 +172,29 @@ fn read_events(stream: TcpStream, enough: impl Fn(&[(String, Value)]) -> bool) -
 }
 
 /// The visits of each session, in order of the slots that they were due in.
-fn by_session(visits: Vec<Visit>) -> BTreeMap<String, Vec<Visit>> {
-    let mut sessions: BTreeMap<String, Vec<Visit>> = BTreeMap::new();
+fn by_session(visits: Vec<ReceivedRequest>) -> BTreeMap<String, Vec<ReceivedRequest>> {
+    let mut sessions: BTreeMap<String, Vec<ReceivedRequest>> = BTreeMap::new();
     for visit in visits {
         sessions.entry(visit.headers["tenure-target"].clone()).or_default().push(visit);
     }
     sessions
 }
 
-fn number(visit: &Visit, header: &str) -> u64 {
+fn header_number(visit: &ReceivedRequest, header: &str) -> u64 {
     visit.headers[header].parse().unwrap()
 }
 
 /// No slot twice, no two at once, no token back.
 #[track_caller]
-fn is_right(visits: Vec<Visit>) {
+fn assert_polled_once(visits: Vec<ReceivedRequest>) {
     for (session, visits) in by_session(visits) {
         for pair in visits.windows(2) {
             assert!(
-                number(&pair[0], "tenure-due") < number(&pair[1], "tenure-due"),
+                header_number(&pair[0], "tenure-due") < header_number(&pair[1], "tenure-due"),
                 "{session} twice for a slot: {pair:?}"
             );
             assert!(
-                number(&pair[0], "tenure-token") <= number(&pair[1], "tenure-token"),
+                header_number(&pair[0], "tenure-token") <= header_number(&pair[1], "tenure-token"),
                 "a token went back: {pair:?}"
             );
             let met = pair[0].ended.is_none_or(|ended| ended > pair[1].began);
@@ -204,19 +204,21 @@ fn is_right(visits: Vec<Visit>) {
 }
 
 /// How many slots of each session were left out since then.
-fn left_out(visits: Vec<Visit>, since: Instant) -> u64 {
+fn missed_slots(visits: Vec<ReceivedRequest>, since: Instant) -> u64 {
     let visits = visits.into_iter().filter(|visit| visit.began > since).collect();
-    let slots = |pair: &[Visit]| (number(&pair[1], "tenure-due") - number(&pair[0], "tenure-due")) / INTERVAL_MS - 1;
+    let slots = |pair: &[ReceivedRequest]| {
+        (header_number(&pair[1], "tenure-due") - header_number(&pair[0], "tenure-due")) / INTERVAL_MS - 1
+    };
     by_session(visits).values().flat_map(|visits| visits.windows(2)).map(slots).sum()
 }
 
 fn pollers(server: &WebServer, within: Duration) -> BTreeMap<String, String> {
-    let recent = server.visits().into_iter().filter(|visit| visit.began.elapsed() < within);
+    let recent = server.requests().into_iter().filter(|visit| visit.began.elapsed() < within);
     recent.map(|visit| (visit.headers["tenure-target"].clone(), visit.headers["tenure-instance"].clone())).collect()
 }
 
 /// How many different instances poll so many sessions now.
-fn shared_by(server: &WebServer, sessions: usize) -> Option<usize> {
+fn polling_instances(server: &WebServer, sessions: usize) -> Option<usize> {
     let pollers = pollers(server, Duration::from_millis(INTERVAL_MS * 3));
     let mut instances: Vec<&String> = pollers.values().collect();
     instances.sort_unstable();

@@ -6,16 +6,16 @@ const SESSIONS: usize = 30;
 
 /// How often each session changed hands, as its target saw it.
 fn moves(server: &WebServer) -> BTreeMap<String, usize> {
-    let count = |visits: &Vec<Visit>| {
+    let count = |visits: &Vec<ReceivedRequest>| {
         let pairs = visits.windows(2);
         pairs.filter(|pair| pair[0].headers["tenure-instance"] != pair[1].headers["tenure-instance"]).count()
     };
-    by_session(server.visits()).iter().map(|(session, visits)| (session.clone(), count(visits))).collect()
+    by_session(server.requests()).iter().map(|(session, visits)| (session.clone(), count(visits))).collect()
 }
 
 /// Waits until each instance polls its share.
-fn balanced(server: &WebServer, instances: usize) {
-    until("all have their share", || {
+fn wait_until_balanced(server: &WebServer, instances: usize) {
+    wait_until("all have their share", || {
         let pollers = pollers(server, Duration::from_millis(INTERVAL_MS * 3));
         let mut held: BTreeMap<&String, usize> = BTreeMap::new();
         pollers.values().for_each(|instance| *held.entry(instance).or_default() += 1);
@@ -27,50 +27,50 @@ fn balanced(server: &WebServer, instances: usize) {
 
 #[test]
 fn a_rolling_restart_of_three_moves_no_session_more_than_twice_and_misses_no_slot() {
-    let (_redis, server, place) = on_redis();
-    let (probe, names) = (Probe::start(), ["one", "two", "three"]);
-    let start = |name: &str| Instance::start(&place, &["--name", name]);
-    let mut fleet: Vec<Instance> = names.iter().map(|name| start(name)).collect();
+    let (_redis, server, fixture) = on_redis();
+    let (probe, names) = (LagProbe::start(), ["one", "two", "three"]);
+    let start = |name: &str| ServeInstance::start(&fixture, &["--name", name]);
+    let mut fleet: Vec<ServeInstance> = names.iter().map(|name| start(name)).collect();
     for n in 0..SESSIONS {
         fleet[0].add(&server.url(&format!("/{n}")));
     }
-    balanced(&server, 3);
+    wait_until_balanced(&server, 3);
     // What came before is no part of it.
     std::thread::sleep(Duration::from_secs(2));
     let (before, begun) = (moves(&server), Instant::now());
     for (n, name) in names.iter().enumerate() {
         fleet[n].signal(Signal::TERM);
-        assert_eq!(fleet[n].ends(), Some(0));
+        assert_eq!(fleet[n].wait_exit(), Some(0));
         fleet[n] = start(name);
-        balanced(&server, 3);
+        wait_until_balanced(&server, 3);
     }
     let moved: BTreeMap<String, usize> =
         moves(&server).into_iter().map(|(session, count)| (session.clone(), count - before[&session])).collect();
     assert!(moved.values().all(|count| *count <= 2), "{moved:?}");
     // A machine that stands still may leave out as many slots of each as it stood still for.
-    let stalled = probe.stalled(Duration::from_millis(INTERVAL_MS / 10));
+    let stalled = probe.total_stall(Duration::from_millis(INTERVAL_MS / 10));
     let allowed = if stalled.is_zero() { 0 } else { stalled.as_millis() as u64 / INTERVAL_MS + 2 };
-    let left_out = left_out(server.visits(), begun);
+    let missed_slots = missed_slots(server.requests(), begun);
     let most = allowed * SESSIONS as u64;
-    assert!(left_out <= most, "{left_out} slots were left out, and the machine stood still for {stalled:?}");
-    is_right(server.visits());
+    assert!(missed_slots <= most, "{missed_slots} slots were left out, and the machine stood still for {stalled:?}");
+    assert_polled_once(server.requests());
 }
 
 #[test]
 fn without_hand_back_a_session_moves_only_when_its_holder_stops() {
-    let (_redis, server, place) = on_redis();
+    let (_redis, server, fixture) = on_redis();
     let names = ["one", "two", "three"];
-    let start = |name: &str| Instance::start(&place, &["--name", name, "--hand-back", "off"]);
-    let mut fleet: Vec<Instance> = names.iter().map(|name| start(name)).collect();
+    let start = |name: &str| ServeInstance::start(&fixture, &["--name", name, "--hand-back", "off"]);
+    let mut fleet: Vec<ServeInstance> = names.iter().map(|name| start(name)).collect();
     for n in 0..SESSIONS {
         fleet[0].add(&server.url(&format!("/{n}")));
     }
-    balanced(&server, 3);
+    wait_until_balanced(&server, 3);
     std::thread::sleep(Duration::from_secs(2));
     let before: usize = moves(&server).values().sum();
     for (n, name) in names.iter().enumerate() {
         fleet[n].signal(Signal::TERM);
-        assert_eq!(fleet[n].ends(), Some(0));
+        assert_eq!(fleet[n].wait_exit(), Some(0));
         fleet[n] = start(name);
         // Long enough for everything to move that would.
         std::thread::sleep(TTL * 2);
@@ -78,5 +78,5 @@ fn without_hand_back_a_session_moves_only_when_its_holder_stops() {
     let moved = moves(&server).values().sum::<usize>() - before;
     // The ten of the first, and then what two of three hold: fifteen each.
     assert!(moved <= 10 + 15 + 15, "{moved} moves");
-    is_right(server.visits());
+    assert_polled_once(server.requests());
 }

@@ -3,32 +3,32 @@
 use super::*;
 
 #[test]
-fn results_are_streamed_and_a_reader_goes_on_where_it_left_off() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+fn results_are_streamed_and_a_reader_can_resume() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let (one, two) = (ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]));
     let id = one.add(&server.url("/"));
     let path = format!("/v1/sessions/{id}/events");
-    until("everybody knows of it", || two.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    wait_until("everybody knows of it", || two.get(&format!("/v1/sessions/{id}/state")).0 == 200);
     let first = two.events(&path, &[], 3);
     assert!(first.windows(2).all(|pair| pair[0].1["dueAt"].as_str() < pair[1].1["dueAt"].as_str()), "{first:?}");
     let seen = format!("last-event-id: {}", first[0].0);
     assert_eq!(one.events(&path, &[&seen], 2), first[1..], "from another instance, what came after that one");
-    assert_eq!(web::ask(&one.address, "GET", &path, &["last-event-id: yesterday"], "").unwrap().0, 400);
+    assert_eq!(web::request(&one.address, "GET", &path, &["last-event-id: yesterday"], "").unwrap().0, 400);
 }
 
 #[test]
-fn what_happens_anywhere_in_the_fleet_is_told_by_every_instance() {
-    let (server, place) = (WebServer::start(), Place::new());
-    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+fn every_instance_streams_the_events_of_the_fleet() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let (one, two) = (ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]));
     let told = std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
             two.events_until("/v1/events", |event| event["event"] == "lease.released" && event["reason"] == "removed")
         });
-        until("somebody reads", || {
-            web::ask(&two.address, "GET", "/metrics", &[], "").unwrap().1.contains("tenure_streams_open 1")
+        wait_until("somebody reads", || {
+            web::request(&two.address, "GET", "/metrics", &[], "").unwrap().1.contains("tenure_streams_open 1")
         });
         let ids: Vec<String> = (0..4).map(|n| one.add(&server.url(&format!("/{n}")))).collect();
-        until("both take part", || shared_by(&server, 4) == Some(2));
+        wait_until("both take part", || polling_instances(&server, 4) == Some(2));
         for id in &ids {
             one.ask("DELETE", &format!("/v1/sessions/{id}"), "");
         }
@@ -44,11 +44,11 @@ fn what_happens_anywhere_in_the_fleet_is_told_by_every_instance() {
 }
 
 #[test]
-fn five_hundred_readers_are_served_and_no_poll_is_left_out() {
-    let (server, place, probe) = (WebServer::start(), Place::new(), Probe::start());
-    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+fn five_hundred_readers_are_served_and_no_poll_is_missed() {
+    let (server, fixture, probe) = (WebServer::start(), Fixture::new(), LagProbe::start());
+    let (one, two) = (ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]));
     let ids: Vec<String> = (0..20).map(|n| one.add(&server.url(&format!("/{n}")))).collect();
-    until("both take part", || shared_by(&server, 20) == Some(2));
+    wait_until("both take part", || polling_instances(&server, 20) == Some(2));
     let begun = Instant::now();
     let seen: Vec<usize> = std::thread::scope(|scope| {
         let readers: Vec<_> = (0..500)
@@ -60,33 +60,33 @@ fn five_hundred_readers_are_served_and_no_poll_is_left_out() {
         readers.into_iter().map(|reader| reader.join().unwrap()).collect()
     });
     assert!(seen.iter().all(|count| *count == 4));
-    let left_out = left_out(server.visits(), begun);
-    assert!(left_out == 0 || probe.lag() > PUNCTUAL, "{left_out} slots were left out");
-    is_right(server.visits());
-    until("all are gone", || {
-        web::ask(&one.address, "GET", "/metrics", &[], "").unwrap().1.contains("tenure_streams_open 0")
+    let missed_slots = missed_slots(server.requests(), begun);
+    assert!(missed_slots == 0 || probe.lag() > MAX_LATENESS, "{missed_slots} slots were left out");
+    assert_polled_once(server.requests());
+    wait_until("all are gone", || {
+        web::request(&one.address, "GET", "/metrics", &[], "").unwrap().1.contains("tenure_streams_open 0")
     });
 }
 
 #[test]
-fn a_reader_that_does_not_read_holds_up_nobody_and_gets_the_latest() {
+fn a_stalled_reader_delays_no_other_and_gets_the_latest() {
     let large = "x".repeat(4_000);
-    let server = WebServer::answering(move |_| (Duration::ZERO, web::ok(&large)));
-    let (place, probe) = (Place::new(), Probe::start());
-    let one = Instance::start(&place, &[]);
+    let server = WebServer::with_handler(move |_| (Duration::ZERO, web::ok_response(&large)));
+    let (fixture, probe) = (Fixture::new(), LagProbe::start());
+    let one = ServeInstance::start(&fixture, &[]);
     let request = json!({"url": server.url("/"), "interval": "100ms", "keepResults": 20}).to_string();
     let id = one.ask("POST", "/v1/sessions", &request).1["id"].as_str().unwrap().to_owned();
     let path = format!("/v1/sessions/{id}/events");
-    until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
-    let slow = web::connect_narrowly(&one.address);
+    wait_until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    let slow = web::connect_with_tiny_buffer(&one.address);
     write!(&slow, "GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", one.address).unwrap();
     let quick = one.events(&path, &[], 150);
     let gaps = quick.windows(2).filter(|pair| pair[0].1["dueAt"] == pair[1].1["dueAt"]).count();
     assert_eq!(gaps, 0, "nothing is told twice");
     // All slots of that time were polled, whoever does not read.
-    let slots: Vec<u64> = server.visits().iter().map(|visit| number(visit, "tenure-due") / 100).collect();
-    let left_out = slots.windows(2).map(|pair| pair[1] - pair[0] - 1).sum::<u64>();
-    assert!(left_out == 0 || probe.lag() > Duration::from_millis(50), "{left_out} slots were left out");
+    let slots: Vec<u64> = server.requests().iter().map(|visit| header_number(visit, "tenure-due") / 100).collect();
+    let missed_slots = slots.windows(2).map(|pair| pair[1] - pair[0] - 1).sum::<u64>();
+    assert!(missed_slots == 0 || probe.lag() > Duration::from_millis(50), "{missed_slots} slots were left out");
     // What was kept for the slow one is in order, and goes on with the latest.
     let late = read_events(slow, |events| events.last().is_some_and(|(id, _)| order(id) > order(&quick[149].0)));
     assert!(late.windows(2).all(|pair| order(&pair[0].0) < order(&pair[1].0)), "in order");

@@ -3,25 +3,25 @@
 use super::*;
 
 #[test]
-fn targets_that_misbehave_hold_up_nobody_and_lead_nowhere() {
-    let server = WebServer::answering(|path| match path {
-        "/never" => (Duration::from_secs(3), web::ok("late")),
+fn misbehaving_targets_delay_no_other_target() {
+    let server = WebServer::with_handler(|path| match path {
+        "/never" => (Duration::from_secs(3), web::ok_response("late")),
         "/metadata" => (
             Duration::ZERO,
             "HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n".to_owned(),
         ),
         "/round" => (Duration::ZERO, "HTTP/1.1 302 Found\r\nlocation: /round\r\ncontent-length: 0\r\n\r\n".to_owned()),
         "/flood" => (Duration::ZERO, format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(100_000))),
-        path => (Duration::ZERO, web::ok(path)),
+        path => (Duration::ZERO, web::ok_response(path)),
     });
-    let place = Place::new();
-    let one = Instance::start(&place, &[]);
+    let fixture = Fixture::new();
+    let one = ServeInstance::start(&fixture, &[]);
     let add = |path: &str| {
         let request = json!({"url": server.url(path), "interval": "250ms", "timeout": "300ms"}).to_string();
         one.ask("POST", "/v1/sessions", &request).1["id"].as_str().unwrap().to_owned()
     };
     let error = |id: &str, says: &str| {
-        until(says, || {
+        wait_until(says, || {
             let state = one.get(&format!("/v1/sessions/{id}/state")).1;
             state["error"].as_str().is_some_and(|error| error.contains(says))
         });
@@ -30,33 +30,33 @@ fn targets_that_misbehave_hold_up_nobody_and_lead_nowhere() {
     error(&never, "no whole answer within 300ms");
     error(&metadata, "169.254.169.254 is not polled");
     error(&round, "more than 5 times");
-    until("the flood is cut", || {
+    wait_until("the flood is cut", || {
         let state = one.get(&format!("/v1/sessions/{flood}/state")).1;
         state["truncated"] == json!(true) && state["body"].as_str().is_some_and(|body| body.len() == 65_536)
     });
     let well = add("/well");
-    until("others are polled", || one.get(&format!("/v1/sessions/{well}/state")).1["ok"] == json!(true));
+    wait_until("others are polled", || one.get(&format!("/v1/sessions/{well}/state")).1["ok"] == json!(true));
 }
 
 #[test]
-fn the_headers_of_a_session_are_told_to_no_other_place() {
+fn session_headers_are_not_sent_to_other_origins() {
     let other = WebServer::start();
     let elsewhere = format!("HTTP/1.1 302 Found\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n", other.url("/there"));
-    let server = WebServer::answering(move |_| (Duration::ZERO, elsewhere.clone()));
-    let place = Place::new();
-    let one = Instance::start(&place, &[]);
+    let server = WebServer::with_handler(move |_| (Duration::ZERO, elsewhere.clone()));
+    let fixture = Fixture::new();
+    let one = ServeInstance::start(&fixture, &[]);
     one.add(&server.url("/"));
-    until("it is followed", || !other.visits().is_empty());
-    assert!(server.visits().iter().all(|visit| visit.headers["x-key"] == "secret"));
-    assert!(other.visits().iter().all(|visit| !visit.headers.contains_key("x-key")), "{:?}", other.visits());
+    wait_until("it is followed", || !other.requests().is_empty());
+    assert!(server.requests().iter().all(|visit| visit.headers["x-key"] == "secret"));
+    assert!(other.requests().iter().all(|visit| !visit.headers.contains_key("x-key")), "{:?}", other.requests());
 }
 
 #[test]
-fn a_name_is_polled_if_the_address_behind_it_may_be() {
+fn a_hostname_is_polled_only_if_its_address_is_allowed() {
     let server = WebServer::start();
     let named = server.url("/").replace("127.0.0.1", "localhost");
-    let state = |place: &Place, flags: &[&str]| {
-        let one = Instance::start(place, &[&["--listen", "0.0.0.0:0", "--insecure"], flags].concat());
+    let state = |fixture: &Fixture, flags: &[&str]| {
+        let one = ServeInstance::start(fixture, &[&["--listen", "0.0.0.0:0", "--insecure"], flags].concat());
         // What needs no look-up is refused at once.
         let by_address = json!({"url": server.url("/")}).to_string();
         assert_eq!(one.ask("POST", "/v1/sessions", &by_address).0, if flags.is_empty() { 422 } else { 201 });
@@ -65,29 +65,29 @@ fn a_name_is_polled_if_the_address_behind_it_may_be() {
         assert_eq!(one.patch(&path, &move_it) == 422, flags.is_empty());
         assert_eq!(one.patch(&path, &json!({"url": named})), 200);
         let mut state = Value::Null;
-        until("it is polled", || {
+        wait_until("it is polled", || {
             state = one.get(&format!("/v1/sessions/{id}/state")).1;
             state["sessionId"] == json!(id)
         });
         state
     };
-    let refused = state(&Place::new(), &[]);
+    let refused = state(&Fixture::new(), &[]);
     assert!(
         refused["error"].as_str().is_some_and(|error| error.contains("--allow-targets") && !error.contains("dns")),
         "{refused}"
     );
-    assert!(server.visits().is_empty());
-    let allowed = state(&Place::new(), &["--allow-targets", "127.0.0.0/8,::1/128"]);
+    assert!(server.requests().is_empty());
+    let allowed = state(&Fixture::new(), &["--allow-targets", "127.0.0.0/8,::1/128"]);
     assert_eq!(allowed["ok"], json!(true), "{allowed}");
 }
 
 /// An answer without an end is read as far as it is kept, and no further.
 #[test]
-fn a_target_that_streams_for_ever_is_let_go_of() {
+fn an_endless_response_is_cut_off() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
-    let place = Place::new();
-    let one = Instance::start(&place, &[]);
+    let fixture = Fixture::new();
+    let one = ServeInstance::start(&fixture, &[]);
     let request = json!({"url": url, "interval": "250ms", "timeout": "5s"}).to_string();
     let id = one.ask("POST", "/v1/sessions", &request).1["id"].as_str().unwrap().to_owned();
     let (mut stream, _) = listener.accept().unwrap();
@@ -100,7 +100,7 @@ fn a_target_that_streams_for_ever_is_let_go_of() {
         written += 1_000;
         assert!(written < 100_000_000, "nobody stops reading");
     }
-    until("it is shown", || {
+    wait_until("it is shown", || {
         let (_, history) = one.get(&format!("/v1/sessions/{id}/history"));
         history["results"]
             .as_array()
@@ -109,29 +109,30 @@ fn a_target_that_streams_for_ever_is_let_go_of() {
 }
 
 #[test]
-fn ten_thousand_sessions_made_at_once_are_all_there_and_polled() {
+fn ten_thousand_sessions_created_at_once_are_all_polled() {
     let (server, redis) = (WebServer::start(), RedisServer::start());
-    let place = Place::on(&redis.url());
-    let (one, two) = (Instance::start(&place, &["--ttl", "10s"]), Instance::start(&place, &["--ttl", "10s"]));
+    let fixture = Fixture::on(&redis.url());
+    let (one, two) =
+        (ServeInstance::start(&fixture, &["--ttl", "10s"]), ServeInstance::start(&fixture, &["--ttl", "10s"]));
     let request = json!({"url": server.url("/"), "interval": "1h"}).to_string();
     std::thread::scope(|scope| {
         for n in 0..16 {
             let (instance, request) = (if n % 2 == 0 { &one } else { &two }, &request);
             scope.spawn(move || {
-                let mut line = web::Line::open(&instance.address);
+                let mut line = web::HttpConnection::open(&instance.address);
                 for _ in 0..625 {
-                    assert_eq!(line.ask("POST", "/v1/sessions", request).unwrap().0, 201);
+                    assert_eq!(line.request("POST", "/v1/sessions", request).unwrap().0, 201);
                 }
             });
         }
     });
-    let held = |instance: &Instance| {
-        let metrics = web::ask(&instance.address, "GET", "/metrics", &[], "").unwrap_or_default().1;
+    let held = |instance: &ServeInstance| {
+        let metrics = web::request(&instance.address, "GET", "/metrics", &[], "").unwrap_or_default().1;
         let line = metrics.lines().find_map(|line| line.strip_prefix("tenure_leases_held ").map(str::to_owned));
         line.and_then(|number| number.parse::<f64>().ok()).unwrap_or(0.0)
     };
     // The leaderships aside.
-    until("all are held", || (10_000.0..10_010.0).contains(&(held(&one) + held(&two))));
+    wait_until("all are held", || (10_000.0..10_010.0).contains(&(held(&one) + held(&two))));
     let (mut count, mut cursor) = (0, String::new());
     loop {
         let (_, page) = two.get(&format!("/v1/sessions?limit=1000{cursor}"));
@@ -146,17 +147,17 @@ fn ten_thousand_sessions_made_at_once_are_all_there_and_polled() {
 
 #[test]
 fn a_target_is_polled_over_tls_if_its_certificate_is_trusted() {
-    let place = Place::new();
-    let (server, certificate) = WebServer::secure(&place.path(""));
+    let fixture = Fixture::new();
+    let (server, certificate) = WebServer::with_tls(&fixture.path(""));
     let url = server.url("/secure").replace("http://127.0.0.1", "https://localhost");
-    let one = Instance::of(Instance::command(&place, &[]).env("SSL_CERT_FILE", &certificate));
-    until("it is ready", || one.get("/readyz").0 == 200);
+    let one = ServeInstance::of(ServeInstance::command(&fixture, &[]).env("SSL_CERT_FILE", &certificate));
+    wait_until("it is ready", || one.get("/readyz").0 == 200);
     let id = one.add(&url);
-    let state = |instance: &Instance| instance.get(&format!("/v1/sessions/{id}/state")).1;
-    until("it is polled", || state(&one)["ok"] == json!(true));
+    let state = |instance: &ServeInstance| instance.get(&format!("/v1/sessions/{id}/state")).1;
+    wait_until("it is polled", || state(&one)["ok"] == json!(true));
     assert_eq!(state(&one)["body"], json!("/secure"));
     drop(one);
     // Nobody has said that it may be trusted.
-    let two = Instance::start(&place, &[]);
-    until("it is not", || state(&two)["error"].as_str().is_some_and(|error| error.contains("certificate")));
+    let two = ServeInstance::start(&fixture, &[]);
+    wait_until("it is not", || state(&two)["error"].as_str().is_some_and(|error| error.contains("certificate")));
 }

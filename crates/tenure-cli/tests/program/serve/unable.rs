@@ -10,10 +10,10 @@ use super::*;
 /// A target that takes its time, so that polls overlap.
 fn slow_server() -> WebServer {
     let answer = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
-    WebServer::answering(move |_| (Duration::from_secs(2), answer.to_owned()))
+    WebServer::with_handler(move |_| (Duration::from_secs(2), answer.to_owned()))
 }
 
-impl Instance {
+impl ServeInstance {
     fn files(&self) -> Vec<(u64, String)> {
         let folder = format!("/proc/{}/fd", self.process.id());
         let open = fs::read_dir(folder).unwrap().filter_map(Result::ok);
@@ -36,12 +36,12 @@ impl Instance {
     }
 
     /// The status of an instance and how many sessions it holds, as this one sees it.
-    fn sees(&self, other: &Instance) -> Option<(String, usize)> {
+    fn status_of(&self, other: &ServeInstance) -> Option<(String, usize)> {
         let id = other.get("/v1/nodes").1["thisInstanceId"].as_str()?.to_owned();
-        self.sees_named(&id)
+        self.status_of_id(&id)
     }
 
-    fn sees_named(&self, id: &str) -> Option<(String, usize)> {
+    fn status_of_id(&self, id: &str) -> Option<(String, usize)> {
         let nodes = self.get("/v1/nodes").1;
         let node = nodes["liveNodes"].as_array()?.iter().find(|node| node["instanceId"] == id)?.clone();
         Some((node["status"].as_str()?.to_owned(), node["ownedSessions"].as_array()?.len()))
@@ -50,21 +50,25 @@ impl Instance {
 
 /// Issue point 13.
 #[test]
-fn an_instance_without_files_gives_its_sessions_away_and_comes_back_by_itself() {
+fn an_instance_without_files_hands_over_its_sessions_and_recovers() {
     let redis = RedisServer::start();
-    let (server, place) = (slow_server(), Place::on(&redis.url()));
-    let (one, two) = (Instance::start(&place, &[]), Instance::start(&place, &[]));
+    let (server, fixture) = (slow_server(), Fixture::on(&redis.url()));
+    let (one, two) = (ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]));
     for n in 0..40 {
         let url = server.url(&format!("/{n}"));
         let request = json!({"url": url, "interval": "500ms", "timeout": "10s"});
         assert_eq!(one.ask("POST", "/v1/sessions", &request.to_string()).0, 201);
     }
     let is = |seen: Option<(String, usize)>, status: &str, held: usize| seen == Some((status.to_owned(), held));
-    until("both hold their share", || is(two.sees(&one), "online", 20) && is(one.sees(&two), "online", 20));
+    wait_until("both hold their share", || {
+        is(two.status_of(&one), "online", 20) && is(one.status_of(&two), "online", 20)
+    });
 
     let stream = two.stream("/v1/events", &[]);
     let before = one.run_out_of_files();
-    until("it has given all away", || is(two.sees(&one), "unable", 0) && is(two.sees(&two), "online", 40));
+    wait_until("it has given all away", || {
+        is(two.status_of(&one), "unable", 0) && is(two.status_of(&two), "online", 40)
+    });
     assert_eq!(one.get("/healthz").0, 200, "its API answers");
     assert!(one.get("/readyz").1["unable"].is_string());
     let released = |events: &[(String, Value)]| events.last().is_some_and(|(_, event)| event["reason"] == "unable");
@@ -72,63 +76,68 @@ fn an_instance_without_files_gives_its_sessions_away_and_comes_back_by_itself() 
 
     // Now no instance can: what it holds it keeps.
     let before_too = two.run_out_of_files();
-    until("the other is unable, too", || is(one.sees(&two), "unable", 40));
+    wait_until("the other is unable, too", || is(one.status_of(&two), "unable", 40));
     std::thread::sleep(TTL * 2);
-    assert!(is(one.sees(&two), "unable", 40), "{:?}", one.sees(&two));
+    assert!(is(one.status_of(&two), "unable", 40), "{:?}", one.status_of(&two));
 
     one.limit_files(before);
-    until("the one that can has all", || is(one.sees(&one), "online", 40) && is(one.sees(&two), "unable", 0));
+    wait_until("the one that can has all", || {
+        is(one.status_of(&one), "online", 40) && is(one.status_of(&two), "unable", 0)
+    });
     two.limit_files(before_too);
-    until("both have their share", || is(one.sees(&one), "online", 20) && is(one.sees(&two), "online", 20));
-    is_right(server.visits());
+    wait_until("both have their share", || {
+        is(one.status_of(&one), "online", 20) && is(one.status_of(&two), "online", 20)
+    });
+    assert_polled_once(server.requests());
 }
 
 #[test]
-fn redirects_to_ever_new_places_cost_no_files() {
+fn redirects_to_new_hosts_leave_no_open_files() {
     let redis = RedisServer::start();
-    let (plain, place) = (WebServer::start(), Place::on(&redis.url()));
+    let (plain, fixture) = (WebServer::start(), Fixture::on(&redis.url()));
     let elsewhere: Vec<WebServer> = (0..40).map(|_| WebServer::start()).collect();
     let urls: Vec<String> = elsewhere.iter().map(|server| server.url("/hop")).collect();
     let (next, all) = (AtomicUsize::new(0), urls.len());
-    let redirects = WebServer::answering(move |_| {
+    let redirects = WebServer::with_handler(move |_| {
         let to = &urls[next.fetch_add(1, Ordering::Relaxed) % all];
         (Duration::ZERO, format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n"))
     });
-    let one = Instance::start(&place, &[]);
+    let one = ServeInstance::start(&fixture, &[]);
     let id = one.add(&plain.url("/"));
-    until("it is polled", || plain.visits().len() > 2);
+    wait_until("it is polled", || plain.requests().len() > 2);
     let before = one.files().len();
     for n in 0..4 {
         let request = json!({"url": redirects.url(&format!("/{n}")), "interval": "100ms"});
         assert_eq!(one.ask("POST", "/v1/sessions", &request.to_string()).0, 201);
     }
-    until("all were redirected to", || elsewhere.iter().all(|server| !server.visits().is_empty()));
+    wait_until("all were redirected to", || elsewhere.iter().all(|server| !server.requests().is_empty()));
     let sockets = one.files().iter().filter(|(_, file)| file.starts_with("socket")).count();
     assert!(one.files().len() <= before + 16, "{before} files before, {} now, {sockets} sockets", one.files().len());
-    let polled = plain.visits().len();
-    until("the others are polled as before", || plain.visits().len() > polled);
+    let polled = plain.requests().len();
+    wait_until("the others are polled as before", || plain.requests().len() > polled);
     assert_eq!(one.get(&format!("/v1/sessions/{id}/state")).1["ok"], true);
 }
 
 #[test]
-fn the_back_off_of_a_target_goes_with_it() {
+fn the_backoff_of_a_target_moves_with_it() {
     let redis = RedisServer::start();
     let fails = "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n";
-    let (server, place) = (WebServer::answering(move |_| (Duration::ZERO, fails.to_owned())), Place::on(&redis.url()));
-    let mut one = Instance::start(&place, &[]);
+    let (server, fixture) =
+        (WebServer::with_handler(move |_| (Duration::ZERO, fails.to_owned())), Fixture::on(&redis.url()));
+    let mut one = ServeInstance::start(&fixture, &[]);
     let id = one.add(&server.url("/"));
     let failures =
-        |instance: &Instance| instance.get(&format!("/v1/sessions/{id}/state")).1["consecutiveFailures"].as_u64();
-    until("it is backed off", || failures(&one) >= Some(8));
-    let two = Instance::start(&place, &[]);
-    let (before, count) = (failures(&one), server.visits().len());
+        |instance: &ServeInstance| instance.get(&format!("/v1/sessions/{id}/state")).1["consecutiveFailures"].as_u64();
+    wait_until("it is backed off", || failures(&one) >= Some(8));
+    let two = ServeInstance::start(&fixture, &[]);
+    let (before, count) = (failures(&one), server.requests().len());
     one.signal(Signal::TERM);
-    assert_eq!(one.ends(), Some(0));
+    assert_eq!(one.wait_exit(), Some(0));
     let handed_over = Instant::now();
-    until("the other polls it", || failures(&two) > before);
+    wait_until("the other polls it", || failures(&two) > before);
     // With a back-off of its own it would have polled five times at once.
     let soon =
-        server.visits()[count..].iter().filter(|visit| visit.began < handed_over + Duration::from_secs(2)).count();
+        server.requests()[count..].iter().filter(|visit| visit.began < handed_over + Duration::from_secs(2)).count();
     assert!(soon <= 1, "{soon} polls at once");
     assert_eq!(failures(&two), before.map(|failures| failures + 1));
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Heartbeat, Ledger};
+use super::{HeartbeatRecord, Ledger};
 use crate::name::{Group, InstanceId};
-use crate::store::{Announcement, Member, Reply};
+use crate::store::{Announcement, LiveInstance, Reply};
 use crate::time::ServerTime;
 
 impl Ledger {
@@ -17,8 +17,8 @@ impl Ledger {
         record: &[u8],
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        let beat = Heartbeat { record: record.to_vec(), expires: now + ttl };
-        let before = self.members.insert((group.clone(), instance.clone()), beat);
+        let beat = HeartbeatRecord { record: record.to_vec(), expires: now + ttl };
+        let before = self.instances.insert((group.clone(), instance.clone()), beat);
         if before.is_none_or(|before| before.expires <= now) {
             announcements.push(Announcement::Joined { group: group.clone(), instance: instance.clone() });
         }
@@ -32,20 +32,20 @@ impl Ledger {
         instance: &InstanceId,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if self.members.remove(&(group.clone(), instance.clone())).is_some_and(|beat| beat.expires > now) {
+        if self.instances.remove(&(group.clone(), instance.clone())).is_some_and(|beat| beat.expires > now) {
             announcements.push(Announcement::Left { group: group.clone(), instance: instance.clone() });
         }
         Reply::Done
     }
 
-    pub(super) fn list_members(&mut self, now: ServerTime, group: &Group) -> Reply {
-        self.members.retain(|_, beat| beat.expires > now);
-        let member = |((_, instance), beat): (&(Group, InstanceId), &Heartbeat)| Member {
+    pub(super) fn list_instances(&mut self, now: ServerTime, group: &Group) -> Reply {
+        self.instances.retain(|_, beat| beat.expires > now);
+        let member = |((_, instance), beat): (&(Group, InstanceId), &HeartbeatRecord)| LiveInstance {
             instance: instance.clone(),
             record: beat.record.clone(),
             remaining: beat.expires.since(now),
         };
-        Reply::Members(self.members.iter().filter(|((of, _), _)| of == group).map(member).collect())
+        Reply::Instances(self.instances.iter().filter(|((of, _), _)| of == group).map(member).collect())
     }
 
     pub(super) fn index_add(

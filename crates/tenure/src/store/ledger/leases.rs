@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::ttls::Extension;
 use super::{LeaseKey, Ledger, LiveTtls, QuarantineRecord, TermRecord};
-use crate::flaw::Flaw;
-use crate::lease::{Ending, LONGEST_TTL};
+use crate::lease::{Ending, MAX_TTL};
+use crate::mutation::Mutation;
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
-    Announcement, Ask, Claim, Ended, EntryId, GONE, Generation, Grant, Held, Holding, LeaseReport, LogEntry,
-    PreviousTerm, Published, Refusal, Reply,
+    Announcement, Ask, Claim, DELETED_SESSIONS, EntryId, Generation, Grant, Held, Holding, LeaseReport, LogEntry,
+    PreviousTerm, PublishedRecord, RecordedEnd, Refusal, Reply,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
@@ -23,26 +23,26 @@ impl Ledger {
         ended: Option<Token>,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if let Some(refused) = self.refuse_all(now, generation) {
+        if let Some(refused) = self.refuse_claims(now, generation) {
             return refused;
         }
         self.clamp_expiry(now, &claim.name);
         let term = self.terms.get(claim.name.key()).cloned();
-        match (self.alive(now, &claim.name), term) {
+        match (self.live_lease(now, &claim.name), term) {
             (Some(lease), Some(term)) if lease.holder == claim.holder && term.holder == claim.holder => {
                 let same = term.nonce == Some(claim.nonce) || term.nonce.is_none();
-                if ended.is_some_and(|ended| term.had(ended)) {
+                if ended.is_some_and(|ended| term.was_granted_under(ended)) {
                     // Its process is done with that term: this is a new one, even if a store that went back in time
                     // shows it as an offer not taken up.
                     let replaced = self.class_of(&claim.name);
-                    let reply = self.grant(now, claim, Some(term.closed(Ended::Released)), None, announcements);
+                    let reply = self.grant(now, claim, Some(term.with_end(RecordedEnd::Released)), None, announcements);
                     if matches!(reply, Reply::Granted(_)) {
                         self.release_ttl(now, replaced, announcements);
                     }
                     reply
-                } else if same && term.ended == Ended::Silently {
+                } else if same && term.ended == RecordedEnd::Unreported {
                     // The same claim again, or an offer taken up: the same term, for a whole ttl from now.
-                    self.go_on(now, claim, &term, announcements)
+                    self.write_term(now, claim, &term, announcements)
                 } else {
                     Reply::Held(self.held(now, &claim.name))
                 }
@@ -61,13 +61,13 @@ impl Ledger {
         (victim, stale_after): (Token, Duration),
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if let Some(refused) = self.refuse_all(now, generation) {
+        if let Some(refused) = self.refuse_claims(now, generation) {
             return refused;
         }
         let Some(term) = self.terms.get(claim.name.key()).cloned() else {
             return self.acquire(now, generation, claim, None, announcements);
         };
-        let Some(lease) = self.alive(now, &claim.name) else {
+        let Some(lease) = self.live_lease(now, &claim.name) else {
             return self.acquire(now, generation, claim, None, announcements);
         };
         let stale = term.idled && now.since(term.progress) >= stale_after;
@@ -75,8 +75,8 @@ impl Ledger {
             // Whatever became of its end, the holder relies on one ttl at most.
             let furthest = now + term.ttl;
             let until = lease.expires.unwrap_or(furthest).min(furthest);
-            let deposed = TermRecord { deposed: Some(victim), ..term.closed(Ended::TakenOver) };
-            return self.grant(now, claim, Some(deposed), Some(until), announcements);
+            let superseded = TermRecord { superseded: Some(victim), ..term.with_end(RecordedEnd::TakenOver) };
+            return self.grant(now, claim, Some(superseded), Some(until), announcements);
         }
         self.acquire(now, generation, claim, None, announcements)
     }
@@ -89,7 +89,7 @@ impl Ledger {
         progressed: bool,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if let Err(refusal) = self.check_taken_up(now, holding) {
+        if let Err(refusal) = self.check_accepted(now, holding) {
             return Reply::Refused(refusal);
         }
         let before = self.terms.get(holding.name.key()).map(|term| term.ttl);
@@ -119,10 +119,13 @@ impl Ledger {
         match self.check(now, holding) {
             Ok(()) => {}
             // A holder whose term was revoked lets go of what it still occupies.
-            Err(Refusal::Revoked) if self.alive(now, &holding.name).is_some_and(|l| l.holder == holding.holder) => {}
+            Err(Refusal::Revoked)
+                if self.live_lease(now, &holding.name).is_some_and(|l| l.holder == holding.holder) => {}
             Err(refusal) => {
                 let again = self.terms.get(holding.name.key()).is_some_and(|term| {
-                    term.had(holding.token) && term.holder == holding.holder && term.ended == Ended::Released
+                    term.was_granted_under(holding.token)
+                        && term.holder == holding.holder
+                        && term.ended == RecordedEnd::Released
                 });
                 return if again { Reply::Done } else { Reply::Refused(refusal) };
             }
@@ -132,7 +135,7 @@ impl Ledger {
         self.leases.remove(holding.name.key());
         let mut token = holding.token;
         if let Some(term) = self.terms.get_mut(holding.name.key()) {
-            term.ended = Ended::Released;
+            term.ended = RecordedEnd::Released;
             term.ending = Some(ending.clone());
             token = term.token;
         }
@@ -168,7 +171,7 @@ impl Ledger {
         window: Duration,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        if let Err(refusal) = self.check_taken_up(now, holding) {
+        if let Err(refusal) = self.check_accepted(now, holding) {
             return Reply::Refused(refusal);
         }
         let floor = self.namespace.as_ref().map_or(Token::ZERO, |namespace| namespace.token_floor);
@@ -177,10 +180,9 @@ impl Ledger {
         };
         let class = self.class_of(&holding.name);
         self.release_ttl(now, class, announcements);
-        let ended = self.terms.get(holding.name.key()).map(|term| term.closed(Ended::HandedOver));
+        let ended = self.terms.get(holding.name.key()).map(|term| term.with_end(RecordedEnd::HandedOver));
         // The receiver relies on nothing before it has taken the offer up.
-        let term =
-            TermRecord { ttl: window.min(LONGEST_TTL), ..TermRecord::begun(now, token, to.clone(), ended.as_ref()) };
+        let term = TermRecord { ttl: window.min(MAX_TTL), ..TermRecord::new(now, token, to.clone(), ended.as_ref()) };
         self.terms.insert(holding.name.key().to_owned(), term);
         let lease = LeaseKey { holder: to.clone(), expires: Some(now + window) };
         self.leases.insert(holding.name.key().to_owned(), lease);
@@ -196,28 +198,28 @@ impl Ledger {
         token: Token,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        let Some(lease) = self.alive(now, name).cloned() else {
+        let Some(lease) = self.live_lease(now, name).cloned() else {
             return Reply::Refused(Refusal::Missing);
         };
         let floor = self.namespace.as_ref().map_or(Token::ZERO, |namespace| namespace.token_floor);
         match self.terms.get_mut(name.key()) {
-            Some(term) if term.holder == lease.holder && term.had(token) => {
+            Some(term) if term.holder == lease.holder && term.was_granted_under(token) => {
                 // The key stays until its holder lets go or the ttl ends: its work may be running, and only the holder
                 // knows. Said again, it changes nothing.
-                if term.ended == Ended::Silently {
-                    term.ended = Ended::Revoked;
+                if term.ended == RecordedEnd::Unreported {
+                    term.ended = RecordedEnd::Revoked;
                     term.asked = None;
                     // Whoever compares tokens refuses the holder from now on.
                     let raised = term.token.next(floor, now.as_micros());
                     if let Some(raised) = raised {
-                        (term.deposed, term.token) = (Some(token), raised);
+                        (term.superseded, term.token) = (Some(token), raised);
                     }
                     announcements.push(Announcement::Revoked { name: name.clone(), token });
                     raised.into_iter().for_each(|raised| self.raise_floor(now, raised));
                 }
                 Reply::Done
             }
-            _ => Reply::Refused(Refusal::Taken { by: lease.holder }),
+            _ => Reply::Refused(Refusal::Taken { holder: lease.holder }),
         }
     }
 
@@ -229,16 +231,18 @@ impl Ledger {
         ask: &Ask,
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
-        let Some(lease) = self.alive(now, name).cloned() else {
+        let Some(lease) = self.live_lease(now, name).cloned() else {
             return Reply::Refused(Refusal::Missing);
         };
         match self.terms.get_mut(name.key()) {
-            Some(term) if term.token == token && term.holder == lease.holder && term.ended == Ended::Silently => {
+            Some(term)
+                if term.token == token && term.holder == lease.holder && term.ended == RecordedEnd::Unreported =>
+            {
                 term.asked = Some(ask.clone());
                 announcements.push(Announcement::Asked { name: name.clone(), token });
                 Reply::Done
             }
-            Some(_) => Reply::Refused(Refusal::Taken { by: lease.holder }),
+            Some(_) => Reply::Refused(Refusal::Taken { holder: lease.holder }),
             None => Reply::Refused(Refusal::StoreReset),
         }
     }
@@ -246,20 +250,20 @@ impl Ledger {
     pub(super) fn inspect(&self, now: ServerTime, name: &LeaseName) -> Reply {
         let term = self.terms.get(name.key());
         Reply::Lease(LeaseReport {
-            held: self.alive(now, name).map(|_| self.held(now, name)),
+            held: self.live_lease(now, name).map(|_| self.held(now, name)),
             last: term.map(TermRecord::as_previous),
             since: term.map(|term| term.since),
             ending: term.and_then(|term| term.ending.clone()),
-            asked: term.filter(|term| term.ended == Ended::Silently).and_then(|term| term.asked.clone()),
+            asked: term.filter(|term| term.ended == RecordedEnd::Unreported).and_then(|term| term.asked.clone()),
         })
     }
 
     pub(super) fn holder(&self, now: ServerTime, name: &LeaseName) -> Option<InstanceId> {
-        self.alive(now, name).map(|lease| lease.holder.clone())
+        self.live_lease(now, name).map(|lease| lease.holder.clone())
     }
 
     pub(super) fn forget(&mut self, now: ServerTime, name: &LeaseName, idle_for: Duration, session: &str) -> Reply {
-        if self.alive(now, name).is_some() || self.sessions.contains_key(session) {
+        if self.live_lease(now, name).is_some() || self.sessions.contains_key(session) {
             return Reply::InUse;
         }
         let key = name.key();
@@ -273,7 +277,7 @@ impl Ledger {
             }
             self.raise_floor(now, token);
         }
-        if let Some(gone) = self.indexes.get_mut(GONE) {
+        if let Some(gone) = self.indexes.get_mut(DELETED_SESSIONS) {
             gone.remove(session);
         }
         self.leases.remove(key);
@@ -292,13 +296,13 @@ impl Ledger {
         announcements: Option<&mut Vec<Announcement>>,
     ) -> Reply {
         let is_last = self.terms.get(holding.name.key()).is_some_and(|term| term.token == holding.token);
-        let accepted_all_the_same = is_last && self.planted.has(Flaw::ExpiredPublishes);
-        if let Err(refusal) = self.check_taken_up(now, holding)
-            && !accepted_all_the_same
+        let is_accepted_by_mutation = is_last && self.mutations.has(Mutation::PublishAfterExpiry);
+        if let Err(refusal) = self.check_accepted(now, holding)
+            && !is_accepted_by_mutation
         {
             return Reply::Refused(refusal);
         }
-        let published = Published { token: holding.token, at: now, value: value.to_vec() };
+        let published = PublishedRecord { token: holding.token, at: now, value: value.to_vec() };
         self.records.insert((holding.name.key().to_owned(), record.to_owned()), published);
         if let Some(announcements) = announcements {
             let (name, record, token) = (holding.name.clone(), record.to_owned(), holding.token);
@@ -320,11 +324,11 @@ impl Ledger {
         kept: usize,
         records: &[(String, Vec<u8>)],
     ) -> Reply {
-        if let Err(refusal) = self.check_taken_up(now, holding) {
+        if let Err(refusal) = self.check_accepted(now, holding) {
             return Reply::Refused(refusal);
         }
         for (record, value) in records {
-            let published = Published { token: holding.token, at: now, value: value.clone() };
+            let published = PublishedRecord { token: holding.token, at: now, value: value.clone() };
             self.records.insert((holding.name.key().to_owned(), record.clone()), published);
         }
         let entries = self.logs.entry((holding.name.key().to_owned(), log.to_owned())).or_default();
@@ -341,9 +345,9 @@ impl Ledger {
         Reply::Done
     }
 
-    pub(super) fn recent(&self, name: &LeaseName, log: &str, after: Option<EntryId>, limit: usize) -> Reply {
+    pub(super) fn read_log(&self, name: &LeaseName, log: &str, after: Option<EntryId>, limit: usize) -> Reply {
         let entries = self.logs.get(&(name.key().to_owned(), log.to_owned())).map_or(&[][..], Vec::as_slice);
-        Reply::Recent(match after {
+        Reply::LogEntries(match after {
             Some(after) => entries.iter().filter(|entry| entry.id > after).take(limit).cloned().collect(),
             None => entries[entries.len().saturating_sub(limit)..].to_vec(),
         })
@@ -352,43 +356,43 @@ impl Ledger {
     /// Whether the term is the current one: holder and token both equal, and the lease not over.
     fn check(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
         let term = self.terms.get(holding.name.key());
-        let deposed = term.is_some_and(|term| term.deposed == Some(holding.token));
-        let same = |term: &TermRecord| term.holder == holding.holder && term.had(holding.token);
-        if term.is_some_and(|term| same(term) && term.ended == Ended::Revoked) {
+        let superseded = term.is_some_and(|term| term.superseded == Some(holding.token));
+        let same = |term: &TermRecord| term.holder == holding.holder && term.was_granted_under(holding.token);
+        if term.is_some_and(|term| same(term) && term.ended == RecordedEnd::Revoked) {
             return Err(Refusal::Revoked);
         }
-        match (self.alive(now, &holding.name), term) {
+        match (self.live_lease(now, &holding.name), term) {
             (None, None) => Err(Refusal::StoreReset),
             (None, Some(_)) => Err(Refusal::Missing),
             (Some(lease), Some(term)) if lease.holder == holding.holder && term.holder == holding.holder => {
-                if term.ended != Ended::Silently {
+                if term.ended != RecordedEnd::Unreported {
                     // An outsider has written the holder's name back: that revives nothing.
                     Err(Refusal::Missing)
-                } else if term.token == holding.token || self.planted.has(Flaw::CompareByHolderOnly) {
+                } else if term.token == holding.token || self.mutations.has(Mutation::CompareByHolderOnly) {
                     Ok(())
                 } else {
-                    Err(Refusal::Taken { by: lease.holder.clone() })
+                    Err(Refusal::Taken { holder: lease.holder.clone() })
                 }
             }
             (Some(lease), None) if lease.holder == holding.holder => Err(Refusal::StoreReset),
-            (Some(_), Some(_)) if deposed => Err(Refusal::Stalled),
-            (Some(lease), _) => Err(Refusal::Taken { by: lease.holder.clone() }),
+            (Some(_), Some(_)) if superseded => Err(Refusal::Stalled),
+            (Some(lease), _) => Err(Refusal::Taken { holder: lease.holder.clone() }),
         }
     }
 
     /// Whether the term is the current one and was taken up by its holder. An offer that was not is nobody's to use,
     /// and only a store that went back in time can show one to somebody who thinks otherwise.
-    fn check_taken_up(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
+    fn check_accepted(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
         self.check(now, holding)?;
         let offered = self.terms.get(holding.name.key()).is_some_and(|term| term.nonce.is_none());
         if offered { Err(Refusal::StoreReset) } else { Ok(()) }
     }
 
-    /// The answer to every claim while the namespace is not the one that was entered, or in quarantine.
-    fn refuse_all(&mut self, now: ServerTime, generation: Generation) -> Option<Reply> {
+    /// The answer to every claim while the namespace is not the one that was attached, or in quarantine.
+    fn refuse_claims(&mut self, now: ServerTime, generation: Generation) -> Option<Reply> {
         let lineage = self.lineage;
         match &mut self.namespace {
-            Some(namespace) if namespace.generation == generation && lineage.continues(namespace.lineage) => {
+            Some(namespace) if namespace.generation == generation && lineage.is_continuation_of(namespace.lineage) => {
                 namespace.lineage = lineage.id;
                 if let Some(quarantine) = namespace.quarantine(now) {
                     // A server clock that was set back must not make it longer.
@@ -397,12 +401,12 @@ impl Ledger {
                     return Some(Reply::Quarantined(quarantine));
                 }
                 namespace.quarantine = None;
-                if !self.planted.has(Flaw::TtlsNeverFall) {
+                if !self.mutations.has(Mutation::MaxTtlNeverFalls) {
                     namespace.ttls.expire(now);
                 }
                 None
             }
-            _ => Some(Reply::NotEntered),
+            _ => Some(Reply::NotAttached),
         }
     }
 
@@ -417,7 +421,7 @@ impl Ledger {
     ) -> Reply {
         let stored = term.as_ref().map_or(Token::ZERO, |term| term.token);
         let floor = self.namespace.as_ref().map_or(Token::ZERO, |namespace| namespace.token_floor);
-        let minted = if self.planted.has(Flaw::CountedTokens) {
+        let minted = if self.mutations.has(Mutation::SequentialTokens) {
             stored.next(Token::ZERO, 0)
         } else {
             stored.next(floor, now.as_micros())
@@ -425,14 +429,14 @@ impl Ledger {
         let Some(token) = minted else {
             return Reply::TokensExhausted;
         };
-        let mut begun = TermRecord::begun(now, token, claim.holder.clone(), term.as_ref());
+        let mut begun = TermRecord::new(now, token, claim.holder.clone(), term.as_ref());
         begun.wait_out_until = begun.wait_out_until.max(wait_out_until);
-        begun.deposed = term.filter(|term| term.ended == Ended::TakenOver).and_then(|term| term.deposed);
-        self.go_on(now, claim, &begun, announcements)
+        begun.superseded = term.filter(|term| term.ended == RecordedEnd::TakenOver).and_then(|term| term.superseded);
+        self.write_term(now, claim, &begun, announcements)
     }
 
     /// Writes a term's record and its key for a whole ttl from now.
-    fn go_on(
+    fn write_term(
         &mut self,
         now: ServerTime,
         claim: &Claim,
@@ -491,16 +495,16 @@ impl Ledger {
         before: Option<Duration>,
         announcements: &mut Vec<Announcement>,
     ) -> Duration {
-        let Some(namespace) = &mut self.namespace else { return ttl.min(LONGEST_TTL) };
+        let Some(namespace) = &mut self.namespace else { return ttl.min(MAX_TTL) };
         let longest = namespace.max_ttl(now);
-        let (class, extension) = match before.filter(|class| LiveTtls::fits(ttl, *class)) {
+        let (class, extension) = match before.filter(|class| LiveTtls::is_in_class(ttl, *class)) {
             Some(class) => (class, Extension::Renewed),
             None => (namespace.ttls.class_of(ttl), Extension::Granted),
         };
         let changed = namespace.ttls.extend(now, class, extension);
         // After a restart every class on record is waited for, so those that have lapsed must not stay there. A quarantine
         // may be waiting for them.
-        if changed && namespace.quarantine(now).is_none() && !self.planted.has(Flaw::TtlsNeverFall) {
+        if changed && namespace.quarantine(now).is_none() && !self.mutations.has(Mutation::MaxTtlNeverFalls) {
             namespace.ttls.expire(now);
         }
         if class > longest {
@@ -512,7 +516,7 @@ impl Ledger {
     /// The holder of a lease of this class relies on it no longer.
     fn release_ttl(&mut self, now: ServerTime, class: Option<Duration>, announcements: &mut Vec<Announcement>) {
         if let (Some(class), Some(namespace)) = (class, &mut self.namespace)
-            && !self.planted.has(Flaw::TtlsNeverFall)
+            && !self.mutations.has(Mutation::MaxTtlNeverFalls)
         {
             let before = namespace.max_ttl(now);
             namespace.ttls.release(class);
@@ -530,16 +534,16 @@ impl Ledger {
         self.terms.get(name.key()).filter(|term| ends && term.nonce.is_some()).map(|term| term.ttl)
     }
 
-    fn alive(&self, now: ServerTime, name: &LeaseName) -> Option<&LeaseKey> {
-        self.leases.get(name.key()).filter(|lease| lease.alive(now))
+    fn live_lease(&self, now: ServerTime, name: &LeaseName) -> Option<&LeaseKey> {
+        self.leases.get(name.key()).filter(|lease| lease.is_alive(now))
     }
 
     fn held(&self, now: ServerTime, name: &LeaseName) -> Held {
         let lease = self.leases.get(name.key());
         let term = self.terms.get(name.key()).filter(|term| lease.is_some_and(|lease| lease.holder == term.holder));
-        let longest = term.map_or(LONGEST_TTL, |term| term.ttl);
+        let longest = term.map_or(MAX_TTL, |term| term.ttl);
         Held {
-            by: lease.map_or_else(|| InstanceId::foreign(""), |lease| lease.holder.clone()),
+            holder: lease.map_or_else(|| InstanceId::foreign(""), |lease| lease.holder.clone()),
             token: term.map(|term| term.token),
             remaining: lease.and_then(|lease| lease.expires).map(|expires| expires.since(now).min(longest)),
             idle: term.map(|term| now.since(term.progress)),
@@ -569,37 +573,37 @@ impl Ledger {
 
 /// The token that a term was granted under; a revocation has raised it since.
 pub(super) fn granted_under(term: &TermRecord) -> Token {
-    term.deposed.filter(|_| term.ended == Ended::Revoked).unwrap_or(term.token)
+    term.superseded.filter(|_| term.ended == RecordedEnd::Revoked).unwrap_or(term.token)
 }
 
 impl TermRecord {
     /// Whether its holder was granted it under this token. A revocation has raised it since.
-    fn had(&self, token: Token) -> bool {
-        let was_raised = matches!(self.ended, Ended::Revoked | Ended::Released);
-        self.token == token || was_raised && self.deposed == Some(token)
+    fn was_granted_under(&self, token: Token) -> bool {
+        let was_raised = matches!(self.ended, RecordedEnd::Revoked | RecordedEnd::Released);
+        self.token == token || was_raised && self.superseded == Some(token)
     }
 
     /// A new term, not claimed by anybody yet.
-    fn begun(now: ServerTime, token: Token, holder: InstanceId, before: Option<&Self>) -> Self {
+    fn new(now: ServerTime, token: Token, holder: InstanceId, before: Option<&Self>) -> Self {
         Self {
             token,
             holder,
             nonce: None,
             ttl: Duration::ZERO,
             since: now,
-            ended: Ended::Silently,
+            ended: RecordedEnd::Unreported,
             // Whoever was deposed may rely on its term for as long as before, however many terms come in between.
             wait_out_until: before.and_then(|before| before.wait_out_until),
             progress: now,
             idled: false,
             asked: None,
             ending: None,
-            deposed: None,
+            superseded: None,
             previous: before.map(Self::as_previous),
         }
     }
 
-    fn closed(&self, ended: Ended) -> Self {
+    fn with_end(&self, ended: RecordedEnd) -> Self {
         Self { ended, ..self.clone() }
     }
 

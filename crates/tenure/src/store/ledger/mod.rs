@@ -14,15 +14,15 @@ mod ttls;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::flaw::Planted;
 use crate::lease::Ending;
+use crate::mutation::Mutations;
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
 use super::{
-    Announcement, Ask, Ended, Generation, Lineage, LogEntry, NamespaceReport, PreviousTerm, Published,
-    QuarantineReason, Reply, Request, ServerRun, TermNote,
+    Announcement, Ask, Generation, Lineage, LogEntry, NamespaceReport, PreviousTerm, PublishedRecord, QuarantineReason,
+    RecordedEnd, Reply, Request, ServerRun, TermNote,
 };
 pub(super) use ttls::LiveTtls;
 #[cfg(feature = "sqlite")]
@@ -32,16 +32,16 @@ pub(super) use ttls::TtlClass;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::store::{Claim, Entry, Ledger, Reply, Request, Server, ServerRun};
+/// use tenure::store::{Claim, AttachRequest, Ledger, Reply, Request, ServerInfo, ServerRun};
 /// use tenure::time::ServerTime;
 /// use tenure::{InstanceId, LeaseName, Nonce};
 ///
 /// let mut ledger = Ledger::default();
-/// let entry = Entry { max_ttl: Duration::from_secs(30), ..Entry::default() };
+/// let request = AttachRequest { max_ttl: Duration::from_secs(30), ..AttachRequest::default() };
 /// let now = ServerTime::from_micros(1_736_598_400_000_000);
 /// let uptime = Duration::from_secs(3_600);
-/// let server = Server { now, run: ServerRun(1), uptime, listeners: 0, has_served: false };
-/// let entered = ledger.enter(&server, &entry, &mut Vec::new());
+/// let server = ServerInfo { now, run: ServerRun(1), uptime, subscribers: 0, has_served: false };
+/// let attached = ledger.attach(&server, &request, &mut Vec::new());
 ///
 /// let claim = Claim {
 ///     name: LeaseName::role("cleanup")?,
@@ -49,7 +49,7 @@ pub(super) use ttls::TtlClass;
 ///     nonce: Nonce::new(fastrand::u128(..)),
 ///     ttl: Duration::from_secs(30),
 /// };
-/// let reply = ledger.apply(now, entered.generation, &Request::Acquire { claim, ended: None }, &mut Vec::new());
+/// let reply = ledger.apply(now, attached.generation, &Request::Acquire { claim, ended: None }, &mut Vec::new());
 /// assert!(matches!(reply, Reply::Granted(grant) if grant.token.get() == 1_736_598_400_000_000));
 /// # Ok::<(), tenure::NameError>(())
 /// ```
@@ -58,20 +58,20 @@ pub struct Ledger {
     pub(super) namespace: Option<Namespace>,
     pub(super) leases: BTreeMap<String, LeaseKey>,
     pub(super) terms: BTreeMap<String, TermRecord>,
-    pub(super) records: BTreeMap<(String, String), Published>,
+    pub(super) records: BTreeMap<(String, String), PublishedRecord>,
     pub(super) logs: BTreeMap<(String, String), Vec<LogEntry>>,
     pub(super) sessions: BTreeMap<String, Vec<u8>>,
-    pub(super) members: BTreeMap<(Group, InstanceId), Heartbeat>,
+    pub(super) instances: BTreeMap<(Group, InstanceId), HeartbeatRecord>,
     pub(super) indexes: BTreeMap<String, BTreeSet<String>>,
     notes: VecDeque<TermNote>,
     /// The history of the server's data, which a flush does not change.
     lineage: Lineage,
-    planted: Planted,
+    mutations: Mutations,
 }
 
-/// What a server knows about itself when it is entered.
+/// What a server knows about itself when it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct ServerInfo {
     /// Its clock.
     pub now: ServerTime,
     /// Its run.
@@ -79,7 +79,7 @@ pub struct Server {
     /// For how long it has been running.
     pub uptime: Duration,
     /// How many others listen to the namespace's announcements.
-    pub listeners: usize,
+    pub subscribers: usize,
     /// Whether this run of the server has served the namespace before, whatever became of its data.
     pub has_served: bool,
 }
@@ -125,7 +125,7 @@ pub(super) struct TermRecord {
     /// The ttl of its class. The lease cannot have longer left.
     pub(super) ttl: Duration,
     pub(super) since: ServerTime,
-    pub(super) ended: Ended,
+    pub(super) ended: RecordedEnd,
     /// Until when an earlier holder may rely on its term, which was taken from it. `None` when there is nobody to wait
     /// for, so that a clock that is set back makes nobody wait.
     pub(super) wait_out_until: Option<ServerTime>,
@@ -136,12 +136,12 @@ pub(super) struct TermRecord {
     /// How its holder said that it ended.
     pub(super) ending: Option<Ending>,
     /// The term that was taken over, so that its holder can be told why.
-    pub(super) deposed: Option<Token>,
+    pub(super) superseded: Option<Token>,
     pub(super) previous: Option<PreviousTerm>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Heartbeat {
+pub(super) struct HeartbeatRecord {
     pub(super) record: Vec<u8>,
     pub(super) expires: ServerTime,
 }
@@ -149,11 +149,11 @@ pub(super) struct Heartbeat {
 impl Ledger {
     /// The ledger of a namespace of which nothing but its record is known yet.
     #[cfg(feature = "sqlite")]
-    pub(super) fn of(namespace: Option<Namespace>) -> Self {
+    pub(super) fn with_namespace(namespace: Option<Namespace>) -> Self {
         Self { namespace, ..Self::default() }
     }
 
-    /// Carries out one request of a connection that entered this generation, and adds what is to be announced.
+    /// Carries out one request of a connection that attached this generation, and adds what is to be announced.
     pub fn apply(
         &mut self,
         now: ServerTime,
@@ -183,9 +183,9 @@ impl Ledger {
             Request::Append { holding, log, value, kept, records } => {
                 self.append(now, holding, log, value, *kept, records)
             }
-            Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit),
+            Request::ReadLog { name, log, after, limit } => self.read_log(name, log, *after, *limit),
             Request::Forget { name, idle_for, session, .. } => self.forget(now, name, *idle_for, session),
-            Request::WriteSession { id, seen, value, fresh } => {
+            Request::WriteSession { id, expected: seen, value, fresh } => {
                 self.write_session(id, seen.as_deref(), value.as_deref(), *fresh, announcements)
             }
             Request::ReadSessions { ids } => {
@@ -195,13 +195,13 @@ impl Ledger {
                 announcements.push(announcement.clone());
                 Reply::Done
             }
-            Request::Beat { group, instance, ttl, record } => {
+            Request::Heartbeat { group, instance, ttl, record } => {
                 self.beat(now, group, instance, *ttl, record, announcements)
             }
             Request::Leave { group, instance } => self.leave(now, group, instance, announcements),
-            Request::Members { group } => self.list_members(now, group),
+            Request::Instances { group } => self.list_instances(now, group),
             // Whatever is here was written by Tenure, and stands where it should.
-            Request::Enlist { .. } | Request::Scan { .. } => Reply::Done,
+            Request::Adopt { .. } | Request::Scan { .. } => Reply::Done,
             Request::IndexAdd { index, entry, announced } => self.index_add(index, entry, *announced, announcements),
             Request::IndexRemove { index, entry, announced } => {
                 self.index_remove(index, entry, *announced, announcements)
@@ -214,7 +214,7 @@ impl Ledger {
 
     /// Forgets everything, as a flush does.
     pub fn flush(&mut self) {
-        *self = Self { planted: self.planted, lineage: self.lineage, ..Self::default() };
+        *self = Self { mutations: self.mutations, lineage: self.lineage, ..Self::default() };
     }
 
     /// Puts other contents in place of these, by whatever way that leaves no trace in the history of the data.
@@ -238,7 +238,7 @@ impl Ledger {
     }
 
     /// Writes another token into the record of a lease's last term, as an outsider would.
-    pub fn spoil_token(&mut self, name: &LeaseName, token: Token) {
+    pub fn corrupt_token(&mut self, name: &LeaseName, token: Token) {
         if let Some(term) = self.terms.get_mut(name.key()) {
             term.token = token;
         }
@@ -246,7 +246,7 @@ impl Ledger {
 
     /// The lease as it stands: its holder, and the token that it was granted under.
     pub fn holder_of(&self, now: ServerTime, name: &LeaseName) -> Option<(InstanceId, Option<Token>)> {
-        let lease = self.leases.get(name.key()).filter(|lease| lease.alive(now))?;
+        let lease = self.leases.get(name.key()).filter(|lease| lease.is_alive(now))?;
         Some((lease.holder.clone(), self.terms.get(name.key()).map(leases::granted_under)))
     }
 
@@ -267,14 +267,14 @@ impl Ledger {
     }
 
     /// Plants a mistake for the simulator to find.
-    #[cfg(feature = "flaws")]
-    pub fn plant(&mut self, flaw: crate::flaw::Flaw) {
-        self.planted.plant(flaw);
+    #[cfg(feature = "mutations")]
+    pub fn plant(&mut self, mutation: crate::mutation::Mutation) {
+        self.mutations.plant(mutation);
     }
 }
 
 impl LeaseKey {
-    fn alive(&self, now: ServerTime) -> bool {
+    fn is_alive(&self, now: ServerTime) -> bool {
         self.expires.is_none_or(|expires| expires > now)
     }
 }

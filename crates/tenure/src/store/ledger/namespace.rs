@@ -1,37 +1,45 @@
-//! Entering: is this still the store that we knew?
+//! Attaching: is this still the store that we knew?
 
 use std::time::Duration;
 
-use crate::flaw::Flaw;
+use crate::mutation::Mutation;
 use crate::time::ServerTime;
 use crate::token::Token;
 
-use super::{Ledger, LiveTtls, Namespace, QuarantineRecord, Server};
-use crate::store::{Announcement, Entered, Entry, Generation, Lineage, Quarantine, QuarantineReason, Reply, ServerRun};
+use super::{Ledger, LiveTtls, Namespace, QuarantineRecord, ServerInfo};
+use crate::store::{
+    Announcement, AttachRequest, Attached, Generation, Lineage, Quarantine, QuarantineReason, Reply, ServerRun,
+};
 
 impl Ledger {
-    /// Enters the namespace, as every connection does first.
-    pub fn enter(&mut self, server: &Server, entry: &Entry, announcements: &mut Vec<Announcement>) -> Entered {
-        if entry.observer {
+    /// Attaches the namespace, as every connection does first.
+    pub fn attach(
+        &mut self,
+        server: &ServerInfo,
+        request: &AttachRequest,
+        announcements: &mut Vec<Announcement>,
+    ) -> Attached {
+        if request.observer {
             return self.observe(server);
         }
         let now = server.now;
-        let found = self.restamped(entry);
-        let begun = self.loss(server, entry, found.as_ref());
+        let found = self.take_namespace(request);
+        let begun = self.detect_loss(server, request, found.as_ref());
         let minted = found.is_none() || begun.is_some_and(|(reason, _)| reason == QuarantineReason::OlderGeneration);
-        let rolled_back = found.as_ref().is_some_and(|record| has_rolled_back(now, record, entry));
-        let begun = begun.filter(|_| !self.planted.has(Flaw::NoQuarantine)).map(|(reason, length)| QuarantineRecord {
-            // A server without data lost it when it was started.
-            until: if reason == QuarantineReason::ServerTooYoung {
-                now + (length - server.uptime)
-            } else {
-                now + length
-            },
-            length,
-            reason,
-            informed: entry.memory.is_some(),
-        });
-        let kept = found.as_ref().and_then(|record| kept_quarantine(server, record, entry));
+        let rolled_back = found.as_ref().is_some_and(|record| has_rolled_back(now, record, request));
+        let begun =
+            begun.filter(|_| !self.mutations.has(Mutation::NoQuarantine)).map(|(reason, length)| QuarantineRecord {
+                // A server without data lost it when it was started.
+                until: if reason == QuarantineReason::ServerTooYoung {
+                    now + (length - server.uptime)
+                } else {
+                    now + length
+                },
+                length,
+                reason,
+                informed: request.memory.is_some(),
+            });
+        let kept = found.as_ref().and_then(|record| ongoing_quarantine(server, record, request));
         let was_until = found.as_ref().and_then(|record| Some(now + record.quarantine(now)?.remaining));
         let quarantine = begun.into_iter().chain(kept).max_by_key(|quarantine| quarantine.until);
         if !minted && was_until > quarantine.map(|quarantine| quarantine.until) {
@@ -39,55 +47,60 @@ impl Ledger {
             announcements.push(Announcement::Reopened);
         }
 
-        let high_water = entry.memory.as_ref().map_or(Token::ZERO, |memory| memory.high_water.bounded(now));
+        let high_water = request.memory.as_ref().map_or(Token::ZERO, |memory| memory.high_water.bounded(now));
         let mut record = found.unwrap_or_else(|| Namespace::new(server.run, self.lineage.id));
         if minted {
             // Minted like a token, so that a newcomer without memory is still above whatever others remember.
-            let number = remembered(now, entry).saturating_add(1).max(now.as_micros());
-            record.generation = Generation { number, stamp: entry.stamp };
+            let number = remembered_generation(now, request).saturating_add(1).max(now.as_micros());
+            record.generation = Generation { number, stamp: request.stamp };
             // Whoever knows of longer leases must come and make the quarantine longer.
             announcements.push(Announcement::GenerationMinted { generation: record.generation });
         }
         // An instance that takes the store for durable must not hide a restart from those that do not.
-        if begun.is_some() || !entry.durable {
+        if begun.is_some() || !request.durable {
             record.run = server.run;
         }
         record.lineage = self.lineage.id;
         record.quarantine = quarantine;
         record.token_floor = record.token_floor.max(high_water);
-        if quarantine.is_none() && !self.planted.has(Flaw::TtlsNeverFall) {
+        if quarantine.is_none() && !self.mutations.has(Mutation::MaxTtlNeverFalls) {
             record.ttls.expire(now);
         }
         let record = self.namespace.insert(record);
-        Entered { minted, rolled_back, began_quarantine: begun.is_some(), ..record.seen(server, self.lineage) }
+        Attached { minted, rolled_back, began_quarantine: begun.is_some(), ..record.to_attached(server, self.lineage) }
     }
 
     /// Looks without a trace.
-    fn observe(&self, server: &Server) -> Entered {
+    fn observe(&self, server: &ServerInfo) -> Attached {
         let nothing = Namespace::new(server.run, self.lineage.id);
-        self.namespace.as_ref().unwrap_or(&nothing).seen(server, self.lineage)
+        self.namespace.as_ref().unwrap_or(&nothing).to_attached(server, self.lineage)
     }
 
     /// Whether leases from before may be relied on of which the store knows nothing: why, and for how long.
-    fn loss(&self, server: &Server, entry: &Entry, found: Option<&Namespace>) -> Option<(QuarantineReason, Duration)> {
+    fn detect_loss(
+        &self,
+        server: &ServerInfo,
+        request: &AttachRequest,
+        found: Option<&Namespace>,
+    ) -> Option<(QuarantineReason, Duration)> {
         use QuarantineReason as Reason;
-        let known = entry.known_ttl();
+        let known = request.known_ttl();
         let Some(record) = found else {
             return match () {
-                () if entry.memory.is_some() => Some((Reason::RecordMissing, known)),
-                () if server.listeners > 0 => Some((Reason::OthersListening, known)),
+                () if request.memory.is_some() => Some((Reason::RecordMissing, known)),
+                () if server.subscribers > 0 => Some((Reason::OthersListening, known)),
                 () if server.has_served => Some((Reason::RecordErased, known)),
-                () if server.uptime < known && !entry.bootstrap => Some((Reason::ServerTooYoung, known)),
+                () if server.uptime < known && !request.bootstrap => Some((Reason::ServerTooYoung, known)),
                 () => None,
             };
         };
-        let reason = if record.generation.number < remembered(server.now, entry) {
+        let reason = if record.generation.number < remembered_generation(server.now, request) {
             Reason::OlderGeneration
-        } else if record.run != server.run && !entry.durable {
+        } else if record.run != server.run && !request.durable {
             Reason::ServerRestarted
-        } else if !self.lineage.continues(record.lineage) || self.is_foreign(server.now, record, entry) {
+        } else if !self.lineage.is_continuation_of(record.lineage) || self.is_foreign(server.now, record, request) {
             Reason::DataReplaced
-        } else if has_rolled_back(server.now, record, entry) {
+        } else if has_rolled_back(server.now, record, request) {
             Reason::TokensWentBack
         } else {
             return None;
@@ -98,13 +111,13 @@ impl Ledger {
     /// Whether the record may have come from elsewhere, with a history of its own or a generation whose minter has waited for
     /// none of our leases: it was there when the store still answered as of ours, or it is too young and there is no
     /// quarantine.
-    fn is_foreign(&self, now: ServerTime, record: &Namespace, entry: &Entry) -> bool {
-        entry.memory.as_ref().is_some_and(|memory| {
+    fn is_foreign(&self, now: ServerTime, record: &Namespace, request: &AttachRequest) -> bool {
+        request.memory.as_ref().is_some_and(|memory| {
             let minted_at = ServerTime::from_micros(record.generation.number);
             let was_there = minted_at <= memory.answered_at();
-            let waited = minted_at + entry.known_ttl() <= now || record.quarantine(now).is_some();
+            let waited = minted_at + request.known_ttl() <= now || record.quarantine(now).is_some();
             let is_another = record.generation != memory.generation;
-            !self.lineage.continues(memory.lineage) || is_another && (was_there || !waited)
+            !self.lineage.is_continuation_of(memory.lineage) || is_another && (was_there || !waited)
         })
     }
 
@@ -123,16 +136,16 @@ impl Ledger {
                 namespace.quarantine = None;
                 Reply::Done
             }
-            _ => Reply::NotEntered,
+            _ => Reply::NotAttached,
         }
     }
 
     /// The record, as the store has it unless a mistake was planted.
-    fn restamped(&mut self, entry: &Entry) -> Option<Namespace> {
+    fn take_namespace(&mut self, request: &AttachRequest) -> Option<Namespace> {
         let found = self.namespace.take();
-        match (found, &entry.memory) {
+        match (found, &request.memory) {
             (Some(record), Some(memory))
-                if self.planted.has(Flaw::RestampingGeneration)
+                if self.mutations.has(Mutation::OverwriteNewerGeneration)
                     && record.generation.number > memory.generation.number =>
             {
                 Some(Namespace { generation: memory.generation, quarantine: None, ..record })
@@ -143,35 +156,35 @@ impl Ledger {
 }
 
 /// The number of the generation that an instance remembers, unless it cannot be true.
-fn remembered(now: ServerTime, entry: &Entry) -> u64 {
-    let number = entry.memory.as_ref().map_or(0, |memory| memory.generation.number);
+fn remembered_generation(now: ServerTime, request: &AttachRequest) -> u64 {
+    let number = request.memory.as_ref().map_or(0, |memory| memory.generation.number);
     if Token::new(number).is_some_and(|number| number.is_credible(now)) { number } else { 0 }
 }
 
 /// Whether the store has forgotten a token that an instance remembers.
-fn has_rolled_back(now: ServerTime, record: &Namespace, entry: &Entry) -> bool {
-    entry.memory.as_ref().is_some_and(|memory| {
+fn has_rolled_back(now: ServerTime, record: &Namespace, request: &AttachRequest) -> bool {
+    request.memory.as_ref().is_some_and(|memory| {
         record.generation == memory.generation && record.token_floor < memory.high_water.bounded(now)
     })
 }
 
 /// What becomes of a quarantine that is under way when an instance enters.
-fn kept_quarantine(server: &Server, record: &Namespace, entry: &Entry) -> Option<QuarantineRecord> {
+fn ongoing_quarantine(server: &ServerInfo, record: &Namespace, request: &AttachRequest) -> Option<QuarantineRecord> {
     let quarantine = record.quarantine?;
     let remaining = record.quarantine(server.now)?.remaining;
     // All that was missing was the server's age, and the operator makes up for that.
-    if quarantine.reason == QuarantineReason::ServerTooYoung && entry.bootstrap && server.listeners == 0 {
+    if quarantine.reason == QuarantineReason::ServerTooYoung && request.bootstrap && server.subscribers == 0 {
         return None;
     }
-    let known = entry.known_ttl();
-    let remembers_before = entry.memory.as_ref().is_some_and(|memory| {
+    let known = request.known_ttl();
+    let remembers_before = request.memory.as_ref().is_some_and(|memory| {
         let same_data = memory.generation == record.generation && memory.run == server.run;
         !same_data
     });
     let length = if remembers_before && !quarantine.informed {
         // The first instance that remembers replaces what a newcomer could only assume.
         known.max(record.ttls.longest_on_record())
-    } else if entry.memory.is_some() || !quarantine.informed {
+    } else if request.memory.is_some() || !quarantine.informed {
         // A longer lease may have been granted before the quarantine began.
         quarantine.length.max(known)
     } else {
@@ -192,8 +205,8 @@ impl Namespace {
     }
 
     /// The record, as an instance sees it that enters and changes nothing.
-    fn seen(&self, server: &Server, lineage: Lineage) -> Entered {
-        Entered {
+    fn to_attached(&self, server: &ServerInfo, lineage: Lineage) -> Attached {
+        Attached {
             generation: self.generation,
             minted: false,
             run: server.run,
@@ -204,7 +217,7 @@ impl Namespace {
             rolled_back: false,
             quarantine: self.quarantine(server.now),
             began_quarantine: false,
-            silent: None,
+            publish_error: None,
         }
     }
 

@@ -1,12 +1,12 @@
 //! What is written down about terms.
 
 use super::Ledger;
-use crate::store::note::NOTES_KEPT;
+use crate::store::note::MAX_TERM_NOTES;
 use crate::store::{Reply, TermNote};
 
 impl Ledger {
     pub(super) fn write_note(&mut self, note: &TermNote) -> Reply {
-        if self.notes.len() >= NOTES_KEPT {
+        if self.notes.len() >= MAX_TERM_NOTES {
             self.notes.pop_front();
         }
         self.notes.push_back(note.clone());

@@ -1,7 +1,7 @@
 //! Sessions, which are written by whoever has seen what they were.
 
 use super::Ledger;
-use crate::store::{Announcement, GONE, Reply, SESSIONS};
+use crate::store::{Announcement, DELETED_SESSIONS, Reply, SESSIONS};
 
 impl Ledger {
     pub(super) fn write_session(
@@ -16,9 +16,9 @@ impl Ledger {
         let was_there = now.is_some();
         if now != value {
             if now != seen {
-                return Reply::Changed(now.map(<[u8]>::to_vec));
+                return Reply::Conflict(now.map(<[u8]>::to_vec));
             }
-            if fresh && self.indexes.get(GONE).is_some_and(|gone| gone.contains(id)) {
+            if fresh && self.indexes.get(DELETED_SESSIONS).is_some_and(|gone| gone.contains(id)) {
                 return Reply::InUse;
             }
             match value {
@@ -30,9 +30,9 @@ impl Ledger {
         let listed = self.indexes.entry(SESSIONS.to_owned()).or_default();
         if value.is_some() {
             listed.insert(id.to_owned());
-            self.indexes.entry(GONE.to_owned()).or_default().remove(id);
+            self.indexes.entry(DELETED_SESSIONS.to_owned()).or_default().remove(id);
         } else if listed.remove(id) || was_there {
-            self.indexes.entry(GONE.to_owned()).or_default().insert(id.to_owned());
+            self.indexes.entry(DELETED_SESSIONS.to_owned()).or_default().insert(id.to_owned());
         }
         Reply::Done
     }

@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::lease::LONGEST_TTL;
+use crate::lease::MAX_TTL;
 use crate::time::ServerTime;
 
 /// With this many classes, further ttls share classes with longer ones.
 const MAX_EXACT_CLASSES: usize = 16;
 
 /// A class is extended by this fraction of its ttl more than needed, so that not every renewal has to write it.
-const SLACK: u32 = 8;
+const CLASS_SLACK_DIVISOR: u32 = 8;
 
 /// The ttls that leases of a namespace have which may still be relied on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,13 +56,17 @@ impl LiveTtls {
     /// The class for leases of this ttl: that ttl, or a little more when there are many.
     pub(super) fn class_of(&self, ttl: Duration) -> Duration {
         let exact = class_ttl(ttl);
-        if self.classes.contains_key(&exact) || self.classes.len() < MAX_EXACT_CLASSES { exact } else { coarse(exact) }
+        if self.classes.contains_key(&exact) || self.classes.len() < MAX_EXACT_CLASSES {
+            exact
+        } else {
+            coarse_ttl(exact)
+        }
     }
 
     /// Whether leases of this ttl may be in that class.
-    pub(super) fn fits(ttl: Duration, class: Duration) -> bool {
+    pub(super) fn is_in_class(ttl: Duration, class: Duration) -> bool {
         let exact = class_ttl(ttl);
-        class == exact || class == coarse(exact)
+        class == exact || class == coarse_ttl(exact)
     }
 
     /// A lease of this class was granted or renewed. Returns whether anything has changed.
@@ -76,9 +80,9 @@ impl LiveTtls {
         if extension == Extension::Granted {
             entry.leases = entry.leases.map(|leases| leases + 1);
         }
-        let is_due = entry.until < now + class || entry.until > furthest(now, class);
+        let is_due = entry.until < now + class || entry.until > furthest_end(now, class);
         if is_due {
-            entry.until = furthest(now, class);
+            entry.until = furthest_end(now, class);
         }
         is_due || extension == Extension::Granted
     }
@@ -99,30 +103,30 @@ impl LiveTtls {
     pub(super) fn expire(&mut self, now: ServerTime) {
         self.classes.retain(|ttl, class| {
             // A class cannot have longer left; it seems to when the server's clock was set back.
-            class.until = class.until.min(furthest(now, *ttl));
+            class.until = class.until.min(furthest_end(now, *ttl));
             class.until > now
         });
     }
 }
 
-fn furthest(now: ServerTime, ttl: Duration) -> ServerTime {
-    now + ttl + Duration::from_micros(u64::try_from((ttl / SLACK).as_micros()).unwrap_or(u64::MAX))
+fn furthest_end(now: ServerTime, ttl: Duration) -> ServerTime {
+    now + ttl + Duration::from_micros(u64::try_from((ttl / CLASS_SLACK_DIVISOR).as_micros()).unwrap_or(u64::MAX))
 }
 
 /// A ttl in whole milliseconds, as stores count.
 fn class_ttl(ttl: Duration) -> Duration {
-    let millis = ttl.min(LONGEST_TTL).as_micros().div_ceil(1_000);
+    let millis = ttl.min(MAX_TTL).as_micros().div_ceil(1_000);
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
 /// A ttl rounded up so that few different ones are left: by an eighth at most.
-fn coarse(ttl: Duration) -> Duration {
+fn coarse_ttl(ttl: Duration) -> Duration {
     let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
     let mut step = 1;
     while step * 16 <= millis {
         step *= 2;
     }
-    Duration::from_millis(millis.div_ceil(step) * step).min(LONGEST_TTL)
+    Duration::from_millis(millis.div_ceil(step) * step).min(MAX_TTL)
 }
 
 #[cfg(test)]
@@ -199,10 +203,10 @@ mod tests {
             let ttl = Duration::from_millis(millis);
             let class = ttls.class_of(ttl);
             assert!(class >= ttl && class <= ttl + ttl / 8, "{ttl:?} in {class:?}");
-            assert!(LiveTtls::fits(ttl, class));
+            assert!(LiveTtls::is_in_class(ttl, class));
             ttls.extend(at(0), class, Extension::Granted);
         }
         assert!(ttls.classes.len() <= 2 * MAX_EXACT_CLASSES, "{}", ttls.classes.len());
-        assert_eq!(coarse(LONGEST_TTL), LONGEST_TTL);
+        assert_eq!(coarse_ttl(MAX_TTL), MAX_TTL);
     }
 }

@@ -32,7 +32,7 @@ pub struct MemoryFaults {
 
 /// What is switched on.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct FaultPlan {
     pub(super) delay: Duration,
     pub(super) down: bool,
     lose_requests: u32,
@@ -40,25 +40,25 @@ pub(super) struct Plan {
 }
 
 /// What becomes of one request.
-pub(super) enum Fate {
+pub(super) enum Delivery {
     Deliver,
     LoseRequest,
     LoseReply,
     Refuse,
 }
 
-impl Plan {
-    pub(super) fn next(&mut self) -> Fate {
+impl FaultPlan {
+    pub(super) fn next_delivery(&mut self) -> Delivery {
         if self.down {
-            Fate::Refuse
+            Delivery::Refuse
         } else if self.lose_requests > 0 {
             self.lose_requests -= 1;
-            Fate::LoseRequest
+            Delivery::LoseRequest
         } else if self.lose_replies > 0 {
             self.lose_replies -= 1;
-            Fate::LoseReply
+            Delivery::LoseReply
         } else {
-            Fate::Deliver
+            Delivery::Deliver
         }
     }
 }
@@ -87,7 +87,7 @@ impl MemoryFaults {
     pub fn stop(&self) {
         let mut state = self.store.state();
         state.faults.down = true;
-        cut(&mut state);
+        close_connections(&mut state);
     }
 
     /// Restarts the server with what has survived. Every connection is closed.
@@ -102,12 +102,12 @@ impl MemoryFaults {
         state.has_served = false;
         state.restarted = Some(self.store.shared.clock.now());
         state.faults.down = false;
-        cut(&mut state);
+        close_connections(&mut state);
     }
 
     /// Closes every connection.
     pub fn cut_connections(&self) {
-        cut(&mut self.store.state());
+        close_connections(&mut self.store.state());
     }
 
     /// Forgets everything while running on.
@@ -153,14 +153,14 @@ impl MemoryFaults {
     }
 
     /// Plants a mistake, to see that the conformance suite finds it.
-    #[cfg(feature = "flaws")]
-    pub fn plant(&self, flaw: crate::flaw::Flaw) {
-        self.store.state().ledger.plant(flaw);
+    #[cfg(feature = "mutations")]
+    pub fn plant(&self, mutation: crate::mutation::Mutation) {
+        self.store.state().ledger.plant(mutation);
     }
 
     /// Writes another token into the record of a lease's last term, as an outsider would.
-    pub fn spoil_token(&self, name: &LeaseName, token: Token) {
-        self.store.state().ledger.spoil_token(name, token);
+    pub fn corrupt_token(&self, name: &LeaseName, token: Token) {
+        self.store.state().ledger.corrupt_token(name, token);
     }
 
     /// Deletes a lease as an outsider would.
@@ -169,10 +169,10 @@ impl MemoryFaults {
     }
 }
 
-fn cut(state: &mut State) {
+fn close_connections(state: &mut State) {
     state.cut_before.send_replace(state.connections);
     // Dropping the sender ends every subscription.
-    state.announcements = broadcast::Sender::new(super::BACKLOG);
+    state.announcements = broadcast::Sender::new(super::MAX_UNREAD_ANNOUNCEMENTS);
 }
 
 fn micros(span: Duration) -> u64 {

@@ -8,31 +8,31 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
-use faults::Fate;
+use faults::Delivery;
 pub use faults::{MemoryFaults, Snapshot, Survival};
 
 use super::{
-    Announcement, BoxFuture, Connection, Entered, Entry, ErrorKind, Generation, Heard, Ledger, Outcome, Request,
-    Server, ServerRun, Store, StoreError, Subscription,
+    Announcement, AttachRequest, Attached, BoxFuture, Connection, ErrorKind, Generation, Ledger, Outcome, Request,
+    ServerInfo, ServerRun, Store, StoreError, Subscription, SubscriptionItem,
 };
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
 /// How many announcements a slow listener may fall behind before it hears of a gap instead.
-const BACKLOG: usize = 1_024;
+const MAX_UNREAD_ANNOUNCEMENTS: usize = 1_024;
 
 /// A store that lives in this process and ends with it. Clones share their contents.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tenure::store::{Entry, Store, memory::MemoryStore};
+/// use tenure::store::{AttachRequest, Store, memory::MemoryStore};
 /// use tenure::time::ManualClock;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 /// let clock = Arc::new(ManualClock::default());
 /// let store = MemoryStore::with_clock(clock.clone());
-/// let connection = store.enter(Entry { max_ttl: Duration::from_secs(30), ..Entry::default() }).await?;
-/// assert!(connection.entered().minted);
+/// let connection = store.attach(AttachRequest { max_ttl: Duration::from_secs(30), ..AttachRequest::default() }).await?;
+/// assert!(connection.attached().minted);
 /// # Ok::<(), tenure::store::StoreError>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -50,7 +50,7 @@ struct State {
     ledger: Ledger,
     announcements: broadcast::Sender<Announcement>,
     run: u64,
-    /// Whether this run has been entered by an instance that may acquire leases.
+    /// Whether this run has been attached by an instance that may acquire leases.
     has_served: bool,
     /// When it was last started again. The first start is the beginning: nothing can have been lost before it.
     restarted: Option<Moment>,
@@ -59,7 +59,7 @@ struct State {
     /// Connections up to this one are closed.
     cut_before: watch::Sender<u64>,
     connections: u64,
-    faults: faults::Plan,
+    faults: faults::FaultPlan,
     late: Vec<LateBatch>,
 }
 
@@ -83,14 +83,14 @@ impl MemoryStore {
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let state = State {
             ledger: Ledger::default(),
-            announcements: broadcast::Sender::new(BACKLOG),
+            announcements: broadcast::Sender::new(MAX_UNREAD_ANNOUNCEMENTS),
             run: 1,
             has_served: false,
             restarted: None,
             epoch_micros: u64::try_from(unix.as_micros()).unwrap_or(0),
             cut_before: watch::Sender::new(0),
             connections: 0,
-            faults: faults::Plan::default(),
+            faults: faults::FaultPlan::default(),
             late: Vec::new(),
         };
         Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
@@ -119,22 +119,22 @@ impl MemoryStore {
         state
     }
 
-    fn enter_now(&self, entry: &Entry) -> MemoryConnection {
+    fn attach_now(&self, request: &AttachRequest) -> MemoryConnection {
         let mut state = self.state();
         let now = self.shared.clock.now();
-        let server = Server {
+        let server = ServerInfo {
             now: state.server_time(now),
             run: ServerRun(u128::from(state.run)),
             uptime: state.restarted.map_or(Duration::MAX, |restarted| now.since(restarted)),
-            listeners: state.announcements.receiver_count(),
+            subscribers: state.announcements.receiver_count(),
             has_served: state.has_served,
         };
         let mut announcements = Vec::new();
-        let entered = state.ledger.enter(&server, entry, &mut announcements);
+        let attached = state.ledger.attach(&server, request, &mut announcements);
         state.announce(announcements);
-        state.has_served |= !entry.observer;
+        state.has_served |= !request.observer;
         state.connections += 1;
-        MemoryConnection { store: self.clone(), number: state.connections, entered }
+        MemoryConnection { store: self.clone(), number: state.connections, attached }
     }
 }
 
@@ -168,7 +168,7 @@ impl std::fmt::Debug for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
+    fn attach(&self, request: AttachRequest) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
         Box::pin(async move {
             let delay = self.state().faults.delay;
             if !delay.is_zero() {
@@ -177,7 +177,7 @@ impl Store for MemoryStore {
             if self.state().faults.down {
                 return Err(unreachable("the server is switched off"));
             }
-            Ok(Arc::new(self.enter_now(&entry)) as Arc<dyn Connection>)
+            Ok(Arc::new(self.attach_now(&request)) as Arc<dyn Connection>)
         })
     }
 
@@ -200,28 +200,28 @@ impl Store for MemoryStore {
 struct MemoryConnection {
     store: MemoryStore,
     number: u64,
-    entered: Entered,
+    attached: Attached,
 }
 
 impl Connection for MemoryConnection {
-    fn entered(&self) -> &Entered {
-        &self.entered
+    fn attached(&self) -> &Attached {
+        &self.attached
     }
 
-    fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>> {
+    fn submit(&self, batch: Vec<Request>, timeout: Duration) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(async move {
             let clock = &self.store.shared.clock;
             let delay = self.store.state().faults.delay;
-            if delay >= limit {
+            if delay >= timeout {
                 let count = batch.len();
                 self.store.state().late.push(LateBatch {
                     due: clock.now() + delay,
                     connection: self.number,
-                    generation: self.entered.generation,
+                    generation: self.attached.generation,
                     requests: batch,
                 });
-                tokio::time::sleep(limit).await;
-                return vec![Outcome::Unknown(no_answer(limit)); count];
+                tokio::time::sleep(timeout).await;
+                return vec![Outcome::Unknown(no_answer(timeout)); count];
             }
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
@@ -229,19 +229,19 @@ impl Connection for MemoryConnection {
             let outcomes: Vec<Outcome> = {
                 let mut state = self.store.state();
                 let now = clock.now();
-                let mut carry_out = |request: &Request| match state.faults.next() {
-                    Fate::Deliver => state.carry_out(now, self.number, self.entered.generation, request),
-                    Fate::LoseRequest => Outcome::Unknown(no_answer(limit)),
-                    Fate::LoseReply => {
-                        state.carry_out(now, self.number, self.entered.generation, request);
-                        Outcome::Unknown(no_answer(limit))
+                let mut carry_out = |request: &Request| match state.faults.next_delivery() {
+                    Delivery::Deliver => state.carry_out(now, self.number, self.attached.generation, request),
+                    Delivery::LoseRequest => Outcome::Unknown(no_answer(timeout)),
+                    Delivery::LoseReply => {
+                        state.carry_out(now, self.number, self.attached.generation, request);
+                        Outcome::Unknown(no_answer(timeout))
                     }
-                    Fate::Refuse => Outcome::Failed(unreachable("the server is switched off")),
+                    Delivery::Refuse => Outcome::Failed(unreachable("the server is switched off")),
                 };
                 batch.iter().map(&mut carry_out).collect()
             };
             if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Unknown(_))) {
-                tokio::time::sleep(limit).await;
+                tokio::time::sleep(timeout).await;
             }
             outcomes
         })
@@ -262,12 +262,12 @@ struct MemorySubscription {
 }
 
 impl Subscription for MemorySubscription {
-    fn next(&mut self) -> BoxFuture<'_, Heard> {
+    fn next(&mut self) -> BoxFuture<'_, SubscriptionItem> {
         Box::pin(async move {
             match self.receiver.recv().await {
-                Ok(announcement) => Heard::Announced(announcement),
-                Err(broadcast::error::RecvError::Lagged(_)) => Heard::Gap,
-                Err(broadcast::error::RecvError::Closed) => Heard::Closed,
+                Ok(announcement) => SubscriptionItem::Announced(announcement),
+                Err(broadcast::error::RecvError::Lagged(_)) => SubscriptionItem::Gap,
+                Err(broadcast::error::RecvError::Closed) => SubscriptionItem::Closed,
             }
         })
     }
@@ -277,6 +277,6 @@ fn unreachable(message: &str) -> StoreError {
     StoreError::new(ErrorKind::Unreachable, format!("memory: {message}"))
 }
 
-fn no_answer(limit: Duration) -> StoreError {
-    unreachable(&format!("no answer within {limit:?}"))
+fn no_answer(timeout: Duration) -> StoreError {
+    unreachable(&format!("no answer within {timeout:?}"))
 }

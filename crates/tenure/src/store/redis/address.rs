@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_without_repeating_it() {
+    fn an_invalid_address_is_refused_without_repeating_it() {
         for url in [
             "redis://",
             "redis://:hunter2@",

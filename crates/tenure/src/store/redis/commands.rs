@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use redis::Cmd;
 
-use super::keys::Keys;
-use super::replies::ServerFacts;
+use super::keys::RedisKeys;
+use super::replies::RedisServerInfo;
 use super::scripts::Script;
 use crate::lease::Ending;
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::note::NOTES_KEPT;
-use crate::store::{Announcement, Claim, Entry, GONE, Generation, Holding, Request, SESSIONS};
+use crate::store::note::MAX_TERM_NOTES;
+use crate::store::{Announcement, AttachRequest, Claim, DELETED_SESSIONS, Generation, Holding, Request, SESSIONS};
 use crate::token::Token;
 
 /// How many keys are looked at in one piece of a scan: few enough that nobody else waits for long.
-const SCANNED: u32 = 1_000;
+const SCAN_COUNT: u32 = 1_000;
 
 /// The names under which the server knows the scripts, by their number.
 #[derive(Clone, Debug)]
@@ -22,8 +22,8 @@ pub(super) struct Digests(pub(super) Vec<String>);
 
 /// What turns requests into commands.
 #[derive(Debug)]
-pub(super) struct Wire {
-    pub(super) keys: Keys,
+pub(super) struct CommandEncoder {
+    pub(super) keys: RedisKeys,
     pub(super) digests: Digests,
 }
 
@@ -39,113 +39,115 @@ impl From<Cmd> for Commands {
     }
 }
 
-impl Wire {
-    pub(super) fn call(&self, script: Script, keys: &[&str]) -> Cmd {
+impl CommandEncoder {
+    pub(super) fn evalsha(&self, script: Script, keys: &[&str]) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(self.digests.0.get(script as usize)).arg(keys.len()).arg(keys);
         command
     }
 
     /// The same with the script's whole text, for when the server need not know it.
-    fn call_by_text(&self, script: Script, keys: &[&str]) -> Cmd {
+    fn eval(&self, script: Script, keys: &[&str]) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(script.source()).arg(keys.len()).arg(keys);
         command
     }
 
-    /// What asks for this, over a connection that entered this generation.
-    pub(super) fn commands(&self, entered: EnteredData, request: &Request) -> Commands {
+    /// What asks for this, over a connection that attached this generation.
+    pub(super) fn encode(&self, attached: AttachedData, request: &Request) -> Commands {
         let keys = &self.keys;
         match request {
             Request::Acquire { claim, ended } => {
-                let arguments = self.claims(entered, claim, *ended, None);
-                self.about(Script::Acquire, &claim.name).arg(arguments).take().into()
+                let arguments = self.claim_args(attached, claim, *ended, None);
+                self.lease_script(Script::Acquire, &claim.name).arg(arguments).take().into()
             }
             Request::TakeOver { claim, victim, stale_after } => {
-                let arguments = self.claims(entered, claim, None, Some((*victim, *stale_after)));
-                self.about(Script::Acquire, &claim.name).arg(arguments).take().into()
+                let arguments = self.claim_args(attached, claim, None, Some((*victim, *stale_after)));
+                self.lease_script(Script::Acquire, &claim.name).arg(arguments).take().into()
             }
-            Request::Renew { holding, ttl, progressed } => {
-                self.about(Script::Renew, &holding.name).arg(self.renews(holding, *ttl, *progressed)).take().into()
-            }
+            Request::Renew { holding, ttl, progressed } => self
+                .lease_script(Script::Renew, &holding.name)
+                .arg(self.renew_args(holding, *ttl, *progressed))
+                .take()
+                .into(),
             Request::Release { holding, ending } => {
-                let mut command = self.about(Script::Release, &holding.name);
-                who(&mut command, holding).arg("").arg(ending.encode());
+                let mut command = self.lease_script(Script::Release, &holding.name);
+                add_term_args(&mut command, holding).arg("").arg(ending.encode());
                 command.arg(holding.name.encode()).arg(&keys.channel);
                 command.into()
             }
             Request::Abandon { name, holder, nonce } => {
-                let mut command = self.about(Script::Release, name);
+                let mut command = self.lease_script(Script::Release, name);
                 command.arg(holder.as_str()).arg("").arg(nonce.to_string()).arg(Ending::GivenUp.encode());
                 command.arg(name.encode()).arg(&keys.channel);
                 command.into()
             }
             Request::HandOver { holding, to, window } => {
-                let mut command = self.about(Script::HandOver, &holding.name);
-                who(&mut command, holding).arg(to.as_str()).arg(millis(*window));
+                let mut command = self.lease_script(Script::HandOver, &holding.name);
+                add_term_args(&mut command, holding).arg(to.as_str()).arg(millis(*window));
                 command.arg(holding.name.encode()).arg(&keys.channel);
                 command.into()
             }
             Request::Revoke { name, token } => {
-                let mut command = self.about(Script::Revoke, name);
+                let mut command = self.lease_script(Script::Revoke, name);
                 command.arg(token.get()).arg(name.encode()).arg(&keys.channel);
                 command.into()
             }
             Request::Ask { name, token, ask } => {
-                let mut command = self.call(Script::Ask, &[&keys.lease(name), &keys.term(name)]);
+                let mut command = self.evalsha(Script::Ask, &[&keys.lease(name), &keys.term(name)]);
                 command.arg(token.get()).arg(ask.encode()).arg(name.encode()).arg(&keys.channel);
                 command.into()
             }
-            Request::Inspect { name } => self.about(Script::Inspect, name).into(),
-            Request::InspectNamespace => self.call(Script::InspectNamespace, &[&keys.entrance]).into(),
+            Request::Inspect { name } => self.lease_script(Script::Inspect, name).into(),
+            Request::InspectNamespace => self.evalsha(Script::InspectNamespace, &[&keys.namespace_key]).into(),
             Request::Reopen { generation: Generation { number, stamp } } => {
-                let mut command = self.call(Script::Reopen, &[&keys.entrance]);
+                let mut command = self.evalsha(Script::Reopen, &[&keys.namespace_key]);
                 command.arg(*number).arg(*stamp).arg(&keys.channel);
                 command.into()
             }
             Request::Holders { names } => {
-                plain("MGET").arg(names.iter().map(|name| keys.lease(name)).collect::<Vec<_>>()).take().into()
+                cmd("MGET").arg(names.iter().map(|name| keys.lease(name)).collect::<Vec<_>>()).take().into()
             }
             Request::Publish { holding, record, value, announced } => {
                 let (lease, term) = (keys.lease(&holding.name), keys.term(&holding.name));
-                let mut command = self.call(Script::Publish, &[&lease, &term, &keys.records(&holding.name)]);
-                who(&mut command, holding).arg(record).arg(value.as_slice());
+                let mut command = self.evalsha(Script::Publish, &[&lease, &term, &keys.records(&holding.name)]);
+                add_term_args(&mut command, holding).arg(record).arg(value.as_slice());
                 command.arg(flag(*announced)).arg(holding.name.encode()).arg(&keys.channel);
                 command.into()
             }
             Request::Append { holding, log, value, kept, records: written } => {
                 let (lease, term) = (keys.lease(&holding.name), keys.term(&holding.name));
                 let (log, records) = (keys.log(&holding.name, log), keys.records(&holding.name));
-                let mut command = self.call(Script::Append, &[&lease, &term, &log, &records]);
-                who(&mut command, holding).arg(value.as_slice()).arg((*kept).max(1));
+                let mut command = self.evalsha(Script::Append, &[&lease, &term, &log, &records]);
+                add_term_args(&mut command, holding).arg(value.as_slice()).arg((*kept).max(1));
                 for (record, value) in written {
                     command.arg(record).arg(value.as_slice());
                 }
                 command.into()
             }
-            Request::Recent { name, log, after, limit } => {
+            Request::ReadLog { name, log, after, limit } => {
                 let (key, limit) = (keys.log(name, log), i64::try_from(*limit).unwrap_or(i64::MAX));
                 match after {
                     // After the last that there could be there is nothing.
                     Some(after) => {
                         let from = after.next().map_or_else(|| "+".to_owned(), |next| next.to_string());
                         let to = if after.next().is_some() { "+" } else { "-" };
-                        plain("XRANGE").arg(key).arg(from).arg(to).arg("COUNT").arg(limit).take()
+                        cmd("XRANGE").arg(key).arg(from).arg(to).arg("COUNT").arg(limit).take()
                     }
-                    None => plain("XREVRANGE").arg(key).arg("+").arg("-").arg("COUNT").arg(limit).take(),
+                    None => cmd("XREVRANGE").arg(key).arg("+").arg("-").arg("COUNT").arg(limit).take(),
                 }
                 .into()
             }
             Request::Forget { name, logs, idle_for, session } => {
                 let mut all = vec![keys.lease(name), keys.term(name), keys.namespace(name), keys.session(session)];
-                all.extend([keys.index(GONE), keys.records(name)]);
+                all.extend([keys.index(DELETED_SESSIONS), keys.records(name)]);
                 all.extend(logs.iter().map(|log| keys.log(name, log)));
                 let all: Vec<&str> = all.iter().map(String::as_str).collect();
-                self.call(Script::Forget, &all).arg(micros(*idle_for)).arg(session).take().into()
+                self.evalsha(Script::Forget, &all).arg(micros(*idle_for)).arg(session).take().into()
             }
-            Request::WriteSession { id, seen, value, fresh } => {
-                let (session, listed, gone) = (keys.session(id), keys.index(SESSIONS), keys.index(GONE));
-                let mut command = self.call(Script::WriteSession, &[&session, &listed, &gone]);
+            Request::WriteSession { id, expected: seen, value, fresh } => {
+                let (session, listed, gone) = (keys.session(id), keys.index(SESSIONS), keys.index(DELETED_SESSIONS));
+                let mut command = self.evalsha(Script::WriteSession, &[&session, &listed, &gone]);
                 for text in [seen, value] {
                     command.arg(flag(text.is_some())).arg(text.as_deref().unwrap_or_default());
                 }
@@ -154,116 +156,134 @@ impl Wire {
                 command.into()
             }
             Request::ReadSessions { ids } => {
-                plain("MGET").arg(ids.iter().map(|id| keys.session(id)).collect::<Vec<_>>()).take().into()
+                cmd("MGET").arg(ids.iter().map(|id| keys.session(id)).collect::<Vec<_>>()).take().into()
             }
-            Request::Read { name, record } => plain("HGET").arg(keys.records(name)).arg(record).take().into(),
+            Request::Read { name, record } => cmd("HGET").arg(keys.records(name)).arg(record).take().into(),
             Request::Announce(announcement) => {
-                plain("PUBLISH").arg(&keys.channel).arg(announcement.encode()).take().into()
+                cmd("PUBLISH").arg(&keys.channel).arg(announcement.encode()).take().into()
             }
-            Request::Beat { group, instance, ttl, record } => {
-                let mut beat = self.about_member(Script::Beat, group, instance);
-                self.heartbeat(&mut beat, group, instance, *ttl, record);
+            Request::Heartbeat { group, instance, ttl, record } => {
+                let mut beat = self.instance_script(Script::Heartbeat, group, instance);
+                self.add_heartbeat_args(&mut beat, group, instance, *ttl, record);
                 // The index is in another slot. It comes first: an entry without a heartbeat does no harm.
-                let mut indexed = self.call(Script::List, &[&keys.members(group)]);
+                let mut indexed = self.evalsha(Script::IndexInstance, &[&keys.instance_index(group)]);
                 indexed.arg(millis(*ttl)).arg(instance.as_str());
                 Commands { before: Some(indexed), last: beat }
             }
             Request::Leave { group, instance } => {
-                let mut leave = self.about_member(Script::Leave, group, instance);
+                let mut leave = self.instance_script(Script::Leave, group, instance);
                 let left = Announcement::Left { group: group.clone(), instance: instance.clone() };
                 leave.arg(left.encode()).arg(&keys.channel);
-                let indexed = plain("ZREM").arg(keys.members(group)).arg(instance.as_str()).take();
+                let indexed = cmd("ZREM").arg(keys.instance_index(group)).arg(instance.as_str()).take();
                 Commands { before: Some(indexed), last: leave }
             }
-            Request::Members { group } => {
-                let mut command = self.call(Script::Members, &[&keys.members(group)]);
-                let (before, after) = keys.around_heartbeat(group);
-                command.arg(keys.heartbeats(group)).arg(before).arg(after);
+            Request::Instances { group } => {
+                let mut command = self.evalsha(Script::Instances, &[&keys.instance_index(group)]);
+                let (before, after) = keys.instance_record_affixes(group);
+                command.arg(keys.heartbeat_prefix(group)).arg(before).arg(after);
                 command.into()
             }
-            Request::Enlist { group, name } => {
+            Request::Adopt { group, name } => {
                 // Nobody knows for how long: whoever lists members sees whether the heartbeat is still there.
-                let indexed = plain("ZADD").arg(keys.members(group)).arg("+inf").arg(name).take();
+                let indexed = cmd("ZADD").arg(keys.instance_index(group)).arg("+inf").arg(name).take();
                 let joined = Announcement::Joined { group: group.clone(), instance: InstanceId::foreign(name) };
-                let announced = plain("PUBLISH").arg(&keys.channel).arg(joined.encode()).take();
+                let announced = cmd("PUBLISH").arg(&keys.channel).arg(joined.encode()).take();
                 Commands { before: Some(indexed), last: announced }
             }
-            Request::Scan { what, cursor } => {
-                let pattern = format!("{}*", literally(keys.wild(*what)));
-                plain("SCAN").arg(*cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED).take().into()
+            Request::Scan { kind: what, cursor } => {
+                let pattern = format!("{}*", escape_glob(keys.foreign_prefix(*what)));
+                cmd("SCAN").arg(*cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCAN_COUNT).take().into()
             }
             Request::IndexAdd { index, entry, announced } => self.change_index("SADD", index, entry, *announced).into(),
             Request::IndexRemove { index, entry, announced } => {
                 self.change_index("SREM", index, entry, *announced).into()
             }
-            Request::IndexList { index } => plain("SMEMBERS").arg(keys.index(index)).take().into(),
+            Request::IndexList { index } => cmd("SMEMBERS").arg(keys.index(index)).take().into(),
             Request::Note(note) => {
-                let mut command = plain("XADD");
-                command.arg(&keys.notes).arg("MAXLEN").arg("~").arg(NOTES_KEPT).arg("*").arg("note").arg(note.encode());
+                let mut command = cmd("XADD");
+                command
+                    .arg(&keys.notes)
+                    .arg("MAXLEN")
+                    .arg("~")
+                    .arg(MAX_TERM_NOTES)
+                    .arg("*")
+                    .arg("note")
+                    .arg(note.encode());
                 command.into()
             }
             Request::Notes { limit } => {
                 let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
-                plain("XREVRANGE").arg(&keys.notes).arg("+").arg("-").arg("COUNT").arg(limit).take().into()
+                cmd("XREVRANGE").arg(&keys.notes).arg("+").arg("-").arg("COUNT").arg(limit).take().into()
             }
         }
     }
 
-    /// One command for a question about a lease and the heartbeat that follows it. `None` when that is not what they are, or
+    /// One command for a request about a lease and the heartbeat that follows it. `None` when that is not what they are, or
     /// when their keys may be on different servers.
-    pub(super) fn with_heartbeat(&self, entered: EnteredData, question: &Request, next: &Request) -> Option<Cmd> {
-        let Request::Beat { group, instance, ttl, record } = next else { return None };
-        if !self.keys.together {
+    pub(super) fn with_heartbeat(&self, attached: AttachedData, request: &Request, next: &Request) -> Option<Cmd> {
+        let Request::Heartbeat { group, instance, ttl, record } = next else { return None };
+        if !self.keys.single_server {
             return None;
         }
-        let (script, name, arguments) = match question {
+        let (script, name, arguments) = match request {
             Request::Acquire { claim, ended } => {
-                (Script::AcquireBeating, &claim.name, self.claims(entered, claim, *ended, None))
+                (Script::AcquireWithHeartbeat, &claim.name, self.claim_args(attached, claim, *ended, None))
             }
             Request::TakeOver { claim, victim, stale_after } => {
                 let victim = Some((*victim, *stale_after));
-                (Script::AcquireBeating, &claim.name, self.claims(entered, claim, None, victim))
+                (Script::AcquireWithHeartbeat, &claim.name, self.claim_args(attached, claim, None, victim))
             }
             Request::Renew { holding, ttl, progressed } => {
-                (Script::RenewBeating, &holding.name, self.renews(holding, *ttl, *progressed))
+                (Script::RenewWithHeartbeat, &holding.name, self.renew_args(holding, *ttl, *progressed))
             }
             _ => return None,
         };
         let keys = &self.keys;
         let (lease, term, namespace) = (keys.lease(name), keys.term(name), keys.namespace(name));
         let (heartbeat, said, index) =
-            (keys.heartbeat(group, instance), keys.member(group, instance), keys.members(group));
-        let mut command = self.call(script, &[&lease, &term, &namespace, &heartbeat, &said, &index]);
+            (keys.heartbeat(group, instance), keys.instance_record(group, instance), keys.instance_index(group));
+        let mut command = self.evalsha(script, &[&lease, &term, &namespace, &heartbeat, &said, &index]);
         command.arg(arguments);
-        self.heartbeat(&mut command, group, instance, *ttl, record);
+        self.add_heartbeat_args(&mut command, group, instance, *ttl, record);
         command.arg(instance.as_str());
         Some(command)
     }
 
-    fn heartbeat(&self, command: &mut Cmd, group: &Group, instance: &InstanceId, ttl: Duration, record: &[u8]) {
+    fn add_heartbeat_args(
+        &self,
+        command: &mut Cmd,
+        group: &Group,
+        instance: &InstanceId,
+        ttl: Duration,
+        record: &[u8],
+    ) {
         let joined = Announcement::Joined { group: group.clone(), instance: instance.clone() };
         command.arg(millis(ttl)).arg(record).arg(flag(group.prefix().is_some()));
         command.arg(joined.encode()).arg(&self.keys.channel);
     }
 
     /// A script about an instance, alive or not.
-    fn about_member(&self, script: Script, group: &Group, instance: &InstanceId) -> Cmd {
-        self.call(script, &[&self.keys.heartbeat(group, instance), &self.keys.member(group, instance)])
+    fn instance_script(&self, script: Script, group: &Group, instance: &InstanceId) -> Cmd {
+        self.evalsha(script, &[&self.keys.heartbeat(group, instance), &self.keys.instance_record(group, instance)])
     }
 
-    pub(super) fn enter(&self, entry: &Entry, server: &ServerFacts) -> Cmd {
-        let mut command = self.call_by_text(Script::Enter, &[&self.keys.entrance]);
-        command.arg(server.run.to_string()).arg(micros(server.uptime)).arg(server.listeners);
+    pub(super) fn attach(&self, request: &AttachRequest, server: &RedisServerInfo) -> Cmd {
+        let mut command = self.eval(Script::Attach, &[&self.keys.namespace_key]);
+        command.arg(server.run.to_string()).arg(micros(server.uptime)).arg(server.subscribers);
         command.arg(flag(server.has_served));
-        match &entry.memory {
+        match &request.memory {
             Some(memory) => {
                 command.arg(memory.generation.number).arg(memory.generation.stamp).arg(memory.high_water.get())
             }
             None => command.arg("").arg("").arg(0),
         };
-        command.arg(micros(entry.known_ttl())).arg(entry.stamp).arg(flag(entry.bootstrap)).arg(flag(entry.durable));
-        command.arg(&self.keys.channel).arg(flag(entry.observer));
-        match &entry.memory {
+        command
+            .arg(micros(request.known_ttl()))
+            .arg(request.stamp)
+            .arg(flag(request.bootstrap))
+            .arg(flag(request.durable));
+        command.arg(&self.keys.channel).arg(flag(request.observer));
+        match &request.memory {
             Some(memory) => {
                 command.arg(lineage(memory.lineage)).arg(memory.answered_at().as_micros()).arg(memory.run.to_string())
             }
@@ -273,14 +293,14 @@ impl Wire {
     }
 
     /// A script about a lease, its last term and the namespace.
-    fn about(&self, script: Script, name: &LeaseName) -> Cmd {
-        self.call(script, &[&self.keys.lease(name), &self.keys.term(name), &self.keys.namespace(name)])
+    fn lease_script(&self, script: Script, name: &LeaseName) -> Cmd {
+        self.evalsha(script, &[&self.keys.lease(name), &self.keys.term(name), &self.keys.namespace(name)])
     }
 
     /// The arguments of a claim.
-    fn claims(
+    fn claim_args(
         &self,
-        entered: EnteredData,
+        attached: AttachedData,
         claim: &Claim,
         ended: Option<Token>,
         victim: Option<(Token, Duration)>,
@@ -288,8 +308,8 @@ impl Wire {
         let (victim, stale_after) = victim.map_or((None, 0), |(token, stale_after)| (Some(token), micros(stale_after)));
         let token = |token: Option<Token>| token.map_or_else(String::new, |token| token.to_string());
         vec![
-            entered.generation.number.to_string(),
-            entered.generation.stamp.to_string(),
+            attached.generation.number.to_string(),
+            attached.generation.stamp.to_string(),
             claim.holder.to_string(),
             claim.nonce.to_string(),
             millis(claim.ttl).to_string(),
@@ -297,44 +317,44 @@ impl Wire {
             token(victim),
             stale_after.to_string(),
             self.keys.channel.clone(),
-            lineage(entered.lineage),
+            lineage(attached.lineage),
         ]
     }
 
     /// The arguments of a renewal.
-    fn renews(&self, holding: &Holding, ttl: Duration, progressed: bool) -> Vec<String> {
+    fn renew_args(&self, holding: &Holding, ttl: Duration, progressed: bool) -> Vec<String> {
         let (holder, token) = (holding.holder.to_string(), holding.token.to_string());
         vec![holder, token, millis(ttl).to_string(), flag(progressed).to_owned(), self.keys.channel.clone()]
     }
 
     fn change_index(&self, verb: &str, index: &str, entry: &str, announced: bool) -> Cmd {
         if !announced {
-            return plain(verb).arg(self.keys.index(index)).arg(entry).take();
+            return cmd(verb).arg(self.keys.index(index)).arg(entry).take();
         }
-        let mut command = self.call(Script::Index, &[&self.keys.index(index)]);
+        let mut command = self.evalsha(Script::Index, &[&self.keys.index(index)]);
         let changed = Announcement::IndexChanged { index: index.to_owned() };
         command.arg(verb).arg(entry).arg(changed.encode()).arg(&self.keys.channel);
         command
     }
 }
 
-fn who<'a>(command: &'a mut Cmd, holding: &Holding) -> &'a mut Cmd {
+fn add_term_args<'a>(command: &'a mut Cmd, holding: &Holding) -> &'a mut Cmd {
     command.arg(holding.holder.as_str()).arg(holding.token.get())
 }
 
 /// A pattern that is met by this text alone.
-fn literally(text: &str) -> String {
+fn escape_glob(text: &str) -> String {
     let special = |letter: char| matches!(letter, '*' | '?' | '[' | ']' | '^' | '-' | '\\');
     text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
 }
 
-fn plain(name: &str) -> Cmd {
+fn cmd(name: &str) -> Cmd {
     redis::cmd(name)
 }
 
-/// Which data a connection has entered. What it asks for is refused when there is other data in its place.
+/// Which data a connection has attached. What it asks for is refused when there is other data in its place.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct EnteredData {
+pub(super) struct AttachedData {
     pub(super) generation: Generation,
     /// The name of its history.
     pub(super) lineage: u128,
@@ -367,12 +387,12 @@ mod tests {
 
     use super::*;
     use crate::name::LeaseKind;
-    use crate::store::{Ask, Keyspace, TermNote, Wild};
+    use crate::store::{Ask, ForeignKind, Keyspace, TermNote};
     use crate::time::ServerTime;
     use crate::token::Nonce;
 
     /// The slot of a key, by the rules of Redis Cluster: CRC-16/XMODEM of the hash tag, or of the whole key.
-    fn slot(key: &str) -> u16 {
+    fn hash_slot(key: &str) -> u16 {
         let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
         let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
         let crc =
@@ -428,15 +448,15 @@ mod tests {
             },
             Request::Read { name: name.clone(), record: "state".to_owned() },
             Request::Append { holding, log: "results".to_owned(), value: Vec::new(), kept: 1, records: Vec::new() },
-            Request::Recent { name: name.clone(), log: "results".to_owned(), after: None, limit: 1 },
+            Request::ReadLog { name: name.clone(), log: "results".to_owned(), after: None, limit: 1 },
             Request::ReadSessions { ids: vec!["a".to_owned()] },
             Request::Announce(Announcement::Joined { group: Group::FLEET, instance: holder.clone() }),
-            Request::Beat { group: Group::FLEET, instance: holder.clone(), ttl, record: Vec::new() },
-            Request::Beat { group: candidates(), instance: holder.clone(), ttl, record: Vec::new() },
+            Request::Heartbeat { group: Group::FLEET, instance: holder.clone(), ttl, record: Vec::new() },
+            Request::Heartbeat { group: candidates(), instance: holder.clone(), ttl, record: Vec::new() },
             Request::Leave { group: candidates(), instance: holder.clone() },
-            Request::Members { group: Group::FLEET },
-            Request::Enlist { group: Group::FLEET, name: "elsewhere".to_owned() },
-            Request::Scan { what: Wild::Sessions, cursor: 0 },
+            Request::Instances { group: Group::FLEET },
+            Request::Adopt { group: Group::FLEET, name: "elsewhere".to_owned() },
+            Request::Scan { kind: ForeignKind::Sessions, cursor: 0 },
             Request::IndexAdd { index: index.clone(), entry: entry.clone(), announced: true },
             Request::IndexRemove { index: index.clone(), entry, announced: false },
             Request::IndexList { index },
@@ -454,19 +474,19 @@ mod tests {
     }
 
     #[test]
-    fn patterns_mean_what_they_say() {
-        assert_eq!(literally("poll:node:"), "poll:node:");
-        assert_eq!(literally("a*[b-c]?\\"), "a\\*\\[b\\-c\\]\\?\\\\");
+    fn glob_characters_in_prefixes_are_escaped() {
+        assert_eq!(escape_glob("poll:node:"), "poll:node:");
+        assert_eq!(escape_glob("a*[b-c]?\\"), "a\\*\\[b\\-c\\]\\?\\\\");
     }
 
     #[test]
-    fn the_slot_of_a_key_is_what_redis_says_it_is() {
+    fn the_hash_slot_of_a_key_is_that_of_redis() {
         // From `CLUSTER KEYSLOT`.
-        assert_eq!((slot("foo"), slot("{foo}bar"), slot("123456789")), (12_182, 12_182, 12_739));
+        assert_eq!((hash_slot("foo"), hash_slot("{foo}bar"), hash_slot("123456789")), (12_182, 12_182, 12_739));
     }
 
     #[test]
-    fn all_keys_of_one_script_share_a_slot() {
+    fn all_keys_of_one_script_share_a_hash_slot() {
         let names = [
             LeaseName::lease("job").unwrap(),
             LeaseName::target("poll", "10.0.0.7:9100").unwrap(),
@@ -474,20 +494,20 @@ mod tests {
         ];
         for keyspace in [Keyspace::default(), Keyspace::default().namespace("staging").unwrap()] {
             let digests = Digests(Script::ALL.iter().map(|script| format!("{script:?}")).collect());
-            let wire = Wire { keys: Keys::new(&keyspace, 0).spread(), digests };
+            let encoder = CommandEncoder { keys: RedisKeys::new(&keyspace, 0).for_cluster(), digests };
             for request in names.iter().flat_map(every_request) {
-                let commands = wire.commands(EnteredData::default(), &request);
+                let commands = encoder.encode(AttachedData::default(), &request);
                 for command in commands.before.iter().chain([&commands.last]) {
-                    let slots: BTreeSet<u16> = keys(command).iter().map(|key| slot(key)).collect();
+                    let slots: BTreeSet<u16> = keys(command).iter().map(|key| hash_slot(key)).collect();
                     assert!(slots.len() <= 1, "{request:?}: {:?}", keys(command));
                 }
             }
             let instance = InstanceId::new("api-1").unwrap();
             let beat =
-                Request::Beat { group: candidates(), instance, ttl: Duration::from_secs(35), record: Vec::new() };
-            for question in names.iter().flat_map(every_request) {
+                Request::Heartbeat { group: candidates(), instance, ttl: Duration::from_secs(35), record: Vec::new() };
+            for request in names.iter().flat_map(every_request) {
                 assert!(
-                    wire.with_heartbeat(EnteredData::default(), &question, &beat).is_none(),
+                    encoder.with_heartbeat(AttachedData::default(), &request, &beat).is_none(),
                     "they do not travel together"
                 );
             }

@@ -1,4 +1,4 @@
-//! One connection: made, entered, used, and closed with a reset.
+//! One connection: made, attached, used, and closed with a reset.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,28 +13,28 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::address::Address;
-use super::commands::{Digests, EnteredData, Wire};
+use super::commands::{AttachedData, CommandEncoder, Digests};
 use super::failure;
-use super::keys::Keys;
-use super::replies::{self, ServerFacts};
+use super::keys::RedisKeys;
+use super::replies::{self, RedisServerInfo};
 use super::scripts::Script;
 
-use crate::store::{BoxFuture, Connection, Entered, Entry, ErrorKind, Outcome, Request, StoreError};
+use crate::store::{AttachRequest, Attached, BoxFuture, Connection, ErrorKind, Outcome, Request, StoreError};
 
 /// How long the kernel may go on sending to a server that acknowledges nothing.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a TCP connection that is closed with a reset: what is still in its buffers when we give it up is thrown away
 /// and does not arrive late.
-pub(super) async fn dial(address: &Address) -> Result<Box<dyn Stream>, StoreError> {
+pub(super) async fn dial(address: &Address) -> Result<Box<dyn RedisStream>, StoreError> {
     let failed = |error: std::io::Error| failure::unreachable(&address.location, &error.to_string());
     let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_zero_linger().map_err(failed)?;
     // Not everywhere to be had, and nothing depends on them: a dead link is found sooner.
     let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
-    let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, UNACKNOWLEDGED);
-    let millis = u32::try_from(UNACKNOWLEDGED.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, TCP_USER_TIMEOUT);
+    let millis = u32::try_from(TCP_USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, millis);
     #[cfg(feature = "tls")]
     if let Some(tls) = &address.tls {
@@ -44,46 +44,46 @@ pub(super) async fn dial(address: &Address) -> Result<Box<dyn Stream>, StoreErro
 }
 
 /// A connection, encrypted or not.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait RedisStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> RedisStream for S {}
 
 /// Whether the server is told the scripts before it is asked to run them.
 #[derive(Clone, Copy)]
-enum Scripts {
-    Known,
-    Told,
+enum ScriptLoad {
+    Assumed,
+    First,
 }
 
 /// What came of asking for something.
 #[derive(Clone, Debug, PartialEq)]
-enum Attempt {
-    Is(Outcome),
+enum RequestAttempt {
+    Done(Outcome),
     /// The server has forgotten the script, or may not run it for us as it is, so it was not run.
-    Again,
+    Retry,
 }
 
 /// How requests were made into commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum CommandShape {
     /// A request by itself, perhaps after a command of the same request.
-    One { after: bool },
+    Single { has_preceding: bool },
     /// Two requests as one command, which answers both.
-    Two,
+    Combined,
 }
 
-impl Shape {
+impl CommandShape {
     /// The answers to its requests.
-    fn answers(self, values: &mut impl Iterator<Item = Value>) -> Vec<Value> {
+    fn replies(self, values: &mut impl Iterator<Item = Value>) -> Vec<Value> {
         let mut next = || values.next().unwrap_or_default();
         match self {
-            Self::One { after: false } => vec![next()],
-            Self::One { after: true } => match (next(), next()) {
+            Self::Single { has_preceding: false } => vec![next()],
+            Self::Single { has_preceding: true } => match (next(), next()) {
                 // What the command before it has run into, it has, too.
                 (Value::ServerError(error), _) => vec![Value::ServerError(error)],
                 (_, value) => vec![value],
             },
-            Self::Two => match next() {
+            Self::Combined => match next() {
                 Value::Array(answers) => answers.into_iter().chain(std::iter::repeat(Value::Nil)).take(2).collect(),
                 value => vec![value.clone(), value],
             },
@@ -91,98 +91,102 @@ impl Shape {
     }
 }
 
-/// A connection that has entered.
+/// A connection that has attached.
 pub(super) struct RedisConnection {
-    link: Link,
-    wire: Wire,
-    entered: Entered,
+    link: RedisLink,
+    encoder: CommandEncoder,
+    attached: Attached,
     /// Whether heartbeats may travel with questions: not when this user may not touch their keys.
-    beats_travel: AtomicBool,
+    can_combine_heartbeats: AtomicBool,
 }
 
 impl RedisConnection {
-    pub(super) async fn enter(address: &Address, keys: Keys, entry: &Entry) -> Result<Self, StoreError> {
-        let link = Link::open(address).await?;
-        let (digests, server) = link.prepare(&keys).await.map_err(|error| hung_up(address, error))?;
-        let wire = Wire { keys, digests };
-        let answer = link.ask_one(wire.enter(entry, &server)).await?;
-        let entered = replies::entered(answer, server.run)
-            .ok_or_else(|| failure::unreadable(&link.location, &wire.keys.entrance))?;
-        if !entry.observer && !server.has_served {
+    pub(super) async fn attach(
+        address: &Address,
+        keys: RedisKeys,
+        request: &AttachRequest,
+    ) -> Result<Self, StoreError> {
+        let link = RedisLink::open(address).await?;
+        let (digests, server) = link.prepare(&keys).await.map_err(|error| with_tls_hint(address, error))?;
+        let encoder = CommandEncoder { keys, digests };
+        let answer = link.send_one(encoder.attach(request, &server)).await?;
+        let attached = replies::attached(answer, server.run)
+            .ok_or_else(|| failure::unreadable(&link.location, &encoder.keys.namespace_key))?;
+        if !request.observer && !server.has_served {
             // Before the first grant: a newcomer that finds no record must know that there was one.
-            link.ask_one(redis::cmd("SCRIPT").arg("LOAD").arg(wire.keys.marker()).take()).await?;
+            link.send_one(redis::cmd("SCRIPT").arg("LOAD").arg(encoder.keys.served_marker()).take()).await?;
         }
-        Ok(Self { link, wire, entered, beats_travel: AtomicBool::new(true) })
+        Ok(Self { link, encoder, attached, can_combine_heartbeats: AtomicBool::new(true) })
     }
 
     async fn submit(&self, batch: &[Request]) -> Vec<Outcome> {
-        let mut attempts = self.attempt(batch, Scripts::Known).await;
-        let unasked: Vec<usize> = (0..attempts.len()).filter(|at| attempts[*at] == Attempt::Again).collect();
-        if !unasked.is_empty() {
-            let again: Vec<Request> = unasked.iter().filter_map(|at| batch.get(*at)).cloned().collect();
-            let second = self.attempt(&again, Scripts::Told).await;
-            for (at, later) in unasked.into_iter().zip(second) {
+        let mut attempts = self.attempt(batch, ScriptLoad::Assumed).await;
+        let retried: Vec<usize> = (0..attempts.len()).filter(|at| attempts[*at] == RequestAttempt::Retry).collect();
+        if !retried.is_empty() {
+            let again: Vec<Request> = retried.iter().filter_map(|at| batch.get(*at)).cloned().collect();
+            let second = self.attempt(&again, ScriptLoad::First).await;
+            for (at, later) in retried.into_iter().zip(second) {
                 attempts[at] = later;
             }
         }
         let outcome = |attempt| match attempt {
-            Attempt::Is(outcome) => outcome,
-            Attempt::Again => Outcome::Failed(failure::forgetful(&self.link.location)),
+            RequestAttempt::Done(outcome) => outcome,
+            RequestAttempt::Retry => Outcome::Failed(failure::scripts_flushed(&self.link.location)),
         };
         attempts.into_iter().map(outcome).collect()
     }
 
-    async fn attempt(&self, batch: &[Request], scripts: Scripts) -> Vec<Attempt> {
+    async fn attempt(&self, batch: &[Request], scripts: ScriptLoad) -> Vec<RequestAttempt> {
         if batch.is_empty() {
             return Vec::new();
         }
         let mut pipeline = match scripts {
-            Scripts::Known => Pipeline::with_capacity(batch.len()),
+            ScriptLoad::Assumed => Pipeline::with_capacity(batch.len()),
             // In one go, so that there is no time to forget them again.
-            Scripts::Told => loading(),
+            ScriptLoad::First => load_scripts_pipeline(),
         };
-        let told = pipeline.len();
-        let entered = EnteredData { generation: self.entered.generation, lineage: self.entered.lineage.id };
+        let loaded = pipeline.len();
+        let attached = AttachedData { generation: self.attached.generation, lineage: self.attached.lineage.id };
         let mut shapes = Vec::with_capacity(batch.len());
         let mut requests = batch.iter().peekable();
         while let Some(request) = requests.next() {
-            let next = requests.peek().filter(|_| self.beats_travel.load(Ordering::Relaxed));
-            let both = next.and_then(|next| self.wire.with_heartbeat(entered, request, next));
+            let next = requests.peek().filter(|_| self.can_combine_heartbeats.load(Ordering::Relaxed));
+            let both = next.and_then(|next| self.encoder.with_heartbeat(attached, request, next));
             if let Some(both) = both {
                 requests.next();
                 pipeline.add_command(both);
-                shapes.push(Shape::Two);
+                shapes.push(CommandShape::Combined);
                 continue;
             }
-            let commands = self.wire.commands(entered, request);
-            shapes.push(Shape::One { after: commands.before.is_some() });
+            let commands = self.encoder.encode(attached, request);
+            shapes.push(CommandShape::Single { has_preceding: commands.before.is_some() });
             if let Some(before) = commands.before {
                 pipeline.add_command(before);
             }
             pipeline.add_command(commands.last);
         }
-        let values = match self.link.ask(&pipeline).await {
+        let values = match self.link.send(&pipeline).await {
             Ok(values) => values,
-            Err(failed) => return vec![Attempt::Is(failed); batch.len()],
+            Err(failed) => return vec![RequestAttempt::Done(failed); batch.len()],
         };
-        let mut values = values.into_iter().skip(told);
+        let mut values = values.into_iter().skip(loaded);
         let answers = shapes
             .into_iter()
-            .flat_map(|shape| shape.answers(&mut values).into_iter().map(move |value| (shape, value)));
+            .flat_map(|shape| shape.replies(&mut values).into_iter().map(move |value| (shape, value)));
         let mut attempts = Vec::with_capacity(batch.len());
         for (request, (shape, value)) in batch.iter().zip(answers) {
             attempts.push(match (request, value) {
-                (_, Value::ServerError(error)) if failure::is_forgotten_script(&error) => Attempt::Again,
+                (_, Value::ServerError(error)) if failure::is_missing_script(&error) => RequestAttempt::Retry,
                 // The lease must not be lost for it.
-                (_, Value::ServerError(error)) if shape == Shape::Two && failure::is_forbidden(&error) => {
-                    self.beats_travel.store(false, Ordering::Relaxed);
-                    Attempt::Again
+                (_, Value::ServerError(error)) if shape == CommandShape::Combined && failure::is_forbidden(&error) => {
+                    self.can_combine_heartbeats.store(false, Ordering::Relaxed);
+                    RequestAttempt::Retry
                 }
-                (_, Value::ServerError(error)) => Attempt::Is(self.link.refused(&error)),
-                (request, value) => Attempt::Is(match replies::reply(request, value, &self.wire.keys) {
+                (_, Value::ServerError(error)) => RequestAttempt::Done(self.link.refused_outcome(&error)),
+                (request, value) => RequestAttempt::Done(match replies::reply(request, value, &self.encoder.keys) {
                     Some(reply) => Outcome::Answered(reply),
                     // Somebody has spoilt what was read, and nothing else is the worse for it.
-                    None if request.only_reads() => {
+                    None if request.is_read_only() => {
                         Outcome::Failed(failure::unreadable(&self.link.location, &format!("{request:?}")))
                     }
                     // It was carried out, whatever that answer means.
@@ -195,18 +199,18 @@ impl RedisConnection {
 }
 
 impl Connection for RedisConnection {
-    fn entered(&self) -> &Entered {
-        &self.entered
+    fn attached(&self) -> &Attached {
+        &self.attached
     }
 
-    fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>> {
+    fn submit(&self, batch: Vec<Request>, timeout: Duration) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(async move {
-            match tokio::time::timeout(limit, RedisConnection::submit(self, &batch)).await {
+            match tokio::time::timeout(timeout, RedisConnection::submit(self, &batch)).await {
                 Ok(outcomes) => outcomes,
                 Err(_) => {
                     // Whatever comes now belongs to nobody, and what was not sent must not be.
                     self.link.close();
-                    let error = failure::unreachable(&self.link.location, &format!("no answer within {limit:?}"));
+                    let error = failure::unreachable(&self.link.location, &format!("no answer within {timeout:?}"));
                     vec![Outcome::Unknown(error); batch.len()]
                 }
             }
@@ -229,53 +233,53 @@ impl fmt::Debug for RedisConnection {
 }
 
 /// The way to the server: one socket, whose requests and answers a task of its own carries.
-struct Link {
+struct RedisLink {
     connection: MultiplexedConnection,
-    carrier: JoinHandle<()>,
+    driver: JoinHandle<()>,
     closed: Arc<watch::Sender<bool>>,
     location: String,
 }
 
-impl Link {
+impl RedisLink {
     async fn open(address: &Address) -> Result<Self, StoreError> {
         let location = address.location.clone();
         let stream = dial(address).await?;
         // Deadlines come from the leases, so the client has none of its own.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let login = address.login().await?;
-        let (connection, carrier) = MultiplexedConnection::new_with_config(&login, stream, config)
+        let (connection, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
             .await
-            .map_err(|error| hung_up(address, failure::broken(&location, &error)))?;
+            .map_err(|error| with_tls_hint(address, failure::from_redis_error(&location, &error)))?;
         let closed = Arc::new(watch::Sender::new(false));
-        let carrier = tokio::spawn({
+        let driver = tokio::spawn({
             let closed = closed.clone();
             async move {
-                carrier.await;
+                driver.await;
                 closed.send_replace(true);
             }
         });
-        Ok(Self { connection, carrier, closed, location })
+        Ok(Self { connection, driver, closed, location })
     }
 
     /// Loads the scripts and asks the server about itself.
-    async fn prepare(&self, keys: &Keys) -> Result<(Digests, ServerFacts), StoreError> {
+    async fn prepare(&self, keys: &RedisKeys) -> Result<(Digests, RedisServerInfo), StoreError> {
         let digests = self.load_scripts().await?;
-        let marker = redis::Script::new(&keys.marker());
+        let marker = redis::Script::new(&keys.served_marker());
         let mut pipeline = Pipeline::new();
         pipeline.cmd("INFO").arg("server").cmd("PUBSUB").arg("NUMSUB").arg(&keys.channel);
         pipeline.cmd("EVALSHA").arg(marker.get_hash()).arg(0);
-        let mut values = self.values(&pipeline).await?;
+        let mut values = self.send_raw(&pipeline).await?;
         // An error is an answer, too: the server does not know it.
         let marker = values.pop().unwrap_or_default();
-        let mut answers = self.without_errors(values)?.into_iter();
+        let mut answers = self.check_errors(values)?.into_iter();
         let (info, subscribers) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
         let server =
-            ServerFacts::read(info, subscribers, &marker).ok_or_else(|| failure::without_identity(&self.location))?;
+            RedisServerInfo::read(info, subscribers, &marker).ok_or_else(|| failure::missing_run_id(&self.location))?;
         Ok((digests, server))
     }
 
     async fn load_scripts(&self) -> Result<Digests, StoreError> {
-        let answers = self.answers(&loading()).await?;
+        let answers = self.send_checked(&load_scripts_pipeline()).await?;
         let digest = |value: Value| match value {
             Value::BulkString(digest) => String::from_utf8(digest).ok(),
             _ => None,
@@ -284,72 +288,72 @@ impl Link {
         digests.map(Digests).ok_or_else(|| failure::unreadable(&self.location, "its scripts"))
     }
 
-    async fn ask_one(&self, command: redis::Cmd) -> Result<Value, StoreError> {
+    async fn send_one(&self, command: redis::Cmd) -> Result<Value, StoreError> {
         let mut pipeline = Pipeline::new();
         pipeline.add_command(command);
-        Ok(self.answers(&pipeline).await?.pop().unwrap_or_default())
+        Ok(self.send_checked(&pipeline).await?.pop().unwrap_or_default())
     }
 
     /// Asks what must all be answered.
-    async fn answers(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        let values = self.values(pipeline).await?;
-        self.without_errors(values)
+    async fn send_checked(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
+        let values = self.send_raw(pipeline).await?;
+        self.check_errors(values)
     }
 
     /// The answers to commands, errors among them.
-    async fn values(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        match self.ask(pipeline).await {
+    async fn send_raw(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
+        match self.send(pipeline).await {
             Ok(values) => Ok(values),
             Err(Outcome::Failed(error) | Outcome::Unknown(error)) => Err(error),
             Err(Outcome::Answered(_)) => Ok(Vec::new()),
         }
     }
 
-    fn without_errors(&self, values: Vec<Value>) -> Result<Vec<Value>, StoreError> {
+    fn check_errors(&self, values: Vec<Value>) -> Result<Vec<Value>, StoreError> {
         match values.iter().find_map(|value| match value {
             Value::ServerError(error) => Some(error),
             _ => None,
         }) {
-            Some(error) => Err(failure::refused(&self.location, error)),
+            Some(error) => Err(failure::from_server_error(&self.location, error)),
             None => Ok(values),
         }
     }
 
     /// Sends commands and waits for their answers. When there are none, says what that means for each command.
-    async fn ask(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Outcome> {
+    async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Outcome> {
         if *self.closed.borrow() {
             let why = "the connection was closed; enter the store again";
             return Err(Outcome::Failed(failure::unreachable(&self.location, why)));
         }
         self.connection.clone().send_packed_commands(pipeline, 0, pipeline.len()).await.map_err(|error| {
             self.close();
-            Outcome::Unknown(failure::broken(&self.location, &error))
+            Outcome::Unknown(failure::from_redis_error(&self.location, &error))
         })
     }
 
     /// The outcome of a command that the server answered with an error.
-    fn refused(&self, error: &redis::ServerError) -> Outcome {
-        if failure::closes(error) {
+    fn refused_outcome(&self, error: &redis::ServerError) -> Outcome {
+        if failure::is_reconnect_error(error) {
             self.close();
         }
-        Outcome::Failed(failure::refused(&self.location, error))
+        Outcome::Failed(failure::from_server_error(&self.location, error))
     }
 
     /// Closes the socket at once, with a reset.
     fn close(&self) {
-        self.carrier.abort();
+        self.driver.abort();
         self.closed.send_replace(true);
     }
 }
 
-impl Drop for Link {
+impl Drop for RedisLink {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 /// A connection that broke in the first exchange: a server that expects TLS hangs up on anything else.
-fn hung_up(address: &Address, error: StoreError) -> StoreError {
+fn with_tls_hint(address: &Address, error: StoreError) -> StoreError {
     match error.kind() {
         ErrorKind::Unreachable if address.is_plain() => error.with_hint("if the server expects TLS, use rediss://"),
         _ => error,
@@ -358,12 +362,12 @@ fn hung_up(address: &Address, error: StoreError) -> StoreError {
 
 /// What a person should know about the settings of the server. Those that this user may not read are left out.
 pub(super) async fn warnings(address: &Address) -> Vec<String> {
-    let Ok(link) = Link::open(address).await else { return Vec::new() };
+    let Ok(link) = RedisLink::open(address).await else { return Vec::new() };
     let mut pipeline = Pipeline::new();
     for setting in ["appendonly", "save", "maxmemory-policy"] {
         pipeline.cmd("CONFIG").arg("GET").arg(setting);
     }
-    let values = link.values(&pipeline).await.unwrap_or_default().into_iter();
+    let values = link.send_raw(&pipeline).await.unwrap_or_default().into_iter();
     let settings: Vec<Option<String>> = values.map(replies::setting).collect();
     let [appendonly, save, policy] = &settings[..] else { return Vec::new() };
     let mut warnings = Vec::new();
@@ -378,7 +382,7 @@ pub(super) async fn warnings(address: &Address) -> Vec<String> {
 }
 
 /// Tells the server all scripts.
-fn loading() -> Pipeline {
+fn load_scripts_pipeline() -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(Script::ALL.len());
     for script in Script::ALL {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.source());

@@ -5,7 +5,7 @@ use redis::{RedisError, ServerError};
 use crate::store::{ErrorKind, StoreError};
 
 /// Errors that go away by themselves: how they begin, and what they say.
-const PASSING: &[(&str, &str)] = &[
+const TRANSIENT_ERRORS: &[(&str, &str)] = &[
     ("LOADING", "the server is loading its data"),
     ("READONLY", "the server is a read-only replica"),
     ("MOVED", "the key has moved to another cluster node"),
@@ -21,7 +21,7 @@ const PASSING: &[(&str, &str)] = &[
 ];
 
 /// Errors that somebody has to do something about: how they begin, and what to do.
-const LASTING: &[(&str, &str)] = &[
+const PERMANENT_ERRORS: &[(&str, &str)] = &[
     ("NOPERM", "the user may not do that; it needs `~*` for its keys, `&*`, and `+@all -@dangerous +info` or the like"),
     ("The user executing the script can't", "the user may not do that; it needs the commands that scripts use, too"),
     ("NOAUTH", "the server wants a password; give it as redis://:password@host, or redis://user:password@host"),
@@ -37,22 +37,22 @@ const LASTING: &[(&str, &str)] = &[
 ];
 
 /// What the server says of whom one should not talk to: connect again, perhaps to another.
-const CLOSING: &[&str] = &["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH"];
+const RECONNECT_ERRORS: &[&str] = &["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH"];
 
 /// An answer that was an error. Scripts check before they write, so nothing was done.
-pub(super) fn refused(location: &str, error: &ServerError) -> StoreError {
+pub(super) fn from_server_error(location: &str, error: &ServerError) -> StoreError {
     from_text(location, &text_of(error))
 }
 
 /// Whether the server that says this is the wrong one to talk to.
-pub(super) fn closes(error: &ServerError) -> bool {
+pub(super) fn is_reconnect_error(error: &ServerError) -> bool {
     let text = text_of(error);
-    let said = Said::read(&text);
-    CLOSING.iter().any(|word| said.words.starts_with(word))
+    let parsed = ErrorText::read(&text);
+    RECONNECT_ERRORS.iter().any(|word| parsed.words.starts_with(word))
 }
 
 /// Whether a script was not run because the server does not know it any more.
-pub(super) fn is_forgotten_script(error: &ServerError) -> bool {
+pub(super) fn is_missing_script(error: &ServerError) -> bool {
     error.code() == "NOSCRIPT"
 }
 
@@ -62,7 +62,7 @@ pub(super) fn is_forbidden(error: &ServerError) -> bool {
 }
 
 /// After it was told its scripts again.
-pub(super) fn forgetful(location: &str) -> StoreError {
+pub(super) fn scripts_flushed(location: &str) -> StoreError {
     let why =
         "the server forgets its scripts as soon as it has been told them; does something flush them all the time?";
     StoreError::new(ErrorKind::Unavailable, format!("{location}: {why}"))
@@ -76,38 +76,38 @@ fn text_of(error: &ServerError) -> String {
 }
 
 /// An error's own words. Names of keys come after them, and may be anything.
-struct Said<'a> {
+struct ErrorText<'a> {
     words: &'a str,
     in_script: bool,
 }
 
-impl<'a> Said<'a> {
+impl<'a> ErrorText<'a> {
     /// Older servers put what happened inside a script behind where it did, `ERR Error running script …
     /// @user_script:9: `, and so does Lua for errors of the script's own.
     fn read(text: &'a str) -> Self {
-        let mut said = Self { words: text.strip_prefix("ERR ").unwrap_or(text), in_script: false };
-        while let Some((before, after)) = said.words.split_once("user_script:")
+        let mut parsed = Self { words: text.strip_prefix("ERR ").unwrap_or(text), in_script: false };
+        while let Some((before, after)) = parsed.words.split_once("user_script:")
             && (before.is_empty() || before == "@" || before.starts_with("Error running script"))
             && let Some((line, rest)) = after.split_once(": ")
             && line.trim_start().bytes().all(|byte| byte.is_ascii_digit())
         {
             let rest = rest.strip_prefix('-').unwrap_or(rest);
-            said = Self { words: rest.strip_prefix("ERR ").unwrap_or(rest), in_script: true };
+            parsed = Self { words: rest.strip_prefix("ERR ").unwrap_or(rest), in_script: true };
         }
-        said
+        parsed
     }
 }
 
 fn from_text(location: &str, text: &str) -> StoreError {
-    let said = Said::read(text);
+    let parsed = ErrorText::read(text);
     let known = |table: &[(&str, &'static str)]| {
-        table.iter().find(|(beginning, _)| said.words.starts_with(beginning)).map(|(_, why)| *why)
+        table.iter().find(|(beginning, _)| parsed.words.starts_with(beginning)).map(|(_, why)| *why)
     };
     let shown: String = text.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let (kind, why) = match (known(LASTING), known(PASSING)) {
+    let (kind, why) = match (known(PERMANENT_ERRORS), known(TRANSIENT_ERRORS)) {
         (Some(why), _) => (ErrorKind::Configuration, why),
         (None, Some(why)) => (ErrorKind::Unavailable, why),
-        (None, None) if said.in_script => (
+        (None, None) if parsed.in_script => (
             ErrorKind::Corrupt,
             "a record of Tenure's was written by another program or a newer version and cannot be read; delete it (`tenure:ns` only when no instance runs)",
         ),
@@ -117,12 +117,12 @@ fn from_text(location: &str, text: &str) -> StoreError {
 }
 
 /// What went wrong with the connection.
-pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
+pub(super) fn from_redis_error(location: &str, error: &RedisError) -> StoreError {
     if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
         let text = error.to_string();
         // A server that wants a client certificate says so only after the handshake.
         if let Some((_, word)) = text.split_once("received fatal alert: ") {
-            return StoreError::new(ErrorKind::Configuration, format!("{location}: {}", alert(word)));
+            return StoreError::new(ErrorKind::Configuration, format!("{location}: {}", tls_alert(word)));
         }
         return unreachable(location, &text);
     }
@@ -143,7 +143,7 @@ pub(super) fn broken(location: &str, error: &RedisError) -> StoreError {
 }
 
 /// What a server says that refuses TLS.
-pub(super) fn alert(word: &str) -> String {
+pub(super) fn tls_alert(word: &str) -> String {
     format!("the server refused TLS ({word}); if it wants a client certificate, add `?cert=FILE&key=FILE`")
 }
 
@@ -152,7 +152,7 @@ pub(super) fn unreachable(location: &str, why: &str) -> StoreError {
 }
 
 /// `INFO server` does not say which run of the server this is.
-pub(super) fn without_identity(location: &str) -> StoreError {
+pub(super) fn missing_run_id(location: &str) -> StoreError {
     let why = "`INFO server` does not name the run of the server (`run_id`, `uptime_in_seconds`), so a restart would go \
                unnoticed; a proxy or a managed service may hide it: connect to the server itself";
     StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"))
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_is_retried_and_what_does_not_is_not() {
+    fn transient_errors_are_retried_and_permanent_ones_are_not() {
         for (text, kind) in [
             ("LOADING Redis is loading the dataset in memory", ErrorKind::Unavailable),
             ("OOM command not allowed when used memory > 'maxmemory'.", ErrorKind::Unavailable),

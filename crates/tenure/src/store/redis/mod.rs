@@ -25,28 +25,28 @@ use std::sync::Arc;
 use address::Address;
 pub use address::Credentials;
 use connection::RedisConnection;
-use keys::Keys;
+use keys::RedisKeys;
 use subscription::RedisSubscription;
 
-use super::{BoxFuture, Connection, Entry, Keyspace, Store, StoreError, Subscription};
+use super::{AttachRequest, BoxFuture, Connection, Keyspace, Store, StoreError, Subscription};
 
 /// A Redis or Valkey server, 6.2 or later.
 ///
 /// ```no_run
 /// use tenure::store::redis::RedisStore;
-/// use tenure::store::{Entry, Keyspace, Store};
+/// use tenure::store::{AttachRequest, Keyspace, Store};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = RedisStore::open("redis://localhost", &Keyspace::default().namespace("staging")?)?;
-/// let connection = store.enter(Entry::default()).await?;
-/// println!("{:?}", connection.entered());
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// println!("{:?}", connection.attached());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
 pub struct RedisStore {
     address: Address,
-    keys: Keys,
+    keys: RedisKeys,
 }
 
 impl RedisStore {
@@ -57,7 +57,7 @@ impl RedisStore {
     /// When the URL is not of that form.
     pub fn open(url: &str, keyspace: &Keyspace) -> Result<Self, StoreError> {
         let address = Address::parse(url)?;
-        let keys = Keys::new(keyspace, address.database());
+        let keys = RedisKeys::new(keyspace, address.database());
         Ok(Self { address, keys })
     }
 
@@ -72,7 +72,7 @@ impl RedisStore {
     /// # fn token() -> String { String::new() }
     /// let store = RedisStore::open("redis://cache.internal", &Keyspace::default())?
     ///     .credentials(|| async { Ok(Credentials::new("tenure", token())) });
-    /// let tenure = Tenure::on(Arc::new(store));
+    /// let tenure = Tenure::with_store(Arc::new(store));
     /// # Ok::<(), tenure::store::StoreError>(())
     /// ```
     #[must_use]
@@ -101,9 +101,9 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
+    fn attach(&self, request: AttachRequest) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
         Box::pin(async move {
-            let connection = RedisConnection::enter(&self.address, self.keys.clone(), &entry).await?;
+            let connection = RedisConnection::attach(&self.address, self.keys.clone(), &request).await?;
             Ok(Arc::new(connection) as Arc<dyn Connection>)
         })
     }

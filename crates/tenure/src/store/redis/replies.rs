@@ -5,27 +5,28 @@ use std::time::Duration;
 use redis::Value;
 
 use super::failure;
-use super::keys::Keys;
+use super::keys::RedisKeys;
 use crate::lease::Ending;
 use crate::name::InstanceId;
 use crate::store::{
-    Ask, Ended, Entered, Generation, Grant, Held, LeaseReport, Lineage, LogEntry, Member, NamespaceReport,
-    PreviousTerm, Published, Quarantine, QuarantineReason, Refusal, Reply, Request, ServerRun, TermNote,
+    Ask, Attached, Generation, Grant, Held, LeaseReport, Lineage, LiveInstance, LogEntry, NamespaceReport,
+    PreviousTerm, PublishedRecord, Quarantine, QuarantineReason, RecordedEnd, Refusal, Reply, Request, ServerRun,
+    TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::Token;
 
 /// What a server tells about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ServerFacts {
+pub(super) struct RedisServerInfo {
     pub(super) run: ServerRun,
     pub(super) uptime: Duration,
-    pub(super) listeners: i64,
+    pub(super) subscribers: i64,
     /// Whether this run has served the namespace: it knows the namespace's marker.
     pub(super) has_served: bool,
 }
 
-impl ServerFacts {
+impl RedisServerInfo {
     /// Reads the answers to `INFO server`, to `PUBSUB NUMSUB` and to the marker.
     pub(super) fn read(info: Value, subscribers: Value, marker: &Value) -> Option<Self> {
         let info = text(info)?;
@@ -34,35 +35,35 @@ impl ServerFacts {
         // Counted on a wall clock: after that was set back it may be below zero.
         let uptime: i64 = field("uptime_in_seconds")?.parse().ok()?;
         let uptime = Duration::from_secs(u64::try_from(uptime).unwrap_or(0));
-        let mut subscribers = Fields::of(subscribers)?;
+        let mut subscribers = ReplyFields::new(subscribers)?;
         subscribers.text()?;
-        let has_served = !matches!(marker, Value::ServerError(error) if failure::is_forgotten_script(error));
-        Some(Self { run: ServerRun(run), uptime, listeners: subscribers.int()?, has_served })
+        let has_served = !matches!(marker, Value::ServerError(error) if failure::is_missing_script(error));
+        Some(Self { run: ServerRun(run), uptime, subscribers: subscribers.int()?, has_served })
     }
 }
 
 /// Reads the answer of the script that enters.
-pub(super) fn entered(value: Value, run: ServerRun) -> Option<Entered> {
-    let mut fields = Fields::of(value)?;
-    Some(Entered {
+pub(super) fn attached(value: Value, run: ServerRun) -> Option<Attached> {
+    let mut fields = ReplyFields::new(value)?;
+    Some(Attached {
         generation: Generation { number: fields.number()?, stamp: fields.number()? },
         minted: fields.int()? == 1,
         run,
         server: fields.time()?,
-        lineage: Lineage { id: fields.history()?.unwrap_or_default(), before: fields.history()? },
+        lineage: Lineage { id: fields.lineage_id()?.unwrap_or_default(), before: fields.lineage_id()? },
         max_ttl: fields.span()?,
         token_floor: fields.token()?,
         rolled_back: fields.int()? == 1,
         quarantine: fields.quarantine()?,
         began_quarantine: fields.int()? == 1,
-        silent: Some(fields.text()?)
+        publish_error: Some(fields.text()?)
             .filter(|why| !why.is_empty())
             .map(|why| format!("this user may not publish; grant it `+publish` and `&*` (the server said: {why})")),
     })
 }
 
 /// Reads the answer to a request. `None` when it is not one.
-pub(super) fn reply(request: &Request, value: Value, keys: &Keys) -> Option<Reply> {
+pub(super) fn reply(request: &Request, value: Value, keys: &RedisKeys) -> Option<Reply> {
     match request {
         Request::Read { .. } => match value {
             Value::Nil => Some(Reply::Record(None)),
@@ -76,28 +77,28 @@ pub(super) fn reply(request: &Request, value: Value, keys: &Keys) -> Option<Repl
             };
             holders.into_iter().map(holder).collect::<Option<_>>().map(Reply::Holders)
         }
-        Request::Announce(_) | Request::Note(_) | Request::Enlist { .. } => Some(Reply::Done),
+        Request::Announce(_) | Request::Note(_) | Request::Adopt { .. } => Some(Reply::Done),
         Request::IndexAdd { announced: false, .. } | Request::IndexRemove { announced: false, .. } => Some(Reply::Done),
         Request::Notes { .. } => notes(value).map(Reply::Notes),
-        Request::Recent { after, .. } => {
-            let mut entries = logged(value)?;
+        Request::ReadLog { after, .. } => {
+            let mut entries = log_entries(value)?;
             if after.is_none() {
                 entries.reverse();
             }
-            Some(Reply::Recent(entries))
+            Some(Reply::LogEntries(entries))
         }
         Request::ReadSessions { .. } => {
             let Value::Array(sessions) = value else { return None };
             Some(Reply::Sessions(sessions.into_iter().map(bytes).collect()))
         }
-        Request::Scan { what, .. } => found(value, keys.wild(*what)),
-        Request::IndexList { .. } => listed(value).map(Reply::Index),
-        _ => answered(value),
+        Request::Scan { kind: what, .. } => scan_page(value, keys.foreign_prefix(*what)),
+        Request::IndexList { .. } => index_entries(value).map(Reply::Index),
+        _ => script_reply(value),
     }
 }
 
 /// The entries of a set, in order.
-fn listed(value: Value) -> Option<Vec<String>> {
+fn index_entries(value: Value) -> Option<Vec<String>> {
     let (Value::Array(entries) | Value::Set(entries)) = value else { return None };
     let mut entries = entries.into_iter().map(text).collect::<Option<Vec<_>>>()?;
     entries.sort_unstable();
@@ -105,16 +106,16 @@ fn listed(value: Value) -> Option<Vec<String>> {
 }
 
 /// The entries of a log. What cannot be read is somebody else's.
-fn logged(value: Value) -> Option<Vec<LogEntry>> {
+fn log_entries(value: Value) -> Option<Vec<LogEntry>> {
     let entries = match value {
         Value::Array(entries) => entries,
         Value::Nil => Vec::new(),
         _ => return None,
     };
     let entry = |entry: Value| {
-        let mut entry = Fields::of(entry)?;
+        let mut entry = ReplyFields::new(entry)?;
         let id = entry.text()?.parse().ok()?;
-        let mut fields = Fields::of(entry.next()?)?;
+        let mut fields = ReplyFields::new(entry.next()?)?;
         fields.next()?;
         let token = fields.token()?;
         fields.next()?;
@@ -124,8 +125,8 @@ fn logged(value: Value) -> Option<Vec<LogEntry>> {
 }
 
 /// A piece of a scan: where it ends, and the keys.
-fn found(value: Value, prefix: &str) -> Option<Reply> {
-    let mut fields = Fields::of(value)?;
+fn scan_page(value: Value, prefix: &str) -> Option<Reply> {
+    let mut fields = ReplyFields::new(value)?;
     let cursor = fields.number()?;
     let (Value::Array(keys) | Value::Set(keys)) = fields.next()? else { return None };
     // What is no text names nothing that could be asked for.
@@ -135,16 +136,16 @@ fn found(value: Value, prefix: &str) -> Option<Reply> {
 }
 
 /// Reads one of those who are alive; `None` after the last.
-fn member(fields: &mut Fields) -> Option<Member> {
+fn live_instance(fields: &mut ReplyFields) -> Option<LiveInstance> {
     let instance = fields.instance()?;
     let record = fields.bytes()?;
     // A foreign program's heartbeat may have no end.
-    let remaining = u64::try_from(fields.int()?).map_or(crate::lease::LONGEST_TTL, Duration::from_millis);
-    Some(Member { instance, record, remaining })
+    let remaining = u64::try_from(fields.int()?).map_or(crate::lease::MAX_TTL, Duration::from_millis);
+    Some(LiveInstance { instance, record, remaining })
 }
 
-fn answered(value: Value) -> Option<Reply> {
-    let mut fields = Fields::of(value)?;
+fn script_reply(value: Value) -> Option<Reply> {
+    let mut fields = ReplyFields::new(value)?;
     let what = fields.text()?;
     Some(match what.as_str() {
         "granted" => Reply::Granted(Grant {
@@ -172,7 +173,7 @@ fn answered(value: Value) -> Option<Reply> {
             };
             Reply::Namespace(NamespaceReport { generation, quarantine: fields.quarantine()?, max_ttl, server })
         }
-        "not_entered" => Reply::NotEntered,
+        "not_entered" => Reply::NotAttached,
         "term_over" => Reply::TermOver,
         "tokens_exhausted" => Reply::TokensExhausted,
         "renewed" => Reply::Renewed {
@@ -181,7 +182,7 @@ fn answered(value: Value) -> Option<Reply> {
             asked: fields.optional_text().and_then(|asked| Ask::decode(&asked)),
         },
         "refused" => Reply::Refused(match fields.text()?.as_str() {
-            "taken" => Refusal::Taken { by: fields.instance()? },
+            "taken" => Refusal::Taken { holder: fields.instance()? },
             "stalled" => Refusal::Stalled,
             "missing" => Refusal::Missing,
             "store_reset" => Refusal::StoreReset,
@@ -190,23 +191,23 @@ fn answered(value: Value) -> Option<Reply> {
         }),
         "done" => Reply::Done,
         "in_use" => Reply::InUse,
-        "changed" => Reply::Changed(fields.next().and_then(bytes)),
+        "changed" => Reply::Conflict(fields.next().and_then(bytes)),
         "handed_over" => Reply::HandedOver { token: fields.token()? },
         "members" => {
-            let mut members: Vec<Member> = std::iter::from_fn(|| member(&mut fields)).collect();
+            let mut members: Vec<LiveInstance> = std::iter::from_fn(|| live_instance(&mut fields)).collect();
             members.sort_unstable_by(|a, b| a.instance.cmp(&b.instance));
-            Reply::Members(members)
+            Reply::Instances(members)
         }
         "lease" => Reply::Lease(report(&mut fields)?),
         _ => return None,
     })
 }
 
-fn report(fields: &mut Fields) -> Option<LeaseReport> {
+fn report(fields: &mut ReplyFields) -> Option<LeaseReport> {
     let held = match fields.next()? {
         Value::Nil => None,
         value => {
-            let mut held = Fields::of(value)?;
+            let mut held = ReplyFields::new(value)?;
             held.text()?;
             Some(held.held()?)
         }
@@ -235,9 +236,9 @@ fn notes(value: Value) -> Option<Vec<TermNote>> {
         _ => return None,
     };
     let note = |entry: Value| {
-        let mut entry = Fields::of(entry)?;
+        let mut entry = ReplyFields::new(entry)?;
         entry.next()?;
-        let mut fields = Fields::of(entry.next()?)?;
+        let mut fields = ReplyFields::new(entry.next()?)?;
         fields.next()?;
         TermNote::decode(&fields.text()?)
     };
@@ -246,18 +247,18 @@ fn notes(value: Value) -> Option<Vec<TermNote>> {
 }
 
 /// A record is its token, its time and its value, with a space between.
-fn published(bytes: &[u8]) -> Option<Published> {
+fn published(bytes: &[u8]) -> Option<PublishedRecord> {
     let mut parts = bytes.splitn(3, |byte| *byte == b' ');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
     let (token, at) = (Token::new(number()?)?, ServerTime::from_micros(number()?));
-    Some(Published { token, at, value: parts.next()?.to_vec() })
+    Some(PublishedRecord { token, at, value: parts.next()?.to_vec() })
 }
 
 /// The fields of a script's answer, one after the other.
-struct Fields(std::vec::IntoIter<Value>);
+struct ReplyFields(std::vec::IntoIter<Value>);
 
-impl Fields {
-    fn of(value: Value) -> Option<Self> {
+impl ReplyFields {
+    fn new(value: Value) -> Option<Self> {
         match value {
             Value::Array(fields) => Some(Self(fields.into_iter())),
             _ => None,
@@ -317,13 +318,13 @@ impl Fields {
         self.text().map(|text| InstanceId::foreign(&text))
     }
 
-    fn ended(&mut self) -> Option<Ended> {
-        Ended::from_word(&self.text()?)
+    fn ended(&mut self) -> Option<RecordedEnd> {
+        RecordedEnd::from_word(&self.text()?)
     }
 
     fn held(&mut self) -> Option<Held> {
         Some(Held {
-            by: self.instance()?,
+            holder: self.instance()?,
             token: match self.optional_text() {
                 Some(token) => Some(Token::new(token.parse().ok()?)?),
                 None => None,
@@ -345,7 +346,7 @@ impl Fields {
     }
 
     /// The name of a history: the first half of what is more than enough to tell it from others.
-    fn history(&mut self) -> Option<Option<u128>> {
+    fn lineage_id(&mut self) -> Option<Option<u128>> {
         let text = self.text()?;
         Some(text.get(..32).and_then(|name| u128::from_str_radix(name, 16).ok()))
     }
@@ -378,19 +379,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_does_not_name_its_run_is_not_taken_for_any() {
-        let listeners = || Value::Array(vec![Value::BulkString(b"channel".to_vec()), Value::Int(0)]);
+    fn a_server_that_hides_its_run_id_is_refused() {
+        let subscribers = || Value::Array(vec![Value::BulkString(b"channel".to_vec()), Value::Int(0)]);
         let info = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let run = "00112233445566778899aabbccddeeff00112233";
         let whole = format!("redis_version:7.0.15\r\nrun_id:{run}\r\nuptime_in_seconds:12\r\n");
-        let facts = ServerFacts::read(info(&whole), listeners(), &Value::Int(1)).unwrap();
-        assert_eq!((facts.uptime, facts.listeners, facts.has_served), (Duration::from_secs(12), 0, true));
+        let facts = RedisServerInfo::read(info(&whole), subscribers(), &Value::Int(1)).unwrap();
+        assert_eq!((facts.uptime, facts.subscribers, facts.has_served), (Duration::from_secs(12), 0, true));
         for hidden in
             ["redis_version:7.0.15\r\nuptime_in_seconds:12\r\n", "run_id:short\r\nuptime_in_seconds:1\r\n", ""]
         {
-            assert_eq!(ServerFacts::read(info(hidden), listeners(), &Value::Int(1)), None, "{hidden:?}");
+            assert_eq!(RedisServerInfo::read(info(hidden), subscribers(), &Value::Int(1)), None, "{hidden:?}");
         }
-        let error = failure::without_identity("redis://host");
+        let error = failure::missing_run_id("redis://host");
         assert!(error.to_string().contains("run_id") && !error.is_retryable(), "{error}");
     }
 }

@@ -37,21 +37,21 @@ impl Script {
 
     fn text(self) -> String {
         match self {
-            Self::AcquireBeating => with_heartbeat(Self::Acquire),
-            Self::RenewBeating => with_heartbeat(Self::Renew),
+            Self::AcquireWithHeartbeat => with_heartbeat(Self::Acquire),
+            Self::RenewWithHeartbeat => with_heartbeat(Self::Renew),
             alone => format!("{PRELUDE}\n{}", alone.body()),
         }
     }
 }
 
-/// The script of a question that a heartbeat travels with.
-fn with_heartbeat(question: Script) -> String {
-    let (question, beat) = (question.body(), Script::AcquireBeating.body());
-    format!("{PRELUDE}\nlocal function ask()\n{question}\nend\n{beat}")
+/// The script of a request that a heartbeat travels with.
+fn with_heartbeat(request: Script) -> String {
+    let (request, beat) = (request.body(), Script::AcquireWithHeartbeat.body());
+    format!("{PRELUDE}\nlocal function handle_request()\n{request}\nend\n{beat}")
 }
 
 scripts! {
-    Enter => "enter",
+    Attach => "attach",
     Acquire => "acquire",
     Renew => "renew",
     Release => "release",
@@ -65,13 +65,13 @@ scripts! {
     Append => "append",
     Forget => "forget",
     WriteSession => "write_session",
-    Beat => "beat",
+    Heartbeat => "heartbeat",
     Leave => "leave",
-    Members => "members",
-    List => "list",
+    Instances => "instances",
+    IndexInstance => "index_instance",
     Index => "index",
-    AcquireBeating => "with_heartbeat",
-    RenewBeating => "with_heartbeat",
+    AcquireWithHeartbeat => "with_heartbeat",
+    RenewWithHeartbeat => "with_heartbeat",
 }
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     /// A server closes the connection of a client that has not logged in when it sends more than this at a time, without
     /// saying that it should.
     #[test]
-    fn every_script_can_be_told_to_a_server_that_wants_a_password() {
+    fn every_script_fits_the_limit_of_unauthenticated_clients() {
         for script in Script::ALL {
             assert!(script.source().len() < 16_384, "{script:?}: {}", script.source().len());
         }

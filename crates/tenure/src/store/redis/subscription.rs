@@ -9,15 +9,15 @@ use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use super::address::Address;
 use super::connection::dial;
 use super::failure;
-use super::keys::Keys;
-use crate::store::{Announcement, BoxFuture, Heard, StoreError, Subscription};
+use super::keys::RedisKeys;
+use crate::store::{Announcement, BoxFuture, StoreError, Subscription, SubscriptionItem};
 
 /// After this long without a word the server is asked whether it is still there. Not often: what a dead link does not tell costs a ttl at
 /// most, and every candidate asks.
-const QUIET: Duration = Duration::from_secs(20);
+const PING_AFTER: Duration = Duration::from_secs(20);
 
 /// How long it may take to say so.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct RedisSubscription {
     sink: PubSubSink,
@@ -26,8 +26,8 @@ pub(super) struct RedisSubscription {
 }
 
 impl RedisSubscription {
-    pub(super) async fn open(address: &Address, keys: &Keys) -> Result<Self, StoreError> {
-        let failed = |error: redis::RedisError| failure::broken(&address.location, &error);
+    pub(super) async fn open(address: &Address, keys: &RedisKeys) -> Result<Self, StoreError> {
+        let failed = |error: redis::RedisError| failure::from_redis_error(&address.location, &error);
         let stream = dial(address).await?;
         let mut pubsub = PubSub::new(&address.login().await?, stream).await.map_err(failed)?;
         pubsub.subscribe(&keys.channel).await.map_err(failed)?;
@@ -37,22 +37,22 @@ impl RedisSubscription {
 }
 
 impl Subscription for RedisSubscription {
-    fn next(&mut self) -> BoxFuture<'_, Heard> {
+    fn next(&mut self) -> BoxFuture<'_, SubscriptionItem> {
         Box::pin(async move {
             loop {
-                match tokio::time::timeout(QUIET, self.messages.next()).await {
+                match tokio::time::timeout(PING_AFTER, self.messages.next()).await {
                     Ok(Some(message)) => {
                         let text = std::str::from_utf8(message.get_payload_bytes()).ok();
                         // Anybody can publish anything; what we cannot read is not for us.
                         if let Some(announcement) = text.and_then(Announcement::decode) {
-                            return Heard::Announced(announcement);
+                            return SubscriptionItem::Announced(announcement);
                         }
                     }
-                    Ok(None) => return Heard::Closed,
+                    Ok(None) => return SubscriptionItem::Closed,
                     Err(_) => {
-                        let answer = tokio::time::timeout(PATIENCE, self.sink.ping::<redis::Value>()).await;
+                        let answer = tokio::time::timeout(PING_TIMEOUT, self.sink.ping::<redis::Value>()).await;
                         if !matches!(answer, Ok(Ok(_))) {
-                            return Heard::Closed;
+                            return SubscriptionItem::Closed;
                         }
                     }
                 }

@@ -15,10 +15,10 @@ use tokio_rustls::client::TlsStream;
 use crate::store::{ErrorKind, StoreError};
 
 /// How long a server may take to shake hands.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(2);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What to do about a server that does not.
-const NO_TLS: &str = "if the server does not speak TLS on this port, use its TLS port or redis://";
+const PLAIN_PORT_HINT: &str = "if the server does not speak TLS on this port, use its TLS port or redis://";
 
 /// What the URL says about TLS.
 #[derive(Clone, Default)]
@@ -38,7 +38,7 @@ pub(super) struct Tls {
     options: TlsOptions,
     server_name: ServerName<'static>,
     /// The caller's own configuration, instead of the options.
-    own: Option<Arc<ClientConfig>>,
+    config_override: Option<Arc<ClientConfig>>,
 }
 
 impl Tls {
@@ -47,14 +47,14 @@ impl Tls {
         let name = options.server_name.as_deref().unwrap_or(host).to_owned();
         let server_name = ServerName::try_from(name.clone())
             .map_err(|_| bad(format!("{name:?} is not a name that a certificate can have; set `server-name`")))?;
-        let tls = Self { options, server_name, own: None };
+        let tls = Self { options, server_name, config_override: None };
         tls.config()?;
         Ok(tls)
     }
 
     /// The same with a configuration of the caller's.
     pub(super) fn with_config(mut self, config: Arc<ClientConfig>) -> Self {
-        self.own = Some(config);
+        self.config_override = Some(config);
         self
     }
 
@@ -64,16 +64,16 @@ impl Tls {
         stream: TcpStream,
         location: &str,
     ) -> Result<TlsStream<TcpStream>, StoreError> {
-        let config = match &self.own {
+        let config = match &self.config_override {
             Some(config) => config.clone(),
             None => Arc::new(self.config()?),
         };
         let handshake = TlsConnector::from(config).connect(self.server_name.clone(), stream);
-        match tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await {
-            Ok(shaken) => shaken.map_err(|error| self.explain(location, &error)),
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            Ok(result) => result.map_err(|error| self.explain(location, &error)),
             // A Redis that speaks no TLS waits for the end of a line.
             Err(_) => {
-                let why = format!("no answer to the TLS handshake within {HANDSHAKE_WITHIN:?}; {NO_TLS}");
+                let why = format!("no answer to the TLS handshake within {HANDSHAKE_TIMEOUT:?}; {PLAIN_PORT_HINT}");
                 Err(super::failure::unreachable(location, &why))
             }
         }
@@ -89,7 +89,7 @@ impl Tls {
             (None, None) => Ok(builder.with_no_client_auth()),
             (Some(cert), Some(key)) => {
                 let chain = certificates("cert", cert)?;
-                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| unread("key", key, &error))?;
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| cannot_read("key", key, &error))?;
                 builder
                     .with_client_auth_cert(chain, secret)
                     .map_err(|error| bad(format!("`cert` and `key` cannot be used together: {error}")))
@@ -103,7 +103,7 @@ impl Tls {
         let mut roots = RootCertStore::empty();
         if let Some(ca) = &self.options.ca {
             for certificate in certificates("ca", ca)? {
-                roots.add(certificate).map_err(|error| unread("ca", ca, &error))?;
+                roots.add(certificate).map_err(|error| cannot_read("ca", ca, &error))?;
             }
             return Ok(roots);
         }
@@ -140,9 +140,9 @@ impl Tls {
                 other => format!("the server's certificate cannot be used: {other:?}"),
             },
             Some(rustls::Error::InvalidMessage(_)) => {
-                format!("the answer to the TLS handshake is not TLS; {NO_TLS}")
+                format!("the answer to the TLS handshake is not TLS; {PLAIN_PORT_HINT}")
             }
-            Some(rustls::Error::AlertReceived(alert)) => super::failure::alert(&format!("{alert:?}")),
+            Some(rustls::Error::AlertReceived(alert)) => super::failure::tls_alert(&format!("{alert:?}")),
             Some(other) => format!("the TLS handshake failed: {other}"),
             // Cut short: the link, a server that is stopping, or one that speaks no TLS and hangs up.
             None => {
@@ -161,15 +161,15 @@ impl fmt::Debug for Tls {
 }
 
 fn certificates(option: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, StoreError> {
-    let read = CertificateDer::pem_file_iter(file).map_err(|error| unread(option, file, &error))?;
-    let found = read.collect::<Result<Vec<_>, _>>().map_err(|error| unread(option, file, &error))?;
+    let read = CertificateDer::pem_file_iter(file).map_err(|error| cannot_read(option, file, &error))?;
+    let found = read.collect::<Result<Vec<_>, _>>().map_err(|error| cannot_read(option, file, &error))?;
     if found.is_empty() {
-        return Err(unread(option, file, &"there is no certificate in it"));
+        return Err(cannot_read(option, file, &"there is no certificate in it"));
     }
     Ok(found)
 }
 
-fn unread(option: &str, file: &Path, why: &dyn fmt::Display) -> StoreError {
+fn cannot_read(option: &str, file: &Path, why: &dyn fmt::Display) -> StoreError {
     bad(format!("cannot read `{option}` from {}: {why}; it must be a PEM file", file.display()))
 }
 

@@ -6,18 +6,20 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use super::file::File;
+use super::file::DatabaseFile;
 use super::rows::Rows;
-use super::{Place, failure};
-use crate::store::{BoxFuture, Connection, Entered, Entry, ErrorKind, Generation, Outcome, Request, StoreError};
+use super::{FileConfig, failure};
+use crate::store::{
+    AttachRequest, Attached, BoxFuture, Connection, ErrorKind, Generation, Outcome, Request, StoreError,
+};
 
-/// The part of the limit for which the thread waits for others.
-const PATIENCE: f64 = 0.75;
+/// The part of the timeout for which the thread waits for others.
+const LOCK_WAIT_FRACTION: f64 = 0.75;
 
-/// A connection that has entered.
+/// A connection that has attached.
 pub(super) struct SqliteConnection {
     location: String,
-    entered: Entered,
+    attached: Attached,
     jobs: mpsc::Sender<Job>,
     closed: watch::Receiver<bool>,
 }
@@ -30,20 +32,20 @@ struct Job {
 }
 
 impl SqliteConnection {
-    pub(super) async fn enter(place: Place, entry: Entry) -> Result<Self, StoreError> {
-        let location = place.location.clone();
+    pub(super) async fn attach(config: FileConfig, request: AttachRequest) -> Result<Self, StoreError> {
+        let location = config.location.clone();
         let (report, reported) = oneshot::channel();
         let (jobs, queue) = mpsc::channel();
         let (closing, closed) = watch::channel(false);
         std::thread::Builder::new()
             .name("tenure-sqlite".to_owned())
             .spawn(move || {
-                match enter(&place, &entry) {
-                    Ok((mut file, entered)) => {
-                        let generation = entered.generation;
+                match attach(&config, &request) {
+                    Ok((mut file, attached)) => {
+                        let generation = attached.generation;
                         // When nobody waits any more the queue has ended, too.
-                        let _ = report.send(Ok(entered));
-                        serve(&mut file, &place, generation, &queue);
+                        let _ = report.send(Ok(attached));
+                        serve(&mut file, &config, generation, &queue);
                     }
                     Err(error) => {
                         let _ = report.send(Err(error));
@@ -53,30 +55,30 @@ impl SqliteConnection {
             })
             .map_err(|error| StoreError::new(ErrorKind::Unavailable, format!("{location}: no thread: {error}")))?;
         let ended = || StoreError::new(ErrorKind::Unreachable, format!("{location}: the store's thread has ended"));
-        let entered = reported.await.map_err(|_| ended())??;
-        Ok(Self { location, entered, jobs, closed })
+        let attached = reported.await.map_err(|_| ended())??;
+        Ok(Self { location, attached, jobs, closed })
     }
 }
 
 impl Connection for SqliteConnection {
-    fn entered(&self) -> &Entered {
-        &self.entered
+    fn attached(&self) -> &Attached {
+        &self.attached
     }
 
-    fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>> {
+    fn submit(&self, batch: Vec<Request>, timeout: Duration) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(async move {
             let count = batch.len();
             let error = |why: &str| StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", self.location));
             let (outcomes, done) = oneshot::channel();
             // The thread gives up first, so that it can say what is in its way.
-            let until = Instant::now() + limit.mul_f64(PATIENCE);
+            let until = Instant::now() + timeout.mul_f64(LOCK_WAIT_FRACTION);
             if self.jobs.send(Job { batch, until, outcomes }).is_err() {
                 return vec![Outcome::Failed(error("the connection was closed; enter the store again")); count];
             }
-            match tokio::time::timeout(limit, done).await {
+            match tokio::time::timeout(timeout, done).await {
                 Ok(Ok(outcomes)) => outcomes,
                 Ok(Err(_)) => vec![Outcome::Unknown(error("the store's thread has ended")); count],
-                Err(_) => vec![Outcome::Unknown(error(&format!("no answer within {limit:?}"))); count],
+                Err(_) => vec![Outcome::Unknown(error(&format!("no answer within {timeout:?}"))); count],
             }
         })
     }
@@ -96,33 +98,33 @@ impl fmt::Debug for SqliteConnection {
     }
 }
 
-fn enter(place: &Place, entry: &Entry) -> Result<(File, Entered), StoreError> {
-    let failed = |error: rusqlite::Error| failure::from_sqlite(&place.path, &error);
-    let until = Instant::now() + entry.patience;
-    let mut file = place.open(until)?;
+fn attach(config: &FileConfig, request: &AttachRequest) -> Result<(DatabaseFile, Attached), StoreError> {
+    let failed = |error: rusqlite::Error| failure::from_sqlite(&config.path, &error);
+    let until = Instant::now() + request.timeout;
+    let mut file = config.open(until)?;
     let (clock, orphaned) = (file.clock(), file.orphaned);
     let tx = file.write(until)?;
     let now = clock.now();
-    let mut rows = Rows::load(&tx, &place.namespace).map_err(failed)?;
-    let entered = rows.enter(now, entry, orphaned).map_err(failed)?;
+    let mut rows = Rows::load(&tx, &config.namespace).map_err(failed)?;
+    let attached = rows.attach(now, request, orphaned).map_err(failed)?;
     rows.save().map_err(failed)?;
     tx.commit().map_err(failed)?;
-    Ok((file, entered))
+    Ok((file, attached))
 }
 
-fn serve(file: &mut File, place: &Place, generation: Generation, queue: &mpsc::Receiver<Job>) {
+fn serve(file: &mut DatabaseFile, config: &FileConfig, generation: Generation, queue: &mpsc::Receiver<Job>) {
     while let Ok(Job { batch, until, outcomes }) = queue.recv() {
         let answers = if Instant::now() >= until {
             let why = "the store was too busy to begin in time; nothing was done";
-            let error = StoreError::new(ErrorKind::Unavailable, format!("{}: {why}", place.location));
+            let error = StoreError::new(ErrorKind::Unavailable, format!("{}: {why}", config.location));
             vec![Outcome::Failed(error); batch.len()]
         } else {
-            carry_out(file, place, generation, &batch, until)
+            carry_out(file, config, generation, &batch, until)
                 .unwrap_or_else(|failure| vec![failure.outcome(); batch.len()])
         };
         // Whoever asked may have given up.
         let _ = outcomes.send(answers);
-        file.tidy_log();
+        file.truncate_wal();
         if !file.is_in_place() {
             return;
         }
@@ -130,51 +132,55 @@ fn serve(file: &mut File, place: &Place, generation: Generation, queue: &mpsc::R
 }
 
 /// Why nothing of a batch was answered.
-enum Failure {
+enum BatchFailure {
     /// Nothing was done.
-    Not(StoreError),
+    NotApplied(StoreError),
     /// It may have been.
-    Perhaps(StoreError),
+    MaybeApplied(StoreError),
 }
 
-impl Failure {
+impl BatchFailure {
     fn outcome(self) -> Outcome {
         match self {
-            Self::Not(error) => Outcome::Failed(error),
-            Self::Perhaps(error) => Outcome::Unknown(error),
+            Self::NotApplied(error) => Outcome::Failed(error),
+            Self::MaybeApplied(error) => Outcome::Unknown(error),
         }
     }
 }
 
 /// Carries out a batch in one transaction: its requests stand by themselves, but they are written together.
 fn carry_out(
-    file: &mut File,
-    place: &Place,
+    file: &mut DatabaseFile,
+    config: &FileConfig,
     generation: Generation,
     batch: &[Request],
     until: Instant,
-) -> Result<Vec<Outcome>, Failure> {
-    let failed = |error: rusqlite::Error| Failure::Not(failure::from_sqlite(&place.path, &error));
+) -> Result<Vec<Outcome>, BatchFailure> {
+    let failed = |error: rusqlite::Error| BatchFailure::NotApplied(failure::from_sqlite(&config.path, &error));
     let clock = file.clock();
-    let tx = file.write(until).map_err(Failure::Not)?;
+    let tx = file.write(until).map_err(BatchFailure::NotApplied)?;
     // Not before the lock is ours: what waited for it happens now.
     let now = clock.now();
-    let mut rows = Rows::load(&tx, &place.namespace).map_err(failed)?;
+    let mut rows = Rows::load(&tx, &config.namespace).map_err(failed)?;
     let mut outcomes = Vec::with_capacity(batch.len());
     for request in batch {
         outcomes.push(match rows.apply(now, generation, request) {
             Ok(reply) => Outcome::Answered(reply),
             // Of one request; the others are none the worse for it.
-            Err(error) if failure::is_about_contents(&error) => {
-                Outcome::Failed(failure::from_sqlite(&place.path, &error))
+            Err(error) if failure::is_content_error(&error) => {
+                Outcome::Failed(failure::from_sqlite(&config.path, &error))
             }
             Err(error) => return Err(failed(error)),
         });
     }
     rows.save().map_err(failed)?;
     tx.commit().map_err(|error| {
-        let told = failure::from_sqlite(&place.path, &error);
-        if failure::is_doubtful(&error) { Failure::Perhaps(told) } else { Failure::Not(told) }
+        let store_error = failure::from_sqlite(&config.path, &error);
+        if failure::is_commit_unknown(&error) {
+            BatchFailure::MaybeApplied(store_error)
+        } else {
+            BatchFailure::NotApplied(store_error)
+        }
     })?;
     Ok(outcomes)
 }

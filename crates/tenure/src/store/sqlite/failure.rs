@@ -7,11 +7,11 @@ use rusqlite::ffi::ErrorCode;
 use crate::store::{ErrorKind, StoreError};
 
 /// The byte of the shared-memory file whose lock is held while somebody writes (SQLite's `WAL_WRITE_LOCK`).
-const WRITE_LOCK: u64 = 120;
+const WAL_WRITE_LOCK_BYTE: u64 = 120;
 
 /// An error of SQLite, told to whoever runs the program.
 pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
-    if is_about_contents(error) {
+    if is_content_error(error) {
         let why = "something in the file was changed by somebody else and cannot be read";
         return StoreError::new(ErrorKind::Corrupt, format!("{}: {why} ({error})", location(path)));
     }
@@ -36,7 +36,7 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
 }
 
 /// Whether the error is about what stands in the file, and not about the file itself.
-pub(super) fn is_about_contents(error: &rusqlite::Error) -> bool {
+pub(super) fn is_content_error(error: &rusqlite::Error) -> bool {
     use rusqlite::Error;
     match error {
         Error::InvalidColumnType(..) | Error::FromSqlConversionFailure(..) | Error::IntegralValueOutOfRange(..) => true,
@@ -51,7 +51,7 @@ pub(super) fn read_only(path: &Path) -> StoreError {
 }
 
 /// Whether a commit that failed like this may have happened all the same.
-pub(super) fn is_doubtful(error: &rusqlite::Error) -> bool {
+pub(super) fn is_commit_unknown(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure | ErrorCode::Unknown) | None)
 }
 
@@ -97,7 +97,7 @@ fn lock_holder(line: &str, inode: u64) -> Option<u32> {
     let file = words.next()?;
     let (start, end): (u64, u64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let same_file = file.rsplit(':').next()?.parse::<u64>().ok()? == inode;
-    let writes = access == "WRITE" && (start..=end).contains(&WRITE_LOCK);
+    let writes = access == "WRITE" && (start..=end).contains(&WAL_WRITE_LOCK_BYTE);
     (same_file && writes).then(|| pid.parse().ok()).flatten()
 }
 

@@ -11,33 +11,33 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::failure::{self, location};
 use super::host::{self, Host};
-use crate::lease::LONGEST_TTL;
+use crate::lease::MAX_TTL;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::ServerTime;
 
 /// The version of the layout.
-const SCHEMA: i64 = 4;
+const SCHEMA_VERSION: i64 = 4;
 
 /// The one before: it said how long leases may be, and not until when.
-const WITHOUT_TTLS: i64 = 3;
+const SCHEMA_VERSION_3: i64 = 3;
 
 /// The one before that: there were no logs and no sessions.
-const WITHOUT_SESSIONS: i64 = 2;
+const SCHEMA_VERSION_2: i64 = 2;
 
 /// The first: heartbeats were of one group, too, and nobody could tell who had not renewed yet.
-const FIRST: i64 = 1;
+const SCHEMA_VERSION_1: i64 = 1;
 
 /// What says that a database is Tenure's: `TENU`.
-const APPLICATION: i64 = 0x5445_4E55;
+const APPLICATION_ID: i64 = 0x5445_4E55;
 
-const FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+const OPEN_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 /// How often the file is told that somebody still writes it.
-const TOUCH_EVERY: i64 = 5_000_000;
+const TOUCH_EVERY_MICROS: i64 = 5_000_000;
 
 /// File systems on which other hosts can have the same file, or programs answer for the kernel. Locks do not hold there
 /// for sure, a shared-memory file is not shared, and other hosts' clocks differ.
-const NOT_OF_THIS_HOST: &[(u64, &str)] = &[
+const SHARED_FILE_SYSTEMS: &[(u64, &str)] = &[
     (0x6969, "NFS"),
     (0x517B, "SMB"),
     (0xFE53_4D42, "SMB"),
@@ -66,16 +66,16 @@ const NOT_OF_THIS_HOST: &[(u64, &str)] = &[
 ];
 
 /// How large the log beside the file is left when it was emptied.
-const LOG_LIMIT: i64 = 16 * 1024 * 1024;
+const WAL_SIZE_LIMIT_BYTES: i64 = 16 * 1024 * 1024;
 
 /// When the log has grown to this, it is emptied as soon as no reader is in the way.
-const LOG_TOO_LARGE: u64 = 64 * 1024 * 1024;
+const WAL_TRUNCATE_BYTES: u64 = 64 * 1024 * 1024;
 
 /// How often its size is looked at: after this many writes.
-const LOOK_AT_LOG_EVERY: u32 = 256;
+const WAL_CHECK_EVERY_WRITES: u32 = 256;
 
 /// An open file.
-pub(super) struct File {
+pub(super) struct DatabaseFile {
     pub(super) connection: Connection,
     pub(super) path: PathBuf,
     inode: (u64, u64),
@@ -90,11 +90,11 @@ pub(super) struct File {
 
 /// The store's time: that since boot, counted from when it would have been the Unix epoch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct BootClock {
     epoch: i64,
 }
 
-impl Clock {
+impl BootClock {
     pub(super) fn now(self) -> ServerTime {
         ServerTime::from_micros(u64::try_from(host::since_boot().saturating_add(self.epoch)).unwrap_or(0))
     }
@@ -103,21 +103,21 @@ impl Clock {
 /// What a process has seen of a file that is in use under another host's name: when it was last written, and since
 /// when it has been so.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sighting {
+pub(super) struct ForeignUse {
     touched: i64,
     since: i64,
 }
 
-impl File {
+impl DatabaseFile {
     /// Opens the file, makes it if there is none, and sees that it can be used here. `until` is when to stop waiting
     /// for others.
     pub(super) fn open(
         path: &Path,
         host: &Host,
         until: Instant,
-        sighting: &mut Option<Sighting>,
+        foreign_use: &mut Option<ForeignUse>,
     ) -> Result<Self, StoreError> {
-        refuse_file_systems_of_others(path)?;
+        refuse_shared_file_systems(path)?;
         let beside = |end: &str| Path::new(&format!("{}{end}", path.display())).exists();
         let orphaned = !path.exists() && (beside("-wal") || beside("-shm"));
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
@@ -128,69 +128,70 @@ impl File {
         let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
         // An absolute path: SQLite would take one that begins with `file:` for a URI.
         let mut connection =
-            Connection::open_with_flags(path, FLAGS | OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
-        let inode = self::inode(path).ok_or_else(|| gone(path))?;
-        wait_until(until);
-        connection.busy_handler(Some(wait_for_others)).map_err(failed)?;
+            Connection::open_with_flags(path, OPEN_FLAGS | OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
+        let inode = self::inode(path).ok_or_else(|| file_replaced(path))?;
+        set_busy_deadline(until);
+        connection.busy_handler(Some(back_off)).map_err(failed)?;
         if connection.is_readonly("main").map_err(failed)? {
             return Err(failure::read_only(path));
         }
         // Before anything is written: it may be somebody else's.
-        is_ours(path, &*connection.transaction().map_err(failed)?)?;
+        read_schema_version(path, &*connection.transaction().map_err(failed)?)?;
         // A crash of the machine frees every lease, so only the file's structure has to survive it: NORMAL does that.
         let mut times = 0;
         // Of several who make a file at once, those who come too late are told so without having waited.
-        let settings =
-            format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = {LOG_LIMIT};");
+        let settings = format!(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = {WAL_SIZE_LIMIT_BYTES};"
+        );
         while let Err(error) = connection.execute_batch(&settings) {
             let busy = matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked));
-            if !busy || !wait_for_others(times) {
+            if !busy || !back_off(times) {
                 return Err(failed(error));
             }
             times += 1;
         }
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         migrate(path, &tx)?;
-        let (epoch, touched) = settle(path, &tx, host, sighting)?;
-        let orphaned = remember_orphans(&tx, orphaned).map_err(failed)?;
+        let (epoch, touched) = adopt_times(path, &tx, host, foreign_use)?;
+        let orphaned = record_orphaned(&tx, orphaned).map_err(failed)?;
         tx.commit().map_err(failed)?;
         // While we waited for others it may have been replaced.
         if self::inode(path) != Some(inode) {
-            return Err(gone(path));
+            return Err(file_replaced(path));
         }
         Ok(Self { connection, path: path.to_owned(), inode, epoch, touched, orphaned, writes: 0 })
     }
 
-    /// Opens a file that somebody has entered, to look at it. It is not made: whoever makes one has to know what was
+    /// Opens a file that somebody has attached, to look at it. It is not made: whoever makes one has to know what was
     /// there before.
-    pub(super) fn open_to_listen(path: &Path, until: Instant) -> Result<Self, StoreError> {
+    pub(super) fn open_for_subscription(path: &Path, until: Instant) -> Result<Self, StoreError> {
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
-        let inode = self::inode(path).ok_or_else(|| gone(path))?;
-        let mut connection = Connection::open_with_flags(path, FLAGS).map_err(failed)?;
-        wait_until(until);
-        connection.busy_handler(Some(wait_for_others)).map_err(failed)?;
-        if is_ours(path, &connection)?.is_none() || self::inode(path) != Some(inode) {
-            return Err(gone(path));
+        let inode = self::inode(path).ok_or_else(|| file_replaced(path))?;
+        let mut connection = Connection::open_with_flags(path, OPEN_FLAGS).map_err(failed)?;
+        set_busy_deadline(until);
+        connection.busy_handler(Some(back_off)).map_err(failed)?;
+        if read_schema_version(path, &connection)?.is_none() || self::inode(path) != Some(inode) {
+            return Err(file_replaced(path));
         }
         Ok(Self { connection, path: path.to_owned(), inode, epoch: 0, touched: 0, orphaned: false, writes: 0 })
     }
 
     /// The store's clock.
-    pub(super) fn clock(&self) -> Clock {
-        Clock { epoch: self.epoch }
+    pub(super) fn clock(&self) -> BootClock {
+        BootClock { epoch: self.epoch }
     }
 
     /// Starts a write. Waits for others, but not beyond `until`.
     pub(super) fn write(&mut self, until: Instant) -> Result<Transaction<'_>, StoreError> {
-        wait_until(until);
+        set_busy_deadline(until);
         let path = &self.path;
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
         if inode(path) != Some(self.inode) {
-            return Err(gone(path));
+            return Err(file_replaced(path));
         }
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
         let wall = host::wall();
-        if (wall - self.touched).abs() >= TOUCH_EVERY {
+        if (wall - self.touched).abs() >= TOUCH_EVERY_MICROS {
             tx.execute("UPDATE host SET touched = ?1", [wall]).map_err(failed)?;
             self.touched = wall;
         }
@@ -199,16 +200,16 @@ impl File {
 
     /// Empties the log when it has become too large. SQLite does that by itself, unless a reader was in the way each time:
     /// then it goes on growing, and stays as large.
-    pub(super) fn tidy_log(&mut self) {
+    pub(super) fn truncate_wal(&mut self) {
         self.writes += 1;
-        if self.writes < LOOK_AT_LOG_EVERY {
+        if self.writes < WAL_CHECK_EVERY_WRITES {
             return;
         }
         self.writes = 0;
         let log = format!("{}-wal", self.path.display());
-        if std::fs::metadata(log).is_ok_and(|log| log.len() >= LOG_TOO_LARGE) {
+        if std::fs::metadata(log).is_ok_and(|log| log.len() >= WAL_TRUNCATE_BYTES) {
             // No waiting: renewals come first, and the next look is not far away.
-            wait_until(Instant::now());
+            set_busy_deadline(Instant::now());
             let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
     }
@@ -221,34 +222,34 @@ impl File {
 
 thread_local! {
     /// When this thread stops waiting for others. SQLite's busy handler takes no argument of its own.
-    static UNTIL: Cell<Option<Instant>> = const { Cell::new(None) };
+    static BUSY_DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-fn wait_until(until: Instant) {
-    UNTIL.set(Some(until));
+fn set_busy_deadline(until: Instant) {
+    BUSY_DEADLINE.set(Some(until));
 }
 
 /// Waits a little; more each time, and never in step with others.
-fn wait_for_others(times: i32) -> bool {
+fn back_off(times: i32) -> bool {
     let longest = 100 * (1 << times.clamp(0, 6)) as u64;
     std::thread::sleep(Duration::from_micros(fastrand::u64(longest / 2..=longest)));
-    UNTIL.get().is_some_and(|until| Instant::now() < until)
+    BUSY_DEADLINE.get().is_some_and(|until| Instant::now() < until)
 }
 
 fn inode(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-fn gone(path: &Path) -> StoreError {
+fn file_replaced(path: &Path) -> StoreError {
     let why = "the file was moved, deleted or replaced while in use; entering again uses what is there now";
     StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", location(path)))
 }
 
-fn refuse_file_systems_of_others(path: &Path) -> Result<(), StoreError> {
+fn refuse_shared_file_systems(path: &Path) -> Result<(), StoreError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // What cannot be looked at cannot be opened either, and SQLite says so better.
     let Ok(found) = rustix::fs::statfs(directory) else { return Ok(()) };
-    match not_of_this_host(found.f_type as u64) {
+    match shared_file_system(found.f_type as u64) {
         None => Ok(()),
         Some(kind) => Err(StoreError::new(
             ErrorKind::Configuration,
@@ -260,21 +261,21 @@ fn refuse_file_systems_of_others(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn not_of_this_host(kind: u64) -> Option<&'static str> {
+fn shared_file_system(kind: u64) -> Option<&'static str> {
     // The kernel gives the number as a signed word, which may have been widened.
-    NOT_OF_THIS_HOST.iter().find(|(magic, _)| *magic == kind & 0xFFFF_FFFF).map(|(_, name)| *name)
+    SHARED_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind & 0xFFFF_FFFF).map(|(_, name)| *name)
 }
 
 /// Whether the file is Tenure's: `Some` version of its layout, or `None` when it is empty.
-fn is_ours(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreError> {
+fn read_schema_version(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
     let number = |query: &str| connection.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(failed);
     let refuse = |why: String| Err(StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path))));
     let (application, version) = (number("PRAGMA application_id")?, number("PRAGMA user_version")?);
     match (application, version) {
-        (APPLICATION, FIRST..=SCHEMA) => Ok(Some(version)),
-        (APPLICATION, newer) if newer > SCHEMA => refuse(format!(
-            "the file was written by a newer tenure (layout {newer}; this one knows up to {SCHEMA}); update this program"
+        (APPLICATION_ID, SCHEMA_VERSION_1..=SCHEMA_VERSION) => Ok(Some(version)),
+        (APPLICATION_ID, newer) if newer > SCHEMA_VERSION => refuse(format!(
+            "the file was written by a newer tenure (layout {newer}; this one knows up to {SCHEMA_VERSION}); update this program"
         )),
         (0, 0) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(None),
         _ => refuse("this is some other program's database; choose another file".to_owned()),
@@ -284,13 +285,13 @@ fn is_ours(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreErr
 fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
     // Asked again: somebody else may have been first.
-    match is_ours(path, tx)? {
-        Some(SCHEMA) => return Ok(()),
-        Some(WITHOUT_TTLS) => {
+    match read_schema_version(path, tx)? {
+        Some(SCHEMA_VERSION) => return Ok(()),
+        Some(SCHEMA_VERSION_3) => {
             tx.execute_batch(include_str!("ttls.sql")).map_err(failed)?;
-            return tx.pragma_update(None, "user_version", SCHEMA).map_err(failed);
+            return tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed);
         }
-        Some(WITHOUT_SESSIONS) => {}
+        Some(SCHEMA_VERSION_2) => {}
         // Heartbeats last a few seconds, and those who live write them again.
         Some(_) => {
             tx.execute_batch("DROP TABLE members; ALTER TABLE leases ADD COLUMN idled INTEGER NOT NULL DEFAULT 0")
@@ -300,33 +301,33 @@ fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
         None => {
             tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
             tx.execute_batch(include_str!("members.sql")).map_err(failed)?;
-            tx.pragma_update(None, "application_id", APPLICATION).map_err(failed)?;
+            tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
         }
     }
     tx.execute_batch(include_str!("service.sql")).map_err(failed)?;
     tx.execute_batch(include_str!("ttls.sql")).map_err(failed)?;
-    tx.pragma_update(None, "user_version", SCHEMA).map_err(failed)
+    tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed)
 }
 
 /// Whether the file was made beside leftovers of another one lately, by us now or by somebody before. It is written down with
-/// the file itself: whoever made it may die before it has entered.
-fn remember_orphans(tx: &Transaction<'_>, orphaned: bool) -> rusqlite::Result<bool> {
+/// the file itself: whoever made it may die before it has attached.
+fn record_orphaned(tx: &Transaction<'_>, orphaned: bool) -> rusqlite::Result<bool> {
     let boot = host::since_boot();
     if orphaned {
         tx.execute("UPDATE host SET orphaned = ?1", [boot])?;
     }
     let since: Option<i64> = tx.query_row("SELECT orphaned FROM host", [], |row| row.get(0))?;
-    let longest = i64::try_from(LONGEST_TTL.as_micros()).unwrap_or(i64::MAX);
+    let longest = i64::try_from(MAX_TTL.as_micros()).unwrap_or(i64::MAX);
     Ok(since.is_some_and(|since| (0..longest).contains(&boot.saturating_sub(since))))
 }
 
 /// Whose times these are. After a reboot nobody can hold anything, and everything is free. But another host that has
 /// the same file looks the same, so as long as somebody may still be writing under the other name nothing is touched.
-fn settle(
+fn adopt_times(
     path: &Path,
     tx: &Transaction<'_>,
     host: &Host,
-    sighting: &mut Option<Sighting>,
+    foreign_use: &mut Option<ForeignUse>,
 ) -> Result<(i64, i64), StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
     let (boot, wall) = (host::since_boot(), host::wall());
@@ -339,8 +340,8 @@ fn settle(
             let longest = tx
                 .query_row("SELECT coalesce(max(ttl), 0) FROM ttls", [], |row| row.get::<_, i64>(0))
                 .map_err(failed)?;
-            let longest = longest.clamp(0, i64::try_from(LONGEST_TTL.as_micros()).unwrap_or(i64::MAX)) + TOUCH_EVERY;
-            let left = time_left(touched, wall, boot, longest, sighting);
+            let longest = longest.clamp(0, i64::try_from(MAX_TTL.as_micros()).unwrap_or(i64::MAX)) + TOUCH_EVERY_MICROS;
+            let left = foreign_use_remaining(touched, wall, boot, longest, foreign_use);
             if left > 0 {
                 let why = "it is in use by another host or time namespace, or was until this one was restarted";
                 let left = Duration::from_secs(u64::try_from(left).unwrap_or(0).div_ceil(1_000_000));
@@ -368,11 +369,17 @@ fn settle(
 
 /// How long a file that was written under another name must be left alone: until it has not been written for the
 /// longest ttl, by the wall clock or, since that may be wrong after a reboot, by our own watching.
-fn time_left(touched: i64, wall: i64, boot: i64, longest: i64, sighting: &mut Option<Sighting>) -> i64 {
-    let watched = match sighting {
+fn foreign_use_remaining(
+    touched: i64,
+    wall: i64,
+    boot: i64,
+    longest: i64,
+    foreign_use: &mut Option<ForeignUse>,
+) -> i64 {
+    let watched = match foreign_use {
         Some(seen) if seen.touched == touched => boot - seen.since,
         _ => {
-            *sighting = Some(Sighting { touched, since: boot });
+            *foreign_use = Some(ForeignUse { touched, since: boot });
             0
         }
     };
@@ -385,27 +392,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_systems_that_are_not_of_this_host_are_known_by_their_number() {
-        assert_eq!(not_of_this_host(0x6969), Some("NFS"));
-        assert_eq!(not_of_this_host(0x6573_5546), Some("FUSE"));
-        assert_eq!(not_of_this_host(0xFF53_4D42_u32 as i32 as u64), Some("CIFS"));
+    fn shared_file_systems_are_recognised_by_their_magic_number() {
+        assert_eq!(shared_file_system(0x6969), Some("NFS"));
+        assert_eq!(shared_file_system(0x6573_5546), Some("FUSE"));
+        assert_eq!(shared_file_system(0xFF53_4D42_u32 as i32 as u64), Some("CIFS"));
         for local in [0xEF53, 0x0102_1994, 0x9123_683E, 0x5846_5342, 0x794C_7630] {
-            assert_eq!(not_of_this_host(local), None);
+            assert_eq!(shared_file_system(local), None);
         }
     }
 
     #[test]
-    fn another_hosts_file_is_left_alone_until_nobody_can_be_writing_it() {
+    fn a_file_of_another_host_is_refused_until_it_has_not_been_written_for_the_longest_ttl() {
         const S: i64 = 1_000_000;
-        let mut sighting = None;
-        assert_eq!(time_left(100 * S, 110 * S, 5 * S, 30 * S, &mut sighting), 20 * S);
-        assert!(time_left(100 * S, 131 * S, 26 * S, 30 * S, &mut sighting) <= 0, "long enough by the wall clock");
+        let mut foreign_use = None;
+        assert_eq!(foreign_use_remaining(100 * S, 110 * S, 5 * S, 30 * S, &mut foreign_use), 20 * S);
+        assert!(
+            foreign_use_remaining(100 * S, 131 * S, 26 * S, 30 * S, &mut foreign_use) <= 0,
+            "long enough by the wall clock"
+        );
         // Somebody wrote meanwhile.
-        assert_eq!(time_left(130 * S, 131 * S, 26 * S, 30 * S, &mut sighting), 29 * S);
+        assert_eq!(foreign_use_remaining(130 * S, 131 * S, 26 * S, 30 * S, &mut foreign_use), 29 * S);
         // A wall clock that is behind: only watching counts.
-        let mut sighting = None;
-        assert_eq!(time_left(1_000 * S, 10 * S, 0, 30 * S, &mut sighting), 30 * S);
-        assert_eq!(time_left(1_000 * S, 20 * S, 10 * S, 30 * S, &mut sighting), 20 * S);
-        assert!(time_left(1_000 * S, 41 * S, 31 * S, 30 * S, &mut sighting) <= 0);
+        let mut foreign_use = None;
+        assert_eq!(foreign_use_remaining(1_000 * S, 10 * S, 0, 30 * S, &mut foreign_use), 30 * S);
+        assert_eq!(foreign_use_remaining(1_000 * S, 20 * S, 10 * S, 30 * S, &mut foreign_use), 20 * S);
+        assert!(foreign_use_remaining(1_000 * S, 41 * S, 31 * S, 30 * S, &mut foreign_use) <= 0);
     }
 }

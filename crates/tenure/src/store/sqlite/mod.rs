@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use connection::SqliteConnection;
-use file::{File, Sighting};
+use file::{DatabaseFile, ForeignUse};
 use host::Host;
 use subscription::SqliteSubscription;
 
-use super::{BoxFuture, Connection, Entry, ErrorKind, Keyspace, Store, StoreError, Subscription};
+use super::{AttachRequest, BoxFuture, Connection, ErrorKind, Keyspace, Store, StoreError, Subscription};
 
 /// A file with leases in it.
 ///
@@ -30,37 +30,37 @@ use super::{BoxFuture, Connection, Entry, ErrorKind, Keyspace, Store, StoreError
 ///
 /// ```
 /// use tenure::store::sqlite::SqliteStore;
-/// use tenure::store::{Entry, Keyspace, Store};
+/// use tenure::store::{AttachRequest, Keyspace, Store};
 ///
 /// # let directory = std::env::temp_dir().join(format!("tenure-doc-{}", std::process::id()));
 /// # std::fs::create_dir_all(&directory)?;
 /// # let path = directory.join("jobs.db");
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 /// let store = SqliteStore::open(path.to_str().ok_or("not text")?, &Keyspace::default())?;
-/// let connection = store.enter(Entry::default()).await?;
-/// assert!(connection.entered().minted);
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// assert!(connection.attached().minted);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # std::fs::remove_dir_all(&directory)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct SqliteStore {
-    place: Place,
+    config: FileConfig,
 }
 
 /// Where the leases are.
 #[derive(Clone)]
-struct Place {
+struct FileConfig {
     path: PathBuf,
     namespace: String,
     location: String,
     host: Arc<Host>,
     /// What was last seen of a file that another host's name is on.
-    sighting: Arc<Mutex<Option<Sighting>>>,
+    foreign_use: Arc<Mutex<Option<ForeignUse>>>,
 }
 
 impl SqliteStore {
-    /// The file at this path, which is made when it is first entered.
+    /// The file at this path, which is made when it is first attached.
     ///
     /// # Errors
     /// When there is no path, or the host does not say which boot this is.
@@ -86,55 +86,55 @@ impl SqliteStore {
         let absolute = std::path::absolute(path)
             .map_err(|error| StoreError::new(ErrorKind::Address, format!("sqlite:{path}: {error}")))?;
         Ok(Self {
-            place: Place {
+            config: FileConfig {
                 path: absolute,
                 namespace: keyspace.prefix().to_owned(),
                 location: format!("sqlite:{path}"),
                 host: Arc::new(host),
-                sighting: Arc::default(),
+                foreign_use: Arc::default(),
             },
         })
     }
 }
 
-impl Place {
+impl FileConfig {
     /// To hear what is announced there.
-    fn open_to_listen(&self, until: Instant) -> Result<File, StoreError> {
-        File::open_to_listen(&self.path, until)
+    fn open_for_subscription(&self, until: Instant) -> Result<DatabaseFile, StoreError> {
+        DatabaseFile::open_for_subscription(&self.path, until)
     }
 
-    fn open(&self, until: Instant) -> Result<File, StoreError> {
-        let shared = || self.sighting.lock().unwrap_or_else(PoisonError::into_inner);
+    fn open(&self, until: Instant) -> Result<DatabaseFile, StoreError> {
+        let shared = || self.foreign_use.lock().unwrap_or_else(PoisonError::into_inner);
         // Opening may wait for others; nobody should wait for us meanwhile.
-        let mut sighting = *shared();
-        let opened = File::open(&self.path, &self.host, until, &mut sighting);
-        *shared() = sighting;
+        let mut foreign_use = *shared();
+        let opened = DatabaseFile::open(&self.path, &self.host, until, &mut foreign_use);
+        *shared() = foreign_use;
         opened
     }
 }
 
 impl Store for SqliteStore {
-    fn enter(&self, entry: Entry) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
+    fn attach(&self, request: AttachRequest) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
         Box::pin(async move {
-            let connection = SqliteConnection::enter(self.place.clone(), entry).await?;
+            let connection = SqliteConnection::attach(self.config.clone(), request).await?;
             Ok(Arc::new(connection) as Arc<dyn Connection>)
         })
     }
 
     fn subscribe(&self) -> BoxFuture<'_, Result<Box<dyn Subscription>, StoreError>> {
         Box::pin(async move {
-            let subscription = SqliteSubscription::open(self.place.clone()).await?;
+            let subscription = SqliteSubscription::open(self.config.clone()).await?;
             Ok(Box::new(subscription) as Box<dyn Subscription>)
         })
     }
 
     fn location(&self) -> &str {
-        &self.place.location
+        &self.config.location
     }
 }
 
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SqliteStore({})", self.place.location)
+        write!(f, "SqliteStore({})", self.config.location)
     }
 }

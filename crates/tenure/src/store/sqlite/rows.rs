@@ -5,22 +5,23 @@ use std::time::Duration;
 
 use rusqlite::{CachedStatement, Error, OptionalExtension, Result, Row, Transaction, params};
 
-use crate::lease::{Ending, LONGEST_TTL};
+use crate::lease::{Ending, MAX_TTL};
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::ledger::{Heartbeat, LeaseKey, LiveTtls, Namespace, QuarantineRecord, TermRecord, TtlClass};
-use crate::store::note::NOTES_KEPT;
+use crate::store::ledger::{HeartbeatRecord, LeaseKey, LiveTtls, Namespace, QuarantineRecord, TermRecord, TtlClass};
+use crate::store::note::MAX_TERM_NOTES;
 use crate::store::{
-    Announcement, Ask, Ended, Entered, Entry, EntryId, GONE, Generation, Holding, Ledger, LogEntry, PreviousTerm,
-    Published, QuarantineReason, Reply, Request, SESSIONS, Server, ServerRun, TermNote,
+    Announcement, Ask, AttachRequest, Attached, DELETED_SESSIONS, EntryId, Generation, Holding, Ledger, LogEntry,
+    PreviousTerm, PublishedRecord, QuarantineReason, RecordedEnd, Reply, Request, SESSIONS, ServerInfo, ServerRun,
+    TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
 /// How many announcements are kept for listeners that are behind.
-const KEPT: i64 = 4_096;
+const MAX_ANNOUNCEMENTS: i64 = 4_096;
 
 /// A file has no server that could be restarted. What a reboot means is seen when it is opened.
-const RUN: ServerRun = ServerRun(0);
+const FILE_RUN: ServerRun = ServerRun(0);
 
 /// One write to a namespace of the file.
 pub(super) struct Rows<'a> {
@@ -46,59 +47,64 @@ impl<'a> Rows<'a> {
             let mut ttls = tx.prepare_cached("SELECT ttl, until, leases FROM ttls WHERE namespace = ?1")?;
             found.ttls.classes = ttls.query_map([namespace], read_ttl)?.collect::<Result<_>>()?;
         }
-        let ledger = Ledger::of(found.clone());
+        let ledger = Ledger::with_namespace(found.clone());
         Ok(Self { tx, namespace, ledger, found, announcements: Vec::new(), renewal: None })
     }
 
-    /// Enters. `others` says whether leases may be held of which nothing is on record.
-    pub(super) fn enter(&mut self, now: ServerTime, entry: &Entry, others: bool) -> Result<Entered> {
+    /// Attaches. `others` says whether leases may be held of which nothing is on record.
+    pub(super) fn attach(&mut self, now: ServerTime, request: &AttachRequest, others: bool) -> Result<Attached> {
         let mut granted =
             self.tx.prepare_cached("SELECT 1 FROM leases WHERE namespace = ?1 AND token IS NOT NULL LIMIT 1")?;
         let has_served = granted.exists([self.namespace])?;
-        let server = Server { now, run: RUN, uptime: Duration::MAX, listeners: usize::from(others), has_served };
-        Ok(self.ledger.enter(&server, entry, &mut self.announcements))
+        let server =
+            ServerInfo { now, run: FILE_RUN, uptime: Duration::MAX, subscribers: usize::from(others), has_served };
+        Ok(self.ledger.attach(&server, request, &mut self.announcements))
     }
 
     /// Carries out one request.
     pub(super) fn apply(&mut self, now: ServerTime, generation: Generation, request: &Request) -> Result<Reply> {
         match request {
             Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => {
-                self.on_lease(&claim.name, now, generation, request)
+                self.apply_to_lease(&claim.name, now, generation, request)
             }
-            Request::Renew { holding, ttl, progressed: false } => match self.renew_at_once(now, holding, *ttl)? {
+            Request::Renew { holding, ttl, progressed: false } => match self.renew_directly(now, holding, *ttl)? {
                 Some(renewed) => Ok(renewed),
-                None => self.on_lease(&holding.name, now, generation, request),
+                None => self.apply_to_lease(&holding.name, now, generation, request),
             },
             Request::Renew { holding, .. }
             | Request::Release { holding, .. }
             | Request::HandOver { holding, .. }
-            | Request::Publish { holding, .. } => self.on_lease(&holding.name, now, generation, request),
+            | Request::Publish { holding, .. } => self.apply_to_lease(&holding.name, now, generation, request),
             Request::Abandon { name, .. }
             | Request::Revoke { name, .. }
             | Request::Ask { name, .. }
-            | Request::Inspect { name } => self.on_lease(name, now, generation, request),
+            | Request::Inspect { name } => self.apply_to_lease(name, now, generation, request),
             Request::Holders { names } => {
                 names.iter().map(|name| self.holder(now, name)).collect::<Result<_>>().map(Reply::Holders)
             }
             Request::Read { name, record } => self.read(name, record),
-            Request::Append { holding, log, kept, .. } => self.on_log(holding, log, *kept, now, generation, request),
-            Request::Recent { name, log, after, limit } => self.recent(name, log, *after, *limit).map(Reply::Recent),
+            Request::Append { holding, log, kept, .. } => {
+                self.apply_to_log(holding, log, *kept, now, generation, request)
+            }
+            Request::ReadLog { name, log, after, limit } => {
+                self.read_log(name, log, *after, *limit).map(Reply::LogEntries)
+            }
             Request::Forget { name, session, .. } => self.forget(name, session, now, generation, request),
-            Request::WriteSession { id, .. } => self.on_session(id, now, generation, request),
+            Request::WriteSession { id, .. } => self.apply_to_session(id, now, generation, request),
             Request::ReadSessions { ids } => {
                 ids.iter().map(|id| self.session(id)).collect::<Result<_>>().map(Reply::Sessions)
             }
             Request::Announce(_)
-            | Request::Enlist { .. }
+            | Request::Adopt { .. }
             | Request::Scan { .. }
             | Request::InspectNamespace
             | Request::Reopen { .. } => Ok(self.decide(now, generation, request)),
-            Request::Beat { group, instance, .. } | Request::Leave { group, instance } => {
-                self.on_member(group, instance, now, generation, request)
+            Request::Heartbeat { group, instance, .. } | Request::Leave { group, instance } => {
+                self.apply_to_instance(group, instance, now, generation, request)
             }
-            Request::Members { group } => self.list_members(now, group),
+            Request::Instances { group } => self.list_instances(now, group),
             Request::IndexAdd { index, entry, .. } | Request::IndexRemove { index, entry, .. } => {
-                self.on_entry(index, entry, now, generation, request)
+                self.apply_to_entry(index, entry, now, generation, request)
             }
             Request::IndexList { index } => self.list_entries(index),
             Request::Note(note) => self.write_note(note),
@@ -120,7 +126,7 @@ impl<'a> Rows<'a> {
         for announcement in &self.announcements {
             insert.execute(params![self.namespace, announcement.encode()])?;
         }
-        let forgotten = self.tx.last_insert_rowid() - KEPT;
+        let forgotten = self.tx.last_insert_rowid() - MAX_ANNOUNCEMENTS;
         self.tx.prepare_cached("DELETE FROM announcements WHERE number <= ?1")?.execute([forgotten])?;
         Ok(())
     }
@@ -139,7 +145,7 @@ impl<'a> Rows<'a> {
                 record.generation.stamp.cast_signed(),
                 quarantine.map(|quarantine| from_time(quarantine.until)),
                 quarantine.map_or(0, |quarantine| from_span(quarantine.length)),
-                quarantine.map_or("", |quarantine| quarantine.reason.word()),
+                quarantine.map_or("", |quarantine| quarantine.reason.as_str()),
                 quarantine.is_some_and(|quarantine| quarantine.informed),
                 from_token(record.token_floor),
             ])?;
@@ -180,7 +186,7 @@ impl<'a> Rows<'a> {
         Ok(holder.flatten().map(|holder| InstanceId::foreign(&holder)))
     }
 
-    fn on_lease(
+    fn apply_to_lease(
         &mut self,
         name: &LeaseName,
         now: ServerTime,
@@ -223,7 +229,7 @@ impl<'a> Rows<'a> {
 
     /// By far the most frequent request, in one statement: the end of a term that is all that it should be, and of whose
     /// holder nothing is asked, is moved. `None` for any other, which is the ledger's to decide.
-    fn renew_at_once(&mut self, now: ServerTime, holding: &Holding, ttl: Duration) -> Result<Option<Reply>> {
+    fn renew_directly(&mut self, now: ServerTime, holding: &Holding, ttl: Duration) -> Result<Option<Reply>> {
         if self.ledger.namespace.is_none() {
             return Ok(None);
         }
@@ -282,15 +288,15 @@ impl<'a> Rows<'a> {
                 term.map(|term| term.holder.as_str()),
                 term.and_then(|term| term.nonce).map(|nonce| nonce.to_string()),
                 term.map(|term| from_time(term.since)),
-                term.map(|term| term.ended.word()),
+                term.map(|term| term.ended.as_str()),
                 term.and_then(|term| term.wait_out_until).map(from_time),
                 term.map(|term| from_time(term.progress)),
                 term.and_then(|term| term.asked.as_ref()).map(Ask::encode),
                 term.and_then(|term| term.ending.as_ref()).map(Ending::encode),
-                term.and_then(|term| term.deposed).map(from_token),
+                term.and_then(|term| term.superseded).map(from_token),
                 previous.map(|previous| from_token(previous.token)),
                 previous.map(|previous| previous.holder.as_str()),
-                previous.map(|previous| previous.ended.word()),
+                previous.map(|previous| previous.ended.as_str()),
                 term.is_some_and(|term| term.idled),
                 term.map(|term| from_span(term.ttl)),
             ])?;
@@ -302,14 +308,14 @@ impl<'a> Rows<'a> {
             .tx
             .prepare_cached("SELECT token, at, value FROM records WHERE namespace = ?1 AND key = ?2 AND record = ?3")?
             .query_row([self.namespace, name.key(), record], |row| {
-                Ok(Published { token: token(row, 0)?, at: time(row, 1)?, value: row.get(2)? })
+                Ok(PublishedRecord { token: token(row, 0)?, at: time(row, 1)?, value: row.get(2)? })
             })
             .optional()?;
         Ok(Reply::Record(published))
     }
 
     /// The last entry is all that the ledger has to know.
-    fn on_log(
+    fn apply_to_log(
         &mut self,
         holding: &Holding,
         log: &str,
@@ -319,10 +325,10 @@ impl<'a> Rows<'a> {
         request: &Request,
     ) -> Result<Reply> {
         let key = holding.name.key();
-        let last = self.recent(&holding.name, log, None, 1)?;
+        let last = self.read_log(&holding.name, log, None, 1)?;
         let before = last.last().map(|entry| entry.id);
         self.ledger.logs.insert((key.to_owned(), log.to_owned()), last);
-        let reply = self.on_lease(&holding.name, now, generation, request)?;
+        let reply = self.apply_to_lease(&holding.name, now, generation, request)?;
         let decided = std::mem::take(&mut self.ledger.logs).into_values().flatten();
         for entry in decided.filter(|entry| Some(entry.id) > before) {
             self.tx
@@ -347,7 +353,7 @@ impl<'a> Rows<'a> {
         Ok(reply)
     }
 
-    fn recent(&self, name: &LeaseName, log: &str, after: Option<EntryId>, limit: usize) -> Result<Vec<LogEntry>> {
+    fn read_log(&self, name: &LeaseName, log: &str, after: Option<EntryId>, limit: usize) -> Result<Vec<LogEntry>> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let read = |row: &Row<'_>| {
             let id = EntryId { millis: unsigned(row, 0)?, number: unsigned(row, 1)? };
@@ -383,9 +389,9 @@ impl<'a> Rows<'a> {
     ) -> Result<Reply> {
         let found = self.session(session)?;
         self.ledger.sessions.extend(found.map(|value| (session.to_owned(), value)));
-        let was_gone = self.load_entry(GONE, session)?;
-        let reply = self.on_lease(name, now, generation, request)?;
-        self.save_entry(GONE, session, was_gone)?;
+        let was_gone = self.load_entry(DELETED_SESSIONS, session)?;
+        let reply = self.apply_to_lease(name, now, generation, request)?;
+        self.save_entry(DELETED_SESSIONS, session, was_gone)?;
         self.ledger.sessions.clear();
         if reply == Reply::Done {
             for all in ["leases", "records", "logs"] {
@@ -403,12 +409,18 @@ impl<'a> Rows<'a> {
             .optional()
     }
 
-    fn on_session(&mut self, id: &str, now: ServerTime, generation: Generation, request: &Request) -> Result<Reply> {
+    fn apply_to_session(
+        &mut self,
+        id: &str,
+        now: ServerTime,
+        generation: Generation,
+        request: &Request,
+    ) -> Result<Reply> {
         let before = self.session(id)?;
         self.ledger.sessions.extend(before.clone().map(|value| (id.to_owned(), value)));
-        let was_gone = self.load_entry(GONE, id)?;
-        let reply = self.on_entry(SESSIONS, id, now, generation, request)?;
-        self.save_entry(GONE, id, was_gone)?;
+        let was_gone = self.load_entry(DELETED_SESSIONS, id)?;
+        let reply = self.apply_to_entry(SESSIONS, id, now, generation, request)?;
+        self.save_entry(DELETED_SESSIONS, id, was_gone)?;
         let value = self.ledger.sessions.remove(id);
         if value != before {
             match value {
@@ -425,7 +437,7 @@ impl<'a> Rows<'a> {
         Ok(reply)
     }
 
-    fn on_member(
+    fn apply_to_instance(
         &mut self,
         group: &Group,
         instance: &InstanceId,
@@ -434,17 +446,17 @@ impl<'a> Rows<'a> {
         request: &Request,
     ) -> Result<Reply> {
         let member = (group.clone(), instance.clone());
-        let row = [self.namespace, circle(group), instance.as_str()];
+        let row = [self.namespace, group_column(group), instance.as_str()];
         let found = self
             .tx
             .prepare_cached(
                 "SELECT record, expires FROM members WHERE namespace = ?1 AND circle = ?2 AND instance = ?3",
             )?
-            .query_row(row, |row| Ok(Heartbeat { record: row.get(0)?, expires: time(row, 1)? }))
+            .query_row(row, |row| Ok(HeartbeatRecord { record: row.get(0)?, expires: time(row, 1)? }))
             .optional()?;
-        self.ledger.members.extend(found.map(|beat| (member.clone(), beat)));
+        self.ledger.instances.extend(found.map(|beat| (member.clone(), beat)));
         let reply = self.decide(now, generation, request);
-        match self.ledger.members.remove(&member) {
+        match self.ledger.instances.remove(&member) {
             Some(beat) => self
                 .tx
                 .prepare_cached(
@@ -460,24 +472,24 @@ impl<'a> Rows<'a> {
         Ok(reply)
     }
 
-    fn list_members(&mut self, now: ServerTime, group: &Group) -> Result<Reply> {
+    fn list_instances(&mut self, now: ServerTime, group: &Group) -> Result<Reply> {
         self.tx
             .prepare_cached("DELETE FROM members WHERE namespace = ?1 AND expires <= ?2")?
             .execute(params![self.namespace, from_time(now)])?;
         let mut statement = self
             .tx
             .prepare_cached("SELECT instance, record, expires FROM members WHERE namespace = ?1 AND circle = ?2")?;
-        let found = statement.query_map([self.namespace, circle(group)], |row| {
-            Ok(((group.clone(), instance(row, 0)?), Heartbeat { record: row.get(1)?, expires: time(row, 2)? }))
+        let found = statement.query_map([self.namespace, group_column(group)], |row| {
+            Ok(((group.clone(), instance(row, 0)?), HeartbeatRecord { record: row.get(1)?, expires: time(row, 2)? }))
         })?;
-        self.ledger.members = found.collect::<Result<_>>()?;
-        let request = Request::Members { group: group.clone() };
+        self.ledger.instances = found.collect::<Result<_>>()?;
+        let request = Request::Instances { group: group.clone() };
         let reply = self.ledger.apply(now, Generation::default(), &request, &mut self.announcements);
-        self.ledger.members.clear();
+        self.ledger.instances.clear();
         Ok(reply)
     }
 
-    fn on_entry(
+    fn apply_to_entry(
         &mut self,
         index: &str,
         entry: &str,
@@ -531,7 +543,7 @@ impl<'a> Rows<'a> {
         if fastrand::u8(..64) == 0 {
             let forget = "DELETE FROM notes WHERE namespace = ?1 AND number <=
                           (SELECT number FROM notes WHERE namespace = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
-            self.tx.prepare_cached(forget)?.execute(params![self.namespace, NOTES_KEPT as i64])?;
+            self.tx.prepare_cached(forget)?.execute(params![self.namespace, MAX_TERM_NOTES as i64])?;
         }
         Ok(Reply::Done)
     }
@@ -559,12 +571,12 @@ fn read_namespace(row: &Row<'_>) -> Result<Namespace> {
             number: row.get::<_, i64>(0)?.cast_unsigned(),
             stamp: row.get::<_, i64>(1)?.cast_unsigned(),
         },
-        run: RUN,
+        run: FILE_RUN,
         lineage: 0,
         quarantine: match optional_time(row, 2)? {
             Some(until) => Some(QuarantineRecord {
                 until,
-                length: Duration::from_micros(unsigned(row, 3)?).min(LONGEST_TTL),
+                length: Duration::from_micros(unsigned(row, 3)?).min(MAX_TTL),
                 reason: decoded(row, 4, QuarantineReason::from_word)?.ok_or_else(|| unreadable(4))?,
                 informed: row.get(5)?,
             }),
@@ -580,7 +592,7 @@ fn read_ttl(row: &Row<'_>) -> Result<(Duration, TtlClass)> {
         Some(_) => Some(unsigned(row, 2)?),
         None => None,
     };
-    Ok((Duration::from_micros(unsigned(row, 0)?).min(LONGEST_TTL), TtlClass { until: time(row, 1)?, leases }))
+    Ok((Duration::from_micros(unsigned(row, 0)?).min(MAX_TTL), TtlClass { until: time(row, 1)?, leases }))
 }
 
 fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
@@ -601,8 +613,8 @@ fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
         nonce: decoded(row, 4, Nonce::parse)?,
         // Layouts before this one had none.
         ttl: match row.get::<_, Option<i64>>(16)? {
-            Some(_) => Duration::from_micros(unsigned(row, 16)?).min(LONGEST_TTL),
-            None => LONGEST_TTL,
+            Some(_) => Duration::from_micros(unsigned(row, 16)?).min(MAX_TTL),
+            None => MAX_TTL,
         },
         since: time(row, 5)?,
         ended: ended(row, 6)?,
@@ -611,7 +623,7 @@ fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
         idled: row.get(15)?,
         asked: decoded(row, 9, Ask::decode)?,
         ending: decoded(row, 10, Ending::decode)?,
-        deposed: match row.get::<_, Option<i64>>(11)? {
+        superseded: match row.get::<_, Option<i64>>(11)? {
             Some(_) => Some(token(row, 11)?),
             None => None,
         },
@@ -628,8 +640,8 @@ fn decoded<T>(row: &Row<'_>, at: usize, decode: impl Fn(&str) -> Option<T>) -> R
     }
 }
 
-fn ended(row: &Row<'_>, at: usize) -> Result<Ended> {
-    decoded(row, at, Ended::from_word)?.ok_or_else(|| unreadable(at))
+fn ended(row: &Row<'_>, at: usize) -> Result<RecordedEnd> {
+    decoded(row, at, RecordedEnd::from_word)?.ok_or_else(|| unreadable(at))
 }
 
 fn instance(row: &Row<'_>, at: usize) -> Result<InstanceId> {
@@ -661,7 +673,7 @@ fn unreadable(at: usize) -> Error {
 }
 
 /// The name of a group in the rows.
-fn circle(group: &Group) -> &str {
+fn group_column(group: &Group) -> &str {
     group.prefix().unwrap_or_default()
 }
 

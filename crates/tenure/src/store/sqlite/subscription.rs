@@ -14,41 +14,41 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use tokio::sync::mpsc;
 
-use super::{Place, failure};
-use crate::store::{Announcement, BoxFuture, ErrorKind, Heard, StoreError, Subscription};
+use super::{FileConfig, failure};
+use crate::store::{Announcement, BoxFuture, ErrorKind, StoreError, Subscription, SubscriptionItem};
 
 /// How long opening waits for others that are writing.
-const PATIENCE: Duration = Duration::from_secs(5);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often the file is looked at when nothing wakes us.
-const BACKSTOP: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
 /// How often it is looked at where the kernel does not tell.
-const UNTOLD: Duration = Duration::from_millis(10);
+const POLL_EVERY_WITHOUT_INOTIFY: Duration = Duration::from_millis(10);
 
 /// After a wake-up the change may not be there yet: the first and the last pause between looks, each twice the one before.
-const FIRST_GLANCE: Duration = Duration::from_micros(30);
-const LAST_GLANCE: Duration = Duration::from_millis(4);
+const MIN_RECHECK_PAUSE: Duration = Duration::from_micros(30);
+const MAX_RECHECK_PAUSE: Duration = Duration::from_millis(4);
 
 /// How many announcements may wait for a slow reader before the thread waits, too.
-const BACKLOG: usize = 1_024;
+const MAX_UNREAD_ANNOUNCEMENTS: usize = 1_024;
 
 pub(super) struct SqliteSubscription {
     location: String,
-    heard: mpsc::Receiver<Heard>,
+    items: mpsc::Receiver<SubscriptionItem>,
 }
 
 impl SqliteSubscription {
-    pub(super) async fn open(place: Place) -> Result<Self, StoreError> {
-        let location = place.location.clone();
+    pub(super) async fn open(config: FileConfig) -> Result<Self, StoreError> {
+        let location = config.location.clone();
         let (report, reported) = tokio::sync::oneshot::channel();
-        let (sender, heard) = mpsc::channel(BACKLOG);
+        let (sender, items) = mpsc::channel(MAX_UNREAD_ANNOUNCEMENTS);
         std::thread::Builder::new()
-            .name("tenure-sqlite-ear".to_owned())
-            .spawn(move || match Ear::open(&place) {
-                Ok(mut ear) => {
+            .name("tenure-sqlite-subscriber".to_owned())
+            .spawn(move || match AnnouncementReader::open(&config) {
+                Ok(mut reader) => {
                     let _ = report.send(Ok(()));
-                    ear.listen(&sender);
+                    reader.listen(&sender);
                 }
                 Err(error) => {
                     let _ = report.send(Err(error));
@@ -57,13 +57,13 @@ impl SqliteSubscription {
             .map_err(|error| StoreError::new(ErrorKind::Unavailable, format!("{location}: no thread: {error}")))?;
         let ended = |_| StoreError::new(ErrorKind::Unreachable, format!("{location}: the store's thread has ended"));
         reported.await.map_err(ended)??;
-        Ok(Self { location, heard })
+        Ok(Self { location, items })
     }
 }
 
 impl Subscription for SqliteSubscription {
-    fn next(&mut self) -> BoxFuture<'_, Heard> {
-        Box::pin(async move { self.heard.recv().await.unwrap_or(Heard::Closed) })
+    fn next(&mut self) -> BoxFuture<'_, SubscriptionItem> {
+        Box::pin(async move { self.items.recv().await.unwrap_or(SubscriptionItem::Closed) })
     }
 }
 
@@ -73,8 +73,8 @@ impl fmt::Debug for SqliteSubscription {
     }
 }
 
-struct Ear {
-    file: super::file::File,
+struct AnnouncementReader {
+    file: super::file::DatabaseFile,
     namespace: String,
     watch: Option<OwnedFd>,
     /// The last announcement heard.
@@ -83,27 +83,27 @@ struct Ear {
     version: i64,
 }
 
-impl Ear {
-    fn open(place: &Place) -> Result<Self, StoreError> {
-        let failed = |error: rusqlite::Error| failure::from_sqlite(&place.path, &error);
-        let file = place.open_to_listen(Instant::now() + PATIENCE)?;
+impl AnnouncementReader {
+    fn open(config: &FileConfig) -> Result<Self, StoreError> {
+        let failed = |error: rusqlite::Error| failure::from_sqlite(&config.path, &error);
+        let file = config.open_for_subscription(Instant::now() + OPEN_TIMEOUT)?;
         // The log exists now and, while we have the file open, stays.
-        let watch = watch(&place.path);
+        let watch = watch(&config.path);
         let last = file
             .connection
             .query_row("SELECT coalesce(max(number), 0) FROM announcements", [], |row| row.get(0))
             .map_err(failed)?;
         let version = data_version(&file.connection).map_err(failed)?;
-        Ok(Self { file, namespace: place.namespace.clone(), watch, last, version })
+        Ok(Self { file, namespace: config.namespace.clone(), watch, last, version })
     }
 
-    fn listen(&mut self, sender: &mpsc::Sender<Heard>) {
-        let mut pause = BACKSTOP;
+    fn listen(&mut self, sender: &mpsc::Sender<SubscriptionItem>) {
+        let mut pause = POLL_EVERY;
         while !sender.is_closed() && self.file.is_in_place() {
-            match self.hear() {
-                Ok(heard) => {
-                    for heard in heard {
-                        if sender.blocking_send(heard).is_err() {
+            match self.read_new() {
+                Ok(items) => {
+                    for item in items {
+                        if sender.blocking_send(item).is_err() {
                             return;
                         }
                     }
@@ -113,22 +113,22 @@ impl Ear {
             }
             let written = self.wait(pause);
             pause = match pause {
-                _ if written => FIRST_GLANCE,
-                glance if glance < LAST_GLANCE => glance * 2,
-                _ => BACKSTOP,
+                _ if written => MIN_RECHECK_PAUSE,
+                glance if glance < MAX_RECHECK_PAUSE => glance * 2,
+                _ => POLL_EVERY,
             };
         }
     }
 
     /// Waits until the log is written, but not longer than that. Returns whether it was.
-    fn wait(&self, limit: Duration) -> bool {
+    fn wait(&self, timeout: Duration) -> bool {
         let Some(watch) = &self.watch else {
-            std::thread::sleep(UNTOLD);
+            std::thread::sleep(POLL_EVERY_WITHOUT_INOTIFY);
             return false;
         };
         let mut fds = [PollFd::new(watch, PollFlags::IN)];
-        let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
-        if !matches!(poll(&mut fds, Some(&limit)), Ok(1)) {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        if !matches!(poll(&mut fds, Some(&timeout)), Ok(1)) {
             return false;
         }
         // What the events say does not matter, only that there were some.
@@ -137,13 +137,13 @@ impl Ear {
         true
     }
 
-    fn hear(&mut self) -> rusqlite::Result<Vec<Heard>> {
+    fn read_new(&mut self) -> rusqlite::Result<Vec<SubscriptionItem>> {
         let version = data_version(&self.file.connection)?;
         if version == self.version {
             return Ok(Vec::new());
         }
         self.version = version;
-        let mut heard = Vec::new();
+        let mut items = Vec::new();
         let mut statement = self
             .file
             .connection
@@ -152,14 +152,14 @@ impl Ear {
         while let Some(row) = found.next()? {
             let number: i64 = row.get(0)?;
             if number > self.last + 1 {
-                heard.push(Heard::Gap);
+                items.push(SubscriptionItem::Gap);
             }
             self.last = number;
             if row.get::<_, String>(1)? == self.namespace {
-                heard.extend(Announcement::decode(&row.get::<_, String>(2)?).map(Heard::Announced));
+                items.extend(Announcement::decode(&row.get::<_, String>(2)?).map(SubscriptionItem::Announced));
             }
         }
-        Ok(heard)
+        Ok(items)
     }
 }
 

@@ -2,56 +2,56 @@
 
 use std::time::Duration;
 
-use crate::store::{Ended, PreviousTerm, Refusal, Reply};
-use crate::testing::player::{abandon, acquire, acquire_after, granted};
-use crate::testing::trial::{LONG, SHORT, Trial, instance, job, lease};
+use crate::store::{PreviousTerm, RecordedEnd, Refusal, Reply};
+use crate::testing::client::{abandon, acquire, acquire_after, granted};
+use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, instance, job, lease};
 use crate::token::Token;
 
-pub(super) async fn a_free_lease_is_granted(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_free_lease_is_granted(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     assert_eq!(term.grant.wait_out, Duration::ZERO, "there is nobody to wait for");
     assert_eq!(term.grant.previous, None, "there was no term before");
     assert!(term.token() > Token::ZERO, "every token is above zero");
 
     let report = alice.inspect(&job()).await;
     let held = report.held.as_ref();
-    assert_eq!(held.map(|held| &held.by), Some(&alice.id), "an inspection must name the holder: {report:?}");
+    assert_eq!(held.map(|held| &held.holder), Some(&alice.id), "an inspection must name the holder: {report:?}");
     assert_eq!(held.and_then(|held| held.token), Some(term.token()), "and its term");
     let remaining = held.and_then(|held| held.remaining).unwrap_or_default();
-    assert!(remaining > Duration::ZERO && remaining <= LONG, "and how long is left of {LONG:?}: {remaining:?}");
+    assert!(remaining > Duration::ZERO && remaining <= LONG_TTL, "and how long is left of {LONG_TTL:?}: {remaining:?}");
     assert_eq!(report.since, Some(term.grant.server), "a term begins when it is granted");
 }
 
-pub(super) async fn a_lease_that_was_never_asked_for_is_unknown(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn a_lease_that_was_never_claimed_is_unknown(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     let report = alice.inspect(&job()).await;
     assert_eq!(report, Default::default(), "nothing is known of a lease that nobody ever asked for");
 }
 
-pub(super) async fn a_held_lease_is_refused_with_its_holder_its_term_and_what_is_left(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let term = alice.wins(&job(), LONG).await;
-    let held = bob.finds_held(&job()).await;
-    assert_eq!(held.by, alice.id, "whoever is refused must learn who has the lease");
+pub(super) async fn a_refusal_names_the_holder_the_term_and_the_remaining_time(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    let held = bob.expect_held(&job()).await;
+    assert_eq!(held.holder, alice.id, "whoever is refused must learn who has the lease");
     assert_eq!(held.token, Some(term.token()), "and in which term");
-    assert!(held.remaining.is_some_and(|left| left > Duration::ZERO && left <= LONG), "and for how long: {held:?}");
+    assert!(held.remaining.is_some_and(|left| left > Duration::ZERO && left <= LONG_TTL), "and for how long: {held:?}");
     assert!(held.idle.is_some(), "and since when its work made no progress: {held:?}");
 }
 
-pub(super) async fn a_refused_claim_changes_nothing(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_refused_claim_changes_nothing(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     for _ in 0..3 {
-        bob.finds_held(&job()).await;
+        bob.expect_held(&job()).await;
     }
     let renewed = alice.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "a refused claim must leave the term alone: {renewed:?}");
 }
 
-pub(super) async fn a_claim_repeated_with_the_same_nonce_is_the_same_term(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_claim_repeated_with_the_same_nonce_is_the_same_term(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     for _ in 0..3 {
         let again = granted(alice.send(acquire(&term.claim)).await, "a repeated claim must be granted again");
         assert_eq!(again.token, term.token(), "a repeated claim is the same term, so it has the same token");
@@ -59,50 +59,50 @@ pub(super) async fn a_claim_repeated_with_the_same_nonce_is_the_same_term(trial:
     }
 }
 
-pub(super) async fn a_repeated_claim_starts_the_ttl_again(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
-    alice.checks_that_it_extends(trial, &job(), acquire(&term.claim)).await;
+pub(super) async fn a_repeated_claim_starts_the_ttl_again(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    alice.assert_extends(harness, &job(), acquire(&term.claim)).await;
 }
 
-pub(super) async fn another_nonce_of_the_same_instance_is_a_stranger(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
-    let held = alice.finds_held(&job()).await;
-    assert_eq!(held.by, alice.id, "two claims of one instance compete like strangers");
+pub(super) async fn another_nonce_of_the_same_instance_is_refused(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    let held = alice.expect_held(&job()).await;
+    assert_eq!(held.holder, alice.id, "two claims of one instance compete like strangers");
     assert_eq!(held.token, Some(term.token()), "and the first one keeps its term");
 }
 
-pub(super) async fn a_claim_whose_term_was_released_is_told_that_it_is_over(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_claim_whose_term_was_released_is_told_that_it_is_over(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     alice.send(term.release()).await;
     let again = alice.send(acquire(&term.claim)).await;
     assert_eq!(again, Reply::TermOver, "a claim is good for one term; another one needs a new nonce");
-    let next = alice.wins(&job(), LONG).await;
+    let next = alice.acquire(&job(), LONG_TTL).await;
     assert!(next.token() > term.token(), "a new claim is a new term with a larger token");
 }
 
-pub(super) async fn a_claim_whose_term_ran_out_is_told_that_it_is_over(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), SHORT).await;
-    trial.outlast(SHORT).await;
+pub(super) async fn a_claim_whose_term_expired_is_told_that_it_is_over(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), SHORT_TTL).await;
+    harness.outlast(SHORT_TTL).await;
     assert_eq!(alice.send(acquire(&term.claim)).await, Reply::TermOver, "a term that ran out is never revived");
 }
 
-pub(super) async fn naming_an_ended_term_replaces_it_with_a_new_one(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let ended = alice.wins(&job(), LONG).await;
-    let claim = alice.claim(&job(), LONG);
+pub(super) async fn naming_an_ended_term_replaces_it_with_a_new_one(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let ended = alice.acquire(&job(), LONG_TTL).await;
+    let claim = alice.claim(&job(), LONG_TTL);
     let grant = granted(
         alice.send(acquire_after(&claim, ended.token())).await,
         "a process may replace a term that it has ended and that is still listed",
     );
     assert!(grant.token > ended.token(), "the new term has a new token");
-    let previous = PreviousTerm { token: ended.token(), holder: alice.id.clone(), ended: Ended::Released };
+    let previous = PreviousTerm { token: ended.token(), holder: alice.id.clone(), ended: RecordedEnd::Released };
     assert_eq!(grant.previous, Some(previous), "the old term counts as let go of: its process says so");
 
-    let taken = Reply::Refused(Refusal::Taken { by: alice.id.clone() });
+    let taken = Reply::Refused(Refusal::Taken { holder: alice.id.clone() });
     assert_eq!(alice.send(ended.renewal()).await, taken, "the old term is over");
     let again = granted(
         alice.send(acquire_after(&claim, ended.token())).await,
@@ -111,53 +111,53 @@ pub(super) async fn naming_an_ended_term_replaces_it_with_a_new_one(trial: &Tria
     assert_eq!(again.token, grant.token, "a repeated claim is the same term");
 }
 
-pub(super) async fn naming_a_term_that_is_not_the_listed_one_replaces_nothing(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let first = alice.wins(&job(), LONG).await;
+pub(super) async fn naming_a_term_that_is_not_the_listed_one_replaces_nothing(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let first = alice.acquire(&job(), LONG_TTL).await;
     alice.send(first.release()).await;
-    let second = alice.wins(&job(), LONG).await;
-    let late = alice.send(acquire_after(&alice.claim(&job(), LONG), first.token())).await;
+    let second = alice.acquire(&job(), LONG_TTL).await;
+    let late = alice.send(acquire_after(&alice.claim(&job(), LONG_TTL), first.token())).await;
     assert!(matches!(late, Reply::Held(_)), "an earlier term is not the one to be replaced: {late:?}");
-    let theft = bob.send(acquire_after(&bob.claim(&job(), LONG), second.token())).await;
+    let theft = bob.send(acquire_after(&bob.claim(&job(), LONG_TTL), second.token())).await;
     assert!(matches!(theft, Reply::Held(_)), "nobody may replace the term of another: {theft:?}");
     let renewed = alice.send(second.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "the listed term must have stayed: {renewed:?}");
 }
 
-pub(super) async fn a_grant_names_the_term_before_and_how_it_ended(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let released = alice.wins(&job(), LONG).await;
+pub(super) async fn a_grant_names_the_term_before_and_how_it_ended(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let released = alice.acquire(&job(), LONG_TTL).await;
     alice.send(released.release()).await;
-    let silent = bob.wins(&job(), SHORT).await;
+    let silent = bob.acquire(&job(), SHORT_TTL).await;
     let previous = |token, holder: &str, ended| Some(PreviousTerm { token, holder: instance(holder), ended });
-    let expected = previous(released.token(), "alice", Ended::Released);
+    let expected = previous(released.token(), "alice", RecordedEnd::Released);
     assert_eq!(silent.grant.previous, expected, "the term before was let go of");
 
-    trial.outlast(SHORT).await;
-    let last = alice.wins(&job(), LONG).await;
-    let expected = previous(silent.token(), "bob", Ended::Silently);
+    harness.outlast(SHORT_TTL).await;
+    let last = alice.acquire(&job(), LONG_TTL).await;
+    let expected = previous(silent.token(), "bob", RecordedEnd::Unreported);
     assert_eq!(last.grant.previous, expected, "nobody said that the term before ended");
 }
 
-pub(super) async fn an_abandoned_claim_is_cleaned_up(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let unwanted = alice.wins(&job(), LONG).await;
+pub(super) async fn an_abandoned_claim_is_cleaned_up(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let unwanted = alice.acquire(&job(), LONG_TTL).await;
     for _ in 0..2 {
         assert_eq!(alice.send(unwanted.abandon()).await, Reply::Done, "cleaning up always succeeds");
     }
-    let term = bob.wins(&job(), LONG).await;
+    let term = bob.acquire(&job(), LONG_TTL).await;
     assert!(term.token() > unwanted.token(), "the abandoned term has used up its token");
     let late = alice.send(acquire(&unwanted.claim)).await;
-    assert!(matches!(&late, Reply::Held(held) if held.by == bob.id), "and the claim is used up: {late:?}");
+    assert!(matches!(&late, Reply::Held(held) if held.holder == bob.id), "and the claim is used up: {late:?}");
 }
 
-pub(super) async fn abandoning_a_claim_that_has_no_term_changes_nothing(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let free = alice.send(abandon(&alice.claim(&job(), LONG))).await;
+pub(super) async fn abandoning_a_claim_that_has_no_term_changes_nothing(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let free = alice.send(abandon(&alice.claim(&job(), LONG_TTL))).await;
     assert_eq!(free, Reply::Done, "a claim that never arrived may be abandoned");
 
-    let term = alice.wins(&job(), LONG).await;
-    for claim in [alice.claim(&job(), LONG), bob.claim(&job(), LONG), term.claimed_by(&bob.id).claim] {
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    for claim in [alice.claim(&job(), LONG_TTL), bob.claim(&job(), LONG_TTL), term.claimed_by(&bob.id).claim] {
         let reply = bob.send(abandon(&claim)).await;
         assert_eq!(reply, Reply::Done, "abandoning {claim:?}");
     }
@@ -165,12 +165,12 @@ pub(super) async fn abandoning_a_claim_that_has_no_term_changes_nothing(trial: &
     assert!(matches!(renewed, Reply::Renewed { .. }), "only the claim itself may be cleaned up: {renewed:?}");
 }
 
-pub(super) async fn leases_do_not_touch_each_other(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+pub(super) async fn leases_do_not_touch_each_other(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let names: Vec<_> = (0..10).map(|n| lease(&format!("job-{n}"))).collect();
     let mut terms = Vec::new();
     for (n, name) in names.iter().enumerate() {
-        terms.push(if n % 2 == 0 { alice.wins(name, LONG).await } else { bob.wins(name, LONG).await });
+        terms.push(if n % 2 == 0 { alice.acquire(name, LONG_TTL).await } else { bob.acquire(name, LONG_TTL).await });
     }
     alice.send(terms[0].release()).await;
     bob.send(terms[1].release()).await;

@@ -1,172 +1,176 @@
-//! Announcements: hints that a listener hears when nothing goes wrong.
+//! Announcements: hints that a subscriber hears when nothing goes wrong.
 
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::{Announcement, Heard, Reply, Request};
-use crate::testing::Disturbance;
-use crate::testing::listener::{Listener, marker};
-use crate::testing::player::{Player, shown};
-use crate::testing::trial::{Checked, LONG, SHORT, Trial, instance, job, lease};
+use crate::store::{Announcement, Reply, Request, SubscriptionItem};
+use crate::testing::StoreFault;
+use crate::testing::client::{Client, shown};
+use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, instance, job, lease};
+use crate::testing::subscriber::{TestSubscriber, marker};
 use crate::token::Token;
 
 /// Sends a request, and checks that this and nothing else is announced.
-async fn announces(player: &Player, listener: &mut Listener, request: Request, expected: &Announcement) {
+async fn assert_announced(client: &Client, subscriber: &mut TestSubscriber, request: Request, expected: &Announcement) {
     let shown = shown(&request);
-    player.send(request).await;
-    assert_eq!(&listener.hears().await, expected, "{shown} must be announced");
-    is_silent(player, listener, &shown).await;
+    client.send(request).await;
+    assert_eq!(&subscriber.next_announcement().await, expected, "{shown} must be announced");
+    assert_nothing_announced(client, subscriber, &shown).await;
 }
 
 /// Checks that nothing more was announced than has been heard.
-async fn is_silent(player: &Player, listener: &mut Listener, after: &str) {
-    player.announce(marker("nothing-else")).await;
-    assert_eq!(listener.hears().await, marker("nothing-else"), "nothing more may be announced by {after}");
+async fn assert_nothing_announced(client: &Client, subscriber: &mut TestSubscriber, after: &str) {
+    client.announce(marker("nothing-else")).await;
+    assert_eq!(
+        subscriber.next_announcement().await,
+        marker("nothing-else"),
+        "nothing more may be announced by {after}"
+    );
 }
 
-pub(super) async fn a_release_is_announced(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_release_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let expected = Announcement::Released { name: job(), token: term.token() };
-    announces(&alice, &mut listener, term.release(), &expected).await;
+    assert_announced(&alice, &mut subscriber, term.release(), &expected).await;
     alice.send(term.release()).await;
-    is_silent(&alice, &mut listener, "a repeated release").await;
+    assert_nothing_announced(&alice, &mut subscriber, "a repeated release").await;
 }
 
-pub(super) async fn an_abandoned_claim_is_announced_as_released(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn an_abandoned_claim_is_announced_as_released(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let expected = Announcement::Released { name: job(), token: term.token() };
-    announces(&alice, &mut listener, term.abandon(), &expected).await;
+    assert_announced(&alice, &mut subscriber, term.abandon(), &expected).await;
 }
 
-pub(super) async fn a_hand_over_is_announced(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_hand_over_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let bob = instance("bob");
-    let Reply::HandedOver { token } = alice.send(term.hand_over(&bob, LONG)).await else {
+    let Reply::HandedOver { token } = alice.send(term.hand_over(&bob, LONG_TTL)).await else {
         panic!("the holder must be able to hand over");
     };
     let expected = Announcement::HandedOver { name: job(), token, to: bob };
-    assert_eq!(listener.hears().await, expected, "the receiver must be told, with the new token");
+    assert_eq!(subscriber.next_announcement().await, expected, "the receiver must be told, with the new token");
 }
 
-pub(super) async fn a_revocation_is_announced(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_revocation_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let expected = Announcement::Revoked { name: job(), token: term.token() };
-    announces(&alice, &mut listener, term.revocation(), &expected).await;
+    assert_announced(&alice, &mut subscriber, term.revocation(), &expected).await;
 }
 
-pub(super) async fn what_is_asked_of_a_holder_is_announced(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_request_to_the_holder_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let expected = Announcement::Asked { name: job(), token: term.token() };
-    announces(&alice, &mut listener, term.step_down(None), &expected).await;
+    assert_announced(&alice, &mut subscriber, term.step_down(None), &expected).await;
 }
 
-pub(super) async fn a_publication_is_announced(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_publication_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let expected = Announcement::Published { name: job(), record: "result".to_owned(), token: term.token() };
-    announces(&alice, &mut listener, term.publication("result", b"42"), &expected).await;
+    assert_announced(&alice, &mut subscriber, term.publication("result", b"42"), &expected).await;
     // Unless that is nobody's business.
     let (record, value) = ("result".to_owned(), b"43".to_vec());
     let quiet = Request::Publish { holding: term.holding(), record, value, announced: false };
     assert_eq!(alice.send(quiet).await, Reply::Done);
-    is_silent(&alice, &mut listener, "a quiet publication").await;
+    assert_nothing_announced(&alice, &mut subscriber, "a quiet publication").await;
     assert_eq!(alice.read_value(&job(), "result").await.as_deref(), Some(&b"43"[..]));
 }
 
-pub(super) async fn the_first_heartbeat_is_announced_and_the_next_ones_are_not(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
-    alice.beats(LONG, b"1").await;
+pub(super) async fn the_first_heartbeat_is_announced_and_the_next_ones_are_not(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    alice.heartbeat(LONG_TTL, b"1").await;
     assert_eq!(
-        listener.hears().await,
+        subscriber.next_announcement().await,
         Announcement::Joined { group: Group::FLEET, instance: alice.id.clone() },
         "alice has joined"
     );
-    alice.beats(LONG, b"2").await;
-    is_silent(&alice, &mut listener, "a later heartbeat").await;
+    alice.heartbeat(LONG_TTL, b"2").await;
+    assert_nothing_announced(&alice, &mut subscriber, "a later heartbeat").await;
 
-    let bob = trial.player("bob").await;
-    bob.beats(SHORT, b"").await;
+    let bob = harness.client("bob").await;
+    bob.heartbeat(SHORT_TTL, b"").await;
     assert_eq!(
-        listener.hears().await,
+        subscriber.next_announcement().await,
         Announcement::Joined { group: Group::FLEET, instance: bob.id.clone() },
         "bob has joined"
     );
-    trial.outlast(SHORT).await;
-    bob.beats(LONG, b"").await;
+    harness.outlast(SHORT_TTL).await;
+    bob.heartbeat(LONG_TTL, b"").await;
     assert_eq!(
-        listener.hears().await,
+        subscriber.next_announcement().await,
         Announcement::Joined { group: Group::FLEET, instance: bob.id.clone() },
         "bob was gone and is back"
     );
 }
 
-pub(super) async fn a_leave_is_announced(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
-    alice.beats(LONG, b"").await;
-    listener.hears().await;
+pub(super) async fn a_leave_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    alice.heartbeat(LONG_TTL, b"").await;
+    subscriber.next_announcement().await;
     let leave = Request::Leave { group: Group::FLEET, instance: alice.id.clone() };
-    announces(
+    assert_announced(
         &alice,
-        &mut listener,
+        &mut subscriber,
         leave.clone(),
         &Announcement::Left { group: Group::FLEET, instance: alice.id.clone() },
     )
     .await;
     alice.send(leave).await;
-    is_silent(&alice, &mut listener, "leaving again").await;
+    assert_nothing_announced(&alice, &mut subscriber, "leaving again").await;
 }
 
-pub(super) async fn a_changed_index_is_announced(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
+pub(super) async fn a_changed_index_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
     let index = || "targets".to_owned();
     let add = Request::IndexAdd { index: index(), entry: "a".to_owned(), announced: true };
     let remove = Request::IndexRemove { index: index(), entry: "a".to_owned(), announced: true };
     let changed = Announcement::IndexChanged { index: index() };
     let quietly = Request::IndexAdd { index: index(), entry: "b".to_owned(), announced: false };
     alice.send(quietly).await;
-    is_silent(&alice, &mut listener, "a change that nobody is to be told of").await;
+    assert_nothing_announced(&alice, &mut subscriber, "a change that nobody is to be told of").await;
     for request in [add, remove] {
-        announces(&alice, &mut listener, request.clone(), &changed).await;
+        assert_announced(&alice, &mut subscriber, request.clone(), &changed).await;
         alice.send(request).await;
-        is_silent(&alice, &mut listener, "a repeated change of an index").await;
+        assert_nothing_announced(&alice, &mut subscriber, "a repeated change of an index").await;
     }
 }
 
-pub(super) async fn what_is_refused_is_not_announced(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let mut listener = trial.listener().await;
-    let old = alice.wins(&job(), LONG).await;
+pub(super) async fn a_refused_request_is_not_announced(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let mut subscriber = harness.subscriber().await;
+    let old = alice.acquire(&job(), LONG_TTL).await;
     let current = old.claimed_by(&bob.id);
-    for request in current.privileged().into_iter().chain([current.under(Token::ZERO).step_down(None)]) {
+    for request in current.fenced_requests().into_iter().chain([current.under(Token::ZERO).step_down(None)]) {
         let shown = shown(&request);
         let reply = bob.send(request).await;
         assert!(matches!(reply, Reply::Refused(_)), "{shown} must be refused, not {reply:?}");
-        is_silent(&bob, &mut listener, &shown).await;
+        assert_nothing_announced(&bob, &mut subscriber, &shown).await;
     }
-    bob.finds_held(&job()).await;
+    bob.expect_held(&job()).await;
     alice.send(old.renewal()).await;
-    is_silent(&bob, &mut listener, "claims and renewals").await;
+    assert_nothing_announced(&bob, &mut subscriber, "claims and renewals").await;
 }
 
-pub(super) async fn every_listener_hears_every_announcement_in_order(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let mut listeners = [trial.listener().await, trial.listener().await, trial.listener().await];
+pub(super) async fn every_subscriber_receives_every_announcement_in_order(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let mut listeners = [harness.subscriber().await, harness.subscriber().await, harness.subscriber().await];
     for n in 0..50 {
         alice.announce(marker(&format!("n-{n}"))).await;
     }
-    for listener in &mut listeners {
+    for subscriber in &mut listeners {
         for n in 0..50 {
-            assert_eq!(listener.hears().await, marker(&format!("n-{n}")), "announcements come in order");
+            assert_eq!(subscriber.next_announcement().await, marker(&format!("n-{n}")), "announcements come in order");
         }
     }
 }
 
 /// Names can hold nearly everything, so whatever carries announcements must not mistake content for structure.
-pub(super) async fn every_kind_of_announcement_arrives_as_it_was_sent(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
+pub(super) async fn every_kind_of_announcement_arrives_as_it_was_sent(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
     let token = Token::MAX;
     for label in ["plain", "a:b:c", "\"'\\", "*?[a-z]", "päusen-日本-🦀", "a,b;c|d=e", "%00\\0", &"x".repeat(256)]
     {
@@ -174,7 +178,11 @@ pub(super) async fn every_kind_of_announcement_arrives_as_it_was_sent(trial: &Tr
         let hostile = format!("{label} \n\t\0{{}} {label}");
         for announcement in every_kind(&name, &id, &hostile, token) {
             alice.announce(announcement.clone()).await;
-            assert_eq!(listener.hears().await, announcement, "an announcement must arrive as it was sent");
+            assert_eq!(
+                subscriber.next_announcement().await,
+                announcement,
+                "an announcement must arrive as it was sent"
+            );
         }
     }
 }
@@ -187,36 +195,46 @@ fn every_kind(name: &LeaseName, id: &InstanceId, text: &str, token: Token) -> Ve
         Announcement::Revoked { name: name(), token },
         Announcement::Asked { name: name(), token },
         Announcement::Published { name: name(), record: text(), token },
-        Announcement::Vacant { name: job() },
+        Announcement::Unheld { name: job() },
         Announcement::Joined { group: Group::FLEET, instance: id() },
         Announcement::Left { group: Group::FLEET, instance: id() },
         Announcement::IndexChanged { index: text() },
     ]
 }
 
-pub(super) async fn nothing_is_lost_when_a_listener_stops_waiting(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
+pub(super) async fn nothing_is_lost_when_a_subscriber_stops_waiting(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
     for n in 0..10 {
-        listener.gives_up_waiting().await;
+        subscriber.cancel_next().await;
         alice.announce(marker(&format!("n-{n}"))).await;
-        assert_eq!(listener.hears().await, marker(&format!("n-{n}")), "giving up and listening again loses nothing");
+        assert_eq!(
+            subscriber.next_announcement().await,
+            marker(&format!("n-{n}")),
+            "giving up and listening again loses nothing"
+        );
     }
 }
 
-pub(super) async fn a_listener_learns_that_the_server_was_restarted(trial: &Trial<'_>) -> Checked {
-    trial.player("alice").await;
-    let mut listener = trial.listener().await;
-    trial.disturb(Disturbance::Restart).await?;
-    let heard = listener.next().await;
-    assert!(matches!(heard, Heard::Gap | Heard::Closed), "announcements may have been missed, but {heard:?} was heard");
+pub(super) async fn a_subscriber_learns_that_the_server_was_restarted(harness: &CaseHarness<'_>) -> Checked {
+    harness.client("alice").await;
+    let mut subscriber = harness.subscriber().await;
+    harness.inject(StoreFault::Restart).await?;
+    let heard = subscriber.next().await;
+    assert!(
+        matches!(heard, SubscriptionItem::Gap | SubscriptionItem::Closed),
+        "announcements may have been missed, but {heard:?} was heard"
+    );
     Ok(())
 }
 
-pub(super) async fn a_listener_learns_that_its_connection_was_cut(trial: &Trial<'_>) -> Checked {
-    trial.player("alice").await;
-    let mut listener = trial.listener().await;
-    trial.disturb(Disturbance::Cut).await?;
-    let heard = listener.next().await;
-    assert!(matches!(heard, Heard::Gap | Heard::Closed), "announcements may have been missed, but {heard:?} was heard");
+pub(super) async fn a_subscriber_learns_that_its_connection_was_cut(harness: &CaseHarness<'_>) -> Checked {
+    harness.client("alice").await;
+    let mut subscriber = harness.subscriber().await;
+    harness.inject(StoreFault::CutConnections).await?;
+    let heard = subscriber.next().await;
+    assert!(
+        matches!(heard, SubscriptionItem::Gap | SubscriptionItem::Closed),
+        "announcements may have been missed, but {heard:?} was heard"
+    );
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use crate::name::Group;
 use crate::store::{Outcome, Refusal, Reply, Request};
-use crate::testing::player::{Term, acquire, granted};
-use crate::testing::trial::{LONG, PATIENCE, Trial, job, lease};
+use crate::testing::client::{HeldTerm, acquire, granted};
+use crate::testing::harness::{CaseHarness, LONG_TTL, REPLY_TIMEOUT, job, lease};
 
 /// The answers of a batch, all of whose requests must have been answered.
 #[track_caller]
@@ -15,26 +15,26 @@ fn answers(outcomes: Vec<Outcome>) -> Vec<Reply> {
     outcomes.into_iter().map(answer).collect()
 }
 
-pub(super) async fn an_empty_batch_has_no_outcomes(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn an_empty_batch_has_no_outcomes(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     assert_eq!(alice.submit(Vec::new()).await, [], "nothing asked, nothing answered");
-    alice.wins(&job(), LONG).await;
+    alice.acquire(&job(), LONG_TTL).await;
 }
 
-pub(super) async fn each_request_of_a_batch_has_its_own_outcome_in_the_same_order(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let mine = alice.wins(&lease("mine"), LONG).await;
-    let theirs = bob.wins(&lease("theirs"), LONG).await;
-    let gone = alice.wins(&lease("gone"), LONG).await;
+pub(super) async fn each_request_of_a_batch_has_its_own_outcome_in_the_same_order(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let mine = alice.acquire(&lease("mine"), LONG_TTL).await;
+    let theirs = bob.acquire(&lease("theirs"), LONG_TTL).await;
+    let gone = alice.acquire(&lease("gone"), LONG_TTL).await;
     alice.send(gone.release()).await;
     let batch = vec![
         mine.renewal(),
         theirs.claimed_by(&alice.id).renewal(),
         gone.renewal(),
-        acquire(&alice.claim(&lease("free"), LONG)),
-        acquire(&alice.claim(&lease("theirs"), LONG)),
+        acquire(&alice.claim(&lease("free"), LONG_TTL)),
+        acquire(&alice.claim(&lease("theirs"), LONG_TTL)),
         acquire(&gone.claim),
-        Request::Members { group: Group::FLEET },
+        Request::Instances { group: Group::FLEET },
         Request::IndexList { index: "none".to_owned() },
         Request::Read { name: job(), record: "none".to_owned() },
         Request::Inspect { name: lease("mine") },
@@ -42,24 +42,25 @@ pub(super) async fn each_request_of_a_batch_has_its_own_outcome_in_the_same_orde
     let replies = answers(alice.submit(batch).await);
     assert_eq!(replies.len(), 10, "one outcome for each request");
     assert!(matches!(replies[0], Reply::Renewed { .. }), "our term goes on: {:?}", replies[0]);
-    assert_eq!(replies[1], Reply::Refused(Refusal::Taken { by: bob.id.clone() }), "bob's is bob's");
+    assert_eq!(replies[1], Reply::Refused(Refusal::Taken { holder: bob.id.clone() }), "bob's is bob's");
     assert_eq!(replies[2], Reply::Refused(Refusal::Missing), "a released term is over");
     assert!(matches!(replies[3], Reply::Granted(_)), "a free lease is granted: {:?}", replies[3]);
-    assert!(matches!(&replies[4], Reply::Held(held) if held.by == bob.id), "a held one is not: {:?}", replies[4]);
+    assert!(matches!(&replies[4], Reply::Held(held) if held.holder == bob.id), "a held one is not: {:?}", replies[4]);
     assert_eq!(replies[5], Reply::TermOver, "a used claim is used");
-    assert_eq!(replies[6], Reply::Members(Vec::new()), "nobody beats");
+    assert_eq!(replies[6], Reply::Instances(Vec::new()), "nobody beats");
     assert_eq!(replies[7], Reply::Index(Vec::new()), "nothing is listed");
     assert_eq!(replies[8], Reply::Record(None), "nothing was published");
-    let held = matches!(&replies[9], Reply::Lease(report) if report.held.as_ref().is_some_and(|h| h.by == alice.id));
+    let held =
+        matches!(&replies[9], Reply::Lease(report) if report.held.as_ref().is_some_and(|h| h.holder == alice.id));
     assert!(held, "our lease is ours: {:?}", replies[9]);
 }
 
-pub(super) async fn a_refused_request_does_not_touch_the_rest_of_its_batch(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let theirs = bob.wins(&lease("theirs"), LONG).await.claimed_by(&alice.id);
+pub(super) async fn a_refused_request_does_not_touch_the_rest_of_its_batch(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let theirs = bob.acquire(&lease("theirs"), LONG_TTL).await.claimed_by(&alice.id);
     let mut terms = Vec::new();
     for n in 0..10 {
-        terms.push(alice.wins(&lease(&format!("mine-{n}")), LONG).await);
+        terms.push(alice.acquire(&lease(&format!("mine-{n}")), LONG_TTL).await);
     }
     let batch = terms.iter().flat_map(|term| [theirs.release(), term.publication("n", b"1"), theirs.renewal()]);
     let replies = answers(alice.submit(batch.collect()).await);
@@ -70,9 +71,9 @@ pub(super) async fn a_refused_request_does_not_touch_the_rest_of_its_batch(trial
     }
 }
 
-pub(super) async fn a_claim_twice_in_one_batch_is_one_term(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let claim = alice.claim(&job(), LONG);
+pub(super) async fn a_claim_twice_in_one_batch_is_one_term(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let claim = alice.claim(&job(), LONG_TTL);
     let replies = answers(alice.submit(vec![acquire(&claim); 5]).await);
     let tokens: Vec<_> = replies
         .iter()
@@ -84,22 +85,22 @@ pub(super) async fn a_claim_twice_in_one_batch_is_one_term(trial: &Trial<'_>) {
     assert!(tokens.iter().all(|token| *token == tokens[0]), "a repeated claim is one term: {tokens:?}");
 }
 
-pub(super) async fn rival_claims_in_one_batch_have_one_winner(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let batch = (0..50).map(|_| acquire(&alice.claim(&job(), LONG))).collect();
+pub(super) async fn rival_claims_in_one_batch_have_one_winner(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let batch = (0..50).map(|_| acquire(&alice.claim(&job(), LONG_TTL))).collect();
     let replies = answers(alice.submit(batch).await);
     let winners = replies.iter().filter(|reply| matches!(reply, Reply::Granted(_))).count();
     assert_eq!(winners, 1, "a lease has one holder: {replies:?}");
 }
 
-pub(super) async fn a_large_batch_is_answered_completely_and_in_order(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let claims: Vec<_> = (0..2_000).map(|n| alice.claim(&lease(&format!("job-{n}")), LONG)).collect();
+pub(super) async fn a_large_batch_is_answered_completely_and_in_order(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let claims: Vec<_> = (0..2_000).map(|n| alice.claim(&lease(&format!("job-{n}")), LONG_TTL)).collect();
     let replies = answers(alice.submit(claims.iter().map(acquire).collect()).await);
     assert_eq!(replies.len(), claims.len(), "one outcome for each request");
     let publications = claims.iter().zip(replies).enumerate().map(|(n, (claim, reply))| {
         let grant = granted(reply, "every lease is free");
-        Term { claim: claim.clone(), grant }.publication("n", n.to_string().as_bytes())
+        HeldTerm { claim: claim.clone(), grant }.publication("n", n.to_string().as_bytes())
     });
     for reply in answers(alice.submit(publications.collect()).await) {
         assert_eq!(reply, Reply::Done, "every term may publish");
@@ -110,9 +111,9 @@ pub(super) async fn a_large_batch_is_answered_completely_and_in_order(trial: &Tr
     }
 }
 
-pub(super) async fn batches_at_the_same_time_keep_their_answers_apart(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn batches_at_the_same_time_keep_their_answers_apart(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let records: Vec<_> = (0..1_000).map(|n| format!("record-{n}")).collect();
     alice.submit(records.iter().map(|record| term.publication(record, record.as_bytes())).collect()).await;
     let mut tasks = tokio::task::JoinSet::new();
@@ -120,7 +121,7 @@ pub(super) async fn batches_at_the_same_time_keep_their_answers_apart(trial: &Tr
         let (records, connection) = (records.to_vec(), alice.connection.clone());
         let read = |record: &String| Request::Read { name: job(), record: record.clone() };
         let batch: Vec<_> = records.iter().map(read).collect();
-        tasks.spawn(async move { (records, connection.submit(batch, PATIENCE).await) });
+        tasks.spawn(async move { (records, connection.submit(batch, REPLY_TIMEOUT).await) });
     }
     while let Some(joined) = tasks.join_next().await {
         let Ok((records, outcomes)) = joined else { panic!("a batch must not take its task down") };

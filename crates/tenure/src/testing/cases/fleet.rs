@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::name::Group;
 use crate::store::{Announcement, Outcome, Reply, Request};
-use crate::testing::Disturbance;
-use crate::testing::player::{Player, Term, acquire, granted};
-use crate::testing::trial::{Checked, LONG, SHORT, Trial, instance, lease};
+use crate::testing::StoreFault;
+use crate::testing::client::{Client, HeldTerm, acquire, granted};
+use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, instance, lease};
 
 /// The members as ids.
-async fn ids(player: &Player) -> Vec<String> {
-    player.members().await.into_iter().map(|member| member.instance.as_str().to_owned()).collect()
+async fn ids(client: &Client) -> Vec<String> {
+    client.instances().await.into_iter().map(|member| member.instance.as_str().to_owned()).collect()
 }
 
 fn add(index: &str, entry: &str) -> Request {
@@ -21,75 +21,75 @@ fn remove(index: &str, entry: &str) -> Request {
     Request::IndexRemove { index: index.to_owned(), entry: entry.to_owned(), announced: true }
 }
 
-pub(super) async fn nobody_is_alive_at_first(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    assert!(alice.members().await.is_empty(), "entering is not a heartbeat");
+pub(super) async fn no_instance_is_alive_at_first(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    assert!(alice.instances().await.is_empty(), "entering is not a heartbeat");
 }
 
-pub(super) async fn whoever_beats_is_a_member(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    assert_eq!(alice.beats(LONG, b"weight=1").await, Reply::Done, "a heartbeat always succeeds");
-    assert_eq!(bob.beats(LONG * 2, b"weight=2").await, Reply::Done, "a heartbeat always succeeds");
-    let members = alice.members().await;
+pub(super) async fn an_instance_with_a_heartbeat_is_alive(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    assert_eq!(alice.heartbeat(LONG_TTL, b"weight=1").await, Reply::Done, "a heartbeat always succeeds");
+    assert_eq!(bob.heartbeat(LONG_TTL * 2, b"weight=2").await, Reply::Done, "a heartbeat always succeeds");
+    let members = alice.instances().await;
     let shown: Vec<_> = members.iter().map(|m| (m.instance.as_str(), m.record.as_slice())).collect();
     assert_eq!(shown, [("alice", &b"weight=1"[..]), ("bob", &b"weight=2"[..])], "with what each says about itself");
-    for (member, ttl) in members.iter().zip([LONG, LONG * 2]) {
+    for (member, ttl) in members.iter().zip([LONG_TTL, LONG_TTL * 2]) {
         let left = member.remaining;
         assert!(left > Duration::ZERO && left <= ttl, "{left:?} of {ttl:?} may be believed: {member:?}");
     }
 }
 
-pub(super) async fn a_later_heartbeat_replaces_the_earlier_one(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn a_later_heartbeat_replaces_the_earlier_one(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     for record in [&b"status=up"[..], b"", b"status=draining"] {
-        alice.beats(LONG, record).await;
-        let members = alice.members().await;
+        alice.heartbeat(LONG_TTL, record).await;
+        let members = alice.instances().await;
         assert_eq!(members.len(), 1, "one instance is one member: {members:?}");
         assert_eq!(members[0].record, record, "and says what it said last");
     }
 }
 
-pub(super) async fn whoever_stops_beating_is_gone_after_its_ttl(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    alice.beats(SHORT, b"").await;
-    bob.beats(LONG, b"").await;
-    trial.outlast(SHORT).await;
+pub(super) async fn an_instance_without_heartbeats_is_gone_after_its_ttl(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    alice.heartbeat(SHORT_TTL, b"").await;
+    bob.heartbeat(LONG_TTL, b"").await;
+    harness.outlast(SHORT_TTL).await;
     assert_eq!(ids(&bob).await, ["bob"], "a heartbeat is believed for its ttl and no longer");
 }
 
-pub(super) async fn whoever_goes_on_beating_stays(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    alice.beats(SHORT, b"").await;
-    alice.beats(LONG, b"").await;
-    trial.outlast(SHORT).await;
+pub(super) async fn an_instance_that_goes_on_sending_heartbeats_stays_alive(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    alice.heartbeat(SHORT_TTL, b"").await;
+    alice.heartbeat(LONG_TTL, b"").await;
+    harness.outlast(SHORT_TTL).await;
     assert_eq!(ids(&alice).await, ["alice"], "the later heartbeat counts");
 }
 
-pub(super) async fn whoever_leaves_is_gone_at_once(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    alice.beats(LONG, b"").await;
-    bob.beats(LONG, b"").await;
+pub(super) async fn an_instance_that_leaves_is_gone_at_once(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    alice.heartbeat(LONG_TTL, b"").await;
+    bob.heartbeat(LONG_TTL, b"").await;
     for _ in 0..2 {
         let reply = bob.send(Request::Leave { group: Group::FLEET, instance: alice.id.clone() }).await;
         assert_eq!(reply, Reply::Done, "leaving may be repeated");
         assert_eq!(ids(&bob).await, ["bob"], "only alice has left");
     }
-    alice.beats(LONG, b"").await;
+    alice.heartbeat(LONG_TTL, b"").await;
     assert_eq!(ids(&bob).await, ["alice", "bob"], "and may come back");
 }
 
-pub(super) async fn members_and_leases_know_nothing_of_each_other(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn instances_and_leases_are_independent(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     // The same text in every place where a store may put a name.
     let name = lease("alice");
-    let term = alice.wins(&name, LONG).await;
-    alice.beats(LONG, b"").await;
+    let term = alice.acquire(&name, LONG_TTL).await;
+    alice.heartbeat(LONG_TTL, b"").await;
     alice.send(add("alice", "alice")).await;
     alice.send(Request::Leave { group: Group::FLEET, instance: alice.id.clone() }).await;
     alice.send(remove("alice", "alice")).await;
     let renewed = alice.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "leaving the fleet releases no lease: {renewed:?}");
-    alice.beats(LONG, b"").await;
+    alice.heartbeat(LONG_TTL, b"").await;
     alice.send(term.release()).await;
     assert_eq!(ids(&alice).await, ["alice"], "releasing a lease is not leaving");
 }
@@ -101,76 +101,76 @@ fn candidates(prefix: &str) -> Group {
     }
 }
 
-fn beat(player: &Player, group: &Group, record: &[u8]) -> Request {
-    Request::Beat { group: group.clone(), instance: player.id.clone(), ttl: LONG, record: record.to_vec() }
+fn beat(client: &Client, group: &Group, record: &[u8]) -> Request {
+    Request::Heartbeat { group: group.clone(), instance: client.id.clone(), ttl: LONG_TTL, record: record.to_vec() }
 }
 
-pub(super) async fn groups_know_nothing_of_each_other(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+pub(super) async fn groups_are_independent(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let (one, two) = (candidates("one:"), candidates("two:heartbeat:"));
-    alice.beats(LONG, b"fleet").await;
+    alice.heartbeat(LONG_TTL, b"fleet").await;
     alice.send(beat(&alice, &one, b"one")).await;
     bob.send(beat(&bob, &two, b"two")).await;
     for (group, expected) in [(&Group::FLEET, "alice fleet"), (&one, "alice one"), (&two, "bob two")] {
-        let members = bob.members_of(group).await;
+        let members = bob.instances_of(group).await;
         let shown: Vec<String> =
             members.iter().map(|m| format!("{} {}", m.instance, String::from_utf8_lossy(&m.record))).collect();
         assert_eq!(shown, [expected], "only those of {group:?}");
     }
     alice.send(Request::Leave { group: one.clone(), instance: alice.id.clone() }).await;
-    assert!(bob.members_of(&one).await.is_empty(), "alice has left one group");
+    assert!(bob.instances_of(&one).await.is_empty(), "alice has left one group");
     assert_eq!(ids(&bob).await, ["alice"], "and not the other");
 }
 
-pub(super) async fn who_joins_or_leaves_a_group_is_announced_with_it(trial: &Trial<'_>) {
-    let (alice, mut listener) = (trial.player("alice").await, trial.listener().await);
+pub(super) async fn joining_and_leaving_a_group_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
     let group = candidates("my-app:heartbeat:");
     alice.send(beat(&alice, &group, b"")).await;
     let joined = Announcement::Joined { group: group.clone(), instance: alice.id.clone() };
-    assert_eq!(listener.hears().await, joined);
+    assert_eq!(subscriber.next_announcement().await, joined);
     alice.send(beat(&alice, &group, b"")).await;
     alice.send(Request::Leave { group: group.clone(), instance: alice.id.clone() }).await;
     let left = Announcement::Left { group, instance: alice.id.clone() };
-    assert_eq!(listener.hears().await, left, "a second heartbeat is no news");
+    assert_eq!(subscriber.next_announcement().await, left, "a second heartbeat is no news");
 }
 
-pub(super) async fn a_heartbeat_may_travel_with_any_question_about_a_lease(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+pub(super) async fn a_heartbeat_may_travel_with_any_lease_request(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let group = candidates("my-app:heartbeat:");
     let name = lease("job");
     // Granted, renewed, refused and held: whatever the lease's answer is, the heartbeat is one.
-    let claim = alice.claim(&name, LONG);
+    let claim = alice.claim(&name, LONG_TTL);
     let outcomes = alice.submit(vec![acquire(&claim), beat(&alice, &group, b"asks")]).await;
     let Ok([Outcome::Answered(reply), Outcome::Answered(Reply::Done)]) = <[Outcome; 2]>::try_from(outcomes) else {
         panic!("a question and a heartbeat have two answers");
     };
-    let term = Term { claim, grant: granted(reply, "a free lease is granted") };
+    let term = HeldTerm { claim, grant: granted(reply, "a free lease is granted") };
     let outcomes = alice.submit(vec![term.renewal(), beat(&alice, &group, b"leads"), term.renewal()]).await;
     for at in [0, 2] {
         assert!(matches!(outcomes[at], Outcome::Answered(Reply::Renewed { .. })), "{:?}", outcomes[at]);
     }
-    let claim = bob.claim(&name, LONG);
+    let claim = bob.claim(&name, LONG_TTL);
     let outcomes = bob.submit(vec![acquire(&claim), beat(&bob, &group, b"waits")]).await;
     assert!(matches!(outcomes[0], Outcome::Answered(Reply::Held(_))), "{:?}", outcomes[0]);
     let outcomes = bob.submit(vec![term.claimed_by(&bob.id).renewal(), beat(&bob, &group, b"errs")]).await;
     assert!(matches!(outcomes[0], Outcome::Answered(Reply::Refused(_))), "{:?}", outcomes[0]);
-    let members = bob.members_of(&group).await;
+    let members = bob.instances_of(&group).await;
     let shown: Vec<_> = members.iter().map(|m| (m.instance.as_str(), m.record.as_slice())).collect();
     assert_eq!(shown, [("alice", &b"leads"[..]), ("bob", &b"errs"[..])]);
 }
 
-pub(super) async fn a_large_fleet_is_listed_completely(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let beat = |n: usize| Request::Beat {
+pub(super) async fn a_large_fleet_is_listed_completely(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let beat = |n: usize| Request::Heartbeat {
         group: Group::FLEET,
         instance: instance(&format!("node-{n:04}")),
-        ttl: LONG,
+        ttl: LONG_TTL,
         record: n.to_string().into_bytes(),
     };
     for chunk in (0..1_000).collect::<Vec<_>>().chunks(250) {
         alice.submit(chunk.iter().map(|n| beat(*n)).collect()).await;
     }
-    let members = alice.members().await;
+    let members = alice.instances().await;
     assert_eq!(members.len(), 1_000, "every instance is listed, once");
     for (n, member) in members.iter().enumerate() {
         assert_eq!(member.instance.as_str(), format!("node-{n:04}"), "every instance is listed, once");
@@ -178,8 +178,8 @@ pub(super) async fn a_large_fleet_is_listed_completely(trial: &Trial<'_>) {
     }
 }
 
-pub(super) async fn an_index_lists_what_was_added_and_not_removed(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+pub(super) async fn an_index_lists_what_was_added_and_not_removed(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     assert!(alice.index("targets").await.is_empty(), "an index that was never written is empty");
     for entry in ["b", "a", "c", "a"] {
         assert_eq!(alice.send(add("targets", entry)).await, Reply::Done, "adding may be repeated");
@@ -195,8 +195,8 @@ pub(super) async fn an_index_lists_what_was_added_and_not_removed(trial: &Trial<
     assert!(alice.index("targets").await.is_empty(), "an index may become empty again");
 }
 
-pub(super) async fn indexes_do_not_touch_each_other(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn indexes_do_not_touch_each_other(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     alice.send(add("one", "a")).await;
     alice.send(add("two", "a")).await;
     alice.send(remove("one", "a")).await;
@@ -204,15 +204,15 @@ pub(super) async fn indexes_do_not_touch_each_other(trial: &Trial<'_>) {
     assert_eq!(alice.index("two").await, ["a"], "another index keeps its entry");
 }
 
-pub(super) async fn a_flush_forgets_members_and_indexes(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    alice.beats(LONG, b"").await;
+pub(super) async fn a_flush_forgets_instances_and_indexes(harness: &CaseHarness<'_>) -> Checked {
+    let mut alice = harness.client("alice").await;
+    alice.heartbeat(LONG_TTL, b"").await;
     alice.send(add("targets", "a")).await;
-    trial.disturb(Disturbance::Flush).await?;
-    alice.enters_again(trial).await;
-    assert!(alice.members().await.is_empty(), "a flush forgets who is alive");
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach(harness).await;
+    assert!(alice.instances().await.is_empty(), "a flush forgets who is alive");
     assert!(alice.index("targets").await.is_empty(), "and every index");
-    alice.beats(LONG, b"").await;
+    alice.heartbeat(LONG_TTL, b"").await;
     assert_eq!(ids(&alice).await, ["alice"], "a closed namespace still knows who is alive");
     Ok(())
 }

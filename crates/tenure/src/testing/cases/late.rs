@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use crate::store::{Refusal, Reply, Request};
-use crate::testing::Disturbance;
-use crate::testing::player::{Player, Term, acquire, acquire_after, granted, shown, take_over};
-use crate::testing::trial::{Checked, LONG, SHORT, Trial, job};
+use crate::testing::StoreFault;
+use crate::testing::client::{Client, HeldTerm, acquire, acquire_after, granted, shown, take_over};
+use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, job};
 
 /// Everything that a holder may have sent in a term, once with each way to end it.
-fn leftovers(term: &Term, heir: &Player) -> Vec<Request> {
-    let mut requests = term.privileged();
+fn stale_requests(term: &HeldTerm, heir: &Client) -> Vec<Request> {
+    let mut requests = term.fenced_requests();
     requests.extend([
         acquire(&term.claim),
         acquire_after(&term.claim, term.token()),
         take_over(&term.claim, term.token(), Duration::ZERO),
-        term.hand_over(&heir.id, LONG),
+        term.hand_over(&heir.id, LONG_TTL),
         term.abandon(),
         term.step_down(None),
     ]);
@@ -22,10 +22,10 @@ fn leftovers(term: &Term, heir: &Player) -> Vec<Request> {
 }
 
 /// Sends everything that `old` may have left behind, and checks that the lease of `current` is as it was.
-async fn nothing_touches(courier: &Player, old: &Term, current: &Term, holder: &Player) {
+async fn assert_untouched(courier: &Client, old: &HeldTerm, current: &HeldTerm, holder: &Client) {
     holder.send(current.publication("result", b"current")).await;
     let before = courier.inspect(&job()).await;
-    for request in leftovers(old, courier) {
+    for request in stale_requests(old, courier) {
         let reply = courier.send(request.clone()).await;
         assert!(
             matches!(reply, Reply::Refused(_) | Reply::Held(_) | Reply::TermOver | Reply::Done),
@@ -33,7 +33,7 @@ async fn nothing_touches(courier: &Player, old: &Term, current: &Term, holder: &
             shown(&request)
         );
         let after = courier.inspect(&job()).await;
-        let held = after.held.as_ref().map(|held| (&held.by, held.token));
+        let held = after.held.as_ref().map(|held| (&held.holder, held.token));
         assert_eq!(held, Some((&holder.id, Some(current.token()))), "the holder must stay after {}", shown(&request));
         assert_eq!(after.asked, before.asked, "nothing is asked of another term by {}", shown(&request));
         assert_eq!(after.since, before.since, "the term must be the same after {}", shown(&request));
@@ -44,56 +44,56 @@ async fn nothing_touches(courier: &Player, old: &Term, current: &Term, holder: &
     assert!(matches!(renewed, Reply::Renewed { asked: None, .. }), "the term must go on: {renewed:?}");
 }
 
-pub(super) async fn nothing_of_a_released_term_touches_the_next_holder(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let old = alice.wins(&job(), LONG).await;
+pub(super) async fn nothing_of_a_released_term_touches_the_next_holder(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let old = alice.acquire(&job(), LONG_TTL).await;
     alice.send(old.release()).await;
-    let current = bob.wins(&job(), LONG).await;
-    let courier = trial.player("courier").await;
-    nothing_touches(&courier, &old, &current, &bob).await;
+    let current = bob.acquire(&job(), LONG_TTL).await;
+    let courier = harness.client("courier").await;
+    assert_untouched(&courier, &old, &current, &bob).await;
 }
 
-pub(super) async fn nothing_of_an_expired_term_touches_the_next_holder(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let old = alice.wins(&job(), SHORT).await;
-    trial.outlast(SHORT).await;
-    let current = bob.wins(&job(), LONG).await;
-    let courier = trial.player("courier").await;
-    nothing_touches(&courier, &old, &current, &bob).await;
+pub(super) async fn nothing_of_an_expired_term_touches_the_next_holder(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let old = alice.acquire(&job(), SHORT_TTL).await;
+    harness.outlast(SHORT_TTL).await;
+    let current = bob.acquire(&job(), LONG_TTL).await;
+    let courier = harness.client("courier").await;
+    assert_untouched(&courier, &old, &current, &bob).await;
 }
 
-pub(super) async fn nothing_of_a_released_term_touches_the_next_one_of_the_same_holder(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let old = alice.wins(&job(), LONG).await;
+pub(super) async fn nothing_of_a_released_term_touches_the_next_one_of_the_same_holder(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let old = alice.acquire(&job(), LONG_TTL).await;
     alice.send(old.release()).await;
-    let current = alice.wins(&job(), LONG).await;
-    let courier = trial.player("courier").await;
-    nothing_touches(&courier, &old, &current, &alice).await;
+    let current = alice.acquire(&job(), LONG_TTL).await;
+    let courier = harness.client("courier").await;
+    assert_untouched(&courier, &old, &current, &alice).await;
 }
 
-pub(super) async fn nothing_of_a_handed_over_term_touches_the_receiver(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let old = alice.wins(&job(), LONG).await;
-    alice.send(old.hand_over(&bob.id, LONG)).await;
-    let current = bob.wins(&job(), LONG).await;
-    let courier = trial.player("courier").await;
-    nothing_touches(&courier, &old, &current, &bob).await;
+pub(super) async fn nothing_of_a_handed_over_term_touches_the_receiver(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let old = alice.acquire(&job(), LONG_TTL).await;
+    alice.send(old.hand_over(&bob.id, LONG_TTL)).await;
+    let current = bob.acquire(&job(), LONG_TTL).await;
+    let courier = harness.client("courier").await;
+    assert_untouched(&courier, &old, &current, &bob).await;
 }
 
-pub(super) async fn nothing_of_a_deposed_term_touches_its_taker(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let old = alice.wins(&job(), LONG).await;
+pub(super) async fn nothing_of_a_taken_over_term_touches_its_taker(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let old = alice.acquire(&job(), LONG_TTL).await;
     alice.send(old.renewal()).await;
-    let claim = bob.claim(&job(), LONG);
+    let claim = bob.claim(&job(), LONG_TTL);
     let reply = bob.send(take_over(&claim, old.token(), Duration::ZERO)).await;
     let grant = granted(reply, "a holder may be deposed after no time at all");
-    let courier = trial.player("courier").await;
-    nothing_touches(&courier, &old, &Term { claim, grant }, &bob).await;
+    let courier = harness.client("courier").await;
+    assert_untouched(&courier, &old, &HeldTerm { claim, grant }, &bob).await;
 }
 
-pub(super) async fn a_late_claim_of_a_released_term_does_not_revive_it(trial: &Trial<'_>) {
-    let (alice, courier) = (trial.player("alice").await, trial.player("courier").await);
-    let old = alice.wins(&job(), LONG).await;
+pub(super) async fn a_late_claim_of_a_released_term_does_not_revive_it(harness: &CaseHarness<'_>) {
+    let (alice, courier) = (harness.client("alice").await, harness.client("courier").await);
+    let old = alice.acquire(&job(), LONG_TTL).await;
     alice.send(old.release()).await;
     for request in [acquire(&old.claim), acquire_after(&old.claim, old.token())] {
         assert_eq!(courier.send(request).await, Reply::TermOver, "a released term is never revived");
@@ -101,24 +101,24 @@ pub(super) async fn a_late_claim_of_a_released_term_does_not_revive_it(trial: &T
     assert_eq!(courier.inspect(&job()).await.held, None, "the lease must stay free");
 }
 
-pub(super) async fn a_late_take_over_does_not_revive_its_own_term(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let victim = alice.wins(&job(), LONG).await;
+pub(super) async fn a_late_take_over_does_not_revive_its_own_term(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let victim = alice.acquire(&job(), LONG_TTL).await;
     alice.send(victim.renewal()).await;
-    let claim = bob.claim(&job(), LONG);
+    let claim = bob.claim(&job(), LONG_TTL);
     let request = take_over(&claim, victim.token(), Duration::ZERO);
     let reply = bob.send(request.clone()).await;
-    let term = Term { claim, grant: granted(reply, "the victim must be deposed") };
+    let term = HeldTerm { claim, grant: granted(reply, "the victim must be deposed") };
     bob.send(term.release()).await;
     assert_eq!(alice.send(request).await, Reply::TermOver, "a take-over is good for one term");
     assert_eq!(alice.inspect(&job()).await.held, None, "the lease must stay free");
 }
 
-pub(super) async fn a_late_release_leaves_a_free_lease_free(trial: &Trial<'_>) {
-    let (alice, courier) = (trial.player("alice").await, trial.player("courier").await);
-    let old = alice.wins(&job(), SHORT).await;
-    trial.outlast(SHORT).await;
-    for request in old.privileged() {
+pub(super) async fn a_late_release_leaves_a_free_lease_free(harness: &CaseHarness<'_>) {
+    let (alice, courier) = (harness.client("alice").await, harness.client("courier").await);
+    let old = alice.acquire(&job(), SHORT_TTL).await;
+    harness.outlast(SHORT_TTL).await;
+    for request in old.fenced_requests() {
         let reply = courier.send(request.clone()).await;
         assert_eq!(reply, Reply::Refused(Refusal::Missing), "the term ran out: {}", shown(&request));
     }
@@ -126,21 +126,21 @@ pub(super) async fn a_late_release_leaves_a_free_lease_free(trial: &Trial<'_>) {
     assert_eq!(courier.read(&job(), "result").await, None, "and nothing was published");
 }
 
-pub(super) async fn a_late_acceptance_does_not_revive_a_declined_offer(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let sent = alice.wins(&job(), LONG).await;
-    alice.send(sent.hand_over(&bob.id, LONG)).await;
-    let term = bob.wins(&job(), LONG).await;
+pub(super) async fn a_late_acceptance_does_not_revive_a_declined_offer(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let sent = alice.acquire(&job(), LONG_TTL).await;
+    alice.send(sent.hand_over(&bob.id, LONG_TTL)).await;
+    let term = bob.acquire(&job(), LONG_TTL).await;
     bob.send(term.release()).await;
     assert_eq!(alice.send(acquire(&term.claim)).await, Reply::TermOver, "the receiver has let go");
 }
 
-pub(super) async fn a_claim_of_an_older_generation_is_not_granted(trial: &Trial<'_>) -> Checked {
-    let (alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
-    trial.disturb(Disturbance::Flush).await?;
-    bob.enters_again(trial).await;
+pub(super) async fn a_claim_of_an_older_generation_is_not_granted(harness: &CaseHarness<'_>) -> Checked {
+    let (alice, mut bob) = (harness.client("alice").await, harness.client("bob").await);
+    harness.inject(StoreFault::Flush).await?;
+    bob.reattach(harness).await;
     for _ in 0..2 {
-        assert_eq!(alice.tries(&job()).await, Reply::NotEntered, "the data that alice entered is gone");
+        assert_eq!(alice.try_acquire(&job()).await, Reply::NotAttached, "the data that alice attached is gone");
     }
     Ok(())
 }

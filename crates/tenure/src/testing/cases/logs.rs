@@ -2,19 +2,19 @@
 
 use crate::name::LeaseName;
 use crate::store::{EntryId, LogEntry, Refusal, Reply, Request};
-use crate::testing::player::{Player, Term};
-use crate::testing::trial::{LONG, Trial, job, lease};
+use crate::testing::client::{Client, HeldTerm};
+use crate::testing::harness::{CaseHarness, LONG_TTL, job, lease};
 
 const LOG: &str = "results";
 
-async fn add(player: &Player, term: &Term, value: &str, kept: usize) -> Reply {
+async fn add(client: &Client, term: &HeldTerm, value: &str, kept: usize) -> Reply {
     let (log, value) = (LOG.to_owned(), value.as_bytes().to_vec());
-    player.send(Request::Append { holding: term.holding(), log, value, kept, records: Vec::new() }).await
+    client.send(Request::Append { holding: term.holding(), log, value, kept, records: Vec::new() }).await
 }
 
-async fn read(player: &Player, name: &LeaseName, after: Option<EntryId>, limit: usize) -> Vec<LogEntry> {
-    match player.send(Request::Recent { name: name.clone(), log: LOG.to_owned(), after, limit }).await {
-        Reply::Recent(entries) => entries,
+async fn read(client: &Client, name: &LeaseName, after: Option<EntryId>, limit: usize) -> Vec<LogEntry> {
+    match client.send(Request::ReadLog { name: name.clone(), log: LOG.to_owned(), after, limit }).await {
+        Reply::LogEntries(entries) => entries,
         other => panic!("a log must be read; the store answered {other:?}"),
     }
 }
@@ -23,9 +23,9 @@ fn values(entries: &[LogEntry]) -> Vec<&str> {
     entries.iter().map(|entry| std::str::from_utf8(&entry.value).unwrap_or("?")).collect()
 }
 
-pub(super) async fn entries_of_a_log_stand_in_order_and_only_so_many(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_log_keeps_its_latest_entries_in_order(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     assert_eq!(read(&alice, &job(), None, 10).await, [], "nothing was added");
     for value in ["a", "b", "c", "d", "e"] {
         assert_eq!(add(&alice, &term, value, 4).await, Reply::Done);
@@ -44,9 +44,9 @@ pub(super) async fn entries_of_a_log_stand_in_order_and_only_so_many(trial: &Tri
     assert_eq!(read(&alice, &lease("other"), None, 10).await, [], "another lease has its own");
 }
 
-pub(super) async fn an_entry_that_is_added_again_is_the_same_entry(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn an_entry_that_is_added_again_is_the_same_entry(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     for value in ["a", "a", "b", "a"] {
         assert_eq!(add(&alice, &term, value, 10).await, Reply::Done);
     }
@@ -57,23 +57,23 @@ pub(super) async fn an_entry_that_is_added_again_is_the_same_entry(trial: &Trial
     );
 }
 
-pub(super) async fn whose_term_is_over_adds_nothing(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let over = alice.wins(&job(), LONG).await;
+pub(super) async fn an_ended_term_appends_nothing(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let over = alice.acquire(&job(), LONG_TTL).await;
     add(&alice, &over, "mine", 10).await;
     alice.send(over.release()).await;
     assert_eq!(add(&alice, &over, "late", 10).await, Reply::Refused(Refusal::Missing));
-    let next = bob.wins(&job(), LONG).await;
-    assert_eq!(add(&alice, &over, "late", 10).await, Reply::Refused(Refusal::Taken { by: bob.id.clone() }));
+    let next = bob.acquire(&job(), LONG_TTL).await;
+    assert_eq!(add(&alice, &over, "late", 10).await, Reply::Refused(Refusal::Taken { holder: bob.id.clone() }));
     add(&bob, &next, "theirs", 10).await;
     let entries = read(&alice, &job(), None, 10).await;
     assert_eq!(values(&entries), ["mine", "theirs"]);
     assert_eq!([entries[0].token, entries[1].token], [over.token(), next.token()]);
 }
 
-pub(super) async fn a_record_is_written_with_an_entry_or_neither_is(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_record_is_written_with_an_entry_or_neither_is(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let add = |value: &str, mark: &str| {
         let (log, value, mark) = (LOG.to_owned(), value.as_bytes().to_vec(), mark.as_bytes().to_vec());
         let records = vec![("state".to_owned(), b"whole".to_vec()), ("due".to_owned(), mark)];
@@ -86,8 +86,8 @@ pub(super) async fn a_record_is_written_with_an_entry_or_neither_is(trial: &Tria
     assert_eq!(alice.send(add("a", "2")).await, Reply::Done);
     assert_eq!(alice.read_value(&job(), "due").await, Some(b"2".to_vec()));
     alice.send(term.release()).await;
-    bob.wins(&job(), LONG).await;
-    assert_eq!(alice.send(add("b", "3")).await, Reply::Refused(Refusal::Taken { by: bob.id.clone() }));
+    bob.acquire(&job(), LONG_TTL).await;
+    assert_eq!(alice.send(add("b", "3")).await, Reply::Refused(Refusal::Taken { holder: bob.id.clone() }));
     assert_eq!(bob.read_value(&job(), "due").await, Some(b"2".to_vec()));
     assert_eq!(values(&read(&bob, &job(), None, 9).await), ["a"]);
 }

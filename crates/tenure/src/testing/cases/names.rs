@@ -2,8 +2,8 @@
 
 use crate::name::{Group, LeaseKind, LeaseName};
 use crate::store::{Reply, Request};
-use crate::testing::player::Player;
-use crate::testing::trial::{LONG, Trial, instance, job, lease};
+use crate::testing::client::Client;
+use crate::testing::harness::{CaseHarness, LONG_TTL, instance, job, lease};
 
 /// Labels with characters that mean something to patterns, query languages, scripts, paths and key layouts.
 fn hostile_labels() -> Vec<String> {
@@ -83,18 +83,18 @@ fn hostile_names() -> Vec<LeaseName> {
     names
 }
 
-pub(super) async fn hostile_names_are_held_independently(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+pub(super) async fn hostile_names_are_held_independently(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let names = hostile_names();
     let mut terms = Vec::new();
     for (n, name) in names.iter().enumerate() {
-        let player = if n % 2 == 0 { &alice } else { &bob };
-        terms.push(player.wins(name, LONG).await);
+        let client = if n % 2 == 0 { &alice } else { &bob };
+        terms.push(client.acquire(name, LONG_TTL).await);
     }
     for (n, term) in terms.iter().enumerate() {
         let (holder, rival) = if n % 2 == 0 { (&alice, &bob) } else { (&bob, &alice) };
-        let held = rival.finds_held(&names[n]).await;
-        assert_eq!((held.by, held.token), (holder.id.clone(), Some(term.token())), "{}", names[n]);
+        let held = rival.expect_held(&names[n]).await;
+        assert_eq!((held.holder, held.token), (holder.id.clone(), Some(term.token())), "{}", names[n]);
         let renewed = holder.send(term.renewal()).await;
         assert!(matches!(renewed, Reply::Renewed { .. }), "{} must be renewable: {renewed:?}", names[n]);
     }
@@ -103,70 +103,70 @@ pub(super) async fn hostile_names_are_held_independently(trial: &Trial<'_>) {
         assert_eq!(alice.send(term.release()).await, Reply::Done, "{}", term.claim.name);
     }
     for (n, name) in names.iter().enumerate() {
-        let held = alice.inspect(name).await.held.map(|held| held.by);
+        let held = alice.inspect(name).await.held.map(|held| held.holder);
         let expected = if n % 2 == 0 { None } else { Some(bob.id.clone()) };
         assert_eq!(held, expected, "releasing other leases must not touch {name}");
     }
 }
 
-pub(super) async fn hostile_names_survive_every_kind_of_request(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
+pub(super) async fn hostile_names_survive_every_kind_of_request(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     for name in hostile_names() {
-        let term = alice.wins(&name, LONG).await;
+        let term = alice.acquire(&name, LONG_TTL).await;
         assert_eq!(alice.send(term.publication("r", b"v")).await, Reply::Done, "publishing under {name}");
         assert_eq!(bob.read_value(&name, "r").await.as_deref(), Some(&b"v"[..]), "reading under {name}");
         assert_eq!(bob.send(term.step_down(Some(&bob.id))).await, Reply::Done, "asking of {name}");
-        let Reply::HandedOver { token } = alice.send(term.hand_over(&bob.id, LONG)).await else {
+        let Reply::HandedOver { token } = alice.send(term.hand_over(&bob.id, LONG_TTL)).await else {
             panic!("{name} must be handed over");
         };
-        let taken = bob.wins(&name, LONG).await;
+        let taken = bob.acquire(&name, LONG_TTL).await;
         assert_eq!(taken.token(), token, "accepting {name}");
         assert_eq!(alice.send(taken.revocation()).await, Reply::Done, "revoking {name}");
         assert_eq!(bob.send(taken.release()).await, Reply::Done, "releasing {name}");
         assert_eq!(alice.inspect(&name).await.held, None, "{name} must be free");
     }
-    alice.wins(&lease("still-works"), LONG).await;
+    alice.acquire(&lease("still-works"), LONG_TTL).await;
 }
 
-pub(super) async fn hostile_instance_ids_are_kept_apart(trial: &Trial<'_>) {
-    let observer = trial.player("observer").await;
+pub(super) async fn hostile_instance_ids_are_kept_apart(harness: &CaseHarness<'_>) {
+    let observer = harness.client("observer").await;
     let mut players = Vec::new();
     for label in hostile_labels() {
-        players.push(Player::new(instance(&label), trial.player("any").await.connection));
+        players.push(Client::new(instance(&label), harness.client("any").await.connection));
     }
-    for (n, player) in players.iter().enumerate() {
+    for (n, client) in players.iter().enumerate() {
         let name = lease(&format!("job-{n}"));
-        let term = player.wins(&name, LONG).await;
-        let held = observer.finds_held(&name).await;
-        assert_eq!(held.by, player.id, "the holder must be shown as it is");
-        let renewed = player.send(term.renewal()).await;
-        assert!(matches!(renewed, Reply::Renewed { .. }), "{} must be able to renew: {renewed:?}", player.id);
-        player.beats(LONG, player.id.as_str().as_bytes()).await;
+        let term = client.acquire(&name, LONG_TTL).await;
+        let held = observer.expect_held(&name).await;
+        assert_eq!(held.holder, client.id, "the holder must be shown as it is");
+        let renewed = client.send(term.renewal()).await;
+        assert!(matches!(renewed, Reply::Renewed { .. }), "{} must be able to renew: {renewed:?}", client.id);
+        client.heartbeat(LONG_TTL, client.id.as_str().as_bytes()).await;
     }
-    let mut expected: Vec<_> = players.iter().map(|player| player.id.clone()).collect();
+    let mut expected: Vec<_> = players.iter().map(|client| client.id.clone()).collect();
     expected.sort();
-    let members = observer.members().await;
+    let members = observer.instances().await;
     let ids: Vec<_> = members.iter().map(|member| member.instance.clone()).collect();
     assert_eq!(ids, expected, "every instance is a member of its own");
     for member in &members {
         assert_eq!(member.record, member.instance.as_str().as_bytes(), "with its own record");
     }
-    for (n, player) in players.iter().enumerate() {
-        observer.send(Request::Leave { group: Group::FLEET, instance: player.id.clone() }).await;
+    for (n, client) in players.iter().enumerate() {
+        observer.send(Request::Leave { group: Group::FLEET, instance: client.id.clone() }).await;
         let left = players.len() - n - 1;
-        assert_eq!(observer.members().await.len(), left, "only {} may have left", player.id);
+        assert_eq!(observer.instances().await.len(), left, "only {} may have left", client.id);
     }
 }
 
-pub(super) async fn a_hostile_receiver_can_take_up_its_offer(trial: &Trial<'_>) {
-    let (alice, any) = (trial.player("alice").await, trial.player("any").await);
+pub(super) async fn a_hostile_receiver_can_take_up_its_offer(harness: &CaseHarness<'_>) {
+    let (alice, any) = (harness.client("alice").await, harness.client("any").await);
     for label in hostile_labels() {
-        let receiver = Player::new(instance(&label), any.connection.clone());
-        let term = alice.wins(&job(), LONG).await;
-        let Reply::HandedOver { token } = alice.send(term.hand_over(&receiver.id, LONG)).await else {
+        let receiver = Client::new(instance(&label), any.connection.clone());
+        let term = alice.acquire(&job(), LONG_TTL).await;
+        let Reply::HandedOver { token } = alice.send(term.hand_over(&receiver.id, LONG_TTL)).await else {
             panic!("{label} must be able to receive");
         };
-        let taken = receiver.wins(&job(), LONG).await;
+        let taken = receiver.acquire(&job(), LONG_TTL).await;
         assert_eq!(taken.token(), token, "{label} must be recognised as the receiver");
         let previous = taken.grant.previous.as_ref().map(|previous| &previous.holder);
         assert_eq!(previous, Some(&alice.id), "{label} must learn who handed over");

@@ -1,59 +1,64 @@
-//! Entering with a memory: is this still the store that we knew?
+//! Attaching with a memory: is this still the store that we knew?
 
 use std::time::Duration;
 
-use crate::store::{Announcement, Continuity, Entry, Outcome, Quarantine, QuarantineReason, Refusal, Reply, Request};
-use crate::testing::Disturbance;
-use crate::testing::player::{Player, Term, acquire, granted};
-use crate::testing::trial::{BRIEF, Checked, LONG, PATIENCE, SHORT, Trial, job, lease};
+use crate::store::{
+    Announcement, AttachRequest, Continuity, Outcome, Quarantine, QuarantineReason, Refusal, Reply, Request,
+};
+use crate::testing::StoreFault;
+use crate::testing::client::{Client, HeldTerm, acquire, granted};
+use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, REPLY_TIMEOUT, SHORT_TTL, job, lease};
 
 /// Checks that whoever asks is told how long nothing is granted.
-async fn is_closed(player: &Player) {
-    match player.tries(&lease("anything")).await {
+async fn assert_quarantined(client: &Client) {
+    match client.try_acquire(&lease("anything")).await {
         Reply::Quarantined(Quarantine { remaining, .. }) => {
-            let longest = player.longest_ttl().await;
+            let longest = client.longest_ttl().await;
             assert!(!remaining.is_zero() && remaining <= longest, "closed for {remaining:?} of {longest:?}");
         }
         other => panic!("nothing may be granted while the namespace is closed; the store answered {other:?}"),
     }
 }
 
-async fn goes_on(player: &Player, term: &Term) {
-    let renewed = player.send(term.renewal()).await;
+async fn assert_renewable(client: &Client, term: &HeldTerm) {
+    let renewed = client.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "a lease that is still there stays renewable: {renewed:?}");
 }
 
-pub(super) async fn entering_again_with_nothing_lost_changes_nothing(trial: &Trial<'_>) {
-    let mut alice = trial.player("alice").await;
-    let first = alice.entered().clone();
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn reattaching_with_nothing_lost_changes_nothing(harness: &CaseHarness<'_>) {
+    let mut alice = harness.client("alice").await;
+    let first = alice.attached().clone();
+    let term = alice.acquire(&job(), LONG_TTL).await;
     for _ in 0..3 {
-        assert_eq!(alice.enters_again(trial).await, Continuity::Same, "the same data in the same run");
-        let entered = alice.entered();
-        assert_eq!(entered.generation, first.generation, "the generation stays");
-        assert!(!entered.minted && !entered.rolled_back, "there is nothing to write anew: {entered:?}");
-        assert!(entered.quarantined_for().is_zero() && entered.began_because().is_none(), "nor to close: {entered:?}");
+        assert_eq!(alice.reattach(harness).await, Continuity::Same, "the same data in the same run");
+        let attached = alice.attached();
+        assert_eq!(attached.generation, first.generation, "the generation stays");
+        assert!(!attached.minted && !attached.rolled_back, "there is nothing to write anew: {attached:?}");
+        assert!(
+            attached.quarantine_remaining().is_zero() && attached.new_quarantine_reason().is_none(),
+            "nor to close: {attached:?}"
+        );
     }
-    goes_on(&alice, &term).await;
-    alice.wins(&lease("another"), LONG).await;
+    assert_renewable(&alice, &term).await;
+    alice.acquire(&lease("another"), LONG_TTL).await;
 }
 
-pub(super) async fn a_cut_connection_loses_nothing(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Cut).await?;
-    assert_eq!(alice.enters_again(trial).await, Continuity::Same, "the server ran on");
-    goes_on(&alice, &term).await;
+pub(super) async fn a_cut_connection_loses_nothing(harness: &CaseHarness<'_>) -> Checked {
+    let mut alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::CutConnections).await?;
+    assert_eq!(alice.reattach(harness).await, Continuity::Same, "the server ran on");
+    assert_renewable(&alice, &term).await;
     Ok(())
 }
 
-pub(super) async fn a_cut_connection_says_that_it_is_closed(trial: &Trial<'_>) -> Checked {
-    let alice = trial.player("alice").await;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Cut).await?;
+pub(super) async fn a_cut_connection_says_that_it_is_closed(harness: &CaseHarness<'_>) -> Checked {
+    let alice = harness.client("alice").await;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::CutConnections).await?;
     // Nothing is asked over it: whoever has nothing to ask must learn of it, too.
-    let told = tokio::time::timeout(PATIENCE, alice.connection.closed()).await;
-    assert!(told.is_ok(), "a closed connection must say so within {PATIENCE:?}");
+    let told = tokio::time::timeout(REPLY_TIMEOUT, alice.connection.closed()).await;
+    assert!(told.is_ok(), "a closed connection must say so within {REPLY_TIMEOUT:?}");
     for outcome in alice.submit(vec![Request::Inspect { name: job() }; 2]).await {
         let answered = matches!(outcome, Outcome::Answered(_));
         assert!(!answered, "a connection that said it was closed must not answer: {outcome:?}");
@@ -61,21 +66,21 @@ pub(super) async fn a_cut_connection_says_that_it_is_closed(trial: &Trial<'_>) -
     Ok(())
 }
 
-pub(super) async fn a_connection_that_is_refused_something_is_not_closed(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_connection_that_is_refused_something_is_not_closed(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     alice.send(term.release()).await;
     alice.send(term.renewal()).await;
     let told = tokio::time::timeout(Duration::ZERO, alice.connection.closed()).await;
     assert!(told.is_err(), "it still works");
-    alice.wins(&job(), LONG).await;
+    alice.acquire(&job(), LONG_TTL).await;
 }
 
-pub(super) async fn a_connection_does_not_outlive_a_restart(trial: &Trial<'_>) -> Checked {
-    let alice = trial.player("alice").await;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Restart).await?;
-    // A connection that quietly connected again would reach a store that it has not entered.
+pub(super) async fn a_connection_does_not_outlive_a_restart(harness: &CaseHarness<'_>) -> Checked {
+    let alice = harness.client("alice").await;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Restart).await?;
+    // A connection that quietly connected again would reach a store that it has not attached.
     for outcome in alice.submit(vec![Request::Inspect { name: job() }; 2]).await {
         let answered = matches!(outcome, Outcome::Answered(_));
         assert!(!answered, "a connection from before a restart must not answer: {outcome:?}");
@@ -83,274 +88,315 @@ pub(super) async fn a_connection_does_not_outlive_a_restart(trial: &Trial<'_>) -
     Ok(())
 }
 
-pub(super) async fn a_missing_record_is_replaced_by_a_newer_one_and_closes(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    let before = alice.entered().generation.number;
-    let term = alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Flush).await?;
-    assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
-    let entered = alice.entered();
+pub(super) async fn a_missing_record_is_replaced_and_begins_a_quarantine(harness: &CaseHarness<'_>) -> Checked {
+    let mut alice = harness.client("alice").await;
+    let before = alice.attached().generation.number;
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Flush).await?;
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    let attached = alice.attached();
     assert!(
-        entered.minted && entered.generation.number > before,
-        "a generation above {before} is written: {entered:?}"
+        attached.minted && attached.generation.number > before,
+        "a generation above {before} is written: {attached:?}"
     );
-    assert_eq!(entered.began_because(), Some(QuarantineReason::RecordMissing), "{entered:?}");
-    assert_eq!(entered.quarantined_for(), LONG, "leases from before may be relied on for the longest ttl");
-    is_closed(&alice).await;
+    assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::RecordMissing), "{attached:?}");
+    assert_eq!(attached.quarantine_remaining(), LONG_TTL, "leases from before may be relied on for the longest ttl");
+    assert_quarantined(&alice).await;
     let refused = alice.send(term.renewal()).await;
     assert_eq!(refused, Reply::Refused(Refusal::StoreReset), "there is no trace of what was held");
     Ok(())
 }
 
-pub(super) async fn an_older_generation_than_remembered_is_replaced_and_closes(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Remember).await?;
-    trial.disturb(Disturbance::Flush).await?;
-    alice.enters_again(trial).await;
-    let newer = alice.entered().generation.number;
-    trial.disturb(Disturbance::Restore).await?;
-    assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
-    let entered = alice.entered();
-    assert!(entered.minted && entered.generation.number > newer, "a generation above {newer} is written: {entered:?}");
-    assert_eq!(entered.began_because(), Some(QuarantineReason::OlderGeneration), "{entered:?}");
-    assert_eq!(entered.quarantined_for(), LONG, "leases from after the backup may be relied on for the longest ttl");
-    is_closed(&alice).await;
-    Ok(())
-}
-
-pub(super) async fn a_newer_generation_is_adopted_and_never_written_over(trial: &Trial<'_>) -> Checked {
-    let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Flush).await?;
-    alice.enters_again(trial).await;
-    let newer = alice.entered().generation;
-    assert_eq!(bob.enters_again(trial).await, Continuity::Reset, "everything that bob held is lost");
-    let entered = bob.entered();
-    assert_eq!(entered.generation, newer, "somebody else's newer generation is adopted");
-    assert!(!entered.minted, "and not written again: {entered:?}");
-    assert_eq!(entered.began_because(), None, "whoever wrote it has closed the namespace already");
+pub(super) async fn an_older_generation_than_remembered_is_replaced_and_begins_a_quarantine(
+    harness: &CaseHarness<'_>,
+) -> Checked {
+    let mut alice = harness.client("alice").await;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::TakeSnapshot).await?;
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach(harness).await;
+    let newer = alice.attached().generation.number;
+    harness.inject(StoreFault::RestoreSnapshot).await?;
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    let attached = alice.attached();
     assert!(
-        !entered.quarantined_for().is_zero() && entered.quarantined_for() <= LONG,
-        "which still lasts: {entered:?}"
+        attached.minted && attached.generation.number > newer,
+        "a generation above {newer} is written: {attached:?}"
     );
-    is_closed(&bob).await;
-    // Alice's connection would be told to enter again if bob had changed the generation.
-    is_closed(&alice).await;
-    assert_eq!(trial.player("carol").await.entered().generation, newer, "a third one finds the same");
+    assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::OlderGeneration), "{attached:?}");
+    assert_eq!(
+        attached.quarantine_remaining(),
+        LONG_TTL,
+        "leases from after the backup may be relied on for the longest ttl"
+    );
+    assert_quarantined(&alice).await;
     Ok(())
 }
 
-pub(super) async fn a_restarted_server_closes_and_surviving_leases_stay_renewable(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    let before = alice.entered().clone();
-    let term = alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Restart).await?;
-    assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
-    let entered = alice.entered();
-    assert_ne!(entered.run, before.run, "every run of a server is another one");
-    assert_eq!((entered.generation, entered.minted), (before.generation, false), "the data is the same");
-    assert_eq!(entered.began_because(), Some(QuarantineReason::ServerRestarted), "{entered:?}");
-    assert_eq!(entered.quarantined_for(), LONG, "the last grants may have been lost");
-    is_closed(&alice).await;
-    goes_on(&alice, &term).await;
+pub(super) async fn a_newer_generation_is_adopted_and_never_written_over(harness: &CaseHarness<'_>) -> Checked {
+    let (mut alice, mut bob) = (harness.client("alice").await, harness.client("bob").await);
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach(harness).await;
+    let newer = alice.attached().generation;
+    assert_eq!(bob.reattach(harness).await, Continuity::Reset, "everything that bob held is lost");
+    let attached = bob.attached();
+    assert_eq!(attached.generation, newer, "somebody else's newer generation is adopted");
+    assert!(!attached.minted, "and not written again: {attached:?}");
+    assert_eq!(attached.new_quarantine_reason(), None, "whoever wrote it has closed the namespace already");
+    assert!(
+        !attached.quarantine_remaining().is_zero() && attached.quarantine_remaining() <= LONG_TTL,
+        "which still lasts: {attached:?}"
+    );
+    assert_quarantined(&bob).await;
+    // Alice's connection would be told to attach again if bob had changed the generation.
+    assert_quarantined(&alice).await;
+    assert_eq!(harness.client("carol").await.attached().generation, newer, "a third one finds the same");
+    Ok(())
+}
+
+pub(super) async fn a_restart_begins_a_quarantine_and_surviving_leases_stay_renewable(
+    harness: &CaseHarness<'_>,
+) -> Checked {
+    let mut alice = harness.client("alice").await;
+    let before = alice.attached().clone();
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Restart).await?;
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    let attached = alice.attached();
+    assert_ne!(attached.run, before.run, "every run of a server is another one");
+    assert_eq!((attached.generation, attached.minted), (before.generation, false), "the data is the same");
+    assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::ServerRestarted), "{attached:?}");
+    assert_eq!(attached.quarantine_remaining(), LONG_TTL, "the last grants may have been lost");
+    assert_quarantined(&alice).await;
+    assert_renewable(&alice, &term).await;
     assert_eq!(alice.send(term.publication("result", b"x")).await, Reply::Done, "and may be used");
     assert_eq!(alice.send(term.release()).await, Reply::Done, "and be let go of");
-    is_closed(&alice).await;
+    assert_quarantined(&alice).await;
     Ok(())
 }
 
-pub(super) async fn a_restart_closes_once_and_not_for_everybody_who_comes_later(trial: &Trial<'_>) -> Checked {
-    let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Restart).await?;
-    alice.enters_again(trial).await;
-    trial.pass(SHORT).await;
-    bob.enters_again(trial).await;
-    let entered = bob.entered();
-    assert_eq!(entered.began_because(), None, "alice has already closed the namespace: {entered:?}");
-    assert!(entered.quarantined_for() <= LONG - SHORT / 2, "it opens when alice said: {entered:?}");
+pub(super) async fn a_restart_begins_only_one_quarantine(harness: &CaseHarness<'_>) -> Checked {
+    let (mut alice, mut bob) = (harness.client("alice").await, harness.client("bob").await);
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Restart).await?;
+    alice.reattach(harness).await;
+    harness.advance_time(SHORT_TTL).await;
+    bob.reattach(harness).await;
+    let attached = bob.attached();
+    assert_eq!(attached.new_quarantine_reason(), None, "alice has already closed the namespace: {attached:?}");
+    assert!(attached.quarantine_remaining() <= LONG_TTL - SHORT_TTL / 2, "it opens when alice said: {attached:?}");
     Ok(())
 }
 
-pub(super) async fn a_newcomer_notices_a_restart_as_well(trial: &Trial<'_>) -> Checked {
-    trial.player("alice").await;
-    trial.disturb(Disturbance::Restart).await?;
-    let newcomer = trial.player("newcomer").await;
+pub(super) async fn a_newcomer_notices_a_restart_as_well(harness: &CaseHarness<'_>) -> Checked {
+    harness.client("alice").await;
+    harness.inject(StoreFault::Restart).await?;
+    let newcomer = harness.client("newcomer").await;
     assert_eq!(
-        newcomer.entered().began_because(),
+        newcomer.attached().new_quarantine_reason(),
         Some(QuarantineReason::ServerRestarted),
         "the record names another run"
     );
-    is_closed(&newcomer).await;
+    assert_quarantined(&newcomer).await;
     Ok(())
 }
 
-pub(super) async fn a_durable_store_closes_nothing_after_a_restart(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Restart).await?;
-    let continuity = alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
+pub(super) async fn a_durable_store_begins_no_quarantine_after_a_restart(harness: &CaseHarness<'_>) -> Checked {
+    let mut alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Restart).await?;
+    let continuity = alice.reattach_with(harness, |request| AttachRequest { durable: true, ..request }).await;
     assert_eq!(continuity, Continuity::Changed, "it is another run all the same");
-    let entered = alice.entered();
+    let attached = alice.attached();
     assert!(
-        entered.began_because().is_none() && entered.quarantined_for().is_zero(),
-        "nothing can have been lost: {entered:?}"
+        attached.new_quarantine_reason().is_none() && attached.quarantine_remaining().is_zero(),
+        "nothing can have been lost: {attached:?}"
     );
-    goes_on(&alice, &term).await;
-    alice.wins(&lease("another"), LONG).await;
+    assert_renewable(&alice, &term).await;
+    alice.acquire(&lease("another"), LONG_TTL).await;
     Ok(())
 }
 
-pub(super) async fn a_durable_instance_does_not_hide_a_restart_from_the_others(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Restart).await?;
-    alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
-    assert_eq!(alice.entered().quarantine, None, "alice was told that nothing was lost");
-    let newcomer = trial.player("newcomer").await;
-    assert_eq!(newcomer.entered().began_because(), Some(QuarantineReason::ServerRestarted), "the newcomer was not");
-    is_closed(&alice).await;
+pub(super) async fn a_durable_instance_does_not_hide_a_restart_from_the_others(harness: &CaseHarness<'_>) -> Checked {
+    let mut alice = harness.client("alice").await;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Restart).await?;
+    alice.reattach_with(harness, |request| AttachRequest { durable: true, ..request }).await;
+    assert_eq!(alice.attached().quarantine, None, "alice was told that nothing was lost");
+    let newcomer = harness.client("newcomer").await;
+    assert_eq!(
+        newcomer.attached().new_quarantine_reason(),
+        Some(QuarantineReason::ServerRestarted),
+        "the newcomer was not"
+    );
+    assert_quarantined(&alice).await;
     Ok(())
 }
 
-pub(super) async fn even_a_durable_store_closes_when_tokens_went_back(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    trial.disturb(Disturbance::Remember).await?;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Restore).await?;
-    alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
-    assert_eq!(alice.entered().began_because(), Some(QuarantineReason::TokensWentBack), "that is proof of a loss");
-    is_closed(&alice).await;
+pub(super) async fn even_a_durable_store_is_quarantined_when_tokens_went_back(harness: &CaseHarness<'_>) -> Checked {
+    let mut alice = harness.client("alice").await;
+    harness.inject(StoreFault::TakeSnapshot).await?;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::RestoreSnapshot).await?;
+    alice.reattach_with(harness, |request| AttachRequest { durable: true, ..request }).await;
+    assert_eq!(
+        alice.attached().new_quarantine_reason(),
+        Some(QuarantineReason::TokensWentBack),
+        "that is proof of a loss"
+    );
+    assert_quarantined(&alice).await;
     Ok(())
 }
 
-pub(super) async fn data_that_was_replaced_is_not_the_data_that_was_entered(trial: &Trial<'_>) -> Checked {
-    let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
-    let term = alice.wins(&lease("kept"), LONG).await;
-    trial.disturb(Disturbance::Remember).await?;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Replace).await?;
+pub(super) async fn replaced_data_is_not_the_data_that_was_attached(harness: &CaseHarness<'_>) -> Checked {
+    let (mut alice, mut bob) = (harness.client("alice").await, harness.client("bob").await);
+    let term = alice.acquire(&lease("kept"), LONG_TTL).await;
+    harness.inject(StoreFault::TakeSnapshot).await?;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::ReplaceData).await?;
     // A store may close every connection then, or be replaced under those that stay; nothing is granted over them.
-    let over_the_old = bob.submit(vec![acquire(&bob.claim(&job(), LONG))]).await;
+    let over_the_old = bob.submit(vec![acquire(&bob.claim(&job(), LONG_TTL))]).await;
     let granted = matches!(over_the_old.as_slice(), [Outcome::Answered(Reply::Granted(_))]);
     assert!(!granted, "alice may rely on what the other data does not know: {over_the_old:?}");
-    assert_eq!(bob.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
-    assert_eq!(bob.entered().began_because(), Some(QuarantineReason::DataReplaced), "{:?}", bob.entered());
-    is_closed(&bob).await;
-    assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "for everybody");
-    goes_on(&alice, &term).await;
+    assert_eq!(bob.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    assert_eq!(bob.attached().new_quarantine_reason(), Some(QuarantineReason::DataReplaced), "{:?}", bob.attached());
+    assert_quarantined(&bob).await;
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "for everybody");
+    assert_renewable(&alice, &term).await;
     Ok(())
 }
 
-pub(super) async fn even_a_durable_store_closes_when_its_data_was_replaced(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Remember).await?;
-    trial.disturb(Disturbance::Replace).await?;
-    alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
-    assert_eq!(alice.entered().began_because(), Some(QuarantineReason::DataReplaced), "{:?}", alice.entered());
-    Ok(())
-}
-
-pub(super) async fn even_a_durable_store_closes_when_its_record_is_missing(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Flush).await?;
-    alice.enters_again_as(trial, |entry| Entry { durable: true, ..entry }).await;
+pub(super) async fn even_a_durable_store_is_quarantined_when_its_data_was_replaced(
+    harness: &CaseHarness<'_>,
+) -> Checked {
+    let mut alice = harness.client("alice").await;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::TakeSnapshot).await?;
+    harness.inject(StoreFault::ReplaceData).await?;
+    alice.reattach_with(harness, |request| AttachRequest { durable: true, ..request }).await;
     assert_eq!(
-        alice.entered().began_because(),
+        alice.attached().new_quarantine_reason(),
+        Some(QuarantineReason::DataReplaced),
+        "{:?}",
+        alice.attached()
+    );
+    Ok(())
+}
+
+pub(super) async fn even_a_durable_store_is_quarantined_when_its_record_is_missing(
+    harness: &CaseHarness<'_>,
+) -> Checked {
+    let mut alice = harness.client("alice").await;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach_with(harness, |request| AttachRequest { durable: true, ..request }).await;
+    assert_eq!(
+        alice.attached().new_quarantine_reason(),
         Some(QuarantineReason::RecordMissing),
         "a restart is excused, a loss is not"
     );
-    is_closed(&alice).await;
+    assert_quarantined(&alice).await;
     Ok(())
 }
 
-pub(super) async fn even_bootstrap_closes_for_whoever_remembers_the_namespace(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    alice.wins(&job(), LONG).await;
-    trial.disturb(Disturbance::Flush).await?;
-    alice.enters_again_as(trial, |entry| Entry { bootstrap: true, ..entry }).await;
+pub(super) async fn bootstrap_does_not_skip_the_quarantine_of_a_remembered_namespace(
+    harness: &CaseHarness<'_>,
+) -> Checked {
+    let mut alice = harness.client("alice").await;
+    alice.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach_with(harness, |request| AttachRequest { bootstrap: true, ..request }).await;
     assert_eq!(
-        alice.entered().began_because(),
+        alice.attached().new_quarantine_reason(),
         Some(QuarantineReason::RecordMissing),
         "the namespace is not new to alice"
     );
-    is_closed(&alice).await;
+    assert_quarantined(&alice).await;
     Ok(())
 }
 
-pub(super) async fn a_token_that_the_store_has_forgotten_closes(trial: &Trial<'_>) -> Checked {
-    let (mut alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    trial.disturb(Disturbance::Remember).await?;
-    let seen = alice.wins(&job(), LONG).await.token();
-    alice.memory().saw(seen);
-    assert_eq!(alice.enters_again(trial).await, Continuity::Same, "a token that the store knows is nothing new");
-    trial.disturb(Disturbance::Restore).await?;
-    assert_eq!(alice.enters_again(trial).await, Continuity::Changed, "what is held must be verified");
-    let entered = alice.entered();
-    assert!(entered.rolled_back && !entered.minted, "the same generation has forgotten a token: {entered:?}");
-    assert_eq!(entered.began_because(), Some(QuarantineReason::TokensWentBack), "{entered:?}");
-    assert_eq!(entered.quarantined_for(), LONG, "leases that the store forgot may be relied on for the longest ttl");
-    assert!(entered.token_floor >= seen, "the floor is put back: {entered:?}");
-    is_closed(&alice).await;
+pub(super) async fn a_forgotten_token_begins_a_quarantine(harness: &CaseHarness<'_>) -> Checked {
+    let (mut alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    harness.inject(StoreFault::TakeSnapshot).await?;
+    let seen = alice.acquire(&job(), LONG_TTL).await.token();
+    alice.memory().learn_token(seen);
+    assert_eq!(alice.reattach(harness).await, Continuity::Same, "a token that the store knows is nothing new");
+    harness.inject(StoreFault::RestoreSnapshot).await?;
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    let attached = alice.attached();
+    assert!(attached.rolled_back && !attached.minted, "the same generation has forgotten a token: {attached:?}");
+    assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::TokensWentBack), "{attached:?}");
+    assert_eq!(
+        attached.quarantine_remaining(),
+        LONG_TTL,
+        "leases that the store forgot may be relied on for the longest ttl"
+    );
+    assert!(attached.token_floor >= seen, "the floor is put back: {attached:?}");
+    assert_quarantined(&alice).await;
     // Bob's connection is from before and of the same generation: the record is read with every claim.
-    is_closed(&bob).await;
+    assert_quarantined(&bob).await;
     Ok(())
 }
 
-pub(super) async fn a_restored_backup_is_as_good_as_a_loss(trial: &Trial<'_>) -> Checked {
-    let (mut alice, mut bob) = (trial.player_with("alice", BRIEF).await, trial.player_with("bob", BRIEF).await);
-    let old = alice.wins(&job(), SHORT).await;
-    trial.disturb(Disturbance::Remember).await?;
+pub(super) async fn a_restored_backup_is_as_good_as_a_loss(harness: &CaseHarness<'_>) -> Checked {
+    let (mut alice, mut bob) = (
+        harness.client_with_max_ttl("alice", QUARANTINE_TTL).await,
+        harness.client_with_max_ttl("bob", QUARANTINE_TTL).await,
+    );
+    let old = alice.acquire(&job(), SHORT_TTL).await;
+    harness.inject(StoreFault::TakeSnapshot).await?;
     alice.send(old.release()).await;
-    let new = bob.wins(&job(), SHORT).await;
-    bob.memory().saw(new.token());
-    trial.disturb(Disturbance::RestartRestored).await?;
-    alice.enters_again(trial).await;
-    assert!(alice.entered().began_because().is_some(), "grants from after the backup may be relied on");
-    bob.enters_again(trial).await;
+    let new = bob.acquire(&job(), SHORT_TTL).await;
+    bob.memory().learn_token(new.token());
+    harness.inject(StoreFault::RestartFromSnapshot).await?;
+    alice.reattach(harness).await;
+    assert!(alice.attached().new_quarantine_reason().is_some(), "grants from after the backup may be relied on");
+    bob.reattach(harness).await;
     let refused = bob.send(new.renewal()).await;
     assert!(matches!(refused, Reply::Refused(_)), "bob's term is not in the backup: {refused:?}");
-    trial.outlast(BRIEF).await;
-    let next = granted(bob.tries(&job()).await, "the namespace must have opened again");
+    harness.outlast(QUARANTINE_TTL).await;
+    let next = granted(bob.try_acquire(&job()).await, "the namespace must have opened again");
     assert!(next.token > new.token(), "no token is granted twice");
     Ok(())
 }
 
-pub(super) async fn a_generation_carries_the_stamp_of_whoever_minted_it(trial: &Trial<'_>) {
+pub(super) async fn a_generation_carries_the_stamp_of_its_minter(harness: &CaseHarness<'_>) {
     // The largest number there is, which a double does not hold.
-    let entry = |stamp| Entry { stamp, max_ttl: LONG, bootstrap: true, ..Entry::default() };
-    let first = trial.enter(entry(u64::MAX)).await.entered().generation;
+    let request = |stamp| AttachRequest { stamp, max_ttl: LONG_TTL, bootstrap: true, ..AttachRequest::default() };
+    let first = harness.attach(request(u64::MAX)).await.attached().generation;
     assert_eq!(first.stamp, u64::MAX, "whoever mints a generation stamps it");
-    let second = trial.enter(entry(7)).await.entered().generation;
+    let second = harness.attach(request(7)).await.attached().generation;
     assert_eq!(second, first, "and nobody else does");
 }
 
 /// Two losses, each noticed by another client that remembers the same: their numbers may be equal.
-pub(super) async fn two_generations_with_one_number_are_told_apart(trial: &Trial<'_>) -> Checked {
-    let (mut alice, mut bob) = (trial.player("alice").await, trial.player("bob").await);
-    trial.disturb(Disturbance::Flush).await?;
-    bob.enters_again(trial).await;
-    assert!(bob.entered().minted, "bob has noticed the first loss");
-    trial.disturb(Disturbance::Flush).await?;
-    alice.enters_again(trial).await;
-    assert!(alice.entered().minted, "alice has noticed the second");
-    assert_ne!(alice.entered().generation, bob.entered().generation, "they are not the same data");
-    assert_eq!(bob.tries(&job()).await, Reply::NotEntered, "what bob entered is gone");
-    let continuity = bob.enters_again(trial).await;
+pub(super) async fn two_generations_with_one_number_are_told_apart(harness: &CaseHarness<'_>) -> Checked {
+    let (mut alice, mut bob) = (harness.client("alice").await, harness.client("bob").await);
+    harness.inject(StoreFault::Flush).await?;
+    bob.reattach(harness).await;
+    assert!(bob.attached().minted, "bob has noticed the first loss");
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach(harness).await;
+    assert!(alice.attached().minted, "alice has noticed the second");
+    assert_ne!(alice.attached().generation, bob.attached().generation, "they are not the same data");
+    assert_eq!(bob.try_acquire(&job()).await, Reply::NotAttached, "what bob attached is gone");
+    let continuity = bob.reattach(harness).await;
     assert_ne!(continuity, Continuity::Same, "and bob learns of it");
     Ok(())
 }
 
-pub(super) async fn a_new_generation_is_announced(trial: &Trial<'_>) -> Checked {
-    let mut alice = trial.player("alice").await;
-    let mut listener = trial.listener().await;
-    trial.disturb(Disturbance::Flush).await?;
-    alice.enters_again(trial).await;
-    let generation = alice.entered().generation;
+pub(super) async fn a_new_generation_is_announced(harness: &CaseHarness<'_>) -> Checked {
+    let mut alice = harness.client("alice").await;
+    let mut subscriber = harness.subscriber().await;
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach(harness).await;
+    let generation = alice.attached().generation;
     // Whoever knows of longer leases must hear of it, to make the closing longer.
-    assert_eq!(listener.hears().await, Announcement::GenerationMinted { generation }, "a loss must be announced");
+    assert_eq!(
+        subscriber.next_announcement().await,
+        Announcement::GenerationMinted { generation },
+        "a loss must be announced"
+    );
     Ok(())
 }

@@ -2,13 +2,13 @@
 
 use crate::lease::{Ending, ReleaseReason};
 use crate::store::{Reply, Request, TermNote};
-use crate::testing::player::Player;
-use crate::testing::trial::{Trial, job, token_above};
+use crate::testing::client::Client;
+use crate::testing::harness::{CaseHarness, job, token_above};
 use crate::time::ServerTime;
 use crate::token::Token;
 
-pub(super) async fn notes_are_listed_as_they_were_written_the_latest_last(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn notes_are_listed_as_they_were_written_the_latest_last(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     let began = note(&alice, 1);
     let ended = TermNote {
         demoted: Some(ServerTime::from_micros(8)),
@@ -22,16 +22,16 @@ pub(super) async fn notes_are_listed_as_they_were_written_the_latest_last(trial:
     assert_eq!(latest(&alice, 10).await, [began, ended], "both, in order");
 }
 
-pub(super) async fn only_the_latest_notes_are_listed(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn only_the_latest_notes_are_listed(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     let notes: Vec<TermNote> = (1..=30).map(|number| note(&alice, number)).collect();
     alice.submit(notes.iter().cloned().map(Request::Note).collect()).await;
     assert_eq!(latest(&alice, 7).await, notes[23..], "the seven latest");
     assert_eq!(latest(&alice, 0).await, [], "none were asked for");
 }
 
-pub(super) async fn only_so_many_notes_are_kept(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn the_number_of_notes_is_bounded(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     let all = 12_000_u64;
     for chunk in (1..=all).collect::<Vec<_>>().chunks(2_000) {
         alice.submit(chunk.iter().map(|number| Request::Note(note(&alice, *number))).collect()).await;
@@ -42,12 +42,12 @@ pub(super) async fn only_so_many_notes_are_kept(trial: &Trial<'_>) {
     assert_eq!(kept.last(), Some(&note(&alice, all)), "the latest is there");
 }
 
-fn note(player: &Player, number: u64) -> TermNote {
+fn note(client: &Client, number: u64) -> TermNote {
     let token = token_above(Token::ZERO, number);
     TermNote {
         name: job(),
         token,
-        holder: player.id.clone(),
+        holder: client.id.clone(),
         from: ServerTime::from_micros(number),
         demoted: None,
         released: None,
@@ -55,8 +55,8 @@ fn note(player: &Player, number: u64) -> TermNote {
     }
 }
 
-async fn latest(player: &Player, limit: usize) -> Vec<TermNote> {
-    match player.send(Request::Notes { limit }).await {
+async fn latest(client: &Client, limit: usize) -> Vec<TermNote> {
+    match client.send(Request::Notes { limit }).await {
         Reply::Notes(notes) => notes,
         other => panic!("notes were asked for, not {other:?}"),
     }

@@ -5,32 +5,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::name::LeaseName;
-use crate::store::{Claim, Connection, Entry, Outcome, Reply, Request};
-use crate::testing::Disturbance;
-use crate::testing::player::{Term, acquire};
-use crate::testing::trial::{Checked, LONG, PATIENCE, Trial, instance, job, lease, nonce};
+use crate::store::{AttachRequest, Claim, Connection, Outcome, Reply, Request};
+use crate::testing::StoreFault;
+use crate::testing::client::{HeldTerm, acquire};
+use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, REPLY_TIMEOUT, instance, job, lease, nonce};
 use crate::token::Token;
 
-const TASKS: usize = 200;
+const TASK_COUNT: usize = 200;
 
 /// So many tasks share so many connections, as the leases of one process do.
-const CONNECTIONS: usize = 20;
+const CONNECTION_COUNT: usize = 20;
 
-async fn connections(trial: &Trial<'_>) -> Vec<Arc<dyn Connection>> {
+async fn connections(harness: &CaseHarness<'_>) -> Vec<Arc<dyn Connection>> {
     let mut connections = Vec::new();
-    for _ in 0..CONNECTIONS {
-        connections.push(trial.player("any").await.connection);
+    for _ in 0..CONNECTION_COUNT {
+        connections.push(harness.client("any").await.connection);
     }
     connections
 }
 
 fn claim(task: usize, name: &LeaseName) -> Claim {
-    Claim { name: name.clone(), holder: instance(&format!("racer-{task}")), nonce: nonce(), ttl: LONG }
+    Claim { name: name.clone(), holder: instance(&format!("racer-{task}")), nonce: nonce(), ttl: LONG_TTL }
 }
 
 /// Sends one request, which must be answered.
 async fn send(connection: &dyn Connection, request: Request) -> Reply {
-    match connection.submit(vec![request], PATIENCE).await.pop() {
+    match connection.submit(vec![request], REPLY_TIMEOUT).await.pop() {
         Some(Outcome::Answered(reply)) => reply,
         other => panic!("the store must answer in a storm too, not {other:?}"),
     }
@@ -50,9 +50,9 @@ async fn race(connections: &[Arc<dyn Connection>], claims: Vec<Claim>) -> Vec<(C
 }
 
 /// The one winner among these, whom all the others must have been told of.
-fn winner(replies: &[(Claim, Reply)]) -> Term {
+fn winner(replies: &[(Claim, Reply)]) -> HeldTerm {
     let mut winners = replies.iter().filter_map(|(claim, reply)| match reply {
-        Reply::Granted(grant) => Some(Term { claim: claim.clone(), grant: grant.clone() }),
+        Reply::Granted(grant) => Some(HeldTerm { claim: claim.clone(), grant: grant.clone() }),
         _ => None,
     });
     let Some(winner) = winners.next() else { panic!("a free lease must be granted to somebody: {replies:?}") };
@@ -60,7 +60,7 @@ fn winner(replies: &[(Claim, Reply)]) -> Term {
     for (claim, reply) in replies {
         match reply {
             Reply::Held(held) => {
-                assert_eq!(held.by, winner.claim.holder, "{} must be told who won", claim.holder);
+                assert_eq!(held.holder, winner.claim.holder, "{} must be told who won", claim.holder);
                 assert_eq!(held.token, Some(winner.token()), "{} must be told the term", claim.holder);
             }
             Reply::Granted(_) => {}
@@ -70,11 +70,11 @@ fn winner(replies: &[(Claim, Reply)]) -> Term {
     winner
 }
 
-pub(super) async fn of_two_hundred_claims_on_one_lease_one_wins_every_round(trial: &Trial<'_>) {
-    let connections = connections(trial).await;
+pub(super) async fn of_two_hundred_claims_on_one_lease_one_wins_every_round(harness: &CaseHarness<'_>) {
+    let connections = connections(harness).await;
     let mut last = Token::ZERO;
     for round in 0..5 {
-        let replies = race(&connections, (0..TASKS).map(|task| claim(task, &job())).collect()).await;
+        let replies = race(&connections, (0..TASK_COUNT).map(|task| claim(task, &job())).collect()).await;
         let term = winner(&replies);
         assert!(term.token() > last, "round {round}: the token {} must be above {last}", term.token());
         last = term.token();
@@ -82,10 +82,10 @@ pub(super) async fn of_two_hundred_claims_on_one_lease_one_wins_every_round(tria
     }
 }
 
-pub(super) async fn of_two_hundred_claims_on_twenty_leases_one_wins_each(trial: &Trial<'_>) {
-    let connections = connections(trial).await;
+pub(super) async fn of_two_hundred_claims_on_twenty_leases_one_wins_each(harness: &CaseHarness<'_>) {
+    let connections = connections(harness).await;
     let names: Vec<_> = (0..20).map(|n| lease(&format!("job-{n}"))).collect();
-    let claims = (0..TASKS).map(|task| claim(task, &names[task % names.len()])).collect();
+    let claims = (0..TASK_COUNT).map(|task| claim(task, &names[task % names.len()])).collect();
     let mut by_name: BTreeMap<LeaseName, Vec<_>> = BTreeMap::new();
     for (claim, reply) in race(&connections, claims).await {
         by_name.entry(claim.name.clone()).or_default().push((claim, reply));
@@ -96,9 +96,9 @@ pub(super) async fn of_two_hundred_claims_on_twenty_leases_one_wins_each(trial: 
     }
 }
 
-pub(super) async fn one_claim_sent_two_hundred_times_at_once_is_one_term(trial: &Trial<'_>) {
-    let connections = connections(trial).await;
-    let replies = race(&connections, vec![claim(0, &job()); TASKS]).await;
+pub(super) async fn one_claim_sent_two_hundred_times_at_once_is_one_term(harness: &CaseHarness<'_>) {
+    let connections = connections(harness).await;
+    let replies = race(&connections, vec![claim(0, &job()); TASK_COUNT]).await;
     let tokens: BTreeSet<_> = replies
         .iter()
         .map(|(_, reply)| match reply {
@@ -109,27 +109,29 @@ pub(super) async fn one_claim_sent_two_hundred_times_at_once_is_one_term(trial: 
     assert_eq!(tokens.len(), 1, "a repeated claim is one term");
 }
 
-pub(super) async fn an_offer_in_a_storm_is_taken_up_once(trial: &Trial<'_>) {
-    let connections = connections(trial).await;
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn an_offer_in_a_storm_is_taken_up_once(harness: &CaseHarness<'_>) {
+    let connections = connections(harness).await;
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let receiver = claim(7, &job());
-    let Reply::HandedOver { token } = alice.send(term.hand_over(&receiver.holder, LONG)).await else {
+    let Reply::HandedOver { token } = alice.send(term.hand_over(&receiver.holder, LONG_TTL)).await else {
         panic!("the holder must be able to hand over");
     };
     // Half of the claims are the receiver's, each by a nonce of its own.
-    let claims = (0..TASKS).map(|task| claim(if task % 2 == 0 { 7 } else { task }, &job())).collect();
+    let claims = (0..TASK_COUNT).map(|task| claim(if task % 2 == 0 { 7 } else { task }, &job())).collect();
     let taken = winner(&race(&connections, claims).await);
     assert_eq!((taken.claim.holder.clone(), taken.token()), (receiver.holder, token), "only the receiver can win");
 }
 
 /// Everybody takes the lease, looks whether anybody else is inside, and lets go again.
-pub(super) async fn in_a_storm_of_grants_and_releases_nobody_meets_and_no_token_repeats(trial: &Trial<'_>) {
-    let connections = connections(trial).await;
+pub(super) async fn a_storm_of_grants_and_releases_has_one_holder_at_a_time_and_no_repeated_token(
+    harness: &CaseHarness<'_>,
+) {
+    let connections = connections(harness).await;
     let inside = Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();
-    for task in 0..TASKS {
-        let (connection, inside) = (connections[task % CONNECTIONS].clone(), inside.clone());
+    for task in 0..TASK_COUNT {
+        let (connection, inside) = (connections[task % CONNECTION_COUNT].clone(), inside.clone());
         tasks.spawn(async move {
             let mut tokens = Vec::new();
             for _ in 0..5 {
@@ -139,7 +141,7 @@ pub(super) async fn in_a_storm_of_grants_and_releases_nobody_meets_and_no_token_
                 tokens.push(grant.token);
                 tokio::task::yield_now().await;
                 inside.store(false, Ordering::SeqCst);
-                let released = send(&*connection, Term { claim, grant }.release()).await;
+                let released = send(&*connection, HeldTerm { claim, grant }.release()).await;
                 assert_eq!(released, Reply::Done, "whoever holds the lease may let go");
             }
             tokens
@@ -151,27 +153,34 @@ pub(super) async fn in_a_storm_of_grants_and_releases_nobody_meets_and_no_token_
     assert_eq!(distinct.len(), tokens.len(), "every term has a token of its own");
 }
 
-pub(super) async fn twenty_that_enter_at_once_after_a_loss_agree_on_one_generation(trial: &Trial<'_>) -> Checked {
+pub(super) async fn twenty_concurrent_attaches_after_a_loss_agree_on_one_generation(
+    harness: &CaseHarness<'_>,
+) -> Checked {
     let mut players = Vec::new();
     for n in 0..20 {
-        players.push(trial.player(&format!("player-{n}")).await);
+        players.push(harness.client(&format!("client-{n}")).await);
     }
-    let before = players[0].entered().generation.number;
-    trial.disturb(Disturbance::Flush).await?;
+    let before = players[0].attached().generation.number;
+    harness.inject(StoreFault::Flush).await?;
     let mut tasks = tokio::task::JoinSet::new();
-    for player in players {
-        let (store, memory, stamp) = (trial.store(), Some(player.memory().clone()), fastrand::u64(..));
-        tasks.spawn(async move { store.enter(Entry { memory, stamp, max_ttl: LONG, ..Entry::default() }).await });
+    for client in players {
+        let (store, memory, stamp) = (harness.store(), Some(client.memory().clone()), fastrand::u64(..));
+        tasks.spawn(async move {
+            store.attach(AttachRequest { memory, stamp, max_ttl: LONG_TTL, ..AttachRequest::default() }).await
+        });
     }
-    let entered = tasks.join_all().await.into_iter().map(|entered| match entered {
-        Ok(connection) => connection.entered().clone(),
+    let attached = tasks.join_all().await.into_iter().map(|attached| match attached {
+        Ok(connection) => connection.attached().clone(),
         Err(error) => panic!("the store must let everybody in: {error}"),
     });
-    let entered: Vec<_> = entered.collect();
-    assert_eq!(entered.iter().filter(|entered| entered.minted).count(), 1, "one of them writes it: {entered:?}");
-    let generation = entered[0].generation;
+    let attached: Vec<_> = attached.collect();
+    assert_eq!(attached.iter().filter(|attached| attached.minted).count(), 1, "one of them writes it: {attached:?}");
+    let generation = attached[0].generation;
     assert!(generation.number > before, "a loss is a new generation");
-    assert!(entered.iter().all(|entered| entered.generation == generation), "all of them see it: {entered:?}");
-    assert!(entered.iter().all(|entered| !entered.quarantined_for().is_zero()), "and that it is closed: {entered:?}");
+    assert!(attached.iter().all(|attached| attached.generation == generation), "all of them see it: {attached:?}");
+    assert!(
+        attached.iter().all(|attached| !attached.quarantine_remaining().is_zero()),
+        "and that it is closed: {attached:?}"
+    );
     Ok(())
 }

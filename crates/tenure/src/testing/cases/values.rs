@@ -1,7 +1,7 @@
 //! Contents that look like structure: records, values and index entries are bytes or text without any rule.
 
 use crate::store::{Reply, Request};
-use crate::testing::trial::{LONG, Trial, job, lease};
+use crate::testing::harness::{CaseHarness, LONG_TTL, job, lease};
 
 const MEBIBYTE: usize = 1 << 20;
 
@@ -57,18 +57,18 @@ fn hostile_values() -> Vec<Vec<u8>> {
     values
 }
 
-pub(super) async fn any_value_is_read_as_it_was_published(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn any_value_is_read_as_it_was_published(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     for value in hostile_values() {
         assert_eq!(alice.send(term.publication("result", &value)).await, Reply::Done, "publishing {value:?}");
         assert_eq!(bob.read_value(&job(), "result").await, Some(value), "a value must be read as it was published");
     }
 }
 
-pub(super) async fn a_mebibyte_is_read_as_it_was_published(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_mebibyte_is_read_as_it_was_published(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let value: Vec<u8> = (0..MEBIBYTE).map(|n| (n % 251) as u8).collect();
     assert_eq!(alice.send(term.publication("result", &value)).await, Reply::Done, "a large value is published");
     let read = bob.read_value(&job(), "result").await;
@@ -76,9 +76,9 @@ pub(super) async fn a_mebibyte_is_read_as_it_was_published(trial: &Trial<'_>) {
     assert!(read.as_deref() == Some(&value), "a large value must be read as it was published");
 }
 
-pub(super) async fn any_record_name_names_a_record_of_its_own(trial: &Trial<'_>) {
-    let (alice, bob) = (trial.player("alice").await, trial.player("bob").await);
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn any_record_name_names_a_record_of_its_own(harness: &CaseHarness<'_>) {
+    let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
     let records = hostile_texts();
     for (n, record) in records.iter().enumerate() {
         let published = alice.send(term.publication(record, n.to_string().as_bytes())).await;
@@ -91,12 +91,12 @@ pub(super) async fn any_record_name_names_a_record_of_its_own(trial: &Trial<'_>)
 }
 
 /// A store that puts names together into one key must not let two pairs meet in the middle.
-pub(super) async fn a_record_belongs_to_its_lease_alone(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn a_record_belongs_to_its_lease_alone(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     let pairs =
         [("a", "b:c"), ("a:b", "c"), ("a:b:c", ""), ("a", "b"), ("a:", "b"), ("a", ":b"), ("b", "a"), ("ab", "c")];
     for (label, record) in pairs {
-        let term = alice.wins(&lease(label), LONG).await;
+        let term = alice.acquire(&lease(label), LONG_TTL).await;
         let value = format!("{label}/{record}");
         alice.send(term.publication(record, value.as_bytes())).await;
         alice.send(term.release()).await;
@@ -107,31 +107,31 @@ pub(super) async fn a_record_belongs_to_its_lease_alone(trial: &Trial<'_>) {
     }
 }
 
-pub(super) async fn a_record_named_like_tenures_own_data_harms_nothing(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
-    let term = alice.wins(&job(), LONG).await;
+pub(super) async fn a_record_named_like_tenures_own_data_harms_nothing(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
+    let term = alice.acquire(&job(), LONG_TTL).await;
     for record in ["term", "progress", "state", "due", "history", "ns", "nodes", "lease", "holder", "token", "nonce"] {
         alice.send(term.publication(record, b"not what it looks like")).await;
     }
     let renewed = alice.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "records are kept apart from what a store needs: {renewed:?}");
     alice.send(term.release()).await;
-    let next = alice.wins(&job(), LONG).await;
+    let next = alice.acquire(&job(), LONG_TTL).await;
     assert!(next.token() > term.token(), "and so is the record of the last term");
 }
 
-pub(super) async fn any_heartbeat_record_is_listed_as_it_was_sent(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn any_heartbeat_record_is_listed_as_it_was_sent(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     for value in hostile_values() {
-        alice.beats(LONG, &value).await;
-        let members = alice.members().await;
+        alice.heartbeat(LONG_TTL, &value).await;
+        let members = alice.instances().await;
         assert_eq!(members.len(), 1, "one instance is one member");
         assert_eq!(members[0].record, value, "a heartbeat must be listed as it was sent");
     }
 }
 
-pub(super) async fn any_index_entry_is_an_entry_of_its_own(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn any_index_entry_is_an_entry_of_its_own(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     let mut entries = hostile_texts();
     entries.sort();
     let request = |entry: &String| ("targets".to_owned(), entry.clone());
@@ -145,8 +145,8 @@ pub(super) async fn any_index_entry_is_an_entry_of_its_own(trial: &Trial<'_>) {
     }
 }
 
-pub(super) async fn any_index_name_names_an_index_of_its_own(trial: &Trial<'_>) {
-    let alice = trial.player("alice").await;
+pub(super) async fn any_index_name_names_an_index_of_its_own(harness: &CaseHarness<'_>) {
+    let alice = harness.client("alice").await;
     let indexes = hostile_texts();
     for (n, index) in indexes.iter().enumerate() {
         let reply = alice.send(Request::IndexAdd { index: index.clone(), entry: n.to_string(), announced: true }).await;

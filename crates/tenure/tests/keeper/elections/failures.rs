@@ -2,176 +2,185 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::election::ElectionNews;
+use tenure::election::ElectionEventKind;
 use tenure::lease::{Ending, Loss};
-use tenure::{Standing, Token};
-use tenure_testbed::{Probe, Proxy, RedisServer};
+use tenure::{ElectionState, Token};
+use tenure_testbed::{LagProbe, Proxy, RedisServer};
 
-use crate::stage::{Instance, LAST_STOP, LONG, Record, STORE, TTL, play, until};
+use crate::harness::{Instance, LONG_TTL, MAX_STOP_DELAY, STORE_ENV, TTL, WorkLog, start_process, wait_until};
 
-use super::{ROLE, Watched, a_leader_and_a_follower, leading};
+use super::{ROLE, RecordedElection, spawn_leader, start_leader_and_follower};
 
 /// Leads until it is killed.
 #[tokio::test]
 #[ignore = "a part that other tests start as a process"]
-async fn a_leader() {
-    let Ok(url) = std::env::var(STORE) else { return };
+async fn leader_process() {
+    let Ok(url) = std::env::var(STORE_ENV) else { return };
     let instance = Instance::connect(&url, "child", TTL).await;
-    let watched = Watched::start(&instance, TTL);
-    let term = watched.leads().await;
+    let watched = RecordedElection::start(&instance, TTL);
+    let term = watched.wait_for_leadership().await;
     println!("READY {}", term.token());
     std::future::pending::<()>().await;
 }
 
 #[tokio::test]
 async fn a_leader_that_crashes_is_replaced_when_its_ttl_ends() {
-    let probe = Probe::start();
+    let probe = LagProbe::start();
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let (process, token) = play("elections::failures::a_leader", &server.url());
+    let (process, token) = start_process("elections::failures::leader_process", &server.url());
     let token = Token::new(token.parse().unwrap()).unwrap();
-    let watched = Watched::start(&alice, TTL);
-    watched.hears("candidate → follower").await;
+    let watched = RecordedElection::start(&alice, TTL);
+    watched.wait_for_event("candidate → follower").await;
     assert_eq!(watched.election.current_leader().await.unwrap().unwrap().token, Some(token));
 
     process.signal(rustix::process::Signal::KILL);
     let killed = Instant::now();
 
-    let term = watched.leads().await;
-    probe.within(killed.elapsed(), TTL + Duration::from_millis(25), "a leader again");
+    let term = watched.wait_for_leadership().await;
+    probe.assert_within(killed.elapsed(), TTL + Duration::from_millis(25), "a leader again");
     assert!(term.token() > token);
-    watched.check();
+    watched.assert_event_order();
 }
 
 #[tokio::test]
 async fn a_leader_that_is_cut_off_stops_before_its_successor_works() {
-    let probe = Probe::start();
+    let probe = LagProbe::start();
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let alice = Instance::connect(&proxy.url(), "alice", TTL).await;
     let bob = Instance::connect(&server.url(), "bob", TTL).await;
-    let record = Record::default();
-    let first = leading(&record, &alice, TTL);
-    let token = record.works("alice", Token::ZERO).await;
-    let second = leading(&record, &bob, TTL);
-    bob.sees("lease.waiting").await;
+    let record = WorkLog::default();
+    let first = spawn_leader(&record, &alice, TTL);
+    let token = record.wait_for_work("alice", Token::ZERO).await;
+    let second = spawn_leader(&record, &bob, TTL);
+    bob.wait_for_event("lease.waiting").await;
 
-    proxy.swallow();
+    proxy.blackhole();
     let cut = Instant::now();
 
-    alice.sees("election.leadership_lost").await;
-    probe.within(cut.elapsed(), LAST_STOP, "the leader stops");
-    record.works("bob", token).await;
-    probe.within(cut.elapsed(), TTL + Duration::from_millis(25), "its successor works");
+    alice.wait_for_event("election.leadership_lost").await;
+    probe.assert_within(cut.elapsed(), MAX_STOP_DELAY, "the leader stops");
+    record.wait_for_work("bob", token).await;
+    probe.assert_within(cut.elapsed(), TTL + Duration::from_millis(25), "its successor works");
     proxy.pass();
-    until("alice is back", || alice.tenure.how_it_stands().connected).await;
-    record.check();
+    wait_until("alice is back", || alice.tenure.stats().connected).await;
+    record.assert_no_overlap();
     first.abort();
     second.abort();
 }
 
 #[tokio::test]
-async fn while_the_store_is_away_all_are_followers_and_say_so() {
+async fn without_the_store_all_candidates_become_followers() {
     let server = RedisServer::builder().append_only("always").start();
-    let builder = |name: &str| crate::stage::builder(&server.url(), name, TTL).durable();
+    let builder = |name: &str| crate::harness::builder(&server.url(), name, TTL).durable();
     let (alice, bob) = (Instance::with(builder("alice")).await, Instance::with(builder("bob")).await);
-    let (first, second) = (Watched::start(&alice, TTL), Watched::start(&bob, TTL));
-    until("somebody leads", || first.election.is_leader() || second.election.is_leader()).await;
+    let (first, second) = (RecordedElection::start(&alice, TTL), RecordedElection::start(&bob, TTL));
+    wait_until("somebody leads", || first.election.is_leader() || second.election.is_leader()).await;
 
     server.kill();
-    let standing = |watched: &Watched| watched.election.state();
-    until("nobody leads", || [&first, &second].iter().all(|one| standing(one) == Standing::Follower)).await;
+    let standing = |watched: &RecordedElection| watched.election.state();
+    wait_until("nobody leads", || [&first, &second].iter().all(|one| standing(one) == ElectionState::Follower)).await;
     assert!(!first.election.is_leader() && !second.election.is_leader());
     for one in [&first, &second] {
-        until("it is told", || one.told().iter().any(|told| told.starts_with("election failed"))).await;
+        wait_until("it is told", || one.event_texts().iter().any(|told| told.starts_with("election failed"))).await;
     }
 
-    server.start_again();
-    until("somebody leads again", || first.election.is_leader() || second.election.is_leader()).await;
-    first.check();
-    second.check();
+    server.restart();
+    wait_until("somebody leads again", || first.election.is_leader() || second.election.is_leader()).await;
+    first.assert_event_order();
+    second.assert_event_order();
 }
 
 #[tokio::test]
 async fn a_leader_that_stops_is_replaced_at_once() {
     let server = RedisServer::start();
-    let ((_alice, first), (_bob, second)) = a_leader_and_a_follower(&server, LONG).await;
+    let ((_alice, first), (_bob, second)) = start_leader_and_follower(&server, LONG_TTL).await;
     let token = first.election.term().unwrap().token();
 
     first.election.stop().await;
 
-    assert!(!first.election.is_leader() && first.election.state() == Standing::Follower);
+    assert!(!first.election.is_leader() && first.election.state() == ElectionState::Follower);
     // Thirty seconds before the ttl would have ended.
-    assert!(second.leads().await.token() > token);
-    first.hears("leadership lost (shutdown)").await;
-    first.check();
-    second.check();
+    assert!(second.wait_for_leadership().await.token() > token);
+    first.wait_for_event("leadership lost (shutdown)").await;
+    first.assert_event_order();
+    second.assert_event_order();
 }
 
 #[tokio::test]
 async fn a_leader_that_renews_but_does_nothing_is_taken_over() {
     let server = RedisServer::start();
-    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
+    let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
     let settings = |instance: &Instance| {
         let limit = Duration::from_secs(2);
         instance.tenure.election(ROLE).ttl(Duration::from_secs(3)).take_over_after(limit).build().unwrap()
     };
-    let (first, second) = (Watched::of(settings(&alice)), Watched::of(settings(&bob)));
+    let (first, second) = (RecordedElection::of(settings(&alice)), RecordedElection::of(settings(&bob)));
     first.election.start();
-    let term = first.leads().await;
+    let term = first.wait_for_leadership().await;
     second.election.start();
     // As long as it gets on, nobody touches it.
     for _ in 0..40 {
         term.progress();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!(first.election.is_leader() && !second.told().contains(&"leadership acquired".to_owned()));
+    assert!(first.election.is_leader() && !second.event_texts().contains(&"leadership acquired".to_owned()));
     // Then it hangs.
-    let next = second.leads().await;
+    let next = second.wait_for_leadership().await;
     assert!(next.token() > term.token());
-    until("the first has noticed", || first.told().iter().any(|told| told.starts_with("leadership lost"))).await;
-    first.check();
-    second.check();
+    wait_until("the first has noticed", || first.event_texts().iter().any(|told| told.starts_with("leadership lost")))
+        .await;
+    first.assert_event_order();
+    second.assert_event_order();
 }
 
 #[tokio::test]
-async fn a_blink_of_the_store_does_not_lock_a_leader_out_of_its_own_lease() {
+async fn a_short_disconnect_does_not_end_a_leadership() {
     let server = RedisServer::start();
-    let alice = Instance::connect(&server.url(), "alice", LONG).await;
-    let watched = Watched::start(&alice, LONG);
-    let term = watched.leads().await;
+    let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
+    let watched = RecordedElection::start(&alice, LONG_TTL);
+    let term = watched.wait_for_leadership().await;
     for round in 1..=5 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-        until("entered again", || alice.times("store.entered") > round).await;
+        wait_until("entered again", || alice.count_events("store.entered") > round).await;
         assert!(watched.election.is_leader() && term.is_valid());
     }
-    assert_eq!(watched.told().iter().filter(|told| told.starts_with("leadership")).count(), 1, "{:?}", watched.told());
+    assert_eq!(
+        watched.event_texts().iter().filter(|told| told.starts_with("leadership")).count(),
+        1,
+        "{:?}",
+        watched.event_texts()
+    );
 }
 
 #[tokio::test]
-async fn a_loss_is_told_with_its_reason() {
+async fn a_loss_is_reported_with_its_reason() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let watched = Watched::start(&alice, TTL);
-    watched.leads().await;
+    let watched = RecordedElection::start(&alice, TTL);
+    watched.wait_for_leadership().await;
     server.command(&["DEL", "leader:cleanup"]);
-    until("lost", || watched.told().iter().any(|told| told.contains("lost"))).await;
-    let lost = watched.events.lock().unwrap().iter().find_map(|event| match &event.news {
-        ElectionNews::LeadershipLost { reason } => Some(reason.clone()),
+    wait_until("lost", || watched.event_texts().iter().any(|told| told.contains("lost"))).await;
+    let lost = watched.events.lock().unwrap().iter().find_map(|event| match &event.kind {
+        ElectionEventKind::LeadershipLost { reason } => Some(reason.clone()),
         _ => None,
     });
     assert_eq!(lost, Some(Ending::Lost(Loss::Missing)));
     // And it stands again.
-    until("leads again", || watched.told().iter().filter(|told| *told == "leadership acquired").count() == 2).await;
-    watched.check();
+    wait_until("leads again", || {
+        watched.event_texts().iter().filter(|told| *told == "leadership acquired").count() == 2
+    })
+    .await;
+    watched.assert_event_order();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_that_blocks_every_thread_of_the_runtime_stays_in_office() {
+async fn work_that_blocks_every_thread_of_the_runtime_keeps_the_leadership() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let watched = Watched::start(&alice, TTL);
-    let term = watched.leads().await;
+    let watched = RecordedElection::start(&alice, TTL);
+    let term = watched.wait_for_leadership().await;
     let blocked: Vec<_> = (0..4).map(|_| tokio::spawn(async { std::thread::sleep(TTL * 2) })).collect();
     std::thread::sleep(TTL * 2);
     assert!(watched.election.is_leader());

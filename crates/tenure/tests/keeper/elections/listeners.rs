@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tenure_testbed::RedisServer;
 
-use crate::stage::{Instance, TTL, until};
+use crate::harness::{Instance, TTL, wait_until};
 
-use super::{ROLE, Watched};
+use super::{ROLE, RecordedElection};
 
 #[tokio::test]
-async fn listeners_that_block_panic_or_leave_hurt_nobody() {
+async fn listeners_that_block_panic_or_leave_affect_no_other_listener() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    let watched = Watched::of(alice.tenure.election(ROLE).ttl(TTL).build().unwrap());
+    let watched = RecordedElection::of(alice.tenure.election(ROLE).ttl(TTL).build().unwrap());
     let (shut, gate) = std::sync::mpsc::channel::<()>();
     // Until the other end is dropped.
     watched
@@ -32,7 +32,7 @@ async fn listeners_that_block_panic_or_leave_hurt_nobody() {
             // Slower for the first than for those that follow.
             let pause = 20_u64.saturating_sub(heard.lock().unwrap().len() as u64 * 5);
             tokio::time::sleep(Duration::from_millis(pause)).await;
-            heard.lock().unwrap().push(event.news.to_string());
+            heard.lock().unwrap().push(event.kind.to_string());
         }
     });
     let count = panics.clone();
@@ -53,20 +53,23 @@ async fn listeners_that_block_panic_or_leave_hurt_nobody() {
         .unwrap();
     registration.remove();
     watched.election.start();
-    let term = watched.leads().await;
+    let term = watched.wait_for_leadership().await;
     // For longer than a ttl: a listener that blocks does not stop renewals.
     tokio::time::sleep(TTL * 2).await;
     assert!(term.is_valid());
     watched.election.stop().await;
-    until("everybody has heard everything", || in_tasks.lock().unwrap().len() == 5 && watched.told().len() == 5).await;
-    assert_eq!(*in_tasks.lock().unwrap(), watched.told(), "in order");
-    until("called again after a panic", || panics.load(Ordering::SeqCst) == 5).await;
+    wait_until("everybody has heard everything", || {
+        in_tasks.lock().unwrap().len() == 5 && watched.event_texts().len() == 5
+    })
+    .await;
+    assert_eq!(*in_tasks.lock().unwrap(), watched.event_texts(), "in order");
+    wait_until("called again after a panic", || panics.load(Ordering::SeqCst) == 5).await;
     assert_eq!(left.load(Ordering::SeqCst), 0, "who has left hears nothing");
     drop(shut);
 }
 
 #[tokio::test]
-async fn a_listener_hears_of_one_kind_of_event_alone() {
+async fn a_listener_can_subscribe_to_one_kind_of_event() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
     let election = alice.tenure.election(ROLE).ttl(TTL).build().unwrap();
@@ -77,15 +80,15 @@ async fn a_listener_hears_of_one_kind_of_event_alone() {
     };
     let (acquired, lost, changed, failed) = (note("acquired"), note("lost"), note("changed"), note("failed"));
     election.on_acquired(move |token| acquired(token.to_string())).unwrap();
-    election.on_lost(move |token, why| lost(format!("{token} {}", why.word()))).unwrap();
-    election.on_state_changed(move |from, to| changed(format!("{} {}", from.word(), to.word()))).unwrap();
+    election.on_lost(move |token, why| lost(format!("{token} {}", why.as_str()))).unwrap();
+    election.on_state_changed(move |from, to| changed(format!("{} {}", from.as_str(), to.as_str()))).unwrap();
     election.on_failed(move |why| failed(why.to_owned())).unwrap();
     election.start();
-    until("it leads", || election.is_leader()).await;
+    wait_until("it leads", || election.is_leader()).await;
     let token = election.term().unwrap().token();
     election.stop().await;
     let expected =
         [format!("acquired {token}"), format!("lost {token} shutdown"), "changed candidate leader".to_owned()];
-    until("all was heard", || expected.iter().all(|line| heard.lock().unwrap().contains(line))).await;
+    wait_until("all was heard", || expected.iter().all(|line| heard.lock().unwrap().contains(line))).await;
     assert!(!heard.lock().unwrap().iter().any(|line| line.starts_with("failed")));
 }

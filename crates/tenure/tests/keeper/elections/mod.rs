@@ -2,7 +2,7 @@
 
 mod candidates;
 mod failures;
-mod life;
+mod lifecycle;
 mod listeners;
 mod one_term;
 mod work;
@@ -10,22 +10,22 @@ mod work;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::election::{ElectionEvent, ElectionNews};
-use tenure::{Election, Standing, TermHandle};
+use tenure::election::{ElectionEvent, ElectionEventKind};
+use tenure::{Election, ElectionState, TermHandle};
 use tenure_testbed::RedisServer;
 use tokio::task::JoinHandle;
 
-use crate::stage::{Instance, LONG, Record, until};
+use crate::harness::{Instance, LONG_TTL, WorkLog, wait_until};
 
 pub const ROLE: &str = "cleanup";
 
 /// An election whose events are written down.
-pub struct Watched {
+pub struct RecordedElection {
     pub election: Election,
     pub events: Arc<Mutex<Vec<ElectionEvent>>>,
 }
 
-impl Watched {
+impl RecordedElection {
     pub fn of(election: Election) -> Self {
         let events: Arc<Mutex<Vec<ElectionEvent>>> = Arc::default();
         let heard = events.clone();
@@ -39,35 +39,38 @@ impl Watched {
         watched
     }
 
-    pub fn told(&self) -> Vec<String> {
-        self.events.lock().unwrap().iter().map(|event| event.news.to_string()).collect()
+    pub fn event_texts(&self) -> Vec<String> {
+        self.events.lock().unwrap().iter().map(|event| event.kind.to_string()).collect()
     }
 
-    pub async fn hears(&self, what: &str) {
-        until(&format!("{what} among {:?}", self.told()), || self.told().iter().any(|told| told == what)).await;
+    pub async fn wait_for_event(&self, what: &str) {
+        wait_until(&format!("{what} among {:?}", self.event_texts()), || {
+            self.event_texts().iter().any(|told| told == what)
+        })
+        .await;
     }
 
-    pub async fn leads(&self) -> TermHandle {
+    pub async fn wait_for_leadership(&self) -> TermHandle {
         self.election.wait_for_leadership(Duration::from_secs(60)).await.unwrap()
     }
 
     /// Every event in the order that the state machine has, every term with its token.
-    pub fn check(&self) {
-        let mut standing = Standing::Follower;
+    pub fn assert_event_order(&self) {
+        let mut standing = ElectionState::Follower;
         let mut leads = None;
         for event in self.events.lock().unwrap().iter() {
-            match &event.news {
-                ElectionNews::StateChanged { from, to } => {
-                    assert_eq!(*from, standing, "{:#?}", self.told());
+            match &event.kind {
+                ElectionEventKind::StateChanged { from, to } => {
+                    assert_eq!(*from, standing, "{:#?}", self.event_texts());
                     standing = *to;
                 }
-                ElectionNews::LeadershipAcquired => {
-                    assert_eq!((standing, leads), (Standing::Leader, None), "{:#?}", self.told());
+                ElectionEventKind::LeadershipAcquired => {
+                    assert_eq!((standing, leads), (ElectionState::Leader, None), "{:#?}", self.event_texts());
                     leads = event.token;
                     assert!(leads.is_some());
                 }
-                ElectionNews::LeadershipLost { .. } => {
-                    assert!(standing != Standing::Leader && leads == event.token, "{:#?}", self.told());
+                ElectionEventKind::LeadershipLost { .. } => {
+                    assert!(standing != ElectionState::Leader && leads == event.token, "{:#?}", self.event_texts());
                     leads = None;
                 }
                 _ => {}
@@ -77,7 +80,7 @@ impl Watched {
 }
 
 /// Somebody who leads whenever it can, and whose work writes itself down.
-pub fn leading(record: &Record, instance: &Instance, ttl: Duration) -> JoinHandle<()> {
+pub fn spawn_leader(record: &WorkLog, instance: &Instance, ttl: Duration) -> JoinHandle<()> {
     let (record, tenure) = (record.clone(), instance.tenure.clone());
     tokio::spawn(async move {
         let who = tenure.instance().as_str().to_owned();
@@ -93,14 +96,14 @@ pub fn leading(record: &Record, instance: &Instance, ttl: Duration) -> JoinHandl
 }
 
 /// Alice leads, and bob is her follower.
-pub async fn a_leader_and_a_follower(
+pub async fn start_leader_and_follower(
     server: &RedisServer,
     ttl: Duration,
-) -> ((Instance, Watched), (Instance, Watched)) {
-    let (alice, bob) = Instance::pair(&server.url(), LONG).await;
-    let first = Watched::start(&alice, ttl);
-    first.leads().await;
-    let second = Watched::start(&bob, ttl);
-    second.hears("candidate → follower").await;
+) -> ((Instance, RecordedElection), (Instance, RecordedElection)) {
+    let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
+    let first = RecordedElection::start(&alice, ttl);
+    first.wait_for_leadership().await;
+    let second = RecordedElection::start(&bob, ttl);
+    second.wait_for_event("candidate → follower").await;
     ((alice, first), (bob, second))
 }

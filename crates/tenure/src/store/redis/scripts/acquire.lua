@@ -2,17 +2,17 @@
 -- is one that this holder's process has ended, or if its holder has made no progress for too long.
 --
 -- KEYS  1 lease, 2 term record, 3 namespace record
--- ARGV  1 generation entered, 2 its stamp, 3 holder, 4 nonce, 5 ttl in milliseconds, 6 ended term or '',
---       7 term to be taken over or '', 8 after how long without progress, 9 channel, 10 history of the data entered
+-- ARGV  1 generation attached, 2 its stamp, 3 holder, 4 nonce, 5 ttl in milliseconds, 6 ended term or '',
+--       7 term to be taken over or '', 8 after how long without progress, 9 channel, 10 history of the data attached
 local holder, nonce, ttl = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local ns = read_namespace(KEYS[3])
 if not ns or ns.format < FORMAT or ns.generation ~= ARGV[1] or ns.stamp ~= ARGV[2] then
   return {'not_entered'}
 end
--- The data may have been replaced since this connection entered: connections survive that.
+-- The data may have been replaced since this connection attached: connections survive that.
 local id, before = read_lineage()
 -- What the record says may have come with the data.
-if not continues(ns.lineage, id, before) or not continues(ARGV[10], id, before) then
+if not is_continuation_of(ns.lineage, id, before) or not is_continuation_of(ARGV[10], id, before) then
   return {'not_entered'}
 end
 local now = clock()
@@ -64,7 +64,7 @@ if lease_holder then
     local left = redis.call('PTTL', KEYS[1])
     local until_then = now + (left >= 0 and math.min(left, term.ttl) or term.ttl) * 1000
     wait_out_until = digits(math.max(tonumber(wait_out_until) or 0, until_then))
-  elseif own and had(term, ARGV[6]) then
+  elseif own and was_granted_under(term, ARGV[6]) then
     -- Its process is done with that term: this is a new one, even if a store that went back in time shows it as an
     -- offer not taken up.
     ended = 'released'

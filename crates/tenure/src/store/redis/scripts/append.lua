@@ -2,7 +2,7 @@
 --
 -- KEYS  1 lease, 2 term record, 3 log, 4 records
 -- ARGV  1 holder, 2 token, 3 value, 4 how many are kept, and then the records that are written with it: which, and what
-local refused = refusal_unless_taken_up(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
+local refused = refusal_unless_accepted(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
 if refused then
   return refused
 end

@@ -3,7 +3,7 @@
 -- KEYS  1 lease, 2 term record, 3 namespace record
 -- ARGV  1 holder, 2 token, 3 receiver, 4 window in milliseconds, 5 name for the announcement, 6 channel
 local term = read_term(KEYS[2])
-local refused = refusal_unless_taken_up(redis.call('GET', KEYS[1]), term, ARGV[1], ARGV[2])
+local refused = refusal_unless_accepted(redis.call('GET', KEYS[1]), term, ARGV[1], ARGV[2])
 if refused then
   return refused
 end

@@ -30,7 +30,7 @@ end
 
 -- Puts an instance into the index of its group until its heartbeat ends, and takes those out whose heartbeats have ended, so that it
 -- does not grow with those who are gone.
-local function list(index, instance, ttl)
+local function index_instance(index, instance, ttl)
   local now = math.floor(clock() / 1000)
   redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
   redis.call('ZADD', index, now + ttl, instance)
@@ -302,7 +302,7 @@ end
 
 -- The same data if the id is equal, or the history before is unknown or the recorded one. `recorded` may be only the
 -- beginning of an id.
-local function continues(recorded, id, before)
+local function is_continuation_of(recorded, id, before)
   id, before = string.sub(id, 1, #recorded), string.sub(before, 1, #recorded)
   return recorded == '' or id == '' or id == recorded or before == '' or before == recorded
 end
@@ -317,7 +317,7 @@ local function raised_floor(floor, token, now)
 end
 
 -- Whether the holder of a term was granted it under this token. A revocation has raised it since.
-local function had(term, token)
+local function was_granted_under(term, token)
   local was_raised = term.ended == 'revoked' or term.ended == 'released'
   return term.token == token or was_raised and token ~= '' and term.deposed == token
 end
@@ -325,7 +325,7 @@ end
 -- Why this holder and token are not the current term; nil when they are. Both must be equal: a token alone could be
 -- that of a stranger, a holder alone that of an earlier term.
 local function refusal(lease_holder, term, holder, token)
-  if term and term.holder == holder and term.ended == 'revoked' and had(term, token) then
+  if term and term.holder == holder and term.ended == 'revoked' and was_granted_under(term, token) then
     return {'refused', 'revoked'}
   end
   if not lease_holder then
@@ -351,7 +351,7 @@ local function refusal(lease_holder, term, holder, token)
 end
 
 -- As above, and the term was taken up by its holder: an offer that was not is nobody's to use.
-local function refusal_unless_taken_up(lease_holder, term, holder, token)
+local function refusal_unless_accepted(lease_holder, term, holder, token)
   local refused = refusal(lease_holder, term, holder, token)
   if not refused and term.nonce == '' then
     return {'refused', 'store_reset'}

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 lease, 2 term record, 3 records
 -- ARGV  1 holder, 2 token, 3 record, 4 value, 5 '1' when it is announced, 6 name for that, 7 channel
-local refused = refusal_unless_taken_up(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
+local refused = refusal_unless_accepted(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
 if refused then
   return refused
 end

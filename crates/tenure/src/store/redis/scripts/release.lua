@@ -15,7 +15,7 @@ end
 local refused = refusal(lease_holder, term, holder, token)
 -- A holder whose term was revoked lets go of what it still occupies.
 if refused and not (refused[2] == 'revoked' and lease_holder == holder) then
-  local again = term and had(term, token) and term.holder == holder and term.ended == 'released'
+  local again = term and was_granted_under(term, token) and term.holder == holder and term.ended == 'released'
   if again or ARGV[2] == '' then
     return {'done'}
   end

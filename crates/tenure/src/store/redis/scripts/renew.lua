@@ -9,7 +9,7 @@ local lease_holder = redis.call('GET', KEYS[1])
 local is_current = lease_holder == ARGV[1] and f[1] == ARGV[2] and f[2] == ARGV[1] and f[3] == 'silently'
   and f[4] and f[4] ~= '' and f[5] and f[6]
 if not is_current then
-  return refusal_unless_taken_up(lease_holder, read_term(KEYS[2]), ARGV[1], ARGV[2])
+  return refusal_unless_accepted(lease_holder, read_term(KEYS[2]), ARGV[1], ARGV[2])
 end
 local wait_out_until, asked, idled, class = f[5], f[6], f[7] == '1', f[8]
 optional(KEYS[2], wait_out_until)

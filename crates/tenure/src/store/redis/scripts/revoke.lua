@@ -8,7 +8,7 @@ if not lease_holder then
   return {'refused', 'missing'}
 end
 local term = read_term(KEYS[2])
-if not term or term.holder ~= lease_holder or not had(term, ARGV[1]) then
+if not term or term.holder ~= lease_holder or not was_granted_under(term, ARGV[1]) then
   return {'refused', 'taken', lease_holder}
 end
 if term.ended == 'silently' then

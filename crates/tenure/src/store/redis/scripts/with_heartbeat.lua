@@ -1,15 +1,15 @@
--- A heartbeat that travels with a question about a lease: one command instead of three. `ask` is the question's own script, whose keys
+-- A heartbeat that travels with a request about a lease: one command instead of three. `handle_request` is the request's own script, whose keys
 -- and arguments come first. It is answered whatever becomes of the heartbeat.
 --
 -- KEYS  the last three: heartbeat, what the instance says about itself, index
--- ARGV  the last six: as in beat.lua, and the instance
-local answer = ask()
+-- ARGV  the last six: as in heartbeat.lua, and the instance
+local answer = handle_request()
 local k, a = #KEYS, #ARGV
-local function beaten()
-  list(KEYS[k], ARGV[a], tonumber(ARGV[a - 5]))
+local function send_heartbeat()
+  index_instance(KEYS[k], ARGV[a], tonumber(ARGV[a - 5]))
   beat(KEYS[k - 2], KEYS[k - 1], ARGV[a - 5], ARGV[a - 4], ARGV[a - 3], ARGV[a - 2], ARGV[a - 1])
 end
-local done, failure = pcall(beaten)
+local done, failure = pcall(send_heartbeat)
 if done then
   return {answer, {'done'}}
 end

@@ -1,0 +1,108 @@
+//! A process that plays a part in a measurement, and what it uses.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+/// How many of the kernel's ticks are a second, on every Linux there is.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// A process that is killed when this is dropped, and when this process ends in any way: it is started by the main thread.
+pub struct ChildProcess {
+    child: Child,
+    /// Kept: a part of this very program ends when nobody can tell it anything any more.
+    stdin: ChildStdin,
+}
+
+impl ChildProcess {
+    /// Starts this very program as something else, and waits until it says `READY` and a word.
+    pub fn start_self(arguments: &[&str]) -> Result<(Self, String), Box<dyn Error>> {
+        let mut command = bound_command(&std::env::current_exe()?);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut process = Self::spawn(command)?;
+        let output = BufReader::new(process.child.stdout.take().ok_or("its output was not kept")?);
+        let word = wait_for_word(output, |line| line.strip_prefix("READY "))?;
+        Ok((process, word))
+    }
+
+    /// Starts a program, and waits for a word in what it says of itself.
+    pub fn start_program(
+        program: &Path,
+        arguments: &[&str],
+        word: impl Fn(&str) -> Option<&str>,
+    ) -> Result<(Self, String), Box<dyn Error>> {
+        let mut command = bound_command(program);
+        command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = Self::spawn(command)?;
+        let output = BufReader::new(process.child.stderr.take().ok_or("its output was not kept")?);
+        let word = wait_for_word(output, word)?;
+        Ok((process, word))
+    }
+
+    fn spawn(mut command: Command) -> Result<Self, Box<dyn Error>> {
+        let mut child = command.stdin(Stdio::piped()).spawn()?;
+        let stdin = child.stdin.take().ok_or("its input was not kept")?;
+        Ok(Self { child, stdin })
+    }
+
+    /// Tells it to go on.
+    pub fn send_go(&mut self) -> std::io::Result<()> {
+        self.stdin.write_all(b"go\n")
+    }
+
+    /// Seconds of processor time that all its threads have used.
+    pub fn cpu(&self) -> Result<f64, Box<dyn Error>> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        // Its name, in brackets, may have blanks in it.
+        let fields: Vec<&str> = stat.rsplit_once(") ").ok_or("no name")?.1.split_whitespace().collect();
+        let [user, system] = fields.get(11..13).ok_or("no times")? else { return Err("no times".into()) };
+        Ok((user.parse::<f64>()? + system.parse::<f64>()?) / TICKS_PER_SECOND)
+    }
+
+    /// Bytes of memory that it has in use.
+    pub fn resident(&self) -> Result<f64, Box<dyn Error>> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no memory")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
+    }
+}
+
+impl Drop for ChildProcess {
+    fn drop(&mut self) {
+        // Also one that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command for the program, which will end when this process does, where the system can do that.
+pub fn bound_command(program: &Path) -> Command {
+    let bind = ["--pdeathsig", "KILL", "--"];
+    let mut trial = Command::new("setpriv");
+    trial.args(bind).arg("true").stdout(Stdio::null()).stderr(Stdio::null());
+    if !trial.status().is_ok_and(|status| status.success()) {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(bind).arg(program);
+    command
+}
+
+/// Waits for a word, and reads on, so that nobody who writes has to wait.
+fn wait_for_word(
+    output: impl BufRead + Send + 'static,
+    word: impl Fn(&str) -> Option<&str>,
+) -> Result<String, Box<dyn Error>> {
+    let (mut lines, mut said) = (output.lines(), String::new());
+    loop {
+        let Some(line) = lines.next().transpose()? else { return Err(format!("it ended at once: {said}").into()) };
+        if let Some(word) = word(&line) {
+            let word = word.to_owned();
+            std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+            return Ok(word);
+        }
+        said.push_str(&line);
+        said.push('\n');
+    }
+}

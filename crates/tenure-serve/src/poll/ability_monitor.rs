@@ -1,0 +1,115 @@
+//! Watches whether this instance can poll, and says so to its fleet: holding without polling is worse than not holding.
+
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure::pool::Pool;
+use tenure::{EventKind, Tenure};
+use tokio::sync::Notify;
+
+use super::ability::{Ability, AbilityTracker};
+use super::client::PollClient;
+
+/// How often it is tried whether files can be opened, while something is wrong.
+const PROBE_EVERY: Duration = Duration::from_millis(500);
+
+/// How many files must be there.
+const PROBE_FILES: usize = 8;
+
+/// What polls say about this instance. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct AbilityMonitor(Arc<MonitorShared>);
+
+#[derive(Debug)]
+struct MonitorShared {
+    tracker: Mutex<TrackedAbility>,
+    strained: Notify,
+    client: PollClient,
+}
+
+#[derive(Debug, Default)]
+struct TrackedAbility {
+    tracker: AbilityTracker,
+    /// Why the last poll could not be made.
+    error: String,
+}
+
+impl AbilityMonitor {
+    /// One that nothing was said to yet.
+    pub fn new(client: PollClient) -> Self {
+        Self(Arc::new(MonitorShared { tracker: Mutex::default(), strained: Notify::new(), client }))
+    }
+
+    /// What this instance can do.
+    pub fn ability(&self) -> Ability {
+        self.lock().tracker.ability()
+    }
+
+    /// A poll succeeded, or failed for a reason of the target's.
+    pub fn record_completed(&self) {
+        self.lock().tracker.record_completed(Instant::now());
+    }
+
+    /// A poll could not be made, for a reason of this instance's.
+    pub fn record_shortage(&self, error: &str) {
+        self.record_strain(error, AbilityTracker::record_shortage);
+    }
+
+    /// A poll found no place, because others take long.
+    pub fn record_saturation(&self, error: &str) {
+        self.record_strain(error, AbilityTracker::record_saturation);
+    }
+
+    fn record_strain(&self, error: &str, record: impl FnOnce(&mut AbilityTracker, Instant)) {
+        let mut tracked = self.lock();
+        record(&mut tracked.tracker, Instant::now());
+        if tracked.error != error {
+            error.clone_into(&mut tracked.error);
+        }
+        drop(tracked);
+        self.0.strained.notify_one();
+    }
+
+    /// Gives everything away while this instance cannot poll, and takes part again when it can. Never ends.
+    pub async fn watch(self, tenure: Tenure, pool: Pool) {
+        let mut known = Ability::Able;
+        loop {
+            let ability = self.ability();
+            if ability != known {
+                self.0.client.set_strained(ability != Ability::Able);
+                self.emit_ability(&tenure, ability);
+                if (known == Ability::Unable) != (ability == Ability::Unable) {
+                    pool.set_able(ability != Ability::Unable);
+                }
+                known = ability;
+            }
+            if ability == Ability::Able {
+                self.0.strained.notified().await;
+            } else {
+                tokio::time::sleep(PROBE_EVERY).await;
+                let has_files = has_files();
+                self.lock().tracker.record_probe(Instant::now(), has_files);
+            }
+        }
+    }
+
+    fn emit_ability(&self, tenure: &Tenure, ability: Ability) {
+        let error = self.lock().error.clone();
+        tenure.emit(match ability {
+            Ability::Able => EventKind::InstanceAble,
+            Ability::Strained => EventKind::InstanceStrained { error },
+            Ability::Unable => EventKind::InstanceUnable { error },
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TrackedAbility> {
+        self.0.tracker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a few files can be opened.
+fn has_files() -> bool {
+    let files: Vec<_> = (0..PROBE_FILES).map_while(|_| File::open("/dev/null").ok()).collect();
+    files.len() == PROBE_FILES
+}

@@ -1,0 +1,257 @@
+//! All sessions of the store, as this instance knows them: read when they change, and now and then.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tenure::fleet::Announcements;
+use tenure::store::{Announcement, SESSIONS, StoreError, SubscriptionItem};
+use tenure::{EventKind, Tenure};
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::session::Session;
+
+/// How many sessions are read in one go.
+const SESSIONS_PER_READ: usize = 500;
+
+/// How much later what has changed is read, so that many changes are read together.
+const CHANGE_BATCH_DELAY: Duration = Duration::from_millis(20);
+
+/// How long after a change that could not be read everything is.
+const FULL_READ_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// A session as it was last read.
+#[derive(Clone, Debug)]
+pub enum CachedSession {
+    /// One that can be polled.
+    Readable(Arc<Session>),
+    /// One that cannot, and why.
+    Unreadable(String),
+}
+
+/// All sessions.
+#[derive(Clone, Debug, Default)]
+pub struct SessionCache {
+    all: Arc<RwLock<BTreeMap<String, CachedSession>>>,
+    /// Whether all were ever read.
+    is_loaded: Arc<AtomicBool>,
+    /// Who works on a session here, and hears when it changes.
+    watchers: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
+}
+
+impl SessionCache {
+    /// One of them.
+    pub fn get(&self, id: &str) -> Option<CachedSession> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    /// One that can be polled.
+    pub fn session(&self, id: &str) -> Option<Arc<Session>> {
+        match self.get(id)? {
+            CachedSession::Readable(session) => Some(session),
+            CachedSession::Unreadable(_) => None,
+        }
+    }
+
+    /// Those that can be polled, in the order of their ids, after this one.
+    pub fn page(&self, after: Option<&str>, limit: usize) -> Vec<Arc<Session>> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = all.iter().filter(|(id, _)| after.is_none_or(|after| id.as_str() > after));
+        let readable = sessions.filter_map(|(_, known)| match known {
+            CachedSession::Readable(session) => Some(session.clone()),
+            CachedSession::Unreadable(_) => None,
+        });
+        readable.take(limit).collect()
+    }
+
+    /// The ids of those that cannot be polled, and why.
+    pub fn unreadable(&self) -> BTreeMap<String, String> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let why = |(id, known): (&String, &CachedSession)| match known {
+            CachedSession::Readable(_) => None,
+            CachedSession::Unreadable(why) => Some((id.clone(), why.clone())),
+        };
+        all.iter().filter_map(why).collect()
+    }
+
+    /// Takes in how a session is now.
+    pub fn update(&self, id: &str, stored: Option<&[u8]>) {
+        // Most are what they were.
+        if stored.is_some_and(|stored| self.session(id).is_some_and(|session| session.is_stored_as(stored))) {
+            return;
+        }
+        let known = stored.map(|stored| match Session::read(id, stored) {
+            Ok(session) => CachedSession::Readable(Arc::new(session)),
+            Err(error) => CachedSession::Unreadable(error.to_string()),
+        });
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        match known {
+            Some(known) => drop(all.insert(id.to_owned(), known)),
+            None => drop(all.remove(id)),
+        }
+        drop(all);
+        if let Some(watcher) = self.watchers.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
+            watcher.notify_one();
+        }
+    }
+
+    /// Tells one who works on a session whenever that has changed. There is one at a time.
+    pub(crate) fn watch(&self, id: &str) -> SessionWatch {
+        let changed = Arc::new(Notify::new());
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), changed.clone());
+        SessionWatch { session_cache: self.clone(), id: id.to_owned(), changed }
+    }
+
+    fn active(&self) -> BTreeSet<String> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let active = |(id, known): (&String, &CachedSession)| match known {
+            CachedSession::Readable(session) if !session.is_paused => Some(id.clone()),
+            _ => None,
+        };
+        all.iter().filter_map(active).collect()
+    }
+
+    /// Reads all of them as they are now.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Some may have been read.
+    pub async fn read_all(&self, tenure: &Tenure) -> Result<(), StoreError> {
+        let ids = tenure.session_ids().await?;
+        let listed: BTreeSet<&String> = ids.iter().collect();
+        self.all.write().unwrap_or_else(PoisonError::into_inner).retain(|id, _| listed.contains(id));
+        for some in ids.chunks(SESSIONS_PER_READ) {
+            self.read(tenure, some).await?;
+        }
+        self.is_loaded.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether all were ever read: before that nobody knows which there are.
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded.load(Ordering::Acquire)
+    }
+
+    async fn read(&self, tenure: &Tenure, ids: &[String]) -> Result<(), StoreError> {
+        let sessions = tenure.read_sessions(ids.to_vec()).await?;
+        for (id, stored) in ids.iter().zip(sessions) {
+            self.update(id, stored.as_deref());
+        }
+        Ok(())
+    }
+
+    /// Keeps all sessions as they are in the store, for as long as the targets that it gives are wanted: the ids of those that are to be polled.
+    pub fn follow(&self, tenure: Tenure, every: Duration) -> ReceiverStream<BTreeSet<String>> {
+        let (send, targets) = mpsc::channel(1);
+        let (session_cache, announcements) = (self.clone(), tenure.announcements());
+        tokio::spawn(async move { session_cache.sync(&tenure, announcements, every, send).await });
+        ReceiverStream::new(targets)
+    }
+
+    async fn sync(
+        &self,
+        tenure: &Tenure,
+        mut announcements: Announcements,
+        every: Duration,
+        targets: mpsc::Sender<BTreeSet<String>>,
+    ) {
+        let (mut change, mut reported, mut sent) = (SessionChange::All, BTreeMap::new(), None);
+        let mut next_all = tokio::time::Instant::now();
+        loop {
+            let read = match &change {
+                SessionChange::All => {
+                    next_all = tokio::time::Instant::now() + every;
+                    self.read_all(tenure).await
+                }
+                SessionChange::Ids(ids) => self.read(tenure, &ids.iter().cloned().collect::<Vec<_>>()).await,
+            };
+            // Once, and not whenever they are read.
+            let unreadable = self.unreadable();
+            for (id, error) in unreadable.iter().filter(|(id, error)| reported.get(*id) != Some(*error)) {
+                tenure.emit(EventKind::SessionUnreadable { id: id.clone(), error: error.clone() });
+            }
+            reported = unreadable;
+            if read.is_err() && matches!(change, SessionChange::Ids(_)) {
+                next_all = next_all.min(tokio::time::Instant::now() + FULL_READ_RETRY_DELAY);
+            }
+            // What could not be read is not gone. Sessions may have been learned of elsewhere, too.
+            let active = read.is_ok().then(|| self.active());
+            if let Some(active) = active.filter(|active| sent.as_ref() != Some(active)) {
+                sent = Some(active.clone());
+                if targets.send(active).await.is_err() {
+                    return;
+                }
+            }
+            change = tokio::select! {
+                change = next_change(&mut announcements) => change,
+                // However much is heard meanwhile.
+                () = tokio::time::sleep_until(next_all) => SessionChange::All,
+                () = targets.closed() => return,
+            };
+        }
+    }
+}
+
+/// Somebody who works on a session, and hears when it changes.
+#[derive(Debug)]
+pub(crate) struct SessionWatch {
+    session_cache: SessionCache,
+    id: String,
+    changed: Arc<Notify>,
+}
+
+impl SessionWatch {
+    /// It has changed.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+impl Drop for SessionWatch {
+    fn drop(&mut self) {
+        let mut all = self.session_cache.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Unless somebody else has come since.
+        if all.get(&self.id).is_some_and(|other| Arc::ptr_eq(other, &self.changed)) {
+            all.remove(&self.id);
+        }
+    }
+}
+
+/// What may have changed.
+enum SessionChange {
+    All,
+    Ids(BTreeSet<String>),
+}
+
+/// Waits until something has changed, and gathers what else changes in the moment after.
+async fn next_change(announcements: &mut Announcements) -> SessionChange {
+    let (mut ids, mut until) = (BTreeSet::new(), None);
+    loop {
+        let gathered = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        let heard = tokio::select! {
+            heard = announcements.next() => heard,
+            () = gathered => return SessionChange::Ids(ids),
+        };
+        match heard {
+            SubscriptionItem::Announced(Announcement::SessionChanged { id }) => {
+                until.get_or_insert(tokio::time::Instant::now() + CHANGE_BATCH_DELAY);
+                ids.insert(id);
+            }
+            SubscriptionItem::Announced(Announcement::IndexChanged { index }) if index == SESSIONS => {
+                return SessionChange::All;
+            }
+            SubscriptionItem::Gap => return SessionChange::All,
+            SubscriptionItem::Closed => std::future::pending().await,
+            SubscriptionItem::Announced(_) => {}
+        }
+    }
+}

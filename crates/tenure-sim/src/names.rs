@@ -1,0 +1,84 @@
+//! Who is called what.
+
+use std::sync::Arc;
+
+use tenure::store::Request;
+use tenure::{InstanceId, LeaseKind, LeaseName, NameError};
+
+use crate::observation::{LeaseIndex, ProcessId};
+
+/// The names of leases and of the processes as they are now.
+#[derive(Clone, Debug)]
+pub struct NameTable {
+    names: Arc<[LeaseName]>,
+    instances: Vec<InstanceId>,
+}
+
+impl NameTable {
+    /// Names for this many leases and processes.
+    ///
+    /// # Errors
+    /// Never, as long as the names made here are valid ones.
+    pub fn new(leases: usize, processes: usize) -> Result<Self, NameError> {
+        let names: Result<Arc<[LeaseName]>, NameError> =
+            (0..leases).map(|n| LeaseName::with_prefix(LeaseKind::Lease, "lease:", &n.to_string())).collect();
+        let instances: Result<Vec<InstanceId>, NameError> = (0..processes).map(|n| instance(ProcessId(n), 0)).collect();
+        Ok(Self { names: names?, instances: instances? })
+    }
+
+    /// The name of a lease.
+    pub fn name(&self, lease: LeaseIndex) -> &LeaseName {
+        &self.names[lease.0]
+    }
+
+    /// How many leases there are.
+    pub fn leases(&self) -> usize {
+        self.names.len()
+    }
+
+    /// How many processes there are.
+    pub fn processes(&self) -> usize {
+        self.instances.len()
+    }
+
+    /// The id that a process has now.
+    pub fn instance(&self, process: ProcessId) -> &InstanceId {
+        &self.instances[process.0]
+    }
+
+    /// Gives a process that was started again its new id.
+    ///
+    /// # Errors
+    /// Never, as long as the names made here are valid ones.
+    pub fn assign_new_id(&mut self, process: ProcessId, incarnation: u64) -> Result<(), NameError> {
+        self.instances[process.0] = instance(process, incarnation)?;
+        Ok(())
+    }
+
+    /// Whose id this is, or was before it was started again.
+    pub fn process_of(&self, instance: &InstanceId) -> Option<ProcessId> {
+        instance.as_str().strip_prefix('p')?.split('-').next()?.parse().ok().map(ProcessId)
+    }
+
+    /// Which lease a request is about.
+    pub fn lease_of(&self, request: &Request) -> Option<LeaseIndex> {
+        let name = match request {
+            Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => &claim.name,
+            Request::Renew { holding, .. }
+            | Request::Release { holding, .. }
+            | Request::HandOver { holding, .. }
+            | Request::Publish { holding, .. } => &holding.name,
+            Request::Abandon { name, .. }
+            | Request::Revoke { name, .. }
+            | Request::Ask { name, .. }
+            | Request::Inspect { name }
+            | Request::Read { name, .. } => name,
+            _ => return None,
+        };
+        self.names.iter().position(|known| known == name).map(LeaseIndex)
+    }
+}
+
+fn instance(process: ProcessId, incarnation: u64) -> Result<InstanceId, NameError> {
+    InstanceId::new(&format!("p{}-{incarnation}", process.0))
+}

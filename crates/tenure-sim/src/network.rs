@@ -1,0 +1,113 @@
+//! The network: packets that are delayed, swallowed, held back, doubled, and delivered long after their connection was
+//! given up.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure::store::{Announcement, AttachRequest, Attached, Reply, Request};
+
+use crate::timeline::SimTime;
+
+/// One connection of a process to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// What travels.
+#[derive(Clone, Debug)]
+pub enum Packet {
+    /// To the store: enter.
+    Attach(AttachRequest),
+    /// To the store: do something.
+    Request(u64, Request),
+    /// From the store: what was found.
+    Attached(Attached),
+    /// From the store: an answer.
+    Reply(u64, Reply),
+    /// From the store: a hint.
+    Announcement(Announcement),
+    /// Either way: this connection is over.
+    Reset,
+}
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// To the store.
+    ToStore,
+    /// From the store.
+    FromStore,
+}
+
+/// The network between the processes and the store.
+#[derive(Debug)]
+pub struct Network {
+    rng: fastrand::Rng,
+    latency: Duration,
+    slow: (Duration, SimTime),
+    partitioned_until: BTreeMap<(usize, Direction), SimTime>,
+    last_delivery: BTreeMap<(ConnectionId, Direction), SimTime>,
+}
+
+impl Network {
+    /// A network whose packets usually take up to this long.
+    pub fn new(rng: fastrand::Rng, latency: Duration) -> Self {
+        Self {
+            rng,
+            latency,
+            slow: Default::default(),
+            partitioned_until: BTreeMap::new(),
+            last_delivery: BTreeMap::new(),
+        }
+    }
+
+    /// Swallows packets of a process for a while.
+    pub fn partition(&mut self, process: usize, direction: Direction, until: SimTime) {
+        let end = self.partitioned_until.entry((process, direction)).or_default();
+        *end = until.max(*end);
+    }
+
+    /// Slows everything down for a while.
+    pub fn slow_down(&mut self, delay: Duration, until: SimTime) {
+        self.slow = (delay, until);
+    }
+
+    /// Ends every disturbance.
+    pub fn heal(&mut self) {
+        self.slow = Default::default();
+        self.partitioned_until.clear();
+    }
+
+    /// When a packet arrives: usually once, sometimes never, rarely twice.
+    pub fn deliveries(
+        &mut self,
+        now: SimTime,
+        process: usize,
+        connection: ConnectionId,
+        direction: Direction,
+        packet: &Packet,
+    ) -> Vec<SimTime> {
+        let delay = self.latency.mul_f64(0.1 + 0.9 * self.rng.f64());
+        let slow = if now < self.slow.1 { self.slow.0.mul_f64(self.rng.f64()) } else { Duration::ZERO };
+        let mut at = now + delay + slow;
+        if let Some(&healed) = self.partitioned_until.get(&(process, direction))
+            && now < healed
+        {
+            // Half of what a cut network swallows is sent again once it has healed.
+            if matches!(packet, Packet::Announcement(_)) || self.rng.bool() {
+                return Vec::new();
+            }
+            at = healed + delay;
+        }
+        if matches!(packet, Packet::Announcement(_)) && self.rng.f64() < 0.1 {
+            return Vec::new();
+        }
+        // A connection keeps its order.
+        let last = self.last_delivery.entry((connection, direction)).or_default();
+        at = at.max(*last);
+        *last = at;
+        if matches!(packet, Packet::Request(..)) && self.rng.f64() < 0.01 {
+            return vec![at, at + self.latency.mul_f64(self.rng.f64() * 400.0)];
+        }
+        vec![at]
+    }
+}

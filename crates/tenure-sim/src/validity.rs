@@ -1,0 +1,115 @@
+//! Which ttls can still be relied on, worked out from what the store was seen to grant, and not by the store: the measure for
+//! how long a quarantine may last, and how long it must.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure::Token;
+
+use crate::observation::LeaseIndex;
+use crate::timeline::SimTime;
+
+/// A store may count a ttl for this much longer than a lease of it could be relied on, in parts of the ttl: an eighth that
+/// spares it writes, and what clocks are off by.
+const MAX_OVERCOUNT_FACTOR: f64 = 1.135;
+
+/// By how much longer a lease may last in true time than by the server's clock.
+pub const MAX_CLOCK_DRIFT_FACTOR: f64 = 1.01;
+
+/// Every term that was granted, and until when it counts.
+#[derive(Debug, Default)]
+pub struct ValidityTracker {
+    terms: BTreeMap<(LeaseIndex, Token), GrantedTerm>,
+    /// What each quarantine waited for, and when it ended: until then that may be relied on.
+    quarantines: Vec<(Duration, SimTime)>,
+    clock_stepped: bool,
+}
+
+#[derive(Debug)]
+struct GrantedTerm {
+    ttl: Duration,
+    extended_at: SimTime,
+    released_at: Option<SimTime>,
+}
+
+impl ValidityTracker {
+    /// A term was granted or renewed for this long.
+    pub fn record_extension(&mut self, now: SimTime, lease: LeaseIndex, token: Token, ttl: Duration) {
+        let term = self.terms.entry((lease, token)).or_insert(GrantedTerm { ttl, extended_at: now, released_at: None });
+        (term.ttl, term.extended_at, term.released_at) = (term.ttl.max(ttl), now, None);
+    }
+
+    /// The ttl that a term was last granted or renewed with.
+    pub fn ttl(&self, lease: LeaseIndex, token: Token) -> Option<Duration> {
+        self.terms.get(&(lease, token)).map(|term| term.ttl)
+    }
+
+    /// A quarantine waits for such a ttl, until then.
+    pub fn record_quarantine(&mut self, waits_for: Duration, until: SimTime) {
+        match self.quarantines.last_mut() {
+            Some((longest, end)) if *longest == waits_for && until.since(*end) < waits_for => *end = until.max(*end),
+            _ => self.quarantines.push((waits_for, until)),
+        }
+    }
+
+    /// The server's clock was set: from now on anything may count for longer, in the store and in the memory of processes.
+    pub fn record_clock_step(&mut self) {
+        self.clock_stepped = true;
+    }
+
+    /// Its holder has released it.
+    pub fn record_release(&mut self, now: SimTime, lease: LeaseIndex, token: Token) {
+        if let Some(term) = self.terms.get_mut(&(lease, token)) {
+            term.released_at = Some(now);
+        }
+    }
+
+    /// Whether a term can still be relied on, as its last renewal says and the clocks of the world allow.
+    pub fn is_alive(&self, now: SimTime, lease: LeaseIndex, token: Token) -> bool {
+        let term = self.terms.get(&(lease, token));
+        term.is_some_and(|term| {
+            term.released_at.is_none() && term.extended_at + term.ttl.mul_f64(MAX_CLOCK_DRIFT_FACTOR) >= now
+        })
+    }
+
+    /// The longest ttl that a quarantine may wait for which is begun by what was so then. A store keeps ttls by class: a class
+    /// counts until all of its leases have expired, or, `strictly`, all were released.
+    pub fn longest_counted_ttl(&self, since: SimTime, strictly: bool) -> Duration {
+        let waited_for = |since| {
+            let lasted = move |(_, end): &&(Duration, SimTime)| *end >= since;
+            self.quarantines.iter().filter(lasted).map(|(longest, _)| *longest)
+        };
+        if self.clock_stepped {
+            let ever = self.terms.values().map(|term| term.ttl).chain(waited_for(SimTime::default()));
+            return ever.max().unwrap_or_default();
+        }
+        let mut classes: BTreeMap<Duration, (SimTime, bool)> = BTreeMap::new();
+        for term in self.terms.values() {
+            let (extended_at, is_held) = classes.entry(term.ttl).or_default();
+            *extended_at = term.extended_at.max(*extended_at);
+            *is_held |= term.released_at.is_none_or(|released| released >= since);
+        }
+        let counts = |(ttl, (extended_at, is_held)): &(Duration, (SimTime, bool))| {
+            let lapsed_at = *extended_at + ttl.mul_f64(MAX_OVERCOUNT_FACTOR);
+            let is_on_record = lapsed_at >= since || !self.has_rewritten_classes(*extended_at, lapsed_at, since);
+            is_on_record && (*is_held || !strictly)
+        };
+        let counted = classes.into_iter().filter(counts).map(|(ttl, _)| ttl);
+        counted.chain(waited_for(since)).max().unwrap_or_default()
+    }
+
+    /// Whether the store has surely written down its classes between these times, and forgotten those that had lapsed. It does
+    /// so with every grant and at least every eighth of a ttl with renewals, but not in a quarantine.
+    fn has_rewritten_classes(&self, last_used_at: SimTime, lapsed_at: SimTime, until: SimTime) -> bool {
+        let in_quarantine = self.quarantines.iter().any(|(_, end)| *end >= last_used_at);
+        let writes =
+            |term: &GrantedTerm| lapsed_at + term.ttl.mul_f64(0.13) < term.extended_at && term.extended_at <= until;
+        !in_quarantine && self.terms.values().any(writes)
+    }
+
+    /// For how long the last lease can still be relied on: for so long a quarantine must last.
+    pub fn longest_remaining(&self, now: SimTime) -> Duration {
+        let relied_on = self.terms.values().filter(|term| term.released_at.is_none());
+        relied_on.map(|term| (term.extended_at + term.ttl).since(now)).max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,135 @@
+//! A checker that has never caught anything proves nothing: each planted mistake must be found, by the invariant that
+//! is there for it, and without it the same worlds must hold.
+
+#![expect(clippy::panic, reason = "helpers of tests fail like tests")]
+
+use tenure::mutation::Mutation;
+use tenure_sim::campaign;
+use tenure_sim::mutation::SimMutation;
+
+/// Worlds tried before a mistake counts as missed.
+const WORLDS: u64 = 400;
+
+#[track_caller]
+fn must_be_caught(mutation: SimMutation, by: &[&str]) {
+    let summary = campaign::run(0, WORLDS, Some(mutation), 1);
+    let Some((seed, violation)) = summary.failure else { panic!("the mistake was not found in {WORLDS} worlds") };
+    assert!(
+        by.contains(&violation.invariant),
+        "in the world of seed {seed} it was found by {:?} instead: {}",
+        violation.invariant,
+        violation.message
+    );
+}
+
+#[test]
+fn without_a_mutation_the_same_worlds_hold() {
+    let summary = campaign::run(0, WORLDS, None, 1);
+    assert!(summary.failure.is_none(), "{:?}", summary.failure);
+}
+
+#[test]
+fn a_deadline_counted_from_receipt_is_caught() {
+    must_be_caught(SimMutation::Core(Mutation::DeadlineFromReceipt), &["no work after its guard's validity"]);
+}
+
+#[test]
+fn a_release_before_the_work_has_ended_is_caught() {
+    must_be_caught(SimMutation::Core(Mutation::ReleaseBeforeJoin), &["goodbyes come after the work"]);
+}
+
+#[test]
+fn a_store_that_compares_holders_only_is_caught() {
+    must_be_caught(
+        SimMutation::Core(Mutation::CompareByHolderOnly),
+        &["a request about a term touches only that term", "no publication outside its term"],
+    );
+}
+
+#[test]
+fn a_cached_boolean_is_caught() {
+    must_be_caught(
+        SimMutation::CachedBoolean,
+        &["no work after its guard's validity", "no two terms of a lease have work running"],
+    );
+}
+
+#[test]
+fn a_generation_written_over_a_newer_one_is_caught() {
+    must_be_caught(
+        SimMutation::Core(Mutation::OverwriteNewerGeneration),
+        &["a quarantine ends", "no two terms of a lease have work running"],
+    );
+}
+
+#[test]
+fn a_renewal_after_the_loss_is_caught() {
+    must_be_caught(SimMutation::Core(Mutation::RenewAfterLost), &["a loss is final"]);
+}
+
+#[test]
+fn counted_tokens_are_caught() {
+    must_be_caught(SimMutation::Core(Mutation::SequentialTokens), &["tokens strictly increase"]);
+}
+
+#[test]
+fn a_loss_without_a_quarantine_is_caught() {
+    must_be_caught(SimMutation::Core(Mutation::NoQuarantine), &["no two terms of a lease have work running"]);
+}
+
+#[test]
+fn a_quarantine_that_waits_for_expired_ttls_is_caught() {
+    must_be_caught(SimMutation::Core(Mutation::MaxTtlNeverFalls), &["a quarantine ends"]);
+}
+
+#[test]
+fn a_publication_of_an_expired_term_is_caught() {
+    must_be_caught(SimMutation::Core(Mutation::PublishAfterExpiry), &["no publication outside its term"]);
+}
+
+#[test]
+fn a_waiter_that_relies_on_announcements_is_caught() {
+    must_be_caught(SimMutation::Core(Mutation::AnnouncementsOnly), &["a free name is held within the bound"]);
+}
+
+#[test]
+fn an_unreported_demotion_is_caught() {
+    must_be_caught(SimMutation::SilentDemotion, &["candidates tell what is so, in order"]);
+}
+
+#[test]
+fn the_worlds_cover_every_fault_and_loss() {
+    let summary = campaign::run(0, WORLDS, None, 1);
+    for what in ["expired", "taken", "missing", "store_reset", "clock_step", "revoked", "unreachable", "stalled"] {
+        assert!(summary.counts.contains_key(what), "no term was lost as {what}");
+    }
+    for what in ["hand-overs", "take-overs from the stalled", "leaderships told"] {
+        assert!(summary.counts.contains_key(what), "no {what}");
+    }
+    let faults = [
+        "crash",
+        "stop",
+        "freeze",
+        "partition",
+        "connection reset",
+        "slow network",
+        "store stall",
+        "restart with all data",
+        "restart without the last writes",
+        "restart from a backup",
+        "restart with nothing",
+        "flush",
+        "wall clock step",
+        "server clock step",
+        "outsider deletes a lease",
+    ];
+    for fault in faults {
+        assert!(summary.counts.contains_key(fault), "no fault of the kind {fault:?}");
+    }
+}
+
+#[test]
+fn a_seed_determines_the_run() {
+    let run = || format!("{:?}", campaign::run(17, 3, None, 1));
+    assert_eq!(run(), run());
+}

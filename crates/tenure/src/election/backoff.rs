@@ -1,0 +1,102 @@
+//! How long a candidate waits before it asks again: a pure function of what became of it.
+
+use std::time::Duration;
+
+use crate::lease::LeaseSettings;
+
+/// The first and the longest pause after something that waiting does not mend.
+const INITIAL_BACKOFF: Duration = Duration::from_secs(2);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// What became of asking for an office.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackoffReason {
+    /// It could not even be asked for.
+    AcquireFailed,
+    /// The candidate led and gave the office up: others come first.
+    Resigned,
+    /// The candidate led for so long, and lost the office.
+    Lost {
+        /// How long it led.
+        led_for: Duration,
+    },
+}
+
+/// How long a candidate waits before it asks again: nothing, unless it has had setbacks in a row.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::election::{Backoff, BackoffReason};
+/// use tenure::lease::LeaseSettings;
+///
+/// let (mut backoff, settings) = (Backoff::default(), LeaseSettings::default());
+/// let flapped = BackoffReason::Lost { led_for: Duration::from_secs(1) };
+/// let pauses = [(); 4].map(|()| backoff.next_delay(flapped, &settings, 1.0).as_secs());
+/// assert_eq!(pauses, [0, 4, 8, 16]);
+/// ```
+#[derive(Debug, Default)]
+pub struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// How long to wait. `chance` is between 0 and 1: candidates must not move in step.
+    pub fn next_delay(&mut self, reason: BackoffReason, settings: &LeaseSettings, chance: f64) -> Duration {
+        let growing =
+            |first: Duration, times: u32| first.saturating_mul(1 << times.min(10)).mul_f64(0.5 + 0.5 * chance);
+        match reason {
+            BackoffReason::AcquireFailed => {
+                self.failures = self.failures.saturating_add(1);
+                growing(INITIAL_BACKOFF, self.failures - 1).min(MAX_BACKOFF)
+            }
+            BackoffReason::Resigned => {
+                self.failures = 0;
+                settings.renew_every()
+            }
+            BackoffReason::Lost { led_for } if led_for >= settings.renew_every() => {
+                self.failures = 0;
+                Duration::ZERO
+            }
+            // Somebody who keeps losing what it wins leaves it to others for a while.
+            BackoffReason::Lost { .. } => {
+                self.failures = self.failures.saturating_add(1);
+                match self.failures {
+                    1 => Duration::ZERO,
+                    times => growing(settings.attempt_timeout(), times - 1).min(settings.ttl()),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_short_terms_back_off() {
+        let (settings, mut backoff) = (LeaseSettings::default(), Backoff::default());
+        let mut lost = |after: u64| {
+            backoff.next_delay(BackoffReason::Lost { led_for: Duration::from_secs(after) }, &settings, 1.0)
+        };
+        assert_eq!(lost(60), Duration::ZERO, "an honest loss costs nothing");
+        let pauses: Vec<u64> = (0..6).map(|_| lost(1).as_secs()).collect();
+        assert_eq!(pauses, [0, 4, 8, 16, 30, 30]);
+        assert_eq!(lost(60), Duration::ZERO, "all is forgiven");
+        assert_eq!(lost(1), Duration::ZERO);
+    }
+
+    #[test]
+    fn failed_attempts_back_off_up_to_the_maximum() {
+        let (settings, mut backoff) = (LeaseSettings::default(), Backoff::default());
+        let pauses: Vec<u64> =
+            (0..6).map(|_| backoff.next_delay(BackoffReason::AcquireFailed, &settings, 1.0).as_secs()).collect();
+        assert_eq!(pauses, [2, 4, 8, 16, 30, 30]);
+        assert!(
+            backoff.next_delay(BackoffReason::AcquireFailed, &settings, 0.0) >= Duration::from_secs(15),
+            "not in step, and not at once"
+        );
+        assert_eq!(backoff.next_delay(BackoffReason::Resigned, &settings, 1.0), settings.renew_every());
+        assert_eq!(backoff.next_delay(BackoffReason::AcquireFailed, &settings, 1.0).as_secs(), 2);
+    }
+}

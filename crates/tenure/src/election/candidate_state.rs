@@ -1,0 +1,194 @@
+//! Where a candidate stands, and what is told of it: a state machine without I/O, clock or async.
+
+use crate::event::ElectionState;
+use crate::lease::{AcquireStatus, Ending};
+use crate::token::Token;
+
+use super::ElectionEventKind;
+
+/// Something that happened to a [`CandidateState`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CandidateInput {
+    /// The outlook changed.
+    StatusChanged(AcquireStatus),
+    /// A term began.
+    TermStarted(Token),
+    /// It is over.
+    TermEnded(Ending),
+    /// The leadership cannot be asked for.
+    Failed(String),
+    /// Nobody wants it any more.
+    Stopped,
+}
+
+/// Where one candidate for one role stands: a state machine that takes in what happened and says what is to be told.
+///
+/// ```
+/// use tenure::election::{CandidateState, CandidateInput};
+/// use tenure::lease::AcquireStatus;
+/// use tenure::{ElectionState, Token};
+///
+/// let mut state = CandidateState::default();
+/// state.step(CandidateInput::StatusChanged(AcquireStatus::Requesting));
+/// let events = state.step(CandidateInput::TermStarted(Token::new(42).ok_or("too large")?));
+/// let events: Vec<String> = events.into_iter().map(|(_, kind)| kind.to_string()).collect();
+/// assert_eq!(events, ["candidate → leader", "leadership acquired"]);
+/// assert_eq!(state.current(), ElectionState::Leader);
+/// # Ok::<(), &str>(())
+/// ```
+#[derive(Debug)]
+pub struct CandidateState {
+    current: ElectionState,
+    term: Option<Token>,
+    /// What was last said to be wrong, so that it is said once.
+    last_error: Option<String>,
+}
+
+impl Default for CandidateState {
+    fn default() -> Self {
+        Self { current: ElectionState::Follower, term: None, last_error: None }
+    }
+}
+
+impl CandidateState {
+    /// Where it stands.
+    pub fn current(&self) -> ElectionState {
+        self.current
+    }
+
+    /// Takes in what happened and returns what is to be told, in order, each with the term that it is about.
+    pub fn step(&mut self, input: CandidateInput) -> Vec<(Option<Token>, ElectionEventKind)> {
+        let mut events = Vec::new();
+        match input {
+            // While it leads there is nothing to be seen from behind.
+            CandidateInput::StatusChanged(_) if self.current == ElectionState::Leader => {}
+            CandidateInput::StatusChanged(AcquireStatus::Requesting) => {
+                self.change_state(ElectionState::Candidate, &mut events)
+            }
+            CandidateInput::StatusChanged(AcquireStatus::Held { .. }) => {
+                self.last_error = None;
+                self.change_state(ElectionState::Follower, &mut events);
+            }
+            CandidateInput::StatusChanged(AcquireStatus::Blocked { why }) => {
+                self.change_state(ElectionState::Follower, &mut events);
+                self.report_failure(why, &mut events);
+            }
+            CandidateInput::Failed(why) => {
+                self.change_state(ElectionState::Follower, &mut events);
+                self.report_failure(Some(why), &mut events);
+            }
+            CandidateInput::TermStarted(token) => {
+                self.last_error = None;
+                // Nobody leads who was not a candidate, however quickly it went.
+                self.change_state(ElectionState::Candidate, &mut events);
+                self.term = Some(token);
+                self.change_state(ElectionState::Leader, &mut events);
+                events.push((self.term, ElectionEventKind::LeadershipAcquired));
+            }
+            CandidateInput::TermEnded(reason) => self.end_term(&reason, &mut events),
+            CandidateInput::Stopped => self.change_state(ElectionState::Follower, &mut events),
+        }
+        events
+    }
+
+    fn end_term(&mut self, reason: &Ending, events: &mut Vec<(Option<Token>, ElectionEventKind)>) {
+        if self.current == ElectionState::Leader {
+            self.change_state(ElectionState::Follower, events);
+            events.push((self.term.take(), ElectionEventKind::LeadershipLost { reason: reason.clone() }));
+        }
+    }
+
+    fn change_state(&mut self, to: ElectionState, events: &mut Vec<(Option<Token>, ElectionEventKind)>) {
+        let from = std::mem::replace(&mut self.current, to);
+        if from != to {
+            events.push((self.term, ElectionEventKind::StateChanged { from, to }));
+        }
+    }
+
+    fn report_failure(&mut self, why: Option<String>, events: &mut Vec<(Option<Token>, ElectionEventKind)>) {
+        if why.is_some() && why != self.last_error {
+            self.last_error.clone_from(&why);
+            events.extend(why.map(|cause| (None, ElectionEventKind::ElectionFailed { cause })));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Loss, ReleaseReason};
+    use crate::name::InstanceId;
+
+    fn token(number: u64) -> Token {
+        Token::new(number).unwrap()
+    }
+
+    fn behind() -> CandidateInput {
+        CandidateInput::StatusChanged(AcquireStatus::Held { holder: InstanceId::new("bob").unwrap() })
+    }
+
+    fn words(events: Vec<(Option<Token>, ElectionEventKind)>) -> Vec<String> {
+        let word = |(token, kind): (Option<Token>, ElectionEventKind)| match token {
+            Some(token) => format!("{kind} {token}"),
+            None => kind.to_string(),
+        };
+        events.into_iter().map(word).collect()
+    }
+
+    #[test]
+    fn every_state_change_is_emitted_before_its_consequence() {
+        let mut state = CandidateState::default();
+        assert_eq!(
+            words(state.step(CandidateInput::StatusChanged(AcquireStatus::Requesting))),
+            ["follower → candidate"]
+        );
+        assert_eq!(words(state.step(behind())), ["candidate → follower"]);
+        assert_eq!(
+            words(state.step(CandidateInput::StatusChanged(AcquireStatus::Requesting))),
+            ["follower → candidate"]
+        );
+        assert_eq!(
+            words(state.step(CandidateInput::TermStarted(token(7)))),
+            ["candidate → leader 7", "leadership acquired 7"]
+        );
+        let lost = Ending::Lost(Loss::Missing);
+        let events = words(state.step(CandidateInput::TermEnded(lost)));
+        assert_eq!(events, ["leader → follower 7", "leadership lost (missing) 7"]);
+        assert_eq!(words(state.step(CandidateInput::TermEnded(Ending::GivenUp))), [""; 0], "it is lost once");
+    }
+
+    #[test]
+    fn a_leader_was_a_candidate_first() {
+        let mut state = CandidateState::default();
+        state.step(behind());
+        let events = words(state.step(CandidateInput::TermStarted(token(7))));
+        assert_eq!(events, ["follower → candidate", "candidate → leader 7", "leadership acquired 7"]);
+    }
+
+    #[test]
+    fn an_error_is_reported_once_and_makes_the_candidate_a_follower() {
+        let mut state = CandidateState::default();
+        state.step(CandidateInput::StatusChanged(AcquireStatus::Requesting));
+        let down =
+            || CandidateInput::StatusChanged(AcquireStatus::Blocked { why: Some("the store is down".to_owned()) });
+        assert_eq!(words(state.step(down())), ["candidate → follower", "election failed: the store is down"]);
+        assert_eq!(words(state.step(down())), [""; 0]);
+        state.step(behind());
+        assert_eq!(words(state.step(down())), ["election failed: the store is down"], "again");
+    }
+
+    #[test]
+    fn stopping_always_ends_as_a_follower() {
+        for leads in [false, true] {
+            let mut state = CandidateState::default();
+            state.step(CandidateInput::StatusChanged(AcquireStatus::Requesting));
+            if leads {
+                state.step(CandidateInput::TermStarted(token(7)));
+                let reason = Ending::Released(ReleaseReason::Shutdown);
+                assert_eq!(words(state.step(CandidateInput::TermEnded(reason)))[1], "leadership lost (shutdown) 7");
+            }
+            state.step(CandidateInput::Stopped);
+            assert_eq!(state.current(), ElectionState::Follower);
+        }
+    }
+}

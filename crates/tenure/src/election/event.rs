@@ -1,0 +1,78 @@
+//! What happens in an election, as it is told.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use crate::event::{ElectionState, EventKind};
+use crate::lease::Ending;
+use crate::token::Token;
+
+/// Something that happened in an election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ElectionEvent {
+    /// The role.
+    pub role: String,
+    /// When, by this host's clock.
+    pub at: SystemTime,
+    /// The term that it is about.
+    pub token: Option<Token>,
+    /// What happened.
+    pub kind: ElectionEventKind,
+}
+
+impl fmt::Display for ElectionEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.token {
+            Some(token) => write!(f, "{}: {} (term {token})", self.role, self.kind),
+            None => write!(f, "{}: {}", self.role, self.kind),
+        }
+    }
+}
+
+/// What happened in an election. A change of state is told before what it means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ElectionEventKind {
+    /// The candidate stands elsewhere.
+    StateChanged {
+        /// What it was.
+        from: ElectionState,
+        /// What it is.
+        to: ElectionState,
+    },
+    /// The candidate leads.
+    LeadershipAcquired,
+    /// The candidate leads no more.
+    LeadershipLost {
+        /// Why.
+        reason: Ending,
+    },
+    /// The leadership cannot be asked for just now.
+    ElectionFailed {
+        /// What went wrong.
+        cause: String,
+    },
+}
+
+impl fmt::Display for ElectionEventKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StateChanged { from, to } => write!(f, "{} → {}", from.as_str(), to.as_str()),
+            Self::LeadershipAcquired => f.write_str("leadership acquired"),
+            Self::LeadershipLost { reason } => write!(f, "leadership lost ({})", reason.as_str()),
+            Self::ElectionFailed { cause } => write!(f, "election failed: {cause}"),
+        }
+    }
+}
+
+impl From<&ElectionEventKind> for EventKind {
+    fn from(kind: &ElectionEventKind) -> Self {
+        match kind {
+            ElectionEventKind::StateChanged { from, to } => Self::StateChanged { from: *from, to: *to },
+            ElectionEventKind::LeadershipAcquired => Self::LeadershipAcquired,
+            ElectionEventKind::LeadershipLost { reason } => Self::LeadershipLost { reason: reason.as_str() },
+            ElectionEventKind::ElectionFailed { cause } => Self::ElectionFailed { error: cause.clone() },
+        }
+    }
+}

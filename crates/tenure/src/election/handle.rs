@@ -1,0 +1,329 @@
+//! A candidate that campaigns beside the program, which asks it or listens to it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::sync::watch;
+
+use super::campaign::{CampaignKind, CampaignOutcome, LocalCandidate, run_campaign};
+use super::registry::CampaignGuard;
+use super::{Candidate, ElectionBuilder, ElectionEvent, ElectionEventKind, Leader, Registration};
+use crate::event::ElectionState;
+use crate::lease::{Ending, ReleaseReason};
+use crate::name::{InstanceId, LeaseName};
+use crate::store::StoreError;
+use crate::tenure::{Tenure, TermHandle};
+use crate::token::Token;
+
+/// A candidate for a role. Clones are the same candidate; when the last is dropped, it stops.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::{ElectionState, Tenure};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let election = tenure.election("cleanup").build()?;
+/// election.on(|event| println!("{event}"))?;
+/// election.start();
+/// let term = election.wait_for_leadership(Duration::from_secs(10)).await?;
+/// assert!(election.is_leader() && term.is_valid());
+/// election.stop().await;
+/// assert_eq!(election.state(), ElectionState::Follower);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Election(pub(super) Arc<ElectionInner>);
+
+pub(super) struct ElectionInner {
+    pub(super) candidate: Arc<LocalCandidate>,
+    campaign: Mutex<Option<CampaignHandle>>,
+}
+
+/// A campaign under way, or the last one.
+#[derive(Clone)]
+struct CampaignHandle {
+    stop: Arc<watch::Sender<Option<ReleaseReason>>>,
+    done: watch::Receiver<bool>,
+}
+
+impl CampaignHandle {
+    fn is_running(&self) -> bool {
+        self.stop.borrow().is_none() && !*self.done.borrow() && self.done.has_changed().is_ok()
+    }
+
+    async fn wait_until_done(mut self) {
+        // One whose task is gone is over, too.
+        let _ = self.done.wait_for(|done| *done).await;
+    }
+}
+
+impl Election {
+    pub(super) fn new(candidate: LocalCandidate) -> Self {
+        Self(Arc::new(ElectionInner { candidate: Arc::new(candidate), campaign: Mutex::default() }))
+    }
+
+    /// Begins to campaign, beside the caller. Does nothing while it does so already; after a [stop](Self::stop) it begins
+    /// anew, when what was before is over.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(&self) {
+        let mut slot = self.0.campaign.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.as_ref().is_some_and(CampaignHandle::is_running) {
+            return;
+        }
+        let before = slot.take();
+        let (stop, stopped) = watch::channel(None);
+        let (end, done) = watch::channel(false);
+        let guard = CampaignGuard::register(&self.0.candidate, CampaignKind::EveryTerm);
+        tokio::spawn(async move {
+            if let Some(before) = before {
+                before.wait_until_done().await;
+            }
+            // There is no work: whoever asks or listens does it.
+            let mut hold = |_: TermHandle| std::future::pending::<Result<(), Infallible>>();
+            match run_campaign(guard, stopped, &mut hold).await {
+                CampaignOutcome::Stopped | CampaignOutcome::ShutDown => {}
+                CampaignOutcome::Failed(never) => match never {},
+            }
+            end.send_replace(true);
+        });
+        *slot = Some(CampaignHandle { stop: Arc::new(stop), done });
+    }
+
+    /// Stops campaigning and leading: the term's work is dropped, and the lease let go of. Ends when all of that is done.
+    ///
+    /// # Cancel safety
+    /// Safe: it goes on without anybody waiting.
+    pub async fn stop(&self) {
+        let campaign = self.0.campaign.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(campaign) = campaign {
+            campaign.stop.send_replace(Some(ReleaseReason::Shutdown));
+            campaign.wait_until_done().await;
+        }
+    }
+
+    /// Whether this candidate leads, computed from the deadline at every look.
+    pub fn is_leader(&self) -> bool {
+        self.term().is_some()
+    }
+
+    /// The present term, while this candidate leads.
+    pub fn term(&self) -> Option<TermHandle> {
+        self.0.candidate.term().filter(TermHandle::is_valid)
+    }
+
+    /// Where this candidate stands, computed: whoever has a term that lasts leads, and one whose term has run out is a
+    /// follower, whatever was told so far.
+    pub fn state(&self) -> ElectionState {
+        if self.is_leader() {
+            return ElectionState::Leader;
+        }
+        match *self.0.candidate.state.borrow() {
+            ElectionState::Leader => ElectionState::Follower,
+            state => state,
+        }
+    }
+
+    /// The standing, now and whenever it changes.
+    pub fn watch(&self) -> ElectionWatch {
+        ElectionWatch(self.0.candidate.state.subscribe())
+    }
+
+    /// Which instance this is.
+    pub fn id(&self) -> &InstanceId {
+        self.0.candidate.tenure.instance()
+    }
+
+    /// The lease that is the leadership.
+    pub fn name(&self) -> &LeaseName {
+        &self.0.candidate.config.name
+    }
+
+    /// The role.
+    pub fn role(&self) -> &str {
+        &self.0.candidate.config.role
+    }
+
+    /// Who leads, by the store's account.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn current_leader(&self) -> Result<Option<Leader>, StoreError> {
+        self.0.candidate.tenure.leader_of(&self.0.candidate.config.name).await
+    }
+
+    /// Those who stand for this role, leading or not, by their heartbeats.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn candidates(&self) -> Result<Vec<Candidate>, StoreError> {
+        self.0.candidate.tenure.candidates(&self.0.candidate.config.heartbeat.group).await
+    }
+
+    /// Waits until this candidate leads.
+    ///
+    /// # Errors
+    /// When it does not within the limit.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn wait_for_leadership(&self, timeout: Duration) -> Result<TermHandle, NotLeader> {
+        let mut state = self.0.candidate.state.subscribe();
+        let leads = async {
+            loop {
+                if let Some(term) = self.term() {
+                    return term;
+                }
+                // The sender is ours, so there is always another change to wait for.
+                let _ = state.changed().await;
+            }
+        };
+        tokio::time::timeout(timeout, leads)
+            .await
+            .map_err(|_| NotLeader { role: self.role().to_owned(), waited: timeout })
+    }
+
+    /// Registers a listener, which is called for every event from now on: in order, on a thread of its own, so that it may
+    /// block. One that panics hurts nobody.
+    ///
+    /// # Errors
+    /// When the process can have no more threads.
+    pub fn on(&self, listener: impl Fn(&ElectionEvent) + Send + 'static) -> std::io::Result<Registration> {
+        self.0.candidate.listeners.add(listener)
+    }
+
+    /// Registers a listener for each term that begins, with its token. It is called as those of [`on`](Self::on) are.
+    ///
+    /// # Errors
+    /// When this process cannot start a thread.
+    pub fn on_acquired(&self, listener: impl Fn(Token) + Send + 'static) -> std::io::Result<Registration> {
+        self.on(move |event| {
+            if let (ElectionEventKind::LeadershipAcquired, Some(token)) = (&event.kind, event.token) {
+                listener(token);
+            }
+        })
+    }
+
+    /// Registers a listener for each term that ends, with its token and why it ended. It is called as those of [`on`](Self::on) are.
+    ///
+    /// # Errors
+    /// When this process cannot start a thread.
+    pub fn on_lost(&self, listener: impl Fn(Token, &Ending) + Send + 'static) -> std::io::Result<Registration> {
+        self.on(move |event| {
+            if let (ElectionEventKind::LeadershipLost { reason }, Some(token)) = (&event.kind, event.token) {
+                listener(token, reason);
+            }
+        })
+    }
+
+    /// Registers a listener for each change of this candidate's state. It is called as those of [`on`](Self::on) are.
+    ///
+    /// # Errors
+    /// When this process cannot start a thread.
+    pub fn on_state_changed(
+        &self,
+        listener: impl Fn(ElectionState, ElectionState) + Send + 'static,
+    ) -> std::io::Result<Registration> {
+        self.on(move |event| {
+            if let ElectionEventKind::StateChanged { from, to } = &event.kind {
+                listener(*from, *to);
+            }
+        })
+    }
+
+    /// Registers a listener for each election that failed, with what went wrong. It is called as those of [`on`](Self::on) are.
+    ///
+    /// # Errors
+    /// When this process cannot start a thread.
+    pub fn on_failed(&self, listener: impl Fn(&str) + Send + 'static) -> std::io::Result<Registration> {
+        self.on(move |event| {
+            if let ElectionEventKind::ElectionFailed { cause } = &event.kind {
+                listener(cause);
+            }
+        })
+    }
+
+    /// Registers a listener whose futures run one after the other, in a task of their own.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn on_async<F, Fut>(&self, listener: F) -> Registration
+    where
+        F: Fn(ElectionEvent) -> Fut + Send + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.0.candidate.listeners.add_async(listener)
+    }
+}
+
+impl Drop for ElectionInner {
+    fn drop(&mut self) {
+        if let Some(campaign) = self.campaign.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            campaign.stop.send_replace(Some(ReleaseReason::Shutdown));
+        }
+    }
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Election({:?})", self.0.candidate)
+    }
+}
+
+/// The standing of a candidate as it changes.
+#[derive(Clone, Debug)]
+pub struct ElectionWatch(watch::Receiver<ElectionState>);
+
+impl ElectionWatch {
+    /// The standing as it was last told.
+    pub fn current(&self) -> ElectionState {
+        *self.0.borrow()
+    }
+
+    /// Waits until the standing is another than when this was last called. Short-lived ones in between may be skipped;
+    /// `None` when the election is gone.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn changed(&mut self) -> Option<ElectionState> {
+        self.0.changed().await.ok()?;
+        Some(*self.0.borrow_and_update())
+    }
+}
+
+/// This candidate does not lead.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("not leader of {role} after {waited:?}")]
+#[non_exhaustive]
+pub struct NotLeader {
+    /// The role.
+    pub role: String,
+    /// How long was waited.
+    pub waited: Duration,
+}
+
+impl Tenure {
+    /// Sets up a candidacy for a role.
+    pub fn election(&self, role: &str) -> ElectionBuilder {
+        ElectionBuilder::new(self.clone(), role, LeaseName::role(role))
+    }
+
+    /// Sets up a candidacy for a role whose lease has this name.
+    pub fn election_named(&self, name: LeaseName) -> ElectionBuilder {
+        let role = name.label().to_owned();
+        ElectionBuilder::new(self.clone(), &role, Ok(name))
+    }
+}

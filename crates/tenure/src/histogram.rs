@@ -1,0 +1,260 @@
+//! How long things take, counted in steps: cheap to write down, and counts of many instances can be added up.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// The upper ends of all steps but the last, which has none.
+pub const BUCKET_BOUNDS: [Duration; 16] = [
+    Duration::from_millis(1),
+    Duration::from_millis(2),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(20),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+];
+
+const BUCKET_COUNT: usize = BUCKET_BOUNDS.len() + 1;
+
+/// The longest span of the last while. It falls again: a span counts for one window at least, and for two at most.
+///
+/// One thread records, any may read.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::histogram::{RECENT_MAX_WINDOW, RecentMax};
+/// use tenure::time::Moment;
+///
+/// let (lag, start) = (RecentMax::default(), Moment::ZERO);
+/// lag.record(start, Duration::from_secs(2));
+/// lag.record(start + RECENT_MAX_WINDOW, Duration::from_millis(1));
+/// assert_eq!(lag.read(start + RECENT_MAX_WINDOW), Duration::from_secs(2));
+/// assert_eq!(lag.read(start + RECENT_MAX_WINDOW * 2), Duration::from_millis(1));
+/// assert_eq!(lag.read(start + RECENT_MAX_WINDOW * 3), Duration::ZERO);
+/// ```
+#[derive(Debug, Default)]
+pub struct RecentMax {
+    window: AtomicU64,
+    now: AtomicU64,
+    before: AtomicU64,
+}
+
+/// The window of [`RecentMax`].
+pub const RECENT_MAX_WINDOW: Duration = Duration::from_secs(30);
+
+impl RecentMax {
+    /// Counts a span that ends now.
+    pub fn record(&self, now: Moment, span: Duration) {
+        let window = window_of(now);
+        let last = self.window.load(Ordering::Relaxed);
+        if window != last {
+            let before = if window == last + 1 { self.now.load(Ordering::Relaxed) } else { 0 };
+            self.before.store(before, Ordering::Relaxed);
+            self.now.store(0, Ordering::Relaxed);
+            self.window.store(window, Ordering::Relaxed);
+        }
+        self.now.fetch_max(u64::try_from(span.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The longest of this window and the last.
+    pub fn read(&self, now: Moment) -> Duration {
+        let (latest, before) = (self.now.load(Ordering::Relaxed), self.before.load(Ordering::Relaxed));
+        Duration::from_micros(match window_of(now).saturating_sub(self.window.load(Ordering::Relaxed)) {
+            0 => latest.max(before),
+            1 => latest,
+            _ => 0,
+        })
+    }
+}
+
+fn window_of(now: Moment) -> u64 {
+    now.since(Moment::ZERO).as_secs() / RECENT_MAX_WINDOW.as_secs()
+}
+
+/// Spans that are written down as they come, from any thread.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::histogram::Histogram;
+///
+/// let histogram = Histogram::default();
+/// (1..=99).for_each(|_| histogram.record(Duration::from_millis(4)));
+/// histogram.record(Duration::from_secs(4));
+/// let snapshot = histogram.snapshot();
+/// assert_eq!(snapshot.count(), 100);
+/// assert!(snapshot.quantile(0.5) <= Some(Duration::from_millis(5)));
+/// assert!(snapshot.quantile(0.995) > Some(Duration::from_secs(2)));
+/// ```
+#[derive(Debug, Default)]
+pub struct Histogram {
+    counts: [AtomicU64; BUCKET_COUNT],
+    sum_micros: AtomicU64,
+}
+
+impl Histogram {
+    /// Writes a span down.
+    pub fn record(&self, span: Duration) {
+        let step = BUCKET_BOUNDS.partition_point(|end| *end < span);
+        if let Some(count) = self.counts.get(step) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sum_micros.fetch_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// All that was written down so far.
+    pub fn snapshot(&self) -> HistogramSnapshot {
+        let counts = std::array::from_fn(|step| self.counts.get(step).map_or(0, |count| count.load(Ordering::Relaxed)));
+        HistogramSnapshot { counts, sum_micros: self.sum_micros.load(Ordering::Relaxed) }
+    }
+}
+
+/// Spans that were counted: how many fell into each [step](BUCKET_BOUNDS), and how long all were together.
+///
+/// They are written as words and read back, of whichever instance:
+///
+/// ```
+/// use tenure::histogram::{Histogram, HistogramSnapshot};
+///
+/// let histogram = Histogram::default();
+/// histogram.record(std::time::Duration::from_millis(7));
+/// let snapshot = histogram.snapshot();
+/// assert_eq!(snapshot.to_string().parse(), Ok(snapshot));
+/// assert!("7".parse::<HistogramSnapshot>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HistogramSnapshot {
+    counts: [u64; BUCKET_COUNT],
+    sum_micros: u64,
+}
+
+impl HistogramSnapshot {
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// How long all were together.
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.sum_micros)
+    }
+
+    /// How many fell into each step; the last has no upper end.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
+        self.counts.iter().enumerate().map(|(step, count)| (BUCKET_BOUNDS.get(step).copied(), *count))
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn merge(&self, other: &Self) -> Self {
+        let add = |step: usize| self.at(step).saturating_add(other.at(step));
+        Self { counts: std::array::from_fn(add), sum_micros: self.sum_micros.saturating_add(other.sum_micros) }
+    }
+
+    /// What came after an earlier reading. A histogram that was begun anew has nothing before.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        if (0..BUCKET_COUNT).any(|step| self.at(step) < earlier.at(step)) {
+            return *self;
+        }
+        let less = |step: usize| self.at(step) - earlier.at(step);
+        Self { counts: std::array::from_fn(less), sum_micros: self.sum_micros.saturating_sub(earlier.sum_micros) }
+    }
+
+    /// The span that this part of all is not longer than, as well as steps can tell. `None` when there are none.
+    pub fn quantile(&self, part: f64) -> Option<Duration> {
+        let count = self.count();
+        if count == 0 {
+            return None;
+        }
+        let wanted = (part.clamp(0.0, 1.0) * count as f64).ceil().max(1.0);
+        let (mut below, mut from) = (0.0, Duration::ZERO);
+        for (step, inside) in self.counts.iter().enumerate() {
+            let inside = *inside as f64;
+            // Nobody knows how far beyond the last end.
+            let end = BUCKET_BOUNDS.get(step).copied().unwrap_or(from);
+            if below + inside >= wanted {
+                return Some(from + (end - from).mul_f64((wanted - below) / inside));
+            }
+            below += inside;
+            from = end;
+        }
+        Some(from)
+    }
+
+    fn at(&self, step: usize) -> u64 {
+        self.counts.get(step).copied().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for HistogramSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.sum_micros)?;
+        self.counts.iter().try_for_each(|count| write!(f, ",{count}"))
+    }
+}
+
+/// What is no such counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("these are no counted spans")]
+pub struct ParseHistogramError;
+
+impl FromStr for HistogramSnapshot {
+    type Err = ParseHistogramError;
+
+    fn from_str(text: &str) -> Result<Self, ParseHistogramError> {
+        let mut numbers = text.split(',').map(|number| number.parse::<u64>().map_err(|_| ParseHistogramError));
+        let sum_micros = numbers.next().ok_or(ParseHistogramError)??;
+        let counts = numbers.collect::<Result<Vec<_>, _>>()?.try_into().map_err(|_| ParseHistogramError)?;
+        Ok(Self { counts, sum_micros })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_restarted_histogram_counts_from_zero() {
+        let (old, new) = (Histogram::default(), Histogram::default());
+        (0..3).for_each(|_| old.record(Duration::from_secs(1)));
+        new.record(Duration::from_secs(1));
+        assert_eq!(new.snapshot().since(&old.snapshot()), new.snapshot());
+        assert_eq!(old.snapshot().since(&new.snapshot()).count(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn quantiles_fall_into_the_right_bucket(mut millis in proptest::collection::vec(0_u64..250_000, 1..200), part in 0.0..1.0_f64) {
+            let histogram = Histogram::default();
+            millis.iter().for_each(|span| histogram.record(Duration::from_millis(*span)));
+            millis.sort_unstable();
+            let at = ((part * millis.len() as f64).ceil() as usize).clamp(1, millis.len()) - 1;
+            let exact = Duration::from_millis(millis[at]);
+            let step = |span: Duration| BUCKET_BOUNDS.partition_point(|end| *end < span);
+            let estimate = histogram.snapshot().quantile(part).unwrap();
+            prop_assert_eq!(step(estimate.max(Duration::from_nanos(1))), step(exact), "{:?} for {:?}", estimate, exact);
+        }
+
+        #[test]
+        fn malformed_text_is_rejected(text in ".*") {
+            if let Ok(snapshot) = text.parse::<HistogramSnapshot>() {
+                prop_assert_eq!(snapshot.to_string().parse(), Ok(snapshot));
+            }
+        }
+    }
+}

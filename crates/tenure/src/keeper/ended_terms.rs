@@ -1,0 +1,59 @@
+//! The last term that this process had of a name, for as long as the store may list it as ours: the next claim names it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::name::LeaseName;
+use crate::time::Moment;
+use crate::token::Token;
+
+/// How many are remembered before the old ones are looked for.
+const MIN_SWEEP_LEN: usize = 1_024;
+
+#[derive(Debug)]
+pub(super) struct EndedTerms {
+    terms: HashMap<LeaseName, (Token, Moment)>,
+    sweep_at: usize,
+}
+
+impl EndedTerms {
+    pub(super) fn new() -> Self {
+        Self { terms: HashMap::new(), sweep_at: MIN_SWEEP_LEN }
+    }
+
+    pub(super) fn remember(&mut self, now: Moment, name: &LeaseName, token: Token, ttl: Duration) {
+        if self.terms.len() >= self.sweep_at {
+            self.terms.retain(|_, (_, until)| *until > now);
+            // Looked for again only when there are twice as many, so that looking costs little for each.
+            self.sweep_at = MIN_SWEEP_LEN.max(self.terms.len() * 2);
+        }
+        // By then the store cannot list it any more.
+        self.terms.insert(name.clone(), (token, now + ttl + ttl));
+    }
+
+    pub(super) fn take(&mut self, name: &LeaseName) -> Option<Token> {
+        self.terms.remove(name).map(|(token, _)| token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ended_terms_are_forgotten_after_two_ttls() {
+        let mut ended_terms = EndedTerms::new();
+        let (ttl, mut now) = (Duration::from_secs(1), Moment::ZERO);
+        let name = |number: usize| LeaseName::lease(&format!("job-{number}")).unwrap();
+        let token = Token::new(7).unwrap();
+        for number in 0..100_000 {
+            // A thousand in a second, each for two.
+            now = now + Duration::from_millis(1);
+            ended_terms.remember(now, &name(number), token, ttl);
+            assert!(ended_terms.terms.len() <= 8_192, "{} after {number}", ended_terms.terms.len());
+        }
+        assert_eq!(ended_terms.take(&name(99_999)), Some(token));
+        assert_eq!(ended_terms.take(&name(99_999)), None);
+        assert_eq!(ended_terms.take(&name(0)), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! Where events go: out of the keeper through a bounded queue, to a thread that may be held up by anybody.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(feature = "tracing")]
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use tokio::sync::broadcast;
+
+use super::Gauges;
+#[cfg(feature = "tracing")]
+use super::log_folding::LogFolding;
+use crate::event::{Event, EventKind, Level};
+
+/// How many turns of the keeper may wait to be told.
+const MAX_QUEUED_BATCHES: usize = 1_024;
+
+/// How many events a slow stream may fall behind.
+const STREAM_CAPACITY: usize = 4_096;
+
+/// Whoever is called for every event.
+pub(crate) type Listener = Box<dyn Fn(&Event) + Send + Sync>;
+
+/// The keeper's end of the queue.
+pub(crate) struct EventQueue {
+    queue: SyncSender<Vec<Event>>,
+    gauges: Arc<Gauges>,
+}
+
+/// Where streams of events begin: one has everything, the other all but the routine.
+#[derive(Clone)]
+pub(crate) struct EventStreams {
+    pub(crate) all: broadcast::Sender<Event>,
+    pub(crate) notable: broadcast::Sender<Event>,
+}
+
+impl EventStreams {
+    pub(crate) fn open() -> Self {
+        Self { all: broadcast::Sender::new(STREAM_CAPACITY), notable: broadcast::Sender::new(STREAM_CAPACITY) }
+    }
+}
+
+impl EventQueue {
+    /// Starts the thread that tells everybody.
+    pub(crate) fn open(listeners: Vec<Listener>, streams: EventStreams, gauges: Arc<Gauges>) -> std::io::Result<Self> {
+        let (queue, events) = sync_channel(MAX_QUEUED_BATCHES);
+        let is_logged = !gauges.unlogged.load(Ordering::Relaxed);
+        gauges.all_listeners.fetch_add(listeners.len() as u64, Ordering::Relaxed);
+        std::thread::Builder::new()
+            .name("tenure-events".to_owned())
+            .spawn(move || dispatch_events(&events, &listeners, &streams, is_logged))?;
+        Ok(Self { queue, gauges })
+    }
+
+    /// Passes events on, or drops and counts them. Never waits.
+    pub(crate) fn push(&self, mut events: Vec<Event>) {
+        // Waking a thread to tell nobody costs as much as a renewal.
+        events.retain(|event| self.gauges.has_listener_for(&event.kind));
+        if events.is_empty() {
+            return;
+        }
+        if let Err(TrySendError::Full(events) | TrySendError::Disconnected(events)) = self.queue.try_send(events) {
+            self.gauges.events_dropped.fetch_add(events.len() as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Gauges {
+    /// Whether anybody would hear of this.
+    pub(crate) fn has_listener_for(&self, kind: &EventKind) -> bool {
+        let has_any = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
+        let is_logged = !self.unlogged.load(Ordering::Relaxed) && is_traced(kind.level());
+        is_logged || has_any(&self.all_listeners) || has_any(&self.notable_listeners) && !kind.is_routine()
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn is_traced(level: Level) -> bool {
+    use tracing::level_filters::LevelFilter;
+    let level = match level {
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Info => LevelFilter::INFO,
+        Level::Warn => LevelFilter::WARN,
+    };
+    LevelFilter::current() >= level
+}
+
+#[cfg(not(feature = "tracing"))]
+fn is_traced(_: Level) -> bool {
+    false
+}
+
+fn dispatch_events(queue: &Receiver<Vec<Event>>, listeners: &[Listener], streams: &EventStreams, is_logged: bool) {
+    let mut log = Log::new();
+    while let Some(events) = log.next(queue) {
+        for event in events {
+            if is_logged {
+                log.write(&event);
+            }
+            listeners.iter().for_each(|listener| call(listener, &event));
+            // Nobody listening is not an error.
+            if !event.kind.is_routine() {
+                let _ = streams.notable.send(event.clone());
+            }
+            let _ = streams.all.send(event);
+        }
+    }
+}
+
+/// A listener that panics hurts no other, and is called again next time.
+fn call(listener: &dyn Fn(&Event), event: &Event) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(event)));
+}
+
+/// The log, in which many failures at once are one line.
+#[cfg(feature = "tracing")]
+struct Log {
+    folding: LogFolding,
+    start: std::time::Instant,
+}
+
+#[cfg(feature = "tracing")]
+impl Log {
+    fn new() -> Self {
+        Self { folding: LogFolding::default(), start: std::time::Instant::now() }
+    }
+
+    /// Waits for the next events, and writes the lines that are due meanwhile. `None` when no more will come.
+    fn next(&mut self, queue: &Receiver<Vec<Event>>) -> Option<Vec<Event>> {
+        loop {
+            let due = self.folding.next_due().map(|due| due.saturating_sub(self.start.elapsed()));
+            let received = match due {
+                Some(wait) => queue.recv_timeout(wait),
+                None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let ended = received == Err(RecvTimeoutError::Disconnected);
+            let now = if ended { std::time::Duration::MAX } else { self.start.elapsed() };
+            for line in self.folding.take_due(now) {
+                call(&crate::log::emit, &line);
+            }
+            match received {
+                Ok(events) => return Some(events),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+
+    fn write(&mut self, event: &Event) {
+        // A reader of the debug log wants all of them.
+        if is_traced(Level::Debug) || self.folding.has_own_line(self.start.elapsed(), event) {
+            call(&crate::log::emit, event);
+        }
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+struct Log;
+
+#[cfg(not(feature = "tracing"))]
+impl Log {
+    fn new() -> Self {
+        Self
+    }
+
+    fn next(&mut self, queue: &Receiver<Vec<Event>>) -> Option<Vec<Event>> {
+        queue.recv().ok()
+    }
+
+    fn write(&mut self, _: &Event) {}
+}

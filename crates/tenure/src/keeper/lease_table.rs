@@ -1,0 +1,117 @@
+//! Where the leases that are being driven are kept, by number and by name.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use super::shared::SharedTerm;
+use super::{Heartbeat, LeaseId, Waiter};
+use crate::lease::{Ending, Lease, Loss, ReleaseReason};
+use crate::name::LeaseName;
+use crate::time::Moment;
+
+/// One lease being driven.
+pub(super) struct LeaseEntry {
+    pub(super) lease: Lease,
+    pub(super) shared: Arc<SharedTerm>,
+    /// Until the lease is granted and work may start: who waits for it.
+    pub(super) waiter: Option<Box<Waiter>>,
+    /// Sent with every claim and every renewal.
+    pub(super) heartbeat: Option<Arc<Heartbeat>>,
+    /// Why somebody wished to let go of it.
+    pub(super) release_reason: Option<ReleaseReason>,
+    /// The one wake-up in the queue that counts.
+    pub(super) queued: Moment,
+    /// When its work was over; the end of time while it may not be.
+    pub(super) demoted: Moment,
+}
+
+impl Drop for LeaseEntry {
+    /// A keeper that ends, however it ends, leaves nobody waiting.
+    fn drop(&mut self) {
+        if !self.shared.is_over() {
+            self.shared.end(Ending::Lost(Loss::Unreachable));
+        }
+    }
+}
+
+/// All leases being driven. There is at most one of each name.
+#[derive(Default)]
+pub(super) struct LeaseTable {
+    rows: Vec<TableRow>,
+    free: Vec<u32>,
+    /// Only ids are stored; names stand in the leases themselves.
+    by_name: HashTable<LeaseId>,
+    hasher: RandomState,
+}
+
+struct TableRow {
+    /// Counts the leases that were here, so that an id of an earlier one leads nowhere.
+    generation: u32,
+    entry: Option<LeaseEntry>,
+}
+
+impl LeaseTable {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len() - self.free.len()
+    }
+
+    pub(super) fn insert(&mut self, entry: LeaseEntry) -> LeaseId {
+        let hash = self.hasher.hash_one(entry.lease.name());
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(TableRow { generation: 0, entry: None });
+            u32::try_from(self.rows.len() - 1).unwrap_or(u32::MAX)
+        });
+        let Some(row) = self.rows.get_mut(index as usize) else { return LeaseId(u64::MAX) };
+        row.entry = Some(entry);
+        let id = LeaseId::new(index, row.generation);
+        let (rows, hasher) = (&self.rows, &self.hasher);
+        self.by_name.insert_unique(hash, id, |id| name_of(rows, *id).map_or(0, |name| hasher.hash_one(name)));
+        id
+    }
+
+    pub(super) fn peek(&self, id: LeaseId) -> Option<&LeaseEntry> {
+        let row = self.rows.get(id.index())?;
+        if row.generation == id.generation() { row.entry.as_ref() } else { None }
+    }
+
+    pub(super) fn get(&mut self, id: LeaseId) -> Option<&mut LeaseEntry> {
+        let row = self.rows.get_mut(id.index())?;
+        if row.generation == id.generation() { row.entry.as_mut() } else { None }
+    }
+
+    pub(super) fn remove(&mut self, id: LeaseId) -> Option<LeaseEntry> {
+        self.get(id)?;
+        let hash = self.hasher.hash_one(name_of(&self.rows, id)?);
+        if let Ok(found) = self.by_name.find_entry(hash, |other| *other == id) {
+            found.remove();
+        }
+        let row = self.rows.get_mut(id.index())?;
+        row.generation = row.generation.wrapping_add(1);
+        self.free.push(u32::try_from(id.index()).unwrap_or(u32::MAX));
+        row.entry.take()
+    }
+
+    pub(super) fn find(&self, name: &LeaseName) -> Option<LeaseId> {
+        let hash = self.hasher.hash_one(name);
+        self.by_name.find(hash, |id| name_of(&self.rows, *id) == Some(name)).copied()
+    }
+
+    /// Those that there are now. Any of them may be gone by the time it is looked at.
+    pub(super) fn ids(&self) -> Vec<LeaseId> {
+        let id = |(index, row): (usize, &TableRow)| {
+            row.entry.as_ref().map(|_| LeaseId::new(u32::try_from(index).unwrap_or(u32::MAX), row.generation))
+        };
+        self.rows.iter().enumerate().filter_map(id).collect()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LeaseEntry> {
+        self.rows.iter().filter_map(|row| row.entry.as_ref())
+    }
+}
+
+fn name_of(rows: &[TableRow], id: LeaseId) -> Option<&LeaseName> {
+    rows.get(id.index())?.entry.as_ref().map(|entry| entry.lease.name())
+}

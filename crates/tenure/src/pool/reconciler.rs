@@ -1,0 +1,350 @@
+//! What one instance of a fleet does for all of them: it sees whether targets are held by nobody, and looks for what programs that are not
+//! Tenure's have written beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::PoolSettings;
+use super::driver::{ask_until_answered, held_index, holders_index};
+use super::naming::Naming;
+use crate::event::EventKind;
+use crate::fleet::DRAINING_INDEX;
+use crate::name::{Group, InstanceId};
+use crate::store::{Announcement, ForeignKind, LiveInstance, Reply, Request, SESSIONS};
+use crate::tenure::{Tenure, TermHandle};
+
+/// Whoever scouts says that it gets on several times in this many ttls or rounds, or is not the scout any more.
+const STALL_AFTER_INTERVALS: u32 = 3;
+
+/// Programs that are not Tenure's are looked for in one round of so many, as long as none is found. A whole store is looked through for it.
+const IDLE_SCAN_EVERY_ROUNDS: u32 = 6;
+
+/// What was asked of an instance is forgotten when it was gone whenever somebody tidied up, so many times in a row: whoever was only away is still
+/// asked when it is back.
+const FORGET_AFTER_ROUNDS: u32 = 10;
+
+/// How many of the targets of one who is gone are looked at in one go.
+const MAX_HOLDERS_PER_REQUEST: usize = 500;
+
+/// How long is waited between two pieces of a scan: the server has others to serve.
+const SCAN_PAUSE: Duration = Duration::from_millis(2);
+
+/// An instance that would scout.
+pub(super) struct Reconciler {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Reconciler {
+    /// Wants to be the scout. Says whenever this instance begins to scout, and when it does not any more.
+    pub(super) fn spawn(
+        tenure: Tenure,
+        naming: &Naming,
+        settings: &PoolSettings,
+        foreign: Vec<ForeignKind>,
+        reconciler_term: ReconcilerTerm,
+    ) -> (Self, mpsc::UnboundedReceiver<bool>) {
+        let (stop, stopped) = oneshot::channel();
+        let (changes, receiver) = mpsc::unbounded_channel();
+        let (name, naming) = (naming.reconciler_lease(), naming.clone());
+        let (ttl, every) = (settings.lease.ttl(), settings.read_every);
+        let task = tokio::spawn(async move {
+            let mut stopped = pin!(stopped);
+            let Ok(name) = name else { return };
+            loop {
+                // A lease, and no election: nobody need know who else would do it.
+                let lease = tenure
+                    .lease_named(name.clone())
+                    .ttl(ttl)
+                    .stall_after(ttl.max(every).saturating_mul(STALL_AFTER_INTERVALS));
+                let term = tokio::select! {
+                    term = lease.acquire() => term,
+                    _ = &mut stopped => return,
+                };
+                let Ok(term) = term else {
+                    tokio::select! {
+                        () = tokio::time::sleep(ttl) => continue,
+                        _ = &mut stopped => return,
+                    }
+                };
+                let guard = ReconcilerGuard::new(&changes, &reconciler_term, (*term).clone());
+                let stops = tokio::select! {
+                    _ = term.run(reconcile(&tenure, &term, &naming, &foreign, every)) => false,
+                    () = term.draining() => false,
+                    _ = &mut stopped => true,
+                };
+                drop(guard);
+                if stops {
+                    let _ = term.release().await;
+                    return;
+                }
+                drop(term);
+                // Somebody else's turn: we were asked to go, or do not get on.
+                tokio::select! {
+                    () = tokio::time::sleep(ttl) => {}
+                    _ = &mut stopped => return,
+                }
+            }
+        });
+        (Self { stop, task }, receiver)
+    }
+
+    pub(super) async fn stop(self) {
+        drop(self.stop);
+        let _ = self.task.await;
+    }
+}
+
+/// Says when it is taken and when it is dropped.
+struct ReconcilerGuard {
+    changes: mpsc::UnboundedSender<bool>,
+    reconciler_term: ReconcilerTerm,
+}
+
+impl ReconcilerGuard {
+    fn new(changes: &mpsc::UnboundedSender<bool>, reconciler_term: &ReconcilerTerm, term: TermHandle) -> Self {
+        let _ = changes.send(true);
+        reconciler_term.set(Some(term));
+        Self { changes: changes.clone(), reconciler_term: reconciler_term.clone() }
+    }
+}
+
+impl Drop for ReconcilerGuard {
+    fn drop(&mut self) {
+        self.reconciler_term.set(None);
+        let _ = self.changes.send(false);
+    }
+}
+
+/// The term of the scout, while this instance is it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReconcilerTerm(Arc<Mutex<Option<TermHandle>>>);
+
+impl ReconcilerTerm {
+    fn set(&self, term: Option<TermHandle>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = term;
+    }
+
+    pub(super) fn term(&self) -> Option<TermHandle> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().filter(TermHandle::is_valid)
+    }
+}
+
+/// Round after round, for as long as this is the scout.
+async fn reconcile(
+    tenure: &Tenure,
+    term: &TermHandle,
+    naming: &Naming,
+    foreign: &[ForeignKind],
+    every: Duration,
+) -> Infallible {
+    let mut foreign: Vec<(ForeignKind, Discovery)> = foreign.iter().map(|what| (*what, Discovery::Found)).collect();
+    let mut missing = MissingInstances::default();
+    for round in 0_u32.. {
+        for (what, last) in &mut foreign {
+            let due = match last {
+                Discovery::Found => true,
+                Discovery::Nothing | Discovery::Refused(_) => round.is_multiple_of(IDLE_SCAN_EVERY_ROUNDS),
+                Discovery::Unsupported => false,
+            };
+            if !due {
+                continue;
+            }
+            let outcome = discover(tenure, term, *what).await;
+            if let Discovery::Refused(error) = &outcome
+                && !matches!(last, Discovery::Refused(_))
+            {
+                tenure.emit(EventKind::StoreRefused { error: error.clone() });
+            }
+            *last = outcome;
+        }
+        if round.is_multiple_of(IDLE_SCAN_EVERY_ROUNDS) {
+            clean_up(tenure, naming, &mut missing).await;
+        }
+        term.progress();
+        tokio::time::sleep(every).await;
+    }
+    std::future::pending().await
+}
+
+/// Clears away what those have left who are gone: lists of what they held, and, when they were `away` for long, what was asked of them.
+async fn clean_up(tenure: &Tenure, naming: &Naming, missing: &mut MissingInstances) -> Option<()> {
+    // Whoever comes after this was read is not in the list of those who are gone.
+    let index = |index: String| ask_until_answered(tenure, Request::IndexList { index });
+    let Reply::Index(holders) = index(holders_index(naming.pool())).await? else { return None };
+    let Reply::Index(asked) = index(DRAINING_INDEX.to_owned()).await? else { return None };
+    let Reply::Instances(members) = ask_until_answered(tenure, Request::Instances { group: Group::FLEET }).await?
+    else {
+        return None;
+    };
+    let is_gone = |id: &&String| members.iter().all(|member| member.instance.as_str() != id.as_str());
+    for entry in missing.update(asked.iter().filter(is_gone)) {
+        tenure.call_detached(Request::IndexRemove { index: DRAINING_INDEX.to_owned(), entry, announced: false });
+    }
+    for gone in holders.iter().filter(is_gone) {
+        let list = held_index(naming.pool(), &InstanceId::foreign(gone));
+        // What an outsider has spoilt stays; the others do not wait for it.
+        let Some(Reply::Index(targets)) = index(list.clone()).await else { continue };
+        let mut holds = false;
+        let forget = |target: &String| {
+            tenure.call_detached(Request::IndexRemove { index: list.clone(), entry: target.clone(), announced: false });
+        };
+        let (named, unnamed): (Vec<&String>, Vec<&String>) =
+            targets.iter().partition(|target| naming.lease(target).is_ok());
+        unnamed.into_iter().for_each(forget);
+        for some in named.chunks(MAX_HOLDERS_PER_REQUEST) {
+            let names = some.iter().filter_map(|target| naming.lease(target).ok()).collect();
+            let Some(Reply::Holders(now)) = ask_until_answered(tenure, Request::Holders { names }).await else {
+                holds = true;
+                continue;
+            };
+            for (target, holder) in some.iter().zip(now) {
+                // What it still holds is looked for in this list by those who take over from it.
+                if holder.is_some_and(|holder| holder.as_str() == gone) {
+                    holds = true;
+                } else {
+                    forget(target);
+                }
+            }
+        }
+        if !holds {
+            let (index, entry) = (holders_index(naming.pool()), gone.clone());
+            tenure.call_detached(Request::IndexRemove { index, entry, announced: false });
+        }
+    }
+    Some(())
+}
+
+/// Those of whom something is asked and who are not there, and how many times in a row that was seen.
+#[derive(Default)]
+struct MissingInstances(BTreeMap<String, u32>);
+
+impl MissingInstances {
+    /// These are not there now. Returns those who have been gone for long.
+    fn update<'a>(&mut self, gone: impl Iterator<Item = &'a String>) -> Vec<String> {
+        self.0 = gone.map(|id| (id.clone(), self.0.get(id).map_or(1, |times| times.saturating_add(1)))).collect();
+        self.0.iter().filter(|(_, times)| **times >= FORGET_AFTER_ROUNDS).map(|(id, _)| id.clone()).collect()
+    }
+}
+
+/// What has come of looking for something.
+enum Discovery {
+    /// There is something of other programs.
+    Found,
+    /// There is nothing of other programs now.
+    Nothing,
+    /// Nobody may look, for now.
+    Refused(String),
+    /// There never will be anything.
+    Unsupported,
+}
+
+/// Brings the index into line with what there is. What is listed is read before the scan: whatever was there all the while is found by it.
+async fn discover(tenure: &Tenure, term: &TermHandle, what: ForeignKind) -> Discovery {
+    let listed = match what {
+        ForeignKind::Nodes => ask_until_answered(tenure, Request::Instances { group: Group::FLEET }).await,
+        ForeignKind::Sessions => ask_until_answered(tenure, Request::IndexList { index: SESSIONS.to_owned() }).await,
+    };
+    let found = match scan(tenure, term, what).await {
+        ScanResult::Complete(found) => found,
+        ScanResult::Interrupted => return Discovery::Found,
+        ScanResult::Refused(error) => return Discovery::Refused(error),
+        ScanResult::Unsupported => return Discovery::Unsupported,
+    };
+    match listed {
+        Some(Reply::Instances(members)) => adopt(tenure, &found, &members),
+        Some(Reply::Index(entries)) => reconcile_sessions(tenure, &found, &entries.into_iter().collect()),
+        _ => Discovery::Nothing,
+    }
+}
+
+/// Puts those among the fleet who have a heartbeat and are not there.
+fn adopt(tenure: &Tenure, found: &BTreeSet<String>, members: &[LiveInstance]) -> Discovery {
+    let members: BTreeMap<&InstanceId, &LiveInstance> =
+        members.iter().map(|member| (&member.instance, member)).collect();
+    let mut outcome = Discovery::Nothing;
+    for name in found {
+        match members.get(&InstanceId::foreign(name)) {
+            Some(ours) if !ours.record.is_empty() => {}
+            Some(_) => outcome = Discovery::Found,
+            None => {
+                outcome = Discovery::Found;
+                tenure.call_detached(Request::Adopt { group: Group::FLEET, name: name.clone() });
+            }
+        }
+    }
+    outcome
+}
+
+/// Puts sessions into the list that are there, and takes those out that are not.
+fn reconcile_sessions(tenure: &Tenure, found: &BTreeSet<String>, listed: &BTreeSet<String>) -> Discovery {
+    let (index, announced) = (|| SESSIONS.to_owned(), false);
+    let added = found.difference(listed).cloned().map(|entry| Request::IndexAdd { index: index(), entry, announced });
+    // Only if it is not there again by now.
+    let gone = listed.difference(found).cloned().map(|id| Request::WriteSession {
+        id,
+        expected: None,
+        value: None,
+        fresh: false,
+    });
+    let mut changes: Vec<Request> = added.chain(gone).collect();
+    if !changes.is_empty() {
+        // All of them once, and not each of them.
+        changes.push(Request::Announce(Announcement::IndexChanged { index: index() }));
+    }
+    changes.into_iter().for_each(|change| tenure.call_detached(change));
+    Discovery::Found
+}
+
+/// What has come of a scan.
+enum ScanResult {
+    /// Everything that was there.
+    Complete(BTreeSet<String>),
+    /// Nothing that could be relied on.
+    Interrupted,
+    /// Nobody may look.
+    Refused(String),
+    /// There is nothing to be looked for here.
+    Unsupported,
+}
+
+async fn scan(tenure: &Tenure, term: &TermHandle, what: ForeignKind) -> ScanResult {
+    let (mut found, mut cursor) = (BTreeSet::new(), 0);
+    loop {
+        match tenure.call(Request::Scan { kind: what, cursor }).await {
+            Ok(Reply::Found { names, cursor: next }) => {
+                found.extend(names);
+                cursor = next;
+            }
+            Ok(_) => return ScanResult::Unsupported,
+            Err(error) if error.is_retryable() => return ScanResult::Interrupted,
+            Err(error) => return ScanResult::Refused(error.to_string()),
+        }
+        if cursor == 0 {
+            return ScanResult::Complete(found);
+        }
+        term.progress();
+        tokio::time::sleep(SCAN_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_that_returns_is_counted_anew() {
+        let (mut missing, one, two) = (MissingInstances::default(), "one".to_owned(), "two".to_owned());
+        for _ in 1..FORGET_AFTER_ROUNDS {
+            assert!(missing.update([&one, &two].into_iter()).is_empty());
+        }
+        assert_eq!(missing.update([&two].into_iter()), ["two"]);
+        assert_eq!(missing.update([&one, &two].into_iter()), ["two"], "until it is forgotten, and one was there");
+    }
+}

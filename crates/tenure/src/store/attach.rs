@@ -1,0 +1,492 @@
+//! Attaching a namespace: how a process finds out that the store is not what it was.
+//!
+//! A store can lose everything (a flush, a restart without persistence), lose the last writes (a failover), or go back
+//! in time (a restored backup). Leases that were granted before then may still be relied on by holders that have not
+//! noticed. So the namespace has a record with a *generation*; whoever finds it missing or older than remembered
+//! writes a new generation and *closes* the namespace, so that nothing is granted until every lease from before has
+//! run out. Whoever finds a newer generation adopts it and never writes its own memory over it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Announcement, Reply};
+use crate::lease::{LeaseSettings, MAX_TTL};
+use crate::time::ServerTime;
+use crate::token::Token;
+
+/// Which incarnation of a namespace's data this is.
+///
+/// The number grows and is minted like a token. It alone would not do: two processes that remember the same number can
+/// each mint the next one, for two different losses. So whoever mints a generation stamps it, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Generation {
+    /// Grows with every generation.
+    pub number: u64,
+    /// Chance, to tell generations with one number apart.
+    pub stamp: u64,
+}
+
+/// Which run of the server this is: another value after every restart, failover included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ServerRun(pub u128);
+
+impl fmt::Display for ServerRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Which history the server's data has: how replication names it.
+///
+/// The name changes when the data is replaced by another server's, and also with the data intact, when replication
+/// begins or ends. The name before tells the two apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lineage {
+    /// The present name.
+    pub id: u128,
+    /// The name of the data that the present history began with. `None` when it began with the data that was there.
+    pub before: Option<u128>,
+}
+
+impl Lineage {
+    /// Whether this is still the data that had this name.
+    pub fn is_continuation_of(&self, recorded: u128) -> bool {
+        self.id == recorded || self.before.is_none_or(|before| before == recorded)
+    }
+}
+
+/// What a process brings along when it enters.
+///
+/// The default is for a process that is new, uses leases of the default length, and draws a stamp by chance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachRequest {
+    /// What it remembers, unless it is new.
+    pub memory: Option<NamespaceMemory>,
+    /// A random number, which becomes the stamp of the generation if this request mints one.
+    pub stamp: u64,
+    /// The longest ttl of its own leases; without a memory the longest that it assumes others to rely on. It is how long
+    /// a quarantine lasts at least that this request begins, and changes nothing else.
+    pub max_ttl: Duration,
+    /// The operator's word that the server is new: a namespace without a record need not wait for it to grow older.
+    pub bootstrap: bool,
+    /// The operator's word that a restart loses nothing: it begins no quarantine.
+    pub durable: bool,
+    /// Only looks: writes nothing, and can acquire nothing.
+    pub observer: bool,
+    /// How long to wait for whatever is in the way. A store that knows what it is says so then.
+    pub timeout: Duration,
+}
+
+impl Default for AttachRequest {
+    fn default() -> Self {
+        let max_ttl = LeaseSettings::default().ttl();
+        Self {
+            memory: None,
+            stamp: fastrand::u64(..),
+            max_ttl,
+            bootstrap: false,
+            durable: false,
+            observer: false,
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl AttachRequest {
+    /// The longest ttl that may be relied on, as far as this process knows.
+    pub(crate) fn known_ttl(&self) -> Duration {
+        self.memory.as_ref().map_or(Duration::ZERO, |memory| memory.max_ttl).max(self.max_ttl).min(MAX_TTL)
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The generation of the data; the default one when an observer found no record.
+    pub generation: Generation,
+    /// Whether this request wrote that generation.
+    pub minted: bool,
+    /// The run of the server.
+    pub run: ServerRun,
+    /// The history of its data.
+    pub lineage: Lineage,
+    /// The store's clock.
+    pub server: ServerTime,
+    /// The longest ttl that can still be relied on.
+    pub max_ttl: Duration,
+    /// No token up to here is granted any more.
+    pub token_floor: Token,
+    /// Whether the store had forgotten a token that this process remembers.
+    pub rolled_back: bool,
+    /// The time in which nothing is granted, when that is so.
+    pub quarantine: Option<Quarantine>,
+    /// Whether this request began that quarantine.
+    pub began_quarantine: bool,
+    /// Why nothing is announced here, when that is so. Leases work; whoever waits for one learns of its release only
+    /// when its ttl ends.
+    pub publish_error: Option<String>,
+}
+
+impl Attached {
+    /// How long nothing is granted.
+    pub fn quarantine_remaining(&self) -> Duration {
+        self.quarantine.map_or(Duration::ZERO, |quarantine| quarantine.remaining)
+    }
+
+    /// Why this request began a quarantine, if it did.
+    pub fn new_quarantine_reason(&self) -> Option<QuarantineReason> {
+        self.quarantine.filter(|_| self.began_quarantine).map(|quarantine| quarantine.reason)
+    }
+}
+
+/// A time in which nothing is granted, because leases from before a loss of data may still be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quarantine {
+    /// How long it lasts.
+    pub remaining: Duration,
+    /// Why it was begun.
+    pub reason: QuarantineReason,
+}
+
+impl Quarantine {
+    /// What an operator can do about it.
+    pub fn advice(&self) -> &'static str {
+        match self.reason {
+            QuarantineReason::ServerTooYoung => "if nothing else uses this server: --bootstrap, or tenure reopen",
+            _ => "if no holder from before is alive: tenure reopen",
+        }
+    }
+}
+
+impl fmt::Display for Quarantine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.remaining.as_millis().div_ceil(1_000);
+        write!(f, "quarantine: {seconds} s left, because {}; {}", self.reason, self.advice())
+    }
+}
+
+/// Why a quarantine was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QuarantineReason {
+    /// The record was gone.
+    RecordMissing,
+    /// The record was of an older generation than remembered.
+    OlderGeneration,
+    /// The server was restarted.
+    ServerRestarted,
+    /// The server's data was replaced by another server's.
+    DataReplaced,
+    /// The store had forgotten a token that was remembered.
+    TokensWentBack,
+    /// There was no record, and others are listening: they may hold leases.
+    OthersListening,
+    /// There was no record, although this run of the server has had one.
+    RecordErased,
+    /// There was no record, and the server is too young to tell a new namespace from a lost one.
+    ServerTooYoung,
+}
+
+impl QuarantineReason {
+    const ALL: [Self; 8] = [
+        Self::RecordMissing,
+        Self::OlderGeneration,
+        Self::ServerRestarted,
+        Self::DataReplaced,
+        Self::TokensWentBack,
+        Self::OthersListening,
+        Self::RecordErased,
+        Self::ServerTooYoung,
+    ];
+
+    /// The word for stores and interfaces.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RecordMissing => "record_missing",
+            Self::OlderGeneration => "older_generation",
+            Self::ServerRestarted => "server_restarted",
+            Self::DataReplaced => "data_replaced",
+            Self::TokensWentBack => "tokens_went_back",
+            Self::OthersListening => "others_listening",
+            Self::RecordErased => "record_erased",
+            Self::ServerTooYoung => "server_too_young",
+        }
+    }
+
+    /// Reads that word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == word)
+    }
+}
+
+impl fmt::Display for QuarantineReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RecordMissing => "the store has lost its data",
+            Self::OlderGeneration => "the store was restored from older data",
+            Self::ServerRestarted => "the server was restarted",
+            Self::DataReplaced => "the server's data was replaced by another server's",
+            Self::TokensWentBack => "the store has forgotten tokens it had granted",
+            Self::OthersListening => "there is no namespace record, yet other instances are connected",
+            Self::RecordErased => "the namespace record was erased while the server was running",
+            Self::ServerTooYoung => "there is no namespace record and the server started only recently",
+        })
+    }
+}
+
+/// How what was found relates to what a process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Continuity {
+    /// The same data in the same run: everything held goes on, with its old deadline.
+    Same,
+    /// Perhaps not the same: everything held must be verified by a renewal before new work starts.
+    Changed,
+    /// Other data: everything held is lost.
+    Reset,
+}
+
+/// By how much an answer may be older than the last one and still be late; beyond that the store's clock was set back.
+const MAX_REPLY_LATENESS: Duration = Duration::from_secs(60);
+
+/// What a process remembers about a namespace between connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceMemory {
+    /// The generation last attached.
+    pub generation: Generation,
+    /// The server run last attached.
+    pub run: ServerRun,
+    /// The name of the data's history when it was last attached.
+    pub lineage: u128,
+    /// The highest token ever seen, over all leases.
+    pub high_water: Token,
+    /// The longest ttl that can still be relied on, as the store last said.
+    pub max_ttl: Duration,
+    /// When the store said so, by its own clock.
+    as_of: ServerTime,
+    /// When the store last answered as of this generation, by its own clock.
+    answered_at: ServerTime,
+    /// An older statement had the longest ttl longer: it came late, or the store's clock was set back.
+    ttl_in_doubt: bool,
+}
+
+impl NamespaceMemory {
+    /// The memory of a process that has just attached for the first time.
+    pub fn new(attached: &Attached) -> Self {
+        Self {
+            generation: attached.generation,
+            run: attached.run,
+            lineage: attached.lineage.id,
+            high_water: attached.token_floor,
+            max_ttl: attached.max_ttl,
+            as_of: attached.server,
+            answered_at: attached.server,
+            ttl_in_doubt: false,
+        }
+    }
+
+    /// When the store last said which ttl is the longest, by its own clock.
+    pub fn as_of(&self) -> ServerTime {
+        self.as_of
+    }
+
+    /// When the store last answered as of this generation, by its own clock.
+    pub fn answered_at(&self) -> ServerTime {
+        self.answered_at
+    }
+
+    /// Whether the longest ttl may be too long since the last call: then the store is to be asked.
+    pub fn take_ttl_doubt(&mut self) -> bool {
+        std::mem::take(&mut self.ttl_in_doubt)
+    }
+
+    /// Remembers a token that was seen, unless it cannot be true: one spoilt record must not exhaust all tokens.
+    pub fn learn_token(&mut self, token: Token) {
+        if token.is_credible(self.as_of) {
+            self.high_water = self.high_water.max(token);
+        }
+    }
+
+    /// Remembers whatever a reply shows of tokens, one's own and those of others, and of the longest ttl. Every reply
+    /// is to be shown: what no process remembers cannot be restored after a loss.
+    pub fn learn(&mut self, reply: &Reply) {
+        match reply {
+            Reply::Granted(grant) => {
+                self.update_longest_ttl(grant.max_ttl, grant.server);
+                self.answered_at = grant.server;
+                self.learn_token(grant.token);
+            }
+            Reply::Renewed { max_ttl, server, .. } => {
+                // The lease that was renewed can be relied on: zero means that an outsider has deleted the record.
+                if !max_ttl.is_zero() {
+                    self.update_longest_ttl(*max_ttl, *server);
+                }
+                self.answered_at = *server;
+            }
+            Reply::Held(held) => {
+                self.update_longest_ttl(held.max_ttl, held.server);
+                self.answered_at = held.server;
+                held.token.into_iter().for_each(|token| self.learn_token(token));
+            }
+            Reply::HandedOver { token } => self.learn_token(*token),
+            Reply::Lease(report) => report.last.iter().for_each(|last| self.learn_token(last.token)),
+            // Of another generation it says nothing that we could use before we have attached it.
+            Reply::Namespace(report) if report.generation == Some(self.generation) => {
+                self.update_longest_ttl(report.max_ttl, report.server);
+                self.answered_at = report.server;
+            }
+            _ => {}
+        }
+    }
+
+    /// The longest ttl that can be relied on at this time of the store's clock.
+    fn update_longest_ttl(&mut self, max_ttl: Duration, server: ServerTime) {
+        let is_late = server < self.as_of && self.as_of.since(server) < MAX_REPLY_LATENESS;
+        if !is_late {
+            (self.max_ttl, self.as_of) = (max_ttl, server);
+        } else if max_ttl > self.max_ttl {
+            self.max_ttl = max_ttl;
+            self.ttl_in_doubt = true;
+        }
+    }
+
+    /// Remembers what an announcement says of the longest ttl.
+    pub fn learn_announcement(&mut self, announcement: &Announcement) {
+        if let Announcement::LongestTtl { ttl, server } = announcement {
+            self.update_longest_ttl(*ttl, *server);
+        }
+    }
+
+    /// Whether an announcement says that the namespace is not the one that was attached: attach again.
+    pub fn is_outdated_by(&self, announcement: &Announcement) -> bool {
+        matches!(announcement, Announcement::GenerationMinted { generation } if *generation != self.generation)
+    }
+
+    /// Takes in what a later request found, and says what that means for everything held.
+    pub fn reattach(&mut self, attached: &Attached) -> Continuity {
+        let continuity = if attached.minted {
+            Continuity::Changed
+        } else if attached.generation != self.generation {
+            Continuity::Reset
+        } else if attached.run != self.run || attached.rolled_back || !attached.lineage.is_continuation_of(self.lineage)
+        {
+            Continuity::Changed
+        } else {
+            Continuity::Same
+        };
+        // The floor has taken in every token that was remembered, but for those that cannot be true.
+        *self = Self::new(attached);
+        continuity
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::InstanceId;
+    use crate::store::Held;
+
+    const NOW: ServerTime = ServerTime::from_micros(1_700_000_000_000_000);
+
+    fn attached(number: u64, minted: bool, run: u128) -> Attached {
+        Attached {
+            generation: Generation { number, stamp: 1 },
+            minted,
+            run: ServerRun(run),
+            lineage: Lineage { id: 1, before: None },
+            server: NOW,
+            max_ttl: Duration::from_secs(30),
+            token_floor: Token::new(NOW.as_micros()).unwrap(),
+            rolled_back: false,
+            quarantine: None,
+            began_quarantine: false,
+            publish_error: None,
+        }
+    }
+
+    #[test]
+    fn a_reattach_says_whether_held_leases_survive() {
+        let replaced = Lineage { id: 3, before: Some(2) };
+        let replicated = Lineage { id: 3, before: None };
+        let resumed = Lineage { id: 3, before: Some(1) };
+        let cases = [
+            ("nothing happened", attached(5, false, 1), Continuity::Same),
+            ("restarted, another instance noticed first", attached(5, false, 2), Continuity::Changed),
+            ("lost, we wrote the new generation", attached(6, true, 1), Continuity::Changed),
+            ("lost, another instance did", attached(6, false, 1), Continuity::Reset),
+            (
+                "lost, another instance wrote a generation with the same number",
+                Attached { generation: Generation { number: 5, stamp: 2 }, ..attached(5, false, 1) },
+                Continuity::Reset,
+            ),
+            ("lost and restarted, another instance wrote", attached(9, false, 2), Continuity::Reset),
+            ("tokens went back", Attached { rolled_back: true, ..attached(5, false, 1) }, Continuity::Changed),
+            ("data replaced", Attached { lineage: replaced, ..attached(5, false, 1) }, Continuity::Changed),
+            ("a replica attached", Attached { lineage: replicated, ..attached(5, false, 1) }, Continuity::Same),
+            ("promoted with the same data", Attached { lineage: resumed, ..attached(5, false, 1) }, Continuity::Same),
+        ];
+        for (case, later, expected) in cases {
+            let mut memory = NamespaceMemory::new(&attached(5, true, 1));
+            assert_eq!(memory.reattach(&later), expected, "{case}");
+            assert_eq!(memory.generation, later.generation, "{case}");
+        }
+    }
+
+    #[test]
+    fn an_implausible_token_is_not_learned() {
+        let mut memory = NamespaceMemory::new(&attached(5, true, 1));
+        let day = 24 * 3_600 * 1_000_000;
+        let tomorrow = Token::new(NOW.as_micros() + day).unwrap();
+        memory.learn_token(tomorrow);
+        assert_eq!(memory.high_water, tomorrow, "a server clock may have been ahead");
+        memory.learn_token(Token::new(NOW.as_micros() + 370 * day).unwrap());
+        memory.learn(&Reply::HandedOver { token: Token::MAX });
+        assert_eq!(memory.high_water, tomorrow);
+    }
+
+    #[test]
+    fn the_longest_ttl_rises_and_falls_as_the_store_says_and_late_answers_only_raise_it() {
+        let mut memory = NamespaceMemory::new(&attached(5, true, 1));
+        let seconds = Duration::from_secs;
+        let held = |ttl, server| {
+            let holder = InstanceId::foreign("api-2");
+            Reply::Held(Held { holder, token: None, remaining: None, idle: None, max_ttl: seconds(ttl), server })
+        };
+        memory.learn(&held(3, NOW + seconds(1)));
+        assert_eq!(memory.max_ttl, seconds(3), "what was released no longer counts");
+        memory.learn_announcement(&Announcement::LongestTtl { ttl: seconds(60), server: NOW + seconds(3) });
+        memory.learn(&held(3, NOW + seconds(2)));
+        assert_eq!(memory.max_ttl, seconds(60), "an answer from before does not lower it");
+        assert!(!memory.take_ttl_doubt());
+        memory.learn_announcement(&Announcement::LongestTtl { ttl: seconds(3), server: NOW + seconds(5) });
+        assert_eq!(memory.max_ttl, seconds(3));
+        memory.learn(&held(60, NOW + seconds(4)));
+        assert_eq!(memory.max_ttl, seconds(60), "the clock may have been set back a little");
+        assert!(memory.take_ttl_doubt(), "more likely the answer is late");
+        memory.learn(&held(60, NOW + seconds(4)));
+        assert!(!memory.take_ttl_doubt(), "the store is asked once");
+        memory.learn(&held(3, NOW + seconds(6)));
+        assert_eq!(memory.max_ttl, seconds(3));
+        memory.learn(&held(9, ServerTime::from_micros(5)));
+        assert_eq!(memory.max_ttl, seconds(9), "the store's clock was set back");
+    }
+
+    #[test]
+    fn a_renewal_without_a_namespace_record_does_not_lower_the_longest_ttl() {
+        let mut memory = NamespaceMemory::new(&attached(5, true, 1));
+        let renewed = |max_ttl, seconds| {
+            let server = NOW + Duration::from_secs(seconds);
+            Reply::Renewed { server, max_ttl: Duration::from_secs(max_ttl), asked: None }
+        };
+        memory.learn(&renewed(3, 1));
+        memory.learn(&renewed(0, 2));
+        assert_eq!(memory.max_ttl, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn reasons_read_back_as_they_were_written() {
+        for reason in QuarantineReason::ALL {
+            assert_eq!(QuarantineReason::from_word(reason.as_str()), Some(reason));
+        }
+        assert_eq!(QuarantineReason::from_word("rain"), None);
+    }
+}

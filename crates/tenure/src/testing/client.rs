@@ -1,0 +1,304 @@
+//! An instance that has attached, and the terms that it wins.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::harness::{CaseHarness, LONG_TTL, REPLY_TIMEOUT, SHORT_TTL, nonce};
+use crate::lease::{Ending, ReleaseReason};
+use crate::name::{Group, InstanceId, LeaseName};
+use crate::store::{
+    Announcement, Ask, AttachRequest, Attached, Claim, Connection, Continuity, Grant, Held, Holding, LeaseReport,
+    LiveInstance, NamespaceMemory, NamespaceReport, Outcome, PublishedRecord, Reply, Request,
+};
+use crate::token::Token;
+
+/// An instance with a connection and a memory.
+pub(super) struct Client {
+    pub(super) id: InstanceId,
+    pub(super) connection: Arc<dyn Connection>,
+    memory: Mutex<NamespaceMemory>,
+}
+
+/// A term as its holder knows it. Its requests can be sent at any time and by anybody, as late requests are.
+#[derive(Clone, Debug)]
+pub(super) struct HeldTerm {
+    pub(super) claim: Claim,
+    pub(super) grant: Grant,
+}
+
+impl Client {
+    pub(super) fn new(id: InstanceId, connection: Arc<dyn Connection>) -> Self {
+        let memory = Mutex::new(NamespaceMemory::new(connection.attached()));
+        Self { id, connection, memory }
+    }
+
+    /// What it remembers: it learns from every answer.
+    pub(super) fn memory(&self) -> MutexGuard<'_, NamespaceMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn attached(&self) -> &Attached {
+        self.connection.attached()
+    }
+
+    /// Sends a batch.
+    pub(super) async fn submit(&self, batch: Vec<Request>) -> Vec<Outcome> {
+        let outcomes = self.connection.submit(batch, REPLY_TIMEOUT).await;
+        for outcome in &outcomes {
+            if let Outcome::Answered(reply) = outcome {
+                self.memory().learn(reply);
+            }
+        }
+        outcomes
+    }
+
+    /// Sends a request, which the store must answer.
+    pub(super) async fn send(&self, request: Request) -> Reply {
+        let shown = shown(&request);
+        match self.submit(vec![request]).await.as_slice() {
+            [Outcome::Answered(reply)] => reply.clone(),
+            other => panic!("the store must answer {shown} with one reply, not {other:?}"),
+        }
+    }
+
+    /// Reattaches with everything remembered, as after a lost connection.
+    pub(super) async fn reattach(&mut self, harness: &CaseHarness<'_>) -> Continuity {
+        self.reattach_with(harness, |request| request).await
+    }
+
+    /// Reattaches with something changed about how.
+    pub(super) async fn reattach_with(
+        &mut self,
+        harness: &CaseHarness<'_>,
+        change: fn(AttachRequest) -> AttachRequest,
+    ) -> Continuity {
+        let request =
+            AttachRequest { memory: Some(self.memory().clone()), max_ttl: Duration::ZERO, ..AttachRequest::default() };
+        self.connection = harness.attach(change(request)).await;
+        self.memory().reattach(self.connection.attached())
+    }
+
+    /// Reattaches with the memory of a token that the store does not know, which raises the floor. An operator ends the
+    /// quarantine that this begins.
+    pub(super) async fn raise_floor(&mut self, harness: &CaseHarness<'_>, token: Token) {
+        self.memory().learn_token(token);
+        self.reattach(harness).await;
+        let generation = self.attached().generation;
+        assert_eq!(self.send(Request::Reopen { generation }).await, Reply::Done, "an operator may end any quarantine");
+    }
+
+    /// What is known about the namespace.
+    pub(super) async fn namespace(&self) -> NamespaceReport {
+        match self.send(Request::InspectNamespace).await {
+            Reply::Namespace(report) => report,
+            other => panic!("an inspection must be answered with a report, not {other:?}"),
+        }
+    }
+
+    /// The longest ttl that can be relied on.
+    pub(super) async fn longest_ttl(&self) -> Duration {
+        self.namespace().await.max_ttl
+    }
+
+    /// A claim that was never made before.
+    pub(super) fn claim(&self, name: &LeaseName, ttl: Duration) -> Claim {
+        Claim { name: name.clone(), holder: self.id.clone(), nonce: nonce(), ttl }
+    }
+
+    /// Asks for a lease that must be granted.
+    pub(super) async fn acquire(&self, name: &LeaseName, ttl: Duration) -> HeldTerm {
+        let claim = self.claim(name, ttl);
+        let grant = granted(self.send(acquire(&claim)).await, &format!("{} must be free for {}", claim.name, self.id));
+        HeldTerm { claim, grant }
+    }
+
+    /// Asks for a lease with a new claim.
+    pub(super) async fn try_acquire(&self, name: &LeaseName) -> Reply {
+        self.send(acquire(&self.claim(name, LONG_TTL))).await
+    }
+
+    /// Asks for a lease that somebody else must have.
+    pub(super) async fn expect_held(&self, name: &LeaseName) -> Held {
+        match self.try_acquire(name).await {
+            Reply::Held(held) => held,
+            other => panic!("{name} must be held by somebody; the store answered {other:?}"),
+        }
+    }
+
+    pub(super) async fn inspect(&self, name: &LeaseName) -> LeaseReport {
+        match self.send(Request::Inspect { name: name.clone() }).await {
+            Reply::Lease(report) => report,
+            other => panic!("an inspection must be answered with a report, not {other:?}"),
+        }
+    }
+
+    pub(super) async fn read(&self, name: &LeaseName, record: &str) -> Option<PublishedRecord> {
+        match self.send(Request::Read { name: name.clone(), record: record.to_owned() }).await {
+            Reply::Record(record) => record,
+            other => panic!("reading must be answered with a record, not {other:?}"),
+        }
+    }
+
+    /// What stands in a record.
+    pub(super) async fn read_value(&self, name: &LeaseName, record: &str) -> Option<Vec<u8>> {
+        self.read(name, record).await.map(|published| published.value)
+    }
+
+    pub(super) async fn announce(&self, announcement: Announcement) {
+        assert_eq!(self.send(Request::Announce(announcement)).await, Reply::Done, "anybody may announce anything");
+    }
+
+    pub(super) async fn heartbeat(&self, ttl: Duration, record: &[u8]) -> Reply {
+        self.send(Request::Heartbeat { group: Group::FLEET, instance: self.id.clone(), ttl, record: record.to_vec() })
+            .await
+    }
+
+    /// Who is alive, by id. Stores need not sort.
+    pub(super) async fn instances(&self) -> Vec<LiveInstance> {
+        self.instances_of(&Group::FLEET).await
+    }
+
+    /// The same, of a group.
+    pub(super) async fn instances_of(&self, group: &Group) -> Vec<LiveInstance> {
+        match self.send(Request::Instances { group: group.clone() }).await {
+            Reply::Instances(mut members) => {
+                members.sort_by(|a, b| a.instance.cmp(&b.instance));
+                members
+            }
+            other => panic!("the members must be listed; the store answered {other:?}"),
+        }
+    }
+
+    /// The entries of an index, in order. Stores need not sort.
+    pub(super) async fn index(&self, index: &str) -> Vec<String> {
+        match self.send(Request::IndexList { index: index.to_owned() }).await {
+            Reply::Index(mut entries) => {
+                entries.sort();
+                entries
+            }
+            other => panic!("the index must be listed; the store answered {other:?}"),
+        }
+    }
+
+    /// Checks that `request` lets the lease go on for a whole ttl from now.
+    ///
+    /// Before each attempt time passes, so the lease has less left than it had; more can only come from the request.
+    /// A machine that loses that much time between two requests gets further chances.
+    pub(super) async fn assert_extends(&self, harness: &CaseHarness<'_>, name: &LeaseName, request: Request) {
+        for _ in 0..20 {
+            let before = self.remaining(name).await;
+            harness.advance_time(SHORT_TTL).await;
+            self.send(request.clone()).await;
+            if self.remaining(name).await > before.saturating_sub(SHORT_TTL / 2) {
+                return;
+            }
+        }
+        panic!("the lease must have a whole ttl left after {}", shown(&request));
+    }
+
+    pub(super) async fn remaining(&self, name: &LeaseName) -> Duration {
+        match self.inspect(name).await.held {
+            Some(Held { remaining: Some(remaining), .. }) => remaining,
+            other => panic!("{name} must be held with a ttl, not {other:?}"),
+        }
+    }
+}
+
+impl HeldTerm {
+    pub(super) fn token(&self) -> Token {
+        self.grant.token
+    }
+
+    pub(super) fn holding(&self) -> Holding {
+        Holding { name: self.claim.name.clone(), holder: self.claim.holder.clone(), token: self.grant.token }
+    }
+
+    /// The same term as somebody else would name it who takes it for theirs.
+    pub(super) fn claimed_by(&self, id: &InstanceId) -> Self {
+        Self { claim: Claim { holder: id.clone(), ..self.claim.clone() }, grant: self.grant.clone() }
+    }
+
+    /// The same holder under another token.
+    pub(super) fn under(&self, token: Token) -> Self {
+        Self { claim: self.claim.clone(), grant: Grant { token, ..self.grant.clone() } }
+    }
+
+    pub(super) fn renewal(&self) -> Request {
+        self.renewal_for(self.claim.ttl)
+    }
+
+    pub(super) fn renewal_for(&self, ttl: Duration) -> Request {
+        Request::Renew { holding: self.holding(), ttl, progressed: false }
+    }
+
+    pub(super) fn progress(&self) -> Request {
+        Request::Renew { holding: self.holding(), ttl: self.claim.ttl, progressed: true }
+    }
+
+    pub(super) fn release(&self) -> Request {
+        Request::Release { holding: self.holding(), ending: Ending::Released(ReleaseReason::Voluntary) }
+    }
+
+    pub(super) fn hand_over(&self, to: &InstanceId, window: Duration) -> Request {
+        Request::HandOver { holding: self.holding(), to: to.clone(), window }
+    }
+
+    pub(super) fn publication(&self, record: &str, value: &[u8]) -> Request {
+        Request::Publish { holding: self.holding(), record: record.to_owned(), value: value.to_vec(), announced: true }
+    }
+
+    pub(super) fn abandon(&self) -> Request {
+        abandon(&self.claim)
+    }
+
+    pub(super) fn step_down(&self, to: Option<&InstanceId>) -> Request {
+        let ask = Ask::StepDown { to: to.cloned() };
+        Request::Ask { name: self.claim.name.clone(), token: self.grant.token, ask }
+    }
+
+    pub(super) fn revocation(&self) -> Request {
+        Request::Revoke { name: self.claim.name.clone(), token: self.grant.token }
+    }
+
+    /// Every request that is refused unless the term is the current one.
+    pub(super) fn fenced_requests(&self) -> Vec<Request> {
+        vec![
+            self.renewal(),
+            self.progress(),
+            self.release(),
+            self.hand_over(&InstanceId::foreign("heir"), LONG_TTL),
+            self.publication("result", b"stale"),
+        ]
+    }
+}
+
+pub(super) fn acquire(claim: &Claim) -> Request {
+    Request::Acquire { claim: claim.clone(), ended: None }
+}
+
+/// A claim that names a term which its process has ended.
+pub(super) fn acquire_after(claim: &Claim, ended: Token) -> Request {
+    Request::Acquire { claim: claim.clone(), ended: Some(ended) }
+}
+
+pub(super) fn abandon(claim: &Claim) -> Request {
+    Request::Abandon { name: claim.name.clone(), holder: claim.holder.clone(), nonce: claim.nonce }
+}
+
+pub(super) fn take_over(claim: &Claim, victim: Token, stale_after: Duration) -> Request {
+    Request::TakeOver { claim: claim.clone(), victim, stale_after }
+}
+
+/// The grant in a reply that must be one.
+#[track_caller]
+pub(super) fn granted(reply: Reply, expected: &str) -> Grant {
+    match reply {
+        Reply::Granted(grant) => grant,
+        other => panic!("{expected}; the store answered {other:?}"),
+    }
+}
+
+/// A request as an assertion shows it: some are a mebibyte long.
+pub(super) fn shown(request: &Request) -> String {
+    format!("{request:?}").chars().take(300).collect()
+}

@@ -1,0 +1,354 @@
+//! What every scenario needs: instances, work that leaves a record, and somebody who is not involved.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tenure::lease::{Ending, LeaseSettings};
+use tenure::{AcquireError, Event, LeaseName, Lost, Tenure, TenureBuilder, Term, TermHandle, Token};
+use tenure_testbed::{LagProbe, TestProcess};
+use tokio::task::JoinHandle;
+
+/// After this long something that should have happened never will. Far beyond any bound that is tested.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The ttl of scenarios in which leases end: D − S is 1.23 s after the last renewal, which is 0.5 s after the one before.
+pub const TTL: Duration = Duration::from_millis(1_500);
+
+/// By then a holder has asked the store again: P + R.
+pub const MAX_RENEWAL_DELAY: Duration = Duration::from_millis(600);
+
+/// By then a holder that hears nothing has stopped: ttl − S.
+pub const MAX_STOP_DELAY: Duration = Duration::from_millis(1_250);
+
+/// The longest pause between two attempts to reach a store that is back.
+pub const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(2);
+
+/// The ttl of scenarios in which nothing may end, on however slow a machine.
+pub const LONG_TTL: Duration = Duration::from_secs(30);
+
+/// An instance of a service: a connection to the store, and everything that happened to it.
+pub struct Instance {
+    pub tenure: Tenure,
+    pub events: Arc<Mutex<Vec<Event>>>,
+}
+
+/// How instances of a scenario connect: the longest ttl is the scenario's, and the namespace is theirs to use.
+pub fn builder(url: &str, name: &str, ttl: Duration) -> TenureBuilder {
+    Tenure::builder(url).name(name).unwrap().longest_ttl(ttl).bootstrap()
+}
+
+impl Instance {
+    pub async fn connect(url: &str, name: &str, ttl: Duration) -> Self {
+        Self::with(builder(url, name, ttl)).await
+    }
+
+    /// Alice and bob.
+    pub async fn pair(url: &str, ttl: Duration) -> (Self, Self) {
+        (Self::connect(url, "alice", ttl).await, Self::connect(url, "bob", ttl).await)
+    }
+
+    pub async fn with(builder: TenureBuilder) -> Self {
+        let events: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let heard = events.clone();
+        let tenure = builder.on_event(move |event| heard.lock().unwrap().push(event.clone())).connect().await.unwrap();
+        Self { tenure, events }
+    }
+
+    pub async fn acquire(&self, lease: &str, ttl: Duration) -> Term {
+        with_timeout(self.tenure.lease(lease).ttl(ttl).acquire()).await.unwrap()
+    }
+
+    /// The names of all events so far, in order.
+    pub fn event_names(&self) -> Vec<&'static str> {
+        self.events.lock().unwrap().iter().map(|event| event.kind.name()).collect()
+    }
+
+    pub fn has_event(&self, name: &str) -> bool {
+        self.count_events(name) > 0
+    }
+
+    /// How often something has happened.
+    pub fn count_events(&self, name: &str) -> usize {
+        self.event_names().iter().filter(|happened| **happened == name).count()
+    }
+
+    /// A task that waits for a lease.
+    pub fn spawn_acquire(&self, lease: &str, ttl: Duration) -> JoinHandle<Result<Term, AcquireError>> {
+        let (tenure, lease) = (self.tenure.clone(), lease.to_owned());
+        tokio::spawn(async move { tenure.lease(&lease).ttl(ttl).acquire().await })
+    }
+
+    /// Waits until something has happened.
+    pub async fn wait_for_event(&self, name: &str) {
+        wait_until(&format!("{name} among {:?}", self.event_names()), || self.has_event(name)).await;
+    }
+
+    /// The whole of the first event of this name.
+    pub fn first_event(&self, name: &str) -> String {
+        let events = self.events.lock().unwrap();
+        events.iter().find(|event| event.kind.name() == name).map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+/// The settings that a ttl alone gives.
+pub fn settings_with_ttl(ttl: Duration) -> LeaseSettings {
+    LeaseSettings::builder().ttl(ttl).build().unwrap()
+}
+
+/// Waits for something that should come.
+pub async fn with_timeout<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(TEST_TIMEOUT, future)
+        .await
+        .unwrap_or_else(|_| panic!("nothing happened within {TEST_TIMEOUT:?}"))
+}
+
+/// Waits until something is so.
+pub async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < TEST_TIMEOUT, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// One interval of work, as it wrote itself down.
+#[derive(Clone, Debug)]
+pub struct WorkInterval {
+    pub who: String,
+    pub token: Token,
+    pub began: Instant,
+    pub last_seen: Instant,
+}
+
+/// What all work on one lease has written down.
+#[derive(Clone, Default)]
+pub struct WorkLog(Arc<Mutex<Vec<WorkInterval>>>);
+
+impl WorkLog {
+    pub fn intervals(&self) -> Vec<WorkInterval> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Works under a term until it is taken away, and returns how that was.
+    pub async fn work(&self, who: &str, term: &TermHandle) -> Lost {
+        let record = self.clone();
+        let (who, token) = (who.to_owned(), term.token());
+        let work = async move {
+            let now = Instant::now();
+            let mine = {
+                let mut intervals = record.0.lock().unwrap();
+                intervals.push(WorkInterval { who, token, began: now, last_seen: now });
+                intervals.len() - 1
+            };
+            loop {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                record.0.lock().unwrap()[mine].last_seen = Instant::now();
+            }
+        };
+        match term.run(work).await {
+            Ok(never) => never,
+            Err(lost) => lost,
+        }
+    }
+
+    /// Somebody who wants the lease all the time and works whenever it has it.
+    pub fn spawn_worker(&self, instance: &Instance, lease: &str, settings: LeaseSettings) -> LeaseWorker {
+        let (record, tenure, lease) = (self.clone(), instance.tenure.clone(), lease.to_owned());
+        let endings: Arc<Mutex<Vec<Ending>>> = Arc::default();
+        let told = endings.clone();
+        let task = tokio::spawn(async move {
+            while let Ok(term) = tenure.lease(&lease).settings(settings).acquire().await {
+                let lost = record.work(tenure.instance().as_str(), &term).await;
+                told.lock().unwrap().push(lost.reason);
+            }
+        });
+        LeaseWorker { endings, task }
+    }
+
+    /// Waits until somebody whose name begins like this works, under a term after that.
+    pub async fn wait_for_work(&self, who: &str, after: Token) -> Token {
+        let mut found = None;
+        wait_until(&format!("{who} works"), || {
+            found = self.intervals().iter().rev().find(|s| s.who.starts_with(who) && s.token > after).map(|s| s.token);
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
+    }
+
+    /// Whether work under this term was seen after that moment.
+    pub async fn wait_for_progress(&self, token: Token) {
+        let now = Instant::now();
+        wait_until("work goes on", || self.intervals().iter().any(|s| s.token == token && s.last_seen > now)).await;
+    }
+
+    /// No two intervals overlap, and tokens grow.
+    pub fn assert_no_overlap(&self) {
+        let intervals = self.intervals();
+        for pair in intervals.windows(2) {
+            assert!(pair[0].last_seen <= pair[1].began, "two worked at once: {pair:#?}");
+            assert!(pair[0].token < pair[1].token, "tokens must grow: {pair:#?}");
+        }
+        let tokens: BTreeSet<_> = intervals.iter().map(|interval| interval.token).collect();
+        assert_eq!(tokens.len(), intervals.len(), "a token was used twice");
+    }
+}
+
+/// See [`WorkLog::spawn_worker`].
+pub struct LeaseWorker {
+    endings: Arc<Mutex<Vec<Ending>>>,
+    task: JoinHandle<()>,
+}
+
+impl LeaseWorker {
+    /// How its first term ended.
+    pub async fn first_ending(&self) -> Ending {
+        wait_until("a term ends", || !self.endings.lock().unwrap().is_empty()).await;
+        self.endings.lock().unwrap()[0].clone()
+    }
+
+    /// It wants the lease no more, and lets go of it if it has it.
+    pub async fn stop(&self) {
+        self.task.abort();
+        wait_until("it has left", || self.task.is_finished()).await;
+    }
+
+    /// Whether no term of its has ended.
+    pub fn has_never_stopped(&self) -> bool {
+        self.endings.lock().unwrap().is_empty()
+    }
+}
+
+impl Drop for LeaseWorker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Somebody with a lease of its own, whom nothing that happens to others may touch.
+pub struct Bystander {
+    pub instance: Instance,
+    pub term: Term,
+    token: Token,
+}
+
+impl Bystander {
+    pub async fn at(url: &str) -> Self {
+        let instance = Instance::connect(url, "bystander", LONG_TTL).await;
+        let term = instance.acquire("its-own", LONG_TTL).await;
+        let token = term.token();
+        Self { instance, term, token }
+    }
+
+    /// Its lease is what it was: in its own eyes, and in the store's.
+    pub async fn assert_untouched(&self) {
+        assert!(self.term.is_valid() && self.term.token() == self.token, "{:?}", self.term);
+        let report = self.instance.tenure.inspect(&LeaseName::lease("its-own").unwrap()).await.unwrap();
+        let held = report.held.unwrap();
+        assert_eq!((&held.holder, held.token), (self.instance.tenure.instance(), Some(self.token)));
+        assert!(!self.instance.has_event("lease.lost"), "{:?}", self.instance.event_names());
+    }
+}
+
+/// Set for a process that a test has started: the URL of the store.
+pub const STORE_ENV: &str = "TENURE_TEST_STORE";
+
+/// Starts a part as a process on this store, and waits until it says that it is ready, and a word.
+pub fn start_process(part: &str, store: &str) -> (TestProcess, String) {
+    let mut process = TestProcess::start(part, STORE_ENV, store);
+    let word = process.ready();
+    (process, word)
+}
+
+/// How a [`Scenario`] is set up.
+pub struct ScenarioBuilder<'a> {
+    alice: &'a str,
+    others: &'a str,
+    settings: LeaseSettings,
+    has_bystander: bool,
+}
+
+impl<'a> ScenarioBuilder<'a> {
+    /// All at one store, with the short ttl.
+    pub fn at(url: &'a str) -> Self {
+        Self { alice: url, others: url, settings: settings_with_ttl(TTL), has_bystander: true }
+    }
+
+    /// Alice reaches the store another way.
+    pub fn alice_via(mut self, url: &'a str) -> Self {
+        self.alice = url;
+        self
+    }
+
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.with(settings_with_ttl(ttl))
+    }
+
+    pub fn with(mut self, settings: LeaseSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Nobody looks on: what happens concerns all that the store knows.
+    pub fn without_bystander(mut self) -> Self {
+        self.has_bystander = false;
+        self
+    }
+
+    pub async fn start(self) -> Scenario {
+        let ttl = self.settings.ttl();
+        let alice = Instance::connect(self.alice, "alice", ttl).await;
+        let bob = Instance::connect(self.others, "bob", ttl).await;
+        let bystander = if self.has_bystander { Some(Bystander::at(self.others).await) } else { None };
+        let record = WorkLog::default();
+        let holder = record.spawn_worker(&alice, "job", self.settings);
+        let token = record.wait_for_work("alice", Token::ZERO).await;
+        let waiter = record.spawn_worker(&bob, "job", self.settings);
+        bob.wait_for_event("lease.waiting").await;
+        Scenario { alice, bob, holder, waiter, token, record, bystander, probe: LagProbe::start() }
+    }
+}
+
+/// Alice works on `job`, bob waits for it, and somebody who has nothing to do with it looks on.
+pub struct Scenario {
+    pub alice: Instance,
+    pub bob: Instance,
+    pub holder: LeaseWorker,
+    pub waiter: LeaseWorker,
+    /// Alice's first term.
+    pub token: Token,
+    pub record: WorkLog,
+    bystander: Option<Bystander>,
+    pub probe: LagProbe,
+}
+
+impl Scenario {
+    /// Alice's work stops, within this time of the fault; why?
+    pub async fn wait_until_stopped(&self, fault: Instant, bound: Duration) -> Ending {
+        let ending = self.holder.first_ending().await;
+        self.probe.assert_within(fault.elapsed(), bound, "work stops");
+        ending
+    }
+
+    /// Somebody works again, within this time of the fault.
+    pub async fn wait_for_next_work(&self, fault: Instant, bound: Duration) {
+        self.record.wait_for_work("", self.token).await;
+        self.probe.assert_within(fault.elapsed(), bound, "somebody works again");
+    }
+
+    /// Alice has never stopped, and works now.
+    pub async fn assert_never_stopped(&self) {
+        self.record.wait_for_progress(self.token).await;
+        assert!(self.holder.has_never_stopped(), "{:?}", self.alice.event_names());
+    }
+
+    /// What must be so in the end, whatever has happened.
+    pub async fn finish(self) {
+        self.record.assert_no_overlap();
+        if let Some(bystander) = &self.bystander {
+            bystander.assert_untouched().await;
+        }
+    }
+}

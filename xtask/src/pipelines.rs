@@ -1,0 +1,134 @@
+//! The commands that are rows of stages: `test`, `check`, `lint`, and `ci`, which is test and lint.
+
+use crate::command_line::CommandLine;
+use crate::dependency_tree;
+use crate::prerequisites::{self, CLIPPY, FAKETIME, REDIS_SERVER, RUSTFMT, Tool};
+use crate::redis_releases;
+use crate::stages::{self, Stage, StageOutcome};
+
+/// Most tests wait for leases to expire, so more of them run at a time than there are processors.
+const TEST_THREADS: &str = "4";
+
+/// Stages, and the tools that they need.
+pub struct Pipeline {
+    tools: Vec<Tool>,
+    stages: Vec<Stage>,
+}
+
+impl Pipeline {
+    /// All tests: every crate and feature, the library alone, many simulated histories, the examples.
+    pub fn test() -> Self {
+        Self {
+            tools: vec![REDIS_SERVER, FAKETIME],
+            stages: vec![
+                Stage::check("redis releases", redis_releases::ensure_all),
+                // Apart from the tests, so that their time is their own.
+                command("build", "cargo test --workspace --all-features --no-run"),
+                Stage::command(
+                    "tests",
+                    CommandLine::new("cargo test --workspace --all-features")
+                        .variable("RUST_TEST_THREADS", TEST_THREADS),
+                ),
+                command("library alone", "cargo test -p tenure --no-default-features"),
+                command("redis alone", "cargo check -p tenure --no-default-features --features keeper,redis"),
+                command("tls alone", "cargo check -p tenure --no-default-features --features tls"),
+                command("sqlite alone", "cargo check -p tenure --no-default-features --features keeper,sqlite"),
+                Stage::check("small tree", dependency_tree::check).rerun_with(&dependency_tree::command()),
+                command("simulator", "cargo run --release -p tenure-sim -- --seeds 5000"),
+                command("small fleets", "cargo run --release -p tenure-sim -- --fleets small --seeds 1000"),
+                command("large fleets", "cargo run --release -p tenure-sim -- --fleets large --seeds 50"),
+                // Built with the tests; `cargo run` would build it again with other features.
+                command("example one_lease", "target/debug/examples/one_lease"),
+            ],
+        }
+    }
+
+    /// The quick loop while writing code.
+    pub fn check() -> Self {
+        Self {
+            tools: vec![RUSTFMT, CLIPPY],
+            stages: vec![
+                format_check(),
+                clippy(),
+                command("library tests", "cargo test -p tenure --all-features --lib --test lease --test memory_faults"),
+                command("conformance", "cargo test -p tenure --all-features --test conformance memory"),
+                command("simulator", "cargo run --release -p tenure-sim -- --seeds 200"),
+                command("small fleets", "cargo run --release -p tenure-sim -- --fleets small --seeds 50"),
+            ],
+        }
+    }
+
+    /// The scenes of pools with the numbers of a real fleet: a ttl of 30 s, renewed every 10 s. Takes a quarter of an hour.
+    pub fn soak() -> Self {
+        let line = "cargo test -p tenure --all-features --test pool -- --test-threads=8";
+        Self {
+            tools: vec![REDIS_SERVER],
+            stages: vec![
+                command("build", "cargo test -p tenure --all-features --test pool --no-run"),
+                Stage::command("pools with a ttl of 30 s", CommandLine::new(line).variable("TENURE_TEST_TTL", "30")),
+            ],
+        }
+    }
+
+    /// All that can be said about the code without running it.
+    pub fn lint() -> Self {
+        let documentation =
+            |name, line| Stage::command(name, CommandLine::new(line).variable("RUSTDOCFLAGS", "-D warnings"));
+        Self {
+            tools: vec![RUSTFMT, CLIPPY],
+            stages: vec![
+                format_check(),
+                clippy(),
+                documentation("docs", "cargo doc --workspace --no-deps --all-features"),
+                documentation("docs by default", "cargo doc -p tenure --no-deps"),
+                dependency_policy(),
+            ],
+        }
+    }
+
+    /// This pipeline, then another.
+    pub fn then(mut self, other: Self) -> Self {
+        for tool in other.tools {
+            if !self.tools.contains(&tool) {
+                self.tools.push(tool);
+            }
+        }
+        self.stages.extend(other.stages);
+        self
+    }
+
+    /// Gets the tools and runs the stages. Returns whether nothing failed.
+    pub fn run(self) -> bool {
+        let tools = self.tools;
+        let first = Stage::check("prerequisites", move || prerequisites::ensure(&tools));
+        stages::run([first].into_iter().chain(self.stages).collect())
+    }
+}
+
+fn command(name: &'static str, line: &str) -> Stage {
+    Stage::command(name, CommandLine::new(line))
+}
+
+fn format_check() -> Stage {
+    command("format", "cargo fmt --all --check")
+}
+
+fn clippy() -> Stage {
+    command("clippy", "cargo clippy --workspace --all-targets --all-features -- -D warnings")
+}
+
+/// The rules of `deny.toml`. The tool takes minutes to build, so it is used when it is there and not asked for.
+fn dependency_policy() -> Stage {
+    let line = CommandLine::new("cargo deny check bans licenses sources");
+    Stage::check("dependency policy", {
+        let line = line.clone();
+        move || {
+            if CommandLine::new("cargo deny --version").succeeds() {
+                return line.run().map(|()| StageOutcome::Passed);
+            }
+            let why = "cargo-deny is not installed; get it with `cargo install cargo-deny --locked`";
+            Ok(StageOutcome::Skipped(why.to_owned()))
+        }
+    })
+    .rerun_with(&line)
+}
