@@ -119,7 +119,8 @@ impl DatabaseFile {
     ) -> Result<Self, StoreError> {
         refuse_shared_file_systems(path)?;
         let beside = |end: &str| Path::new(&format!("{}{end}", path.display())).exists();
-        let orphaned = !path.exists() && (beside("-wal") || beside("-shm"));
+        // In this order: another process that makes the file at this moment makes it before those beside it.
+        let orphaned = (beside("-wal") || beside("-shm")) && !path.exists();
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
         // There are secrets in sessions, so the file is its owner's, as are those that SQLite makes beside it. If it is there, it is left as
         // it is, and if it cannot be made, SQLite says why.
