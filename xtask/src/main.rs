@@ -2,6 +2,7 @@
 
 mod command_line;
 mod dependency_tree;
+mod language;
 mod pipelines;
 mod prerequisites;
 mod redis_releases;
@@ -21,8 +22,8 @@ Tenure's development commands
 Usage: cargo xtask COMMAND
 
   test                Get what the tests need, then run all of them
-  check               The quick loop: format, clippy, the library's tests, 200 simulated worlds
-  lint                Format, clippy, documentation, dependency policy
+  check               The quick loop: format, words, clippy, the library's tests, 200 simulated worlds
+  lint                Format, words, clippy, documentation, dependency policy
   soak                The scenes of pools with a ttl of 30 s, renewed every 10 s: a quarter of an hour
   sim [ARG]…          The simulator, built for release: --fleets small|large, --seeds N, --seed S, --trace, --jobs N
   bench NAME [ARG]…   A measurement (`lease`, `election`, `pool`, `serve`) on a real store, built for release; ends with a line of JSON

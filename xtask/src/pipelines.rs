@@ -2,6 +2,7 @@
 
 use crate::command_line::CommandLine;
 use crate::dependency_tree;
+use crate::language;
 use crate::prerequisites::{self, CLIPPY, FAKETIME, REDIS_SERVER, RUSTFMT, Tool};
 use crate::redis_releases;
 use crate::stages::{self, Stage, StageOutcome};
@@ -49,6 +50,8 @@ impl Pipeline {
             tools: vec![RUSTFMT, CLIPPY],
             stages: vec![
                 format_check(),
+                words(),
+                Stage::check("commit subject", language::check_subject),
                 clippy(),
                 command("library tests", "cargo test -p tenure --all-features --lib --test lease --test memory_faults"),
                 command("conformance", "cargo test -p tenure --all-features --test conformance memory"),
@@ -78,6 +81,7 @@ impl Pipeline {
             tools: vec![RUSTFMT, CLIPPY],
             stages: vec![
                 format_check(),
+                words(),
                 clippy(),
                 documentation("docs", "cargo doc --workspace --no-deps --all-features"),
                 documentation("docs by default", "cargo doc -p tenure --no-deps"),
@@ -111,6 +115,10 @@ fn command(name: &'static str, line: &str) -> Stage {
 
 fn format_check() -> Stage {
     command("format", "cargo fmt --all --check")
+}
+
+fn words() -> Stage {
+    Stage::check("words", language::check_words)
 }
 
 fn clippy() -> Stage {

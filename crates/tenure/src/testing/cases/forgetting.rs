@@ -59,7 +59,12 @@ pub(super) async fn a_session_that_is_deleted_is_listed_as_gone(harness: &CaseHa
     let alice = harness.client("alice").await;
     let write = |id: &str, expected: Option<&str>, value: Option<&str>| {
         let bytes = |text: &str| text.as_bytes().to_vec();
-        Request::WriteSession { id: id.to_owned(), expected: expected.map(bytes), value: value.map(bytes), fresh: false }
+        Request::WriteSession {
+            id: id.to_owned(),
+            expected: expected.map(bytes),
+            value: value.map(bytes),
+            fresh: false,
+        }
     };
     alice.send(write("a", None, Some("1"))).await;
     alice.send(write("b", None, None)).await;
