@@ -2,6 +2,7 @@
 //!
 //! Each table names what people and programs rely on. A line that goes missing is seen.
 
+mod documentation;
 mod events;
 mod flags;
 mod library;
