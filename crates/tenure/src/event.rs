@@ -1,4 +1,4 @@
-//! What happened, in the words that logs, `watch` and the event stream share.
+//! Events, in the vocabulary that logs, `watch` and the event stream share.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use crate::name::{InstanceId, LeaseKind, LeaseName};
 use crate::store::Quarantine;
 use crate::token::Token;
 
-/// How loud an event is.
+/// The severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// For those who look closely.
+    /// Detail for debugging.
     Debug,
-    /// The ordinary course of things.
+    /// Normal operation.
     Info,
-    /// Something that should not last.
+    /// A condition that should not last.
     Warn,
 }
 
 impl Level {
-    /// All of them.
+    /// All levels.
     pub(crate) const ALL: [Self; 3] = [Self::Debug, Self::Info, Self::Warn];
 
-    /// The word for logs.
+    /// The name used in logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -33,19 +33,19 @@ impl Level {
     }
 }
 
-/// Where a candidate stands in an election.
+/// The state of a candidate in an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElectionState {
-    /// Somebody else leads.
+    /// Another candidate leads.
     Follower,
-    /// Asking for the leadership.
+    /// Acquiring leadership.
     Candidate,
     /// Leading.
     Leader,
 }
 
 impl ElectionState {
-    /// The word for logs and events.
+    /// The name used in logs and events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Follower => "follower",
@@ -55,7 +55,7 @@ impl ElectionState {
     }
 }
 
-/// Something that happened to an instance. The time is put on by whoever writes it down.
+/// Something that happened to an instance. The listener adds the time.
 ///
 /// ```
 /// use tenure::lease::Loss;
@@ -72,153 +72,153 @@ impl ElectionState {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Whom it happened to.
+    /// The instance that it happened to.
     pub instance: InstanceId,
-    /// Which lease it is about.
+    /// The lease concerned.
     pub lease: Option<LeaseName>,
-    /// Which term it is about.
+    /// The token of the term concerned.
     pub token: Option<Token>,
     /// What happened.
     pub kind: EventKind,
 }
 
-/// What happened.
+/// What happened, by event name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
     /// A term began.
     Acquired {
-        /// The length of the lease.
+        /// The time to live of the lease.
         ttl: Duration,
     },
     /// The lease was not acquired.
     AcquireFailed {
         /// Its holder, if it has one.
         owner: Option<InstanceId>,
-        /// What went wrong, if something did.
+        /// The error, if there was one.
         error: Option<String>,
-        /// Whether the caller waits for the lease: then another holder is no failure.
+        /// Whether the caller waits for the lease. Then another holder is not a failure.
         is_waiting: bool,
     },
-    /// A term goes on.
+    /// A term was renewed.
     Renewed {
-        /// The length of the lease.
+        /// The time to live of the lease.
         ttl: Duration,
     },
     /// A renewal did not succeed.
     RenewFailed {
-        /// What went wrong.
+        /// The cause.
         error: String,
     },
     /// No new work starts until a renewal succeeds.
     Uncertain {
-        /// What went wrong.
+        /// The cause.
         error: String,
     },
-    /// A renewal succeeded after all.
+    /// A renewal succeeded after a failure.
     Recovered,
-    /// A term was let go of: the store has confirmed it, or the lease has run out while it could not be told.
+    /// A term was released: the store has confirmed it, or the lease has expired while the store could not be reached.
     Released(ReleaseReason),
-    /// The store could not be told that a term is let go of. It is tried again, until the lease has run out.
+    /// A release failed. It is retried until the lease has expired.
     ReleaseFailed {
-        /// What went wrong.
+        /// The cause.
         error: String,
     },
     /// A term was lost.
     Lost(Loss),
-    /// The lease of a holder that did not let go of it was acquired.
+    /// A lease was acquired whose previous holder did not release it.
     TakenOver {
-        /// Who had it before.
+        /// The previous holder.
         owner: InstanceId,
     },
-    /// A candidate's standing changed. Comes before the two that follow.
+    /// A candidate's state changed. Emitted before the two events below.
     StateChanged {
-        /// What it was.
+        /// The previous state.
         from: ElectionState,
-        /// What it is.
+        /// The new state.
         to: ElectionState,
     },
-    /// A candidate leads.
+    /// A candidate became the leader.
     LeadershipAcquired,
-    /// A candidate leads no more.
+    /// A candidate is no longer the leader.
     LeadershipLost {
-        /// Why: a word of [`Loss`] or [`ReleaseReason`].
+        /// Why: the name of a [`Loss`] or [`ReleaseReason`].
         reason: &'static str,
     },
-    /// An election could not be held.
+    /// An election could not run.
     ElectionFailed {
-        /// What went wrong.
+        /// The cause.
         error: String,
     },
-    /// The store was entered: leases can be asked for.
+    /// The store was attached: leases can be acquired.
     StoreAttached,
-    /// The store cannot be reached. Said once, not with every attempt.
+    /// The store cannot be reached. Emitted once, not with every attempt.
     StoreLost {
-        /// What went wrong.
+        /// The cause.
         error: String,
     },
-    /// The store grants nothing for a while, because leases from before may still be relied on.
+    /// The store is in quarantine: it grants nothing until every lease from before has expired.
     StoreQuarantined(Quarantine),
-    /// Nothing is announced or heard: whoever waits for a lease learns of its release only when its ttl ends.
+    /// Announcements are neither sent nor received: a waiter learns of a release only when the ttl ends.
     StoreSilent {
-        /// Why.
+        /// The cause.
         error: String,
     },
-    /// The store refuses what nobody waits for: heartbeats, or what is written down about terms. Said once.
+    /// The store refuses writes that no caller waits for: heartbeats, or the records of terms. Emitted once.
     StoreRefused {
-        /// Why.
+        /// The cause.
         error: String,
     },
-    /// An instance counts as alive that did not before, as this one sees it.
+    /// An instance that was not alive is alive now, as this instance sees it.
     Joined {
-        /// Who.
+        /// The instance that joined.
         instance: InstanceId,
     },
-    /// An instance does not count as alive any more: it has left, or its heartbeat is late.
+    /// An instance is no longer alive: it has left, or its heartbeat is late.
     Left {
-        /// Who.
+        /// The instance that left.
         instance: InstanceId,
     },
-    /// This instance is short of something, files for example, and does not do all of its work.
+    /// This instance is short of a resource, file descriptors for example, and does not do all of its work.
     InstanceStrained {
-        /// Of what.
+        /// Which resource, and why.
         error: String,
     },
-    /// This instance cannot work at present: what it holds it gives to those that can.
+    /// This instance cannot work at present and hands its leases over to instances that can.
     InstanceUnable {
-        /// Why.
+        /// The cause.
         error: String,
     },
     /// This instance can work again.
     InstanceAble,
-    /// A session cannot be polled. Said once.
+    /// A session cannot be polled. Emitted once.
     SessionUnreadable {
-        /// Which.
+        /// The id of the session.
         id: String,
-        /// Why.
+        /// The cause.
         error: String,
     },
     /// A poll began.
     PollStarted,
     /// A poll ended.
     PollFinished {
-        /// What went wrong, when something did.
+        /// The error, if the poll failed.
         error: Option<String>,
     },
-    /// Many events of one kind within a short time, as one line of a log. Streams have each of them.
+    /// Many events of one kind within a short time, as one log line. Event streams carry each of them.
     Folded {
-        /// The name of each of them.
+        /// The event name they share.
         name: &'static str,
         /// Their level.
         level: Level,
         /// Their number.
         count: u64,
-        /// The reason or the error of the last.
+        /// The reason or the error of the last one.
         detail: Option<(&'static str, String)>,
     },
     /// A result was not published because its term was over.
     PublishRefused {
-        /// Who has the lease now, when somebody has.
+        /// The current holder, if there is one.
         owner: Option<InstanceId>,
     },
 }
@@ -260,12 +260,12 @@ impl EventKind {
         }
     }
 
-    /// Whether it only says that all goes on as it should: renewals and polls, of which there are more than of anything else.
+    /// Whether the event only confirms normal operation: renewals and polls, the most frequent events.
     pub fn is_routine(&self) -> bool {
         matches!(self, Self::Renewed { .. } | Self::PollStarted | Self::PollFinished { .. })
     }
 
-    /// How loud it is.
+    /// The severity of the event.
     pub fn level(&self) -> Level {
         match self {
             Self::PollStarted | Self::PollFinished { .. } | Self::Renewed { .. } => Level::Debug,

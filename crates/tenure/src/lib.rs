@@ -1,21 +1,19 @@
 //! One leader per role and one holder per target, on the store you already run.
 //!
 //! A *lease* is a name, a holder, a time to live and a [token](Token) that only ever grows. A *term* is one holding of
-//! it, from grant to goodbye. While its term lasts a holder may act; before the lease can be anybody else's, it has
-//! stopped.
+//! it, from grant to end. A holder may act while its term lasts. It stops before the lease can have another holder.
 //!
-//! # What is promised, and what is not
+//! # Guarantees and limits
 //!
-//! A term may be relied on until its [deadline](time::deadline), which is counted from when the request was *sent* on a
-//! clock that [counts suspend](time). Work is cancelled a stop budget before that, so a holder that is cut off, or
-//! whose store stalls, is done before another can begin. A publication, renewal or release whose term is over is
-//! refused by the store, by holder *and* token.
+//! A term may be relied on until its [deadline](time::deadline), which is counted from when the request was *sent*, on
+//! a clock that [counts suspend](time). Work is cancelled a stop budget before that, so a holder that is cut off, or
+//! whose store stalls, has stopped before another can begin. The store refuses a publication, renewal or release whose
+//! term is over, by holder *and* token.
 //!
-//! Not covered by the lease alone: work that does not yield; a request that was already on the wire when the process
-//! was stopped; a machine whose every clock was frozen. For these there is the token: pass it on and refuse smaller
-//! ones.
+//! The lease alone does not cover work that does not yield, a request that was already on the wire when the process was
+//! stopped, or a machine whose every clock was frozen. The token covers these: pass it on and refuse smaller ones.
 //!
-//! # What is here
+//! # Contents
 //!
 #![cfg_attr(
     all(feature = "keeper", feature = "memory"),
@@ -33,28 +31,28 @@ lease.release().await?;
 ```
 "
 )]
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | `Tenure` | the front door: leases on one store, for one process |
+//! | `Tenure` | the entry point: leases on one store, for one process |
 //! | [`election`] | one leader per role, term after term |
-//! | [`pool`] | many targets, shared out over a fleet |
-//! | [`fleet`] | who is alive |
-//! | [`placement`] | who should hold what: pure functions |
+//! | [`pool`] | many targets, distributed over a fleet |
+//! | [`fleet`] | membership: which instances are alive |
+//! | [`placement`] | which instance should hold which target: pure functions |
 #![cfg_attr(feature = "keeper", doc = "| [`schedule`] | schedules that a leader keeps, and that outlive it |")]
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
-//! | [`histogram`] | how long things take, counted in steps |
-//! | [`store`] | what a store must do, and the stores |
+//! | [`histogram`] | durations, counted in buckets |
+//! | [`store`] | the interface of a store, and the stores |
 #![cfg_attr(feature = "tracing", doc = "| [`log`] | events as `tracing` events |")]
 #![cfg_attr(feature = "testing", doc = "| [`testing`] | the conformance suite that every store runs |")]
 //!
-//! Features, all by default but the last four: `keeper` is `Tenure`, the thread behind it and the guards it
-//! hands out; `macros` is `#[leader_only]`; `memory`, `redis` and `sqlite` are the stores; `tracing` makes events `tracing` events. `cron` adds schedules by
-//! cron expressions; `log` adds a layer that
-//! writes them as lines; `testing` is the conformance suite; `mutations` is for Tenure's own tests of its tests. Without any
-//! there is no async runtime in the tree.
+//! Features, all on by default except the last four: `keeper` is `Tenure`, the thread behind it and the guards it
+//! returns. `macros` is `#[leader_only]`. `memory`, `redis` and `sqlite` are the stores. `tracing` emits events as
+//! `tracing` events. `cron` adds schedules by cron expressions. `log` adds a layer that writes events as lines.
+//! `testing` is the conformance suite. `mutations` is for Tenure's tests of its own tests. Without any feature the
+//! dependency tree has no async runtime.
 //!
-//! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a reading of the clock and an input and returns
+//! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a clock reading and an input and returns
 //! actions. The same code runs in a program and in the simulator.
 
 pub mod election;
@@ -95,12 +93,13 @@ pub use event::{ElectionState, Event, EventKind, Level};
 pub use name::{Group, InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};
 pub use token::{Nonce, Token};
 
-/// Leaves an `async fn` to the leader of a role: `#[leader_only("aggregation")]`.
+/// Runs an `async fn` only on the leader of a role: `#[leader_only("aggregation")]`.
 ///
-/// The function returns an `Option` then: `None` when somebody else leads, when the store cannot be asked, and when the
-/// leadership was lost before the end. With `error`, as in `#[leader_only("aggregation", error)]`, it returns a `Result` with
-/// [`LeaderOnlyError`](election::LeaderOnlyError), which says which. It goes by the store that was [installed](install), or by
-/// `store = expression`; see [`Tenure::run_as_leader`] for what decides who leads.
+/// The function then returns an `Option`. It is `None` when another instance leads, when the store cannot be reached,
+/// and when leadership was lost before the function ended. With `error`, as in `#[leader_only("aggregation", error)]`,
+/// it returns a `Result` with [`LeaderOnlyError`](election::LeaderOnlyError), which tells these apart. It uses the
+/// store that was [installed](install), or the one given as `store = expression`. See [`Tenure::run_as_leader`] for how
+/// the leader is determined.
 ///
 /// ```
 /// use tenure::{Tenure, leader_only};
@@ -132,12 +131,12 @@ pub use token::{Nonce, Token};
 #[cfg(feature = "macros")]
 pub use tenure_macros::leader_only;
 
-/// The README's examples compile and run.
+/// Compiles and runs the README's examples.
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// And the guides'.
+/// Compiles and runs the examples of the guides.
 #[cfg(all(doctest, feature = "macros", feature = "memory"))]
 #[doc = include_str!("../../../docs/elections.md")]
 struct Elections;

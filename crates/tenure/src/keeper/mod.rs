@@ -1,22 +1,22 @@
-//! Keeps many leases at once: one thread per process and store, with a runtime, a timer and a connection of its own.
+//! Keeps many leases at once: one thread per process and store, with its own runtime, timer and connection.
 //!
-//! User code cannot hold it up. It never logs, never calls back, and takes no lock that anybody else can hold; what
-//! happened leaves through a bounded queue that drops and counts when nobody empties it. Work that blocks every thread
-//! of the program's own runtime does not stop renewals.
+//! User code cannot delay it. It never logs, never calls back, and takes no lock that another thread can hold.
+//! Events leave through a bounded queue, which drops and counts them when no listener reads. Work that blocks every
+//! thread of the program's own runtime does not stop renewals.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `manager.rs` | all leases: which is looked at when, what is sent, who is told; no I/O, no clock |
+//! | `manager.rs` | the lease manager: timing, requests and notifications of all leases; no I/O, no clock |
 //! | `thread.rs` | the loop around it |
 //! | `link.rs` | the connection and the subscription, made and replaced beside the loop |
 //! | `alarm.rs` | a timer that counts suspend |
-//! | `heartbeat_timer.rs` | this instance's place in the fleet |
-//! | `subscribers.rs` | who hears every announcement |
-//! | `observers.rs` | who looks at a lease without wanting it |
-//! | `server_clock.rs` | what the store's clock shows |
-//! | `shared.rs` | what a holder sees of its term without asking |
-//! | `event_queue.rs` | where events go |
-//! | `store_calls.rs` | what is asked beside leases, and in which order |
+//! | `heartbeat_timer.rs` | this instance's heartbeats in the fleet |
+//! | `subscribers.rs` | the subscribers to all announcements |
+//! | `observers.rs` | the observers of single leases |
+//! | `server_clock.rs` | the reading of the store's clock |
+//! | `shared.rs` | the state of a term that its holder reads without a message to the keeper |
+//! | `event_queue.rs` | the queue of events |
+//! | `store_calls.rs` | store requests other than those of leases, and their order |
 
 mod alarm;
 mod ended_terms;
@@ -57,7 +57,7 @@ use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{ErrorKind, Outcome, Quarantine, Request, StoreError, SubscriptionItem};
 use crate::tenure::TermHandle;
 
-/// One lease being driven. Never used twice.
+/// Identifies one driven lease. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LeaseId(u64);
 
@@ -75,18 +75,18 @@ impl LeaseId {
     }
 }
 
-/// One wish to have a lease.
+/// Identifies one waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WaiterId(u64);
 
-/// Whether to wait for a lease that somebody else has.
+/// Whether to wait for a lease that another instance holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireMode {
     Try,
     Wait,
 }
 
-/// Somebody who wants a lease.
+/// A caller that acquires a lease.
 pub(crate) struct Waiter {
     pub(crate) id: WaiterId,
     pub(crate) name: LeaseName,
@@ -95,22 +95,22 @@ pub(crate) struct Waiter {
     pub(crate) timeout: Option<Duration>,
     pub(crate) keeper: Arc<KeeperHandle>,
     pub(crate) reply: oneshot::Sender<Result<TermGuard, AcquireError>>,
-    /// Who wants to know how it goes meanwhile.
+    /// Receives the status of the acquisition meanwhile.
     pub(crate) status_sender: Option<StatusSender>,
     /// Sent with every claim and every renewal.
     pub(crate) heartbeat: Option<Arc<Heartbeat>>,
 }
 
-/// What a candidate says about itself.
+/// The record that a candidate publishes about itself.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
     pub(crate) group: Group,
-    /// For how long it may be believed.
+    /// How long the record is valid.
     pub(crate) ttl: Duration,
     pub(crate) record: Vec<u8>,
 }
 
-/// Somebody who is told whenever the outlook of a claim changes.
+/// Sends the status of an acquisition whenever it changes.
 pub(crate) struct StatusSender {
     sender: mpsc::UnboundedSender<AcquireStatus>,
     last: Option<AcquireStatus>,
@@ -125,14 +125,14 @@ impl StatusSender {
     fn send(&mut self, status: AcquireStatus) {
         if self.last.as_ref() != Some(&status) {
             self.last = Some(status.clone());
-            // Whoever looked on may have left.
+            // The receiver may have been dropped.
             let _ = self.sender.send(status);
         }
     }
 }
 
 impl Waiter {
-    /// Returns whether somebody still waits for it.
+    /// Returns whether the caller still waits for it.
     fn grant(self, granted: TermGuard) -> bool {
         self.reply.send(Ok(granted)).is_ok()
     }
@@ -142,10 +142,10 @@ impl Waiter {
     }
 }
 
-/// A term that somebody owns. Dropping it lets go of the lease.
+/// A term with an owner in the program. Dropping it releases the lease.
 pub(crate) struct TermGuard {
     handle: TermHandle,
-    /// Why it is let go of when it is.
+    /// The reason given when the lease is released.
     pub(crate) reason: ReleaseReason,
 }
 
@@ -162,36 +162,36 @@ impl TermGuard {
 impl Drop for TermGuard {
     fn drop(&mut self) {
         let shared = &self.handle.0;
-        // One that was told to stop is being let go of, or handed over, already.
+        // A stopped term is already being released or handed over.
         if !shared.is_over() && !shared.is_stopped() {
             shared.keeper.send(Command::Intent(shared.id(), Intent::Release(self.reason)));
         }
     }
 }
 
-/// How long what can wait does.
+/// How long a deferred call waits.
 const DEFERRED_CALL_DELAY: Duration = Duration::from_millis(20);
 
-/// Something asked of the store for a user.
+/// A store request on behalf of a caller.
 pub(crate) struct StoreCall {
     pub(crate) request: Request,
     pub(crate) timeout: Duration,
-    /// Whether work waits for it. Those who only look on are behind that.
+    /// Whether work waits for it. Calls that only observe come after those.
     pub(crate) is_work: bool,
     pub(crate) reply: oneshot::Sender<Outcome>,
 }
 
 impl StoreCall {
-    /// There was no connection in time.
+    /// Fails the call because there was no connection in time.
     fn fail(self, because: Option<StoreError>) {
         let error = because
             .unwrap_or_else(|| StoreError::new(ErrorKind::Unreachable, "there is no connection to the store just now"));
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = self.reply.send(Outcome::Failed(error));
     }
 }
 
-/// What users tell the keeper.
+/// Messages to the keeper.
 pub(crate) enum Command {
     Acquire(Waiter),
     GiveUp(WaiterId),
@@ -199,28 +199,28 @@ pub(crate) enum Command {
     WorkEnded(LeaseId),
     Progress(LeaseId),
     Call(StoreCall),
-    /// Several things at once, in order.
+    /// Several calls at once, in order.
     CallAll(Vec<StoreCall>),
-    /// Somebody who looks at a lease wants to know when to look again.
+    /// An observer of a lease wants to be notified when to read it again.
     Observe(LeaseName, Weak<Notify>),
-    /// Somebody wants to hear every announcement.
+    /// A subscriber wants every announcement.
     Subscribe(mpsc::Sender<SubscriptionItem>),
-    /// Takes a place in the fleet, or changes what is said of it.
+    /// Joins the fleet, or changes the record of this instance.
     JoinFleet {
         heartbeat: Arc<Heartbeat>,
         every: Duration,
     },
-    /// Leaves it.
+    /// Leaves the fleet.
     LeaveFleet,
-    /// Something to be told to whoever hears events.
+    /// Emits an event to the listeners.
     Emit(Event),
     ShutDown,
 }
 
-/// How it stands with the store.
+/// The state of the connection to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionState {
-    /// Nobody knows yet.
+    /// Not known yet.
     Pending,
     Attached,
     Lost(StoreError),
@@ -228,7 +228,7 @@ pub(crate) enum ConnectionState {
     Closed,
 }
 
-/// The way to the keeper, shared by everything that a user holds.
+/// The sending side of the keeper, shared by all handles of the program.
 pub(crate) struct KeeperHandle {
     pub(crate) instance: InstanceId,
     pub(crate) location: String,
@@ -236,13 +236,14 @@ pub(crate) struct KeeperHandle {
     pub(crate) connection_state: watch::Receiver<ConnectionState>,
     pub(crate) gauges: Arc<Gauges>,
     next_waiter_id: AtomicU64,
-    /// What can wait for a moment.
+    /// Calls that can wait for a moment.
     deferred_calls: Mutex<Vec<StoreCall>>,
     process: rustix::process::Pid,
 }
 
 impl KeeperHandle {
-    /// Asks something that can wait for a moment, together with whatever else can: waking the keeper costs more than the question.
+    /// Sends a call that can wait for a moment, together with others that can: waking the keeper costs more than the
+    /// request.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -261,7 +262,7 @@ impl KeeperHandle {
         }
     }
 
-    /// Asks what was to be asked soon.
+    /// Sends the deferred calls now.
     pub(crate) fn flush_deferred_calls(&self) {
         let store_calls = std::mem::take(&mut *self.deferred_calls.lock().unwrap_or_else(PoisonError::into_inner));
         if !store_calls.is_empty() {
@@ -269,7 +270,7 @@ impl KeeperHandle {
         }
     }
 
-    /// Tells the keeper something. When it has ended, so has everything that this could be about.
+    /// Sends a command to the keeper. If the keeper has ended, so has everything that the command could concern.
     pub(crate) fn send(&self, command: Command) {
         let _ = self.commands.send(command);
     }
@@ -278,13 +279,13 @@ impl KeeperHandle {
         WaiterId(self.next_waiter_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Whether this is a forked child, in which there is no keeper.
+    /// Whether this is a forked child, which has no keeper.
     pub(crate) fn is_forked(&self) -> bool {
         rustix::process::getpid() != self.process
     }
 }
 
-/// Numbers about the keeper.
+/// Gauges and counters of the keeper.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) held: AtomicU64,
@@ -293,12 +294,12 @@ pub(crate) struct Gauges {
     pub(crate) unlogged: AtomicBool,
     pub(crate) events_dropped: AtomicU64,
     pub(crate) notes_dropped: AtomicU64,
-    /// Server time less the lease clock, in microseconds, as last seen.
+    /// Server time minus the lease clock, in microseconds, as last seen.
     pub(crate) server_offset: AtomicI64,
-    /// How many hear of everything, and how many of all but the routine.
+    /// Number of listeners to all events, and to all but routine events.
     pub(crate) all_listeners: AtomicU64,
     pub(crate) notable_listeners: AtomicU64,
-    /// From sending a renewal to its answer.
+    /// From sending a renewal to its reply.
     pub(crate) renewals: Histogram,
 }
 
@@ -306,40 +307,40 @@ pub(crate) struct Gauges {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// Somebody else has it. Trying again is safe.
+    /// Another instance holds the lease. A retry is safe.
     #[error("the lease is held by {holder}{}", For(*remaining))]
     Held {
-        /// Who has it: this very instance, when another task of this process has it or waits for it.
+        /// The holder. It is this very instance when another task of this process holds the lease or waits for it.
         holder: InstanceId,
-        /// How long it is theirs without renewal, when that is known.
+        /// How long the lease lasts without renewal, if known.
         remaining: Option<Duration>,
     },
-    /// The store grants nothing for now. Trying again later is safe.
+    /// The store is in quarantine and grants nothing for now. A later retry is safe.
     #[error("no lease is granted: {0}")]
     Quarantined(Quarantine),
-    /// This [`Tenure`](crate::Tenure) was opened to [observe](crate::TenureBuilder::observer).
+    /// This [`Tenure`](crate::Tenure) was opened as an [observer](crate::TenureBuilder::observer).
     #[error("cannot acquire a lease: this instance only observes")]
     Observer,
-    /// The limit passed. Trying again is safe.
+    /// The timeout passed. A retry is safe.
     #[error("the lease was not to be had within {waited:?}{}{}", HeldBy(holder.as_ref()), Because(because.as_ref()))]
     TimedOut {
-        /// How long was waited.
+        /// How long the caller waited.
         waited: Duration,
-        /// Who has it, when somebody was seen to.
+        /// The holder, if one was seen.
         holder: Option<InstanceId>,
-        /// What is wrong with the store, when that was in the way.
+        /// The error of the store, if that was the obstacle.
         because: Option<StoreError>,
     },
-    /// The store could not be asked; [`StoreError::is_retryable`] says whether trying again may help.
+    /// The store could not be reached; [`StoreError::is_retryable`] says whether a retry may help.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The name is not acceptable.
+    /// The name is not valid.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The settings do not fit together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The election cannot be held like this.
+    /// The election cannot run with these settings.
     #[error(transparent)]
     Election(#[from] ElectionError),
     /// This [`Tenure`](crate::Tenure) was shut down.

@@ -1,4 +1,4 @@
-//! Before the term: asking for the lease, and waiting well when somebody else has it.
+//! Before the term: requesting the lease, and waiting while another instance holds it.
 
 use std::time::Duration;
 
@@ -17,21 +17,21 @@ use crate::token::{Nonce, Token};
 pub(super) struct Acquiring {
     nonce: Nonce,
     in_flight: Option<InFlight>,
-    /// `None` before the first look at a clock.
+    /// `None` before the first clock reading.
     next_at: Option<Moment>,
-    /// Whether the store may have granted something that we do not know of.
+    /// Whether the store may have granted the lease without our knowledge.
     maybe_granted: bool,
     failures: u32,
     obstacle: Obstacle,
-    /// Whether something was heard since the last question was sent, so that its answer may be out of date.
+    /// Whether an announcement arrived since the last request was sent, so that its reply may be out of date.
     announced_since_send: bool,
-    /// What was last said to be wrong; it is not said again until something else has happened.
+    /// The last error reported. It is not reported again until a different result.
     last_error: Option<String>,
-    /// Whether whoever had the lease is known or presumed to have it no more.
+    /// Whether the last known holder is known or presumed to have lost the lease.
     presumed_unheld: bool,
 }
 
-/// What was in the way when we last asked.
+/// The obstacle found by the last request.
 #[derive(Debug, PartialEq, Eq)]
 enum Obstacle {
     NotRequested,
@@ -40,14 +40,14 @@ enum Obstacle {
     Error,
 }
 
-/// Somebody else's lease as we last saw it.
+/// Another instance's lease as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CurrentHolder {
     instance: InstanceId,
     token: Option<Token>,
-    /// Before this moment it cannot have run out by itself.
+    /// The lease cannot have expired before this moment.
     earliest_end: SteadyMoment,
-    /// By this moment it has, unless it was renewed.
+    /// The lease has expired by this moment, unless it was renewed.
     latest_end: SteadyMoment,
     /// When the holder may be taken over for lack of progress.
     stale_at: Option<Moment>,
@@ -68,7 +68,7 @@ impl Acquiring {
         }
     }
 
-    /// What can be hoped for.
+    /// The status of the acquisition.
     pub(super) fn acquire_status(&self, ctx: &Context) -> AcquireStatus {
         match &self.obstacle {
             _ if !ctx.online => AcquireStatus::Blocked { why: self.last_error.clone() },
@@ -121,7 +121,8 @@ impl Acquiring {
             Input::ConnectionLost if self.in_flight.take().is_some() => {
                 self.maybe_granted = true;
                 self.failures += 1;
-                // Once at once, then with growing pauses: a store that can be entered may still fail every claim.
+                // Retry at once the first time, then with backoff: a store that can be attached may still fail every
+                // claim.
                 let again = self.failures > 1;
                 self.next_at = Some(if again { now + ctx.backoff(self.failures) } else { now });
             }
@@ -168,13 +169,13 @@ impl Acquiring {
         self.in_flight = Some(ctx.send(now, request));
     }
 
-    /// Something may have changed: ask now, or once more if the question is already on its way.
+    /// Something may have changed: request the lease at `at`, again if a request is already in flight.
     fn recheck_at(&mut self, at: Moment) {
         self.announced_since_send = true;
         self.next_at = Some(self.next_at.map_or(at, |already| already.min(at)));
     }
 
-    /// The lease is ours, unless the good news came too late to be true.
+    /// Starts the term, unless the grant arrived after its deadline.
     fn handle_grant(&mut self, clocks: Now, sent: Moment, grant: &Grant, ctx: &mut Step<'_>) -> Option<HeldTerm> {
         let now = clocks.moment;
         let settings = ctx.settings.clone();
@@ -197,15 +198,15 @@ impl Acquiring {
         Some(HeldTerm::new(clocks, grant.token, valid_until, reading, not_before, ctx))
     }
 
-    /// A lease that became free before it could have run out, and that nobody is known to have let go of, may still be
-    /// relied on by whoever had it: until when that lasts.
+    /// Until when the previous holder may still rely on the lease: one that became unheld before it could have expired,
+    /// without a known release.
     fn wait_out_until(&self, clocks: Now, grant: &Grant) -> SteadyMoment {
         let Obstacle::Held(current) = &self.obstacle else { return SteadyMoment::ZERO };
         let ended_cleanly = grant.previous.as_ref().is_some_and(|previous| {
             current.token == Some(previous.token)
                 && match previous.ended {
                     RecordedEnd::Released | RecordedEnd::HandedOver => true,
-                    // Not let go of, but the grant itself says how long to wait.
+                    // Not released, but the grant itself contains the time to wait.
                     RecordedEnd::TakenOver => true,
                     RecordedEnd::Unreported | RecordedEnd::Revoked => false,
                 }
@@ -222,7 +223,7 @@ impl Acquiring {
         match reply {
             Reply::Held(held) => self.handle_held(clocks, sent, held, ctx),
             Reply::Quarantined(quarantine) => {
-                // Its end may have been announced while we were asking, and our question may have come first.
+                // The end of the quarantine may have been announced after the store handled our request.
                 let at = if self.announced_since_send {
                     ctx.after_acquire_delay(now)
                 } else {
@@ -262,12 +263,12 @@ impl Acquiring {
         let stuck = held.remaining.is_none();
         let remaining = held.remaining.unwrap_or_else(|| ctx.settings.renew_every());
         let stale_at = match (ctx.settings.take_over_after(), held.idle, held.token) {
-            // One that could be told apart from somebody who has not renewed yet would have been taken over by now.
+            // The store would have granted the takeover if it could tell this holder from one that has not renewed yet.
             (Some(limit), Some(idle), Some(_)) if idle >= limit => Some(now + ctx.settings.renew_every()),
             (Some(limit), Some(idle), Some(_)) => Some(now + (limit - idle) + Duration::from_millis(1)),
             _ => None,
         };
-        // The store spoke after the request was sent and before the reply was here.
+        // The store replied after the request was sent and before the reply arrived.
         let shortest =
             remaining.saturating_sub(now.since(sent)).saturating_sub(error.of(remaining)).saturating_sub(FIXED_SLACK);
         let current = CurrentHolder {
@@ -277,7 +278,7 @@ impl Acquiring {
             latest_end: clocks.steady + remaining.saturating_add(error.of(remaining)),
             stale_at,
         };
-        // The end of a foreign program's lease is not announced: it is looked for every ttl.
+        // The end of a foreign program's lease is not announced: check at least every ttl.
         let look_within = if current.token.is_some() { remaining } else { remaining.min(ctx.settings.ttl()) };
         let mut next_at = now + ctx.after_expiry(look_within);
         if ctx.mutations.has(Mutation::AnnouncementsOnly) {
@@ -289,7 +290,7 @@ impl Acquiring {
         if let Some(interval) = ctx.settings.recheck_every() {
             next_at = next_at.min(now + ctx.with_jitter(interval));
         }
-        // Something was announced while we were asking, and our question may have come first.
+        // The announcement may have followed after the store handled our request.
         if self.announced_since_send {
             next_at = ctx.after_acquire_delay(now);
         }
@@ -306,7 +307,7 @@ impl Acquiring {
             );
         }
         self.obstacle = Obstacle::Held(current);
-        // Unless it was heard meanwhile that this one has let go.
+        // Unless an announcement said meanwhile that this holder has released it.
         self.presumed_unheld &= self.announced_since_send;
     }
 
@@ -321,7 +322,7 @@ impl Acquiring {
                 self.presumed_unheld = true;
                 self.recheck_at(ctx.after_acquire_delay(clocks.moment));
             }
-            // To us it is an offer; to others it means that the lease has another end than the one we wait for.
+            // To the receiver it is an offer; to others it means that the lease ends at another time than expected.
             Announcement::HandedOver { name, .. } if name == ctx.name => self.recheck_at(clocks.moment),
             _ => {}
         }
@@ -350,7 +351,7 @@ impl Acquiring {
             return Phase::Over(Ending::GivenUp);
         }
         let clean_up = Request::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: self.nonce };
-        // For a while only: at worst it runs out.
+        // For a limited time: at worst the lease expires.
         let until = now + ctx.settings.attempt_timeout() * 3;
         Phase::Releasing(Releasing::new(now, until, clean_up, Ending::GivenUp, ctx))
     }

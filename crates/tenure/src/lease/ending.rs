@@ -1,10 +1,10 @@
-//! How a term ends: let go of, or lost.
+//! How a term ends: released or lost.
 
 use std::fmt;
 
 use crate::name::InstanceId;
 
-/// Why a term was lost. Final: a term is never un-lost; winning the lease again is a new term with a new token.
+/// Why a term was lost. A loss is final: acquiring the lease again starts a new term with a new token.
 ///
 /// ```
 /// use tenure::lease::Loss;
@@ -18,10 +18,10 @@ pub enum Loss {
     Expired,
     /// Another holder has the lease.
     Taken {
-        /// Who has it.
+        /// The new holder.
         holder: InstanceId,
     },
-    /// The lease is not in the store any more.
+    /// The lease is no longer in the store.
     Missing,
     /// The store has lost its data or was restored from older data.
     StoreReset,
@@ -36,7 +36,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// The word for logs and events.
+    /// The name used in logs and events.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Expired => "expired",
@@ -50,7 +50,7 @@ impl Loss {
         }
     }
 
-    /// Whether the store may still list the term, so that letting go of it helps whoever waits.
+    /// Whether the store may still list the term, so that a release helps waiters.
     pub(super) fn is_maybe_listed(&self) -> bool {
         match self {
             Self::Expired | Self::ClockStep | Self::Revoked | Self::Unreachable | Self::Stalled => true,
@@ -68,30 +68,30 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Why a term was let go of.
+/// Why a term was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReleaseReason {
-    /// Its holder was done.
+    /// Its holder was finished.
     Voluntary,
     /// Its process is ending.
     Shutdown,
-    /// Another instance should have it.
+    /// Another instance should hold it.
     Rebalance,
     /// It was handed to a named instance.
     HandedOver,
     /// Its target is paused.
     Paused,
-    /// Its target is gone.
+    /// Its target was removed.
     Removed,
-    /// An operator asked for it.
+    /// An operator requested it.
     StepDown,
     /// Its holder cannot work at present.
     Unable,
 }
 
 impl ReleaseReason {
-    /// The word for logs and events.
+    /// The name used in logs and events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Voluntary => "voluntary",
@@ -112,20 +112,20 @@ impl fmt::Display for ReleaseReason {
     }
 }
 
-/// How it ended.
+/// How a lease ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ending {
-    /// The lease was never granted; the attempt was given up.
+    /// The lease was never granted; the acquisition was given up.
     GivenUp,
-    /// The term was let go of after its work had ended.
+    /// The term was released after its work had ended.
     Released(ReleaseReason),
     /// The term was lost.
     Lost(Loss),
 }
 
 impl Ending {
-    /// The word for logs and events.
+    /// The name used in logs and events.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Released(reason) => reason.as_str(),
@@ -178,7 +178,7 @@ impl ReleaseReason {
 }
 
 impl Ending {
-    /// A few words, which [`decode`](Self::decode) reads.
+    /// Encodes the ending as text that [`decode`](Self::decode) reads.
     pub fn encode(&self) -> String {
         match self {
             Self::GivenUp => "given_up".to_owned(),

@@ -1,4 +1,4 @@
-//! What goes into the machine and what comes out of it: plain data.
+//! The inputs and outputs of the state machine: plain data.
 
 use crate::event::Event;
 use crate::lease::ReleaseReason;
@@ -7,11 +7,11 @@ use crate::store::{Announcement, Continuity, Refusal, Reply, Request, StoreError
 use crate::time::Moment;
 use crate::token::Token;
 
-/// Which request a reply belongs to.
+/// Identifies the request that a reply belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt(pub u64);
 
-/// Which wake-up this is. One from an earlier epoch is out of date and changes nothing.
+/// Identifies a wake-up. One with an earlier epoch is stale and has no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
@@ -19,98 +19,98 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Input {
-    /// Look at the clock. Safe at any time; the first one sets the lease in motion.
+    /// Check the clock. Safe at any time; the first one starts the lease.
     Tick,
-    /// A wake-up that was asked for.
+    /// A wake-up requested with [`Action::Wake`].
     Wake(Epoch),
-    /// The store answered.
+    /// The store replied.
     Answered {
-        /// Which request.
+        /// The request.
         attempt: Attempt,
-        /// What it said.
+        /// The reply.
         reply: Reply,
     },
-    /// A request was not carried out and never will be.
+    /// A request was not executed and never will be.
     Failed {
-        /// Which request.
+        /// The request.
         attempt: Attempt,
-        /// Why.
+        /// The cause.
         error: StoreError,
     },
-    /// A request may or may not have been carried out.
+    /// A request may or may not have been executed.
     Unknown {
-        /// Which request.
+        /// The request.
         attempt: Attempt,
-        /// What happened.
+        /// The cause.
         error: StoreError,
     },
-    /// The connection is gone. Whatever was in flight has an unknown outcome.
+    /// The connection was lost. Every request in flight has an unknown outcome.
     ConnectionLost,
-    /// A new connection has entered the store.
+    /// A new connection has attached to the store.
     Attached(Continuity),
-    /// Something was announced.
+    /// An announcement arrived.
     Announced(Announcement),
     /// Announcements may have been missed.
     Recheck,
-    /// Something else than a renewal was refused, because the term is over: a publication, say.
+    /// The store refused a request other than a renewal because the term is over: a publication, for example.
     Refused {
-        /// The term that it was asked under.
+        /// The term that the request named.
         token: Token,
-        /// Why.
+        /// Why the store refused it.
         refusal: Refusal,
     },
     /// The work made progress.
     Progress,
-    /// Nothing of this term's work is running any more. Answers [`Permission::MustCancel`] and
-    /// [`Permission::MustBeGone`], at once when nothing was running; also said when work ends by itself.
+    /// None of this term's work is running any more. The reply to [`Permission::MustCancel`] and
+    /// [`Permission::MustBeGone`], sent at once when nothing was running. Also sent when work ends by itself.
     WorkEnded,
-    /// What the user wants.
+    /// The caller's intent.
     Intent(Intent),
 }
 
-/// What a user can want of a lease.
+/// What a caller can request of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Intent {
-    /// Stop the work and let go.
+    /// Stop the work and release the lease.
     Release(ReleaseReason),
-    /// Let the work in flight finish, start no more, then let go. When nothing is running, [`Input::WorkEnded`] follows
-    /// at once.
+    /// Let the work in flight finish, start no more, then release the lease. When nothing is running,
+    /// [`Input::WorkEnded`] follows at once.
     Drain(ReleaseReason),
-    /// Stop the work and hand over to a named instance.
+    /// Stop the work and hand the lease over to a named instance.
     HandOver(InstanceId),
     /// Let the work in flight finish, start no more, then hand over to a named instance; as for [`Drain`](Self::Drain).
     DrainTo(InstanceId, ReleaseReason),
 }
 
-/// Something to be done for a lease. In order.
+/// What the driver must do for a lease, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// Send a request. Its answer comes back as an [`Input`] with the same attempt. Whoever sends it gives up at the
-    /// moment named and then reports the outcome as unknown.
+    /// Send a request. Its outcome comes back as an [`Input`] with the same attempt. The driver gives up at
+    /// `give_up_at` and then reports the outcome as unknown.
     Send {
-        /// Which attempt.
+        /// The attempt.
         attempt: Attempt,
-        /// What to send.
+        /// The request to send.
         request: Request,
         /// When to give up.
         give_up_at: Moment,
     },
-    /// Enter the store again; the namespace is not what it was. Answered by [`Input::Attached`].
+    /// Attach to the store again, because the namespace has changed. Answered by [`Input::Attached`].
     Attach,
-    /// What work may do has changed.
+    /// The permission of the work has changed.
     Permit(Permission),
     /// The term may be relied on until this moment.
     Deadline(Moment),
-    /// Come back at this moment with [`Input::Wake`]. Earlier wake-ups are out of date and need not be cancelled.
+    /// Pass [`Input::Wake`] at this moment. Earlier wake-ups are stale and need not be cancelled.
     Wake {
         /// When.
         at: Moment,
-        /// What to come back with.
+        /// The epoch to pass with it.
         epoch: Epoch,
     },
-    /// Tell whoever listens.
+    /// Emit an event to the listeners.
     Emit(Event),
 }
 
@@ -125,12 +125,12 @@ pub enum Permission {
         /// The term.
         token: Token,
     },
-    /// Work that runs may go on; none may start. Starts are kept for later, not skipped.
+    /// Running work may continue; none may start. Starts are deferred, not skipped.
     HoldStarts {
         /// The term.
         token: Token,
     },
-    /// Work must be cancelled now and be gone by the moment named. Said again when that moment moves.
+    /// Work must be cancelled now and be gone by `gone_by`. Repeated when that moment moves.
     MustCancel {
         /// When it must be gone.
         gone_by: Moment,
@@ -139,38 +139,38 @@ pub enum Permission {
     MustBeGone,
 }
 
-/// What can be hoped for while a lease is pursued.
+/// The status of an acquisition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireStatus {
-    /// Nobody is known to have it, and it is being asked for.
+    /// No holder is known, and a request is being sent.
     Requesting,
-    /// Somebody else has it.
+    /// Another instance holds the lease.
     Held {
-        /// Who.
+        /// The holder.
         holder: InstanceId,
     },
-    /// The store cannot be asked, or grants nothing for now.
+    /// The store cannot be reached, or grants nothing for now.
     Blocked {
-        /// Why, when that is known.
+        /// The cause, if known.
         why: Option<String>,
     },
 }
 
-/// A lease as its user sees it.
+/// A lease as the caller sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
-    /// Nothing is known yet, or the term is over.
+    /// No reply yet, or the term is over.
     Unknown,
-    /// The lease is ours.
+    /// This instance holds the lease.
     Owned,
-    /// The lease is somebody else's.
+    /// Another instance holds the lease.
     Other,
-    /// The lease was ours when we last heard; no new work starts until we hear again.
+    /// This instance held the lease at the last reply. No new work starts until a renewal succeeds.
     Uncertain,
 }
 
 impl LeaseState {
-    /// The word for interfaces.
+    /// The name used in interfaces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",

@@ -1,7 +1,7 @@
-//! The life of one term, from the first request to the last goodbye, as a state machine without I/O.
+//! The life of one term, from the first request to the release, as a state machine without I/O.
 //!
-//! [`Lease::step`] takes a reading of the clock and an [`Input`] and returns [`Action`]s. It reads no clock, draws no randomness that
-//! was not given to it, and waits for nothing, so the same code runs under an async runtime and in the simulator.
+//! [`Lease::step`] takes a clock reading and an [`Input`] and returns [`Action`]s. It reads no clock, draws all
+//! randomness from its seed and waits for nothing, so the same code runs under an async runtime and in the simulator.
 //!
 //! ```text
 //!   Acquiring ──granted──▶ Holding ──release, work ended──▶ Releasing ─▶ Over
@@ -10,16 +10,16 @@
 //!      └──given up────────────────────────────────────────────┘
 //! ```
 //!
-//! The rules it keeps:
+//! Its rules:
 //!
-//! - A term is valid until `D = sent + ttl·(1−ρ) − 2 ms`, counted from before its request was queued. Only a renewal
-//!   that succeeded moves D, and only forward; a reply that comes too late is not success.
-//! - Validity is computed at every look ([`Lease::is_valid`], [`Lease::remaining`]). There is no flag to go stale.
-//! - A renewal that fails makes the lease uncertain: no work starts until one succeeds. One that is refused is a loss.
+//! - A term is valid until `D = sent + ttl·(1−ρ) − 2 ms`, counted from before its request was queued. Only a successful
+//!   renewal moves D, and only forward. A reply that arrives too late is not a success.
+//! - Validity is computed on every call ([`Lease::is_valid`], [`Lease::remaining`]). There is no flag to go stale.
+//! - A failed renewal makes the lease uncertain: no work starts until a renewal succeeds. A refused renewal is a loss.
 //!   At D − S the term is lost in any case. A loss is final and has a [reason](Loss).
-//! - Every goodbye waits for the work to end before the lease is released, and goes on renewing meanwhile, but not for
-//!   ever. Work that does not end in time keeps the lease from being released: it runs out.
-//! - Wake-ups carry an [`Epoch`]; one that is out of date changes nothing, so none is ever cancelled.
+//! - A release waits for the work to end and renews the lease meanwhile, for a limited time. If the work does not end
+//!   in time, the lease is not released: it expires.
+//! - Wake-ups carry an [`Epoch`]. A stale wake-up has no effect, so none is ever cancelled.
 
 mod acquiring;
 mod context;
@@ -47,11 +47,11 @@ use crate::name::{InstanceId, LeaseName};
 use crate::time::{Moment, Now};
 use crate::token::{Nonce, Token};
 
-/// One pursuit of a lease and the term it leads to.
+/// One attempt to acquire a lease, and the term that follows.
 ///
-/// Whoever drives it keeps four promises: requests are sent in the order given; [`Input::WorkEnded`] is said exactly
-/// when nothing of the term's work is running any more; no other `Lease` of the same name is driven in this process
-/// until this one [is over](Lease::ending); and no work acts without a look at [`Lease::is_valid`].
+/// The driver must keep four rules. It sends requests in the order given. It passes [`Input::WorkEnded`] exactly when
+/// none of the term's work is running any more. It drives no other `Lease` of the same name in this process until this
+/// one [is over](Lease::ending). It lets no work act without checking [`Lease::is_valid`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -73,7 +73,7 @@ pub struct Lease {
     phase: Phase,
     last_permission: Permission,
     epoch: Epoch,
-    /// The end of time when there is nothing to wake up for.
+    /// [`Moment::END`] when no wake-up is needed.
     wake_at: Moment,
 }
 
@@ -87,8 +87,8 @@ enum Phase {
 }
 
 impl Lease {
-    /// A lease that nobody has asked for yet: the first [`Input::Tick`] does. It takes for granted that the store has
-    /// been entered. All chance comes from the seed, the nonce included: it must be another one every time.
+    /// Creates a lease that is not requested yet: the first [`Input::Tick`] sends the request. The store must be
+    /// attached. All randomness comes from the seed, including the nonce, so the seed must differ every time.
     pub fn new(name: LeaseName, instance: InstanceId, settings: Arc<LeaseSettings>, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let nonce = Nonce::new(rng.u128(..));
@@ -111,32 +111,32 @@ impl Lease {
         }
     }
 
-    /// Names the last term that this process has had of the lease: what [`Lease::ended_term`] says of the one before. The
-    /// store may still list it, and only who names it can replace it.
+    /// Sets the token of the last term of this lease in this process: [`Lease::ended_term`] of the previous `Lease`.
+    /// The store may still list that term, and only a claim that names it can replace it.
     #[must_use]
     pub fn with_ended_term(mut self, ended_term: Option<Token>) -> Self {
         self.context.ended_term = ended_term;
         self
     }
 
-    /// The last term that this process has had of the lease, here or [before](Lease::with_ended_term). Pass it on to the next
-    /// `Lease` of the same name, also when this one was never granted.
+    /// The token of the last term of this lease in this process, here or [before](Lease::with_ended_term). Pass it to
+    /// the next `Lease` of the same name, even if this one was never granted.
     pub fn ended_term(&self) -> Option<Token> {
         self.context.ended_term
     }
 
-    /// Plants a mistake for the simulator to find.
+    /// Plants a bug for the simulator to find.
     #[cfg(feature = "mutations")]
     pub fn plant(&mut self, mutation: crate::mutation::Mutation) {
         self.context.mutations.plant(mutation);
     }
 
-    /// Says how many leases the instance holds. The more there are, the more their renewals are spread.
+    /// Sets the number of leases that the instance holds. The more it holds, the more their renewals are spread.
     pub fn set_siblings(&mut self, held: usize) {
         self.context.siblings = u32::try_from(held).unwrap_or(u32::MAX);
     }
 
-    /// Takes in what happened and returns what is to be done about it, in order.
+    /// Processes an input and returns the resulting actions, in order.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Action> {
         match &input {
             Input::Wake(epoch) if *epoch != self.epoch => return Vec::new(),
@@ -159,7 +159,7 @@ impl Lease {
         actions
     }
 
-    /// The lease as its user sees it.
+    /// The lease as the caller sees it.
     pub fn state(&self, now: Now) -> LeaseState {
         match &self.phase {
             Phase::Acquiring(acquiring) => acquiring.state(),
@@ -168,7 +168,7 @@ impl Lease {
         }
     }
 
-    /// What can be hoped for, while the lease is pursued.
+    /// The status of the acquisition, while the lease is being acquired.
     pub fn acquire_status(&self) -> Option<AcquireStatus> {
         match &self.phase {
             Phase::Acquiring(acquiring) => Some(acquiring.acquire_status(&self.context)),
@@ -176,7 +176,7 @@ impl Lease {
         }
     }
 
-    /// What work may do, computed at every look.
+    /// What work may do, computed on every call.
     pub fn permission(&self, now: Now) -> Permission {
         match &self.phase {
             Phase::Acquiring(_) => Permission::None,
@@ -186,7 +186,8 @@ impl Lease {
         }
     }
 
-    /// Whether the term may be relied on, computed from the deadline. Not while somebody else may still rely on theirs.
+    /// Whether the term may be relied on, computed from the deadline. It is false while a previous holder may still
+    /// rely on its term.
     pub fn is_valid(&self, now: Now) -> bool {
         !self.remaining(now).is_zero()
     }
@@ -207,7 +208,7 @@ impl Lease {
         }
     }
 
-    /// When the term began and when it was last renewed, while it is held.
+    /// When the term began and when the lease was last renewed, while it is held.
     pub fn times(&self) -> Option<(Moment, Moment)> {
         match &self.phase {
             Phase::Holding(term) => Some((term.acquired_at, term.renewed_at)),
@@ -215,7 +216,8 @@ impl Lease {
         }
     }
 
-    /// How long the last renewal took, or the grant when there was none yet, from when it was sent until it was answered, while it is held.
+    /// How long the last renewal took from request to reply, while the lease is held. Before the first renewal: the
+    /// grant.
     pub fn last_round_trip(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Holding(term) => Some(term.reading.received.since(term.reading.sent)),
@@ -223,12 +225,12 @@ impl Lease {
         }
     }
 
-    /// The wake-up that was asked for last, and when.
+    /// The time and epoch of the last wake-up requested.
     pub fn next_wake(&self) -> Option<(Moment, Epoch)> {
         (self.wake_at != Moment::END).then_some((self.wake_at, self.epoch))
     }
 
-    /// How it ended, once it has.
+    /// How the lease ended, once it has.
     pub fn ending(&self) -> Option<&Ending> {
         match &self.phase {
             Phase::Over(ending) => Some(ending),

@@ -1,4 +1,4 @@
-//! After the term: waiting for lost work to be gone, and for the last request to be answered.
+//! After the term: waiting for lost work to stop, and for the reply to the last request.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::mutation::Mutation;
 use crate::store::{Reply, Request};
 use crate::time::Moment;
 
-/// A term that was lost and whose work may still be running.
+/// A lost term whose work may still be running.
 #[derive(Debug)]
 pub(super) struct Stopping {
     loss: Loss,
@@ -48,23 +48,24 @@ impl Stopping {
         if !ctx.online || !self.loss.is_maybe_listed() {
             return Phase::Over(ending);
         }
-        // The store may list us for a while yet, and our work is over: whoever waits need not.
+        // The store may list us for a while yet, but our work is over: release, so that waiters need not wait for the
+        // expiry.
         let request = Request::Release { holding: ctx.holding(self.term.token), ending: ending.clone() };
         let until = self.term.deadline.max(now + ctx.settings.attempt_timeout());
         Phase::Releasing(Releasing::new(now, until, request, ending, ctx))
     }
 }
 
-/// The last request. Once it was sent the term is over, whatever the reply; while there is none it is repeated, so that
-/// whoever waits need not wait for the lease to run out.
+/// The last request. The term is over once it was sent, whatever the reply. It is repeated until there is a reply, so
+/// that waiters need not wait for the lease to expire.
 #[derive(Debug)]
 pub(super) struct Releasing {
     ending: Ending,
     request: Box<Request>,
-    /// When the lease has run out, and nobody needs to be told any more.
+    /// When the lease has expired and a release is pointless.
     until: Moment,
     last: LastRequest,
-    /// The first attempt: an answer to any of them is an answer, however late it comes.
+    /// The first attempt. A reply to any attempt counts, however late it arrives.
     first: Option<Attempt>,
     failures: u32,
 }
@@ -72,14 +73,14 @@ pub(super) struct Releasing {
 #[derive(Debug)]
 enum LastRequest {
     Sent(InFlight),
-    /// Sent at this time, if there is a connection then; otherwise as soon as there is one.
+    /// Waits until this time and for a connection before sending.
     Waiting {
         retry_at: Moment,
     },
 }
 
 impl Releasing {
-    /// Sends the last request, now or when there is a connection.
+    /// Sends the last request, now or once there is a connection.
     pub(super) fn new(now: Moment, until: Moment, request: Request, ending: Ending, ctx: &mut Step<'_>) -> Self {
         let last = LastRequest::Waiting { retry_at: now };
         let releasing = Self { ending, request: Box::new(request), until, last, first: None, failures: 0 };
@@ -90,7 +91,7 @@ impl Releasing {
         match &self.last {
             LastRequest::Sent(in_flight) => ctx.give_up_at(in_flight).min(self.until),
             LastRequest::Waiting { retry_at } if ctx.online => self.until.min(*retry_at),
-            // Being woken for what cannot be done would never end.
+            // Without a connection an earlier wake-up would repeat without end.
             LastRequest::Waiting { .. } => self.until,
         }
     }
@@ -106,18 +107,18 @@ impl Releasing {
         }
         match (&self.last, input) {
             (LastRequest::Sent(sent), Input::Failed { attempt, error }) if sent.attempt == attempt => {
-                // It was not carried out. Whatever is wrong may pass, or be mended, before the lease has run out.
+                // The request was not executed. The cause may pass, or be repaired, before the lease expires.
                 let delay =
                     if error.is_retryable() { ctx.backoff(self.failures + 1) } else { ctx.settings.renew_every() };
                 self.request_failed(now + delay, error.to_string(), ctx);
             }
-            // Whether it was carried out is not known. It is safe to repeat.
+            // The request may have been executed. It is safe to repeat.
             (LastRequest::Sent(sent), Input::Unknown { attempt, error }) if sent.attempt == attempt => {
                 let delay = ctx.backoff(self.failures + 1);
                 self.request_failed(now + delay, error.to_string(), ctx);
             }
             (LastRequest::Sent(_), Input::ConnectionLost) => {
-                // At once over the next one, and then with growing pauses.
+                // Retry at once over the next connection the first time, then with backoff.
                 let delay = if self.failures == 0 { Duration::ZERO } else { ctx.backoff(self.failures) };
                 self.request_failed(now + delay, "the connection was lost".to_owned(), ctx);
             }
@@ -136,7 +137,7 @@ impl Releasing {
     fn request_failed(&mut self, retry_at: Moment, error: String, ctx: &mut Step<'_>) {
         self.failures += 1;
         self.last = LastRequest::Waiting { retry_at };
-        // Said once.
+        // Reported once.
         if self.failures == 1
             && matches!(self.ending, Ending::Released(_))
             && let Request::Release { holding, .. } | Request::HandOver { holding, .. } = &*self.request

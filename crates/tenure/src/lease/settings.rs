@@ -1,4 +1,4 @@
-//! How long a lease lasts and how hard it is held on to; checked when built.
+//! The settings of a lease: ttl, timing of renewals and waiting. Checked when built.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use thiserror::Error;
 
 use crate::time::{ClockTolerance, FIXED_SLACK};
 
-/// No answer takes longer; what does not come by then is not coming.
+/// Upper bound of the default attempt timeout. A reply that takes longer is not coming.
 const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_TTL: Duration = Duration::from_millis(100);
-/// The longest ttl there is. No quarantine lasts longer.
+/// The longest ttl allowed. No quarantine lasts longer.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The settings of one lease. Every combination that can be built keeps its promises.
+/// The settings of one lease. Every combination that can be built keeps the guarantees.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,17 +45,17 @@ pub struct LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// Settings with the defaults for a ttl of 30 seconds.
+    /// Starts with the defaults for a ttl of 30 seconds.
     pub fn builder() -> LeaseSettingsBuilder {
         LeaseSettingsBuilder::default()
     }
 
-    /// The length of the lease, in whole milliseconds.
+    /// The time to live of the lease, in whole milliseconds.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// P: the time from one renewal to the next.
+    /// P: the interval between renewals.
     pub fn renew_every(&self) -> Duration {
         self.renew_every
     }
@@ -65,12 +65,12 @@ impl LeaseSettings {
         self.attempt_timeout
     }
 
-    /// S: the time that work gets, once cancelled, to be gone before the lease can end.
+    /// S: the time for cancelled work to stop before the lease can end.
     pub fn stop_budget(&self) -> Duration {
         self.stop_budget
     }
 
-    /// How long a goodbye goes on renewing while it waits for work to end.
+    /// How long a release keeps renewing while it waits for work to end.
     pub fn max_drain(&self) -> Duration {
         self.max_drain
     }
@@ -80,22 +80,22 @@ impl LeaseSettings {
         self.stall_after
     }
 
-    /// After how long without progress a *waiter* takes the lease from a holder that still renews.
+    /// How long a holder may renew without progress before a *waiter* takes over the lease.
     pub fn take_over_after(&self) -> Option<Duration> {
         self.take_over_after
     }
 
-    /// How often a waiter looks, even if it was told nothing and the lease cannot have run out.
+    /// How often a waiter rechecks, even without an announcement and before the lease can have expired.
     pub fn recheck_every(&self) -> Option<Duration> {
         self.recheck_every
     }
 
-    /// How long others go first when the lease falls free.
+    /// How long a waiter lets others go first when the lease becomes unheld.
     pub fn acquire_delay(&self) -> Duration {
         self.acquire_delay
     }
 
-    /// The longest random delay where the end of somebody's lease is awaited.
+    /// The upper bound of the random delay after the expiry of another holder's lease.
     pub fn expiry_jitter(&self) -> Duration {
         self.expiry_jitter
     }
@@ -105,7 +105,7 @@ impl LeaseSettings {
         self.clock_tolerance
     }
 
-    /// How long a lease that was handed over waits for its receiver.
+    /// How long a lease that was handed over is reserved for the named instance.
     pub fn accept_window(&self) -> Duration {
         (self.ttl / 10).max(Duration::from_secs(1)).min(self.ttl)
     }
@@ -117,7 +117,7 @@ impl Default for LeaseSettings {
     }
 }
 
-/// Builds [`LeaseSettings`]. What is not set follows from the ttl.
+/// Builds [`LeaseSettings`]. Settings that are not given follow from the ttl.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct LeaseSettingsBuilder {
@@ -153,83 +153,83 @@ impl Default for LeaseSettingsBuilder {
 }
 
 impl LeaseSettingsBuilder {
-    /// The length of the lease: 100 ms to 24 h, 30 s by default. Longer rides out longer stalls of the store; shorter
-    /// replaces a crashed holder sooner.
+    /// Sets the time to live of the lease: 100 ms to 24 h, 30 s by default. A longer one survives longer stalls of the
+    /// store; a shorter one replaces a crashed holder sooner.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// P, a third of the ttl by default.
+    /// Sets P, the interval between renewals; a third of the ttl by default.
     pub fn renew_every(mut self, interval: Duration) -> Self {
         self.renew_every = Some(interval);
         self
     }
 
-    /// R, a fifth of P and at most 5 s by default.
+    /// Sets R, the timeout of one attempt; a fifth of P and at most 5 s by default.
     pub fn attempt_timeout(mut self, limit: Duration) -> Self {
         self.attempt_timeout = Some(limit);
         self
     }
 
-    /// S, a sixth of the ttl and at most 5 s by default.
+    /// Sets S, the stop budget; a sixth of the ttl and at most 5 s by default.
     pub fn stop_budget(mut self, budget: Duration) -> Self {
         self.stop_budget = Some(budget);
         self
     }
 
-    /// How long a goodbye waits for work to end, 10 s by default.
+    /// Sets how long a release waits for work to end, 10 s by default.
     pub fn max_drain(mut self, limit: Duration) -> Self {
         self.max_drain = limit;
         self
     }
 
-    /// Turns the progress gate on: when the work has reported no progress for this long, renewals stop and the term
-    /// ends as stalled. At least P.
+    /// Enables the progress gate: when the work has reported no progress for this long, renewals stop and the term ends
+    /// as stalled. At least P.
     pub fn stall_after(mut self, limit: Duration) -> Self {
         self.stall_after = Some(limit);
         self
     }
 
-    /// While waiting, take the lease from a holder that renews but has made no progress for this long. At least P,
-    /// since progress travels with renewals.
+    /// Makes a waiter take over the lease from a holder that renews but has made no progress for this long. At least P,
+    /// since progress is reported with renewals.
     pub fn take_over_after(mut self, limit: Duration) -> Self {
         self.take_over_after = Some(limit);
         self
     }
 
-    /// While waiting, recheck this often even if nothing was heard. By default a waiter looks when it is told that the lease
-    /// is free and when the ttl that it last saw has ended: an announcement that is missed costs that ttl at most, or
-    /// this.
+    /// Makes a waiter recheck at this interval even without an announcement. By default a waiter rechecks when a
+    /// release is announced and when the ttl that it last saw has ended. A missed announcement thus costs at most that
+    /// ttl, or this interval.
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck_every = Some(interval);
         self
     }
 
-    /// While waiting, let others go first: ask this much later than one could when the lease falls free. Nothing by default, and
-    /// at most a ttl.
+    /// Makes a waiter let others go first: it acquires this much later than it could when the lease becomes unheld.
+    /// Zero by default, and at most a ttl.
     pub fn acquire_delay(mut self, span: Duration) -> Self {
         self.acquire_delay = span;
         self
     }
 
-    /// While waiting for somebody's lease to run out, ask up to this much later, by chance, so that waiters do not all ask
-    /// at once. 25 ms by default, and at most a ttl.
+    /// Sets the upper bound of a random delay before a waiter acquires an expired lease, so that waiters do not all
+    /// send at once. 25 ms by default, and at most a ttl.
     pub fn expiry_jitter(mut self, longest: Duration) -> Self {
         self.expiry_jitter = longest;
         self
     }
 
-    /// ρ, one percent by default.
+    /// Sets ρ, the tolerated difference in clock rates; one percent by default.
     pub fn clock_tolerance(mut self, error: ClockTolerance) -> Self {
         self.clock_tolerance = error;
         self
     }
 
-    /// Checks that the numbers fit together.
+    /// Checks that the settings fit together.
     ///
     /// # Errors
-    /// When they do not; the message has the numbers.
+    /// When they do not; the message contains the values.
     pub fn build(self) -> Result<LeaseSettings, SettingsError> {
         if !(MIN_TTL..=MAX_TTL).contains(&self.ttl) {
             return Err(SettingsError::TtlOutOfRange { ttl: self.ttl });
@@ -272,7 +272,7 @@ impl LeaseSettingsBuilder {
     }
 
     fn resolve(self) -> LeaseSettings {
-        // The server counts whole milliseconds; a fraction would make our deadline later than the lease.
+        // The server counts whole milliseconds; a fraction would put our deadline after the end of the lease.
         let ttl = Duration::from_millis(u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX));
         let renew_every = self.renew_every.unwrap_or(ttl / 3);
         LeaseSettings {
@@ -291,14 +291,14 @@ impl LeaseSettingsBuilder {
     }
 }
 
-/// Which numbers of a lease's settings do not fit together.
+/// The settings of a lease that do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SettingsError {
     /// The ttl is too short or too long.
     #[error("a ttl of {ttl:?} is out of range: {MIN_TTL:?} to 24 h")]
     TtlOutOfRange {
-        /// The ttl asked for.
+        /// The rejected ttl.
         ttl: Duration,
     },
     /// One attempt must be able to fail before the next is due.
@@ -314,7 +314,7 @@ pub enum SettingsError {
     /// A recheck must be able to fail before the next is due.
     #[error("looking every {recheck:?} does not fit an attempt time-out of {attempt:?}: it must not be shorter")]
     RecheckEvery {
-        /// How often is looked.
+        /// The interval between rechecks.
         recheck: Duration,
         /// R.
         attempt: Duration,
@@ -334,25 +334,25 @@ pub enum SettingsError {
         attempt: Duration,
         /// S.
         stop_budget: Duration,
-        /// What the ttl leaves.
+        /// The time that the ttl leaves.
         available: Duration,
-        /// What two attempts need.
+        /// The time that two attempts need.
         needed: Duration,
     },
-    /// Waiting longer than a crash takes is a mistake.
+    /// A delay must not be longer than the time until a crashed holder's lease expires.
     #[error("{what} of {delay:?} does not fit a ttl of {ttl:?}: it must not be longer")]
     Delay {
-        /// Which setting.
+        /// The name of the setting.
         what: &'static str,
         /// Its value.
         delay: Duration,
         /// The ttl.
         ttl: Duration,
     },
-    /// Progress is reported with renewals, so it cannot be asked for more often.
+    /// Progress is reported with renewals, so its limit cannot be shorter than their interval.
     #[error("{what} of {limit:?} is shorter than the renewal interval of {interval:?}, with which progress travels")]
     ProgressLimit {
-        /// Which setting.
+        /// The name of the setting.
         what: &'static str,
         /// Its value.
         limit: Duration,

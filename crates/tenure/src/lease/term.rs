@@ -1,4 +1,4 @@
-//! The term itself: renewing, doubting, and stopping in time.
+//! The term itself: renewing, uncertainty, and stopping in time.
 
 use super::context::{Context, InFlight, Step};
 use super::releasing::{Releasing, Stopping};
@@ -22,28 +22,28 @@ pub(super) struct HeldTerm {
     next_renewal: Moment,
     failures: u32,
     trust: Trust,
-    /// Somebody before us may rely on the lease until then.
+    /// The previous holder may rely on the lease until then.
     wait_out: Option<SteadyMoment>,
     last_progress: Moment,
-    /// Progress up to here is known to the store.
+    /// The store knows of progress up to this moment.
     progress_reported: Moment,
     pending_release: Option<Box<PendingRelease>>,
-    /// Whether something was heard since the last renewal was sent that the next one will tell more about.
+    /// Whether an announcement arrived since the last renewal was sent, so that the next renewal must follow at once.
     announced_since_send: bool,
 }
 
-/// How sure we are that the lease is ours.
+/// How certain it is that this instance holds the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
     Certain,
-    /// The connection is being replaced; new work waits for it, but not for long.
+    /// The connection is being replaced. New work waits for it until `until`.
     Deferred {
         until: Moment,
     },
     Uncertain,
 }
 
-/// A goodbye that waits for work to end.
+/// A release that waits for work to end.
 #[derive(Debug)]
 struct PendingRelease {
     method: ReleaseMethod,
@@ -98,7 +98,7 @@ impl HeldTerm {
     pub(super) fn permission(&self, clocks: Now, ctx: &Context) -> Permission {
         let now = clocks.moment;
         let token = self.token;
-        // Computed, so that whoever looks before we have been woken is not told what was true then.
+        // Computed here, so that a caller that looks before the wake-up does not see a stale permission.
         if now >= self.deadline {
             return Permission::MustBeGone;
         }
@@ -115,7 +115,7 @@ impl HeldTerm {
         }
     }
 
-    /// Whether somebody else may still rely on the lease.
+    /// Whether the previous holder may still rely on the lease.
     pub(super) fn is_waiting_out(&self, clocks: Now) -> bool {
         self.wait_out.is_some_and(|until| clocks.steady < until)
     }
@@ -142,7 +142,7 @@ impl HeldTerm {
             self.wait_out = None;
             self.last_progress = now;
         }
-        // Before anything else: a reply that comes too late is not success.
+        // Before anything else: a reply that arrives too late is not a success.
         if now >= self.deadline - ctx.settings.stop_budget() {
             if let Input::Answered { reply: Reply::Refused(refusal), .. } = input {
                 return self.lose(now, Loss::from(refusal), ctx);
@@ -154,7 +154,8 @@ impl HeldTerm {
             };
         }
         match input {
-            // Refused is final, whichever attempt it answers: a token that is not current never will be again.
+            // A refusal is final, whichever attempt it answers: a token that is not current never becomes current
+            // again.
             Input::Answered { reply: Reply::Refused(refusal), .. } => return self.lose(now, Loss::from(refusal), ctx),
             Input::Refused { token, refusal } if token == self.token => {
                 return self.lose(now, Loss::from(refusal), ctx);
@@ -183,7 +184,8 @@ impl HeldTerm {
                     self.failures += 1;
                     let error = "the connection was lost before the answer".to_owned();
                     ctx.emit(Some(self.token), EventKind::RenewFailed { error });
-                    // Once at once, then with growing pauses: a store that can be entered may still fail renewals.
+                    // Retry at once the first time, then with backoff: a store that can be attached may still fail
+                    // renewals.
                     let again = self.failures > 1;
                     self.next_renewal = if again { now + ctx.backoff(self.failures) } else { now };
                 }
@@ -202,7 +204,7 @@ impl HeldTerm {
                 self.mark_uncertain("the store may have lost data".to_owned(), ctx);
             }
             Input::Attached(Continuity::Reset) => return self.lose(now, Loss::StoreReset, ctx),
-            // A hint, like every announcement: the renewal will tell.
+            // A hint, like every announcement: the renewal decides.
             Input::Announced(Announcement::Revoked { name, token } | Announcement::Asked { name, token })
                 if name == ctx.name && token == self.token =>
             {
@@ -256,7 +258,7 @@ impl HeldTerm {
             let request = Request::Renew {
                 holding: ctx.holding(self.token),
                 ttl: ctx.settings.ttl(),
-                // Waiting for somebody else to stop is all the progress there can be.
+                // While waiting for the previous holder to stop, no other progress is possible.
                 progressed: self.last_progress > self.progress_reported || self.wait_out.is_some(),
             };
             self.announced_since_send = false;
@@ -264,8 +266,8 @@ impl HeldTerm {
         }
     }
 
-    /// When the next renewal is due, unless something keeps us from renewing: no connection, a goodbye that has
-    /// lasted too long, or work that does nothing.
+    /// When the next renewal is due. `None` if renewing is not possible or not allowed: without a connection, after a
+    /// release has waited too long, or without progress of the work.
     fn renewal_due(&self, now: Moment, ctx: &Context) -> Option<Moment> {
         let due = self.next_renewal.max(now);
         let is_overdue =
@@ -278,10 +280,10 @@ impl HeldTerm {
         limit.is_some_and(|limit| at.since(self.last_progress) >= limit)
     }
 
-    /// Takes in a renewal that succeeded.
+    /// Applies a successful renewal.
     ///
     /// # Errors
-    /// When the store's clock has jumped, so that its word about lease lengths is worth nothing.
+    /// When the store's clock has jumped, so that its lease lengths cannot be trusted.
     pub(super) fn apply_renewal(&mut self, now: Moment, server: ServerTime, ctx: &mut Step<'_>) -> Result<(), Loss> {
         let sent = self.renewing.take().map_or(now, |in_flight| in_flight.sent);
         let settings = ctx.settings.clone();
@@ -295,7 +297,7 @@ impl HeldTerm {
         self.renewed_at = now;
         self.progress_reported = sent;
         self.failures = 0;
-        // What was heard meanwhile the store may not have known when it answered.
+        // The store may have replied before the event that was announced meanwhile.
         self.next_renewal = if self.announced_since_send { now } else { ctx.renewal_after(sent) };
         ctx.actions.push(Action::Deadline(self.deadline));
         ctx.emit(Some(self.token), EventKind::Renewed { ttl: settings.ttl() });
@@ -322,7 +324,8 @@ impl HeldTerm {
     }
 
     fn begin_release(&mut self, now: Moment, method: ReleaseMethod, cancel_at: Moment, ctx: &Context) {
-        // A second wish may hurry the first; whoever was promised the lease gets it, unless somebody else was promised it since.
+        // A second intent can only bring a release forward. A promised handover stands, unless a later one names
+        // another instance.
         let method = match (self.pending_release.as_ref().map(|pending_release| &pending_release.method), method) {
             (Some(ReleaseMethod::HandOver(to, reason)), ReleaseMethod::Release(_)) => {
                 ReleaseMethod::HandOver(to.clone(), *reason)
@@ -355,7 +358,7 @@ impl HeldTerm {
         Phase::Stopping(Stopping::new(now, self, loss, ctx))
     }
 
-    /// The work is over: nothing may start any more, and the lease can go.
+    /// Releases or hands over the lease after the work has ended. No work may start any more.
     fn release(self, now: Moment, method: ReleaseMethod, ctx: &mut Step<'_>) -> Phase {
         let holding = ctx.holding(self.token);
         let (reason, request) = match method {
