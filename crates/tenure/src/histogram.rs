@@ -1,4 +1,4 @@
-//! How long things take, counted in steps: cheap to write down, and counts of many instances can be added up.
+//! Histograms of durations: cheap to record, and the counts of many instances can be added.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// The upper ends of all steps but the last, which has none.
+/// The upper bounds of all buckets but the last, which has none.
 pub const BUCKET_BOUNDS: [Duration; 16] = [
     Duration::from_millis(1),
     Duration::from_millis(2),
@@ -29,7 +29,7 @@ pub const BUCKET_BOUNDS: [Duration; 16] = [
 
 const BUCKET_COUNT: usize = BUCKET_BOUNDS.len() + 1;
 
-/// The longest span of the last while. It falls again: a span counts for one window at least, and for two at most.
+/// The largest recent duration. It falls again: a duration counts for one window at least, and for two at most.
 ///
 /// One thread records, any may read.
 ///
@@ -56,7 +56,7 @@ pub struct RecentMax {
 pub const RECENT_MAX_WINDOW: Duration = Duration::from_secs(30);
 
 impl RecentMax {
-    /// Counts a span that ends now.
+    /// Records a duration that ends now.
     pub fn record(&self, now: Moment, span: Duration) {
         let window = window_of(now);
         let last = self.window.load(Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl RecentMax {
         self.now.fetch_max(u64::try_from(span.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The longest of this window and the last.
+    /// The largest duration of this window and the last.
     pub fn read(&self, now: Moment) -> Duration {
         let (latest, before) = (self.now.load(Ordering::Relaxed), self.before.load(Ordering::Relaxed));
         Duration::from_micros(match window_of(now).saturating_sub(self.window.load(Ordering::Relaxed)) {
@@ -84,7 +84,7 @@ fn window_of(now: Moment) -> u64 {
     now.since(Moment::ZERO).as_secs() / RECENT_MAX_WINDOW.as_secs()
 }
 
-/// Spans that are written down as they come, from any thread.
+/// A histogram of durations, recorded from any thread.
 ///
 /// ```
 /// use std::time::Duration;
@@ -105,7 +105,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Writes a span down.
+    /// Records a duration.
     pub fn record(&self, span: Duration) {
         let step = BUCKET_BOUNDS.partition_point(|end| *end < span);
         if let Some(count) = self.counts.get(step) {
@@ -114,16 +114,16 @@ impl Histogram {
         self.sum_micros.fetch_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// All that was written down so far.
+    /// Everything recorded so far.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let counts = std::array::from_fn(|step| self.counts.get(step).map_or(0, |count| count.load(Ordering::Relaxed)));
         HistogramSnapshot { counts, sum_micros: self.sum_micros.load(Ordering::Relaxed) }
     }
 }
 
-/// Spans that were counted: how many fell into each [step](BUCKET_BOUNDS), and how long all were together.
+/// The counts of a histogram: the number of durations in each [bucket](BUCKET_BOUNDS), and their sum.
 ///
-/// They are written as words and read back, of whichever instance:
+/// Snapshots are written as text and parsed back, also on other instances:
 ///
 /// ```
 /// use tenure::histogram::{Histogram, HistogramSnapshot};
@@ -141,29 +141,29 @@ pub struct HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// How many.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// How long all were together.
+    /// The sum of all durations.
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_micros)
     }
 
-    /// How many fell into each step; the last has no upper end.
+    /// The number of durations in each bucket, with its upper bound; the last bucket has none.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
         self.counts.iter().enumerate().map(|(step, count)| (BUCKET_BOUNDS.get(step).copied(), *count))
     }
 
-    /// Both together.
+    /// The sum of both snapshots.
     #[must_use]
     pub fn merge(&self, other: &Self) -> Self {
         let add = |step: usize| self.at(step).saturating_add(other.at(step));
         Self { counts: std::array::from_fn(add), sum_micros: self.sum_micros.saturating_add(other.sum_micros) }
     }
 
-    /// What came after an earlier reading. A histogram that was begun anew has nothing before.
+    /// What was recorded after an earlier snapshot. If the histogram was restarted since, that is everything.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         if (0..BUCKET_COUNT).any(|step| self.at(step) < earlier.at(step)) {
@@ -173,7 +173,7 @@ impl HistogramSnapshot {
         Self { counts: std::array::from_fn(less), sum_micros: self.sum_micros.saturating_sub(earlier.sum_micros) }
     }
 
-    /// The span that this part of all is not longer than, as well as steps can tell. `None` when there are none.
+    /// An estimate of this quantile, as precise as the buckets allow. `None` when nothing was recorded.
     pub fn quantile(&self, part: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {
@@ -183,7 +183,7 @@ impl HistogramSnapshot {
         let (mut below, mut from) = (0.0, Duration::ZERO);
         for (step, inside) in self.counts.iter().enumerate() {
             let inside = *inside as f64;
-            // Nobody knows how far beyond the last end.
+            // The last bucket has no upper bound to interpolate to.
             let end = BUCKET_BOUNDS.get(step).copied().unwrap_or(from);
             if below + inside >= wanted {
                 return Some(from + (end - from).mul_f64((wanted - below) / inside));
@@ -206,7 +206,7 @@ impl fmt::Display for HistogramSnapshot {
     }
 }
 
-/// What is no such counts.
+/// The text is not a valid histogram snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("these are no counted spans")]
 pub struct ParseHistogramError;

@@ -1,8 +1,8 @@
-//! Deliberate mistakes, for the simulator's own test: a checker that has never caught anything proves nothing.
+//! Planted bugs for the simulator's self-test: a checker that has never caught anything proves nothing.
 //!
-//! Each stands at the very line that gets it right. Without the `mutations` feature none of them can be planted.
+//! Each is planted at the line that gets it right. Without the `mutations` feature none of them can be planted.
 
-/// A mistake that lease clients really make.
+/// A bug that real lease clients have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutation {
     /// The deadline is counted from when the reply arrived, not from when the request was sent.
@@ -13,21 +13,21 @@ pub enum Mutation {
     CompareByHolderOnly,
     /// A newer generation is overwritten with the remembered one.
     OverwriteNewerGeneration,
-    /// A term that was lost goes on being renewed, and works again when a renewal succeeds.
+    /// A lost term keeps renewing, and works again when a renewal succeeds.
     RenewAfterLost,
     /// Tokens are counted from one, as `INCR` would.
     SequentialTokens,
-    /// A loss of data does not close the namespace.
+    /// A loss of data does not start a quarantine.
     NoQuarantine,
-    /// What was released or has expired is waited for after a loss of data, however long ago that was.
+    /// After a loss of data the quarantine also waits for leases that were released or have expired, however long ago.
     MaxTtlNeverFalls,
     /// A publication is accepted by the token alone, although the lease has expired or is gone.
     PublishAfterExpiry,
-    /// A waiter goes by announcements alone and does not come back when the ttl has run out.
+    /// A waiter relies on announcements alone and does not retry when the ttl has passed.
     AnnouncementsOnly,
 }
 
-/// The mistake that was planted, if any.
+/// The planted bug, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mutations(Option<Mutation>);
 

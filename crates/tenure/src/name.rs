@@ -1,4 +1,4 @@
-//! Names of leases and of instances: validated once, cheap to pass around.
+//! Names of leases and instances: validated once, cheap to clone.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,30 +9,30 @@ use thiserror::Error;
 /// The longest label, prefix or instance id, in bytes.
 pub const MAX_NAME_LENGTH: usize = 256;
 
-/// The longest prefix of heartbeats: whatever can be a key has room in it.
+/// The longest prefix of heartbeats. Any key fits into it.
 const MAX_GROUP_LENGTH: usize = 3 * MAX_NAME_LENGTH;
 
-/// How keys of Tenure's own begin.
+/// The prefix of Tenure's internal keys.
 const RESERVED_PREFIX: &str = "tenure:";
 
 /// Why a name was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// The text has no characters.
+    /// The text is empty.
     #[error("a {what} must not be empty")]
     Empty {
-        /// What was being named.
+        /// The kind of name.
         what: &'static str,
     },
     /// The text is too long.
     #[error("the {what} has {length} bytes; {max_length} is the most")]
     TooLong {
-        /// What was being named.
+        /// The kind of name.
         what: &'static str,
         /// Its length in bytes.
         length: usize,
-        /// The most that it may have.
+        /// The largest length allowed.
         max_length: usize,
     },
     /// The text has a character that could be mistaken for structure.
@@ -40,22 +40,22 @@ pub enum NameError {
         "the {what} {text:?} has {character:?} at byte {at}; braces, white space and control characters are not allowed"
     )]
     BadCharacter {
-        /// What was being named.
+        /// The kind of name.
         what: &'static str,
         /// The text.
         text: String,
         /// The offending character.
         character: char,
-        /// Where it stands.
+        /// Its byte offset.
         at: usize,
     },
-    /// The key is one that Tenure keeps for itself.
+    /// The key is reserved for Tenure.
     #[error("the key {key:?} is Tenure's own; choose a prefix that does not begin with `{RESERVED_PREFIX}`")]
     Reserved {
         /// The key.
         key: String,
     },
-    /// A key has a prefix.
+    /// The key has no prefix.
     #[error("the key {key:?} has no prefix: write it with a colon, as in `my-app:leader`")]
     NoPrefix {
         /// The key.
@@ -69,7 +69,7 @@ pub enum NameError {
         /// The prefix.
         prefix: String,
     },
-    /// The pool's keys would not be its own.
+    /// The pool's keys could collide with others.
     #[error("a pool cannot be called {pool:?}: `lease`, `leader` and colons would mix its keys with those of others")]
     PoolName {
         /// The name.
@@ -83,11 +83,11 @@ pub enum NameError {
     },
 }
 
-/// What a lease is for. It decides how the lease is called in events, nothing else.
+/// The purpose of a lease. It decides only how events name the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseKind {
-    /// A lease by itself.
+    /// A plain lease.
     Lease,
     /// The leadership of a role.
     Role,
@@ -98,7 +98,7 @@ pub enum LeaseKind {
 /// The name of a lease: a kind, and the key it has in the store.
 ///
 /// Two names are equal when their keys are. A label cannot leave its prefix: it has no braces, no white space and no
-/// control characters, and every kind has a prefix of its own.
+/// control characters, and every kind has its own prefix.
 ///
 /// ```
 /// use tenure::LeaseName;
@@ -117,7 +117,7 @@ pub struct LeaseName {
 }
 
 impl LeaseName {
-    /// A lease by itself: `lease:<label>`.
+    /// A plain lease: `lease:<label>`.
     ///
     /// # Errors
     /// When the label is empty, too long, or has a character that is not allowed.
@@ -139,22 +139,22 @@ impl LeaseName {
     /// When either is empty, too long, or has a character that is not allowed.
     pub fn target(pool: &str, label: &str) -> Result<Self, NameError> {
         check("pool name", pool)?;
-        // Either would make keys that plain leases or roles can have, too.
+        // These would make keys that plain leases or roles can also have.
         if pool.contains(':') || matches!(pool, "lease" | "leader") {
             return Err(NameError::PoolName { pool: pool.to_owned() });
         }
         Self::with_prefix(LeaseKind::Target, &format!("{pool}:lease:"), label)
     }
 
-    /// A name under a prefix of one's own, which may carry one hash tag (`{my-app}:leader:`).
+    /// A name under a custom prefix, which may contain one hash tag (`{my-app}:leader:`).
     ///
     /// # Errors
-    /// When the label or the prefix is not acceptable.
+    /// When the label or the prefix is not valid.
     pub fn with_prefix(kind: LeaseKind, prefix: &str, label: &str) -> Result<Self, NameError> {
         check_prefix(prefix)?;
         check("lease name", label)?;
         let key: Arc<str> = format!("{prefix}{label}").into();
-        // The whole key: a prefix and a label can make a reserved one together.
+        // Check the whole key: a prefix and a label together can make a reserved one.
         if key.replace(['{', '}'], "").starts_with(RESERVED_PREFIX) {
             return Err(NameError::Reserved { key: key.to_string() });
         }
@@ -163,23 +163,23 @@ impl LeaseName {
         Ok(Self { key, label_start, kind })
     }
 
-    /// The key in the store, before the namespace is put in front of it.
+    /// The key in the store, without the namespace.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The name as its user wrote it.
+    /// The name as the caller wrote it.
     pub fn label(&self) -> &str {
         self.key.get(usize::from(self.label_start)..).unwrap_or(&self.key)
     }
 
-    /// What the lease is for.
+    /// The purpose of the lease.
     pub fn kind(&self) -> LeaseKind {
         self.kind
     }
 
-    /// The whole name as one word, which [`decode`](Self::decode) reads: a letter for the kind, where the label begins,
-    /// and the key.
+    /// Encodes the whole name as one word, which [`decode`](Self::decode) reads: a letter for the kind, the start of
+    /// the label, and the key.
     pub fn encode(&self) -> String {
         let letter = match self.kind {
             LeaseKind::Lease => 'l',
@@ -189,7 +189,7 @@ impl LeaseName {
         format!("{letter}{}:{}", self.label_start, self.key)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: it may come from anywhere.
+    /// Decodes what [`encode`](Self::encode) wrote. `None` for anything else: the text is untrusted.
     pub fn decode(word: &str) -> Option<Self> {
         let (head, key) = word.split_once(':')?;
         let mut head = head.chars();
@@ -242,7 +242,7 @@ impl fmt::Debug for LeaseName {
     }
 }
 
-/// Who holds a lease: one process, from its start to its end.
+/// The holder of a lease: one process, from its start to its end.
 ///
 /// ```
 /// use tenure::InstanceId;
@@ -255,8 +255,8 @@ impl fmt::Debug for LeaseName {
 pub struct InstanceId(Arc<str>);
 
 impl InstanceId {
-    /// An id chosen by the caller. It must be unique among all processes that ever use the store: two processes with
-    /// one id would take each other's leases for their own.
+    /// Creates an id chosen by the caller. It must be unique among all processes that ever use the store: two processes
+    /// with one id would treat each other's leases as their own.
     ///
     /// # Errors
     /// When the text is empty, too long, or has a character that is not allowed.
@@ -284,8 +284,8 @@ impl InstanceId {
         Self(format!("{host}-{}-{:08x}", now.as_nanos(), fastrand::u32(..)).into())
     }
 
-    /// A holder as some other program wrote it into the store: characters that are not allowed are replaced, so that
-    /// it can be shown.
+    /// A holder as another program wrote it into the store. Characters that are not allowed are replaced, so that it
+    /// can be displayed.
     pub fn foreign(text: &str) -> Self {
         match Self::new(text) {
             Ok(id) => id,
@@ -296,7 +296,8 @@ impl InstanceId {
         }
     }
 
-    /// What the id begins with, when it was [made](Self::generate) from a name: the same for every start of the same replica. Otherwise all of it.
+    /// The name part of a [generated](Self::generate) id: the same for every start of the same replica. Otherwise the
+    /// whole id.
     pub fn name(&self) -> &str {
         let mut parts = self.0.rsplitn(3, '-');
         let (suffix, nanos, name) = (parts.next(), parts.next(), parts.next());
@@ -324,7 +325,7 @@ impl fmt::Debug for InstanceId {
     }
 }
 
-/// Instances that know of each other by their heartbeats: the whole fleet, or the candidates of a role.
+/// A set of instances that discover each other by heartbeats: the whole fleet, or the candidates of a role.
 ///
 /// ```
 /// use tenure::Group;
@@ -337,13 +338,13 @@ impl fmt::Debug for InstanceId {
 pub struct Group(Option<Arc<str>>);
 
 impl Group {
-    /// Every instance: `poll:node:<instance>`, unless another prefix was chosen for them.
+    /// Every instance: `poll:node:<instance>`, unless another prefix is configured.
     pub const FLEET: Self = Self(None);
 
-    /// Those whose heartbeats begin with this prefix, which may carry one hash tag.
+    /// The instances whose heartbeats have this prefix, which may contain one hash tag.
     ///
     /// # Errors
-    /// When the prefix is not acceptable, or is one that leases have.
+    /// When the prefix is not valid, or could be one of leases.
     pub fn candidates(prefix: &str) -> Result<Self, NameError> {
         check_prefix_with_max_length(MAX_GROUP_LENGTH, prefix)?;
         let plain = prefix.replace(['{', '}'], "");
@@ -356,15 +357,15 @@ impl Group {
         Ok(Self(Some(prefix.into())))
     }
 
-    /// The candidates of a role whose election has no prefix of its own: `heartbeat:<role>:`.
+    /// The candidates of a role whose election has no custom prefix: `heartbeat:<role>:`.
     ///
     /// # Errors
-    /// When the role is not acceptable.
+    /// When the role is not valid.
     pub fn of_role(role: &str) -> Result<Self, NameError> {
         Self::candidates(&format!("heartbeat:{role}:"))
     }
 
-    /// What their heartbeats begin with; `None` for the fleet.
+    /// The prefix of their heartbeats; `None` for the fleet.
     pub fn prefix(&self) -> Option<&str> {
         self.0.as_deref()
     }

@@ -1,18 +1,19 @@
-//! What makes one term different from every other: its token and its nonce.
+//! The token and the nonce, which distinguish one term from every other.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::time::ServerTime;
 
-/// How far ahead of the store's clock a token may be and still count for other leases than its own. Tokens that lie in
-/// the future are left behind when a clock that was ahead is set back.
+/// How far ahead of the store's clock a token may be and still count for leases other than its own. A clock that was
+/// ahead and is set back leaves tokens in the future.
 const MAX_AHEAD_OF_CLOCK: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// The number of a term. Within a lease it only ever grows, so whoever is shown two tokens knows which term is later.
+/// The fencing token of a term. Within a lease it only ever grows, so of two tokens the larger belongs to the later
+/// term.
 ///
-/// Pass it with every effect on the outside world and refuse smaller ones there: that is fencing, and the only thing
-/// that covers a holder that was frozen without noticing.
+/// Pass it with every effect on the outside world and refuse smaller ones there. Only this fencing covers a holder that
+/// was frozen without noticing.
 ///
 /// ```
 /// use tenure::Token;
@@ -31,12 +32,12 @@ impl Token {
     /// The largest token. Up to here a double holds every integer, so Lua and JavaScript can compare tokens.
     pub const MAX: Self = Self((1 << 53) - 1);
 
-    /// The token with this number, unless it is above [`Token::MAX`].
+    /// Creates the token with this value, unless it is above [`Token::MAX`].
     pub const fn new(number: u64) -> Option<Self> {
         if number <= Self::MAX.0 { Some(Self(number)) } else { None }
     }
 
-    /// The number itself.
+    /// The value.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -51,8 +52,8 @@ impl Token {
         Self(self.0.min((now + MAX_AHEAD_OF_CLOCK).as_micros()))
     }
 
-    /// The next token: above both this one and the floor, and at least the server's microseconds, so that tokens go on
-    /// growing when the store has lost its counters. `None` when there is none left.
+    /// The next token: above both this one and the floor, and at least the server's microseconds, so that tokens keep
+    /// growing when the store has lost its counters. `None` when no larger token is left.
     pub fn next(self, floor: Self, server_micros: u64) -> Option<Self> {
         Self::new((self.max(floor).0 + 1).max(server_micros))
     }
@@ -64,17 +65,17 @@ impl fmt::Display for Token {
     }
 }
 
-/// A random number that names one attempt at a term.
+/// A random number that identifies one attempt to acquire a term.
 ///
-/// A repeated request with the same nonce is the same attempt; another nonce is a stranger, even under the same
+/// A repeated request with the same nonce is the same attempt. Another nonce is another attempt, even under the same
 /// instance id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce([u64; 2]);
 
 impl Nonce {
-    /// A nonce from a random number, which must be a new one for every attempt.
+    /// Creates a nonce from a random number, which must be new for every attempt.
     pub const fn new(random: u128) -> Self {
-        // In halves: a number of 128 bits would make everything that has one in it larger.
+        // In halves: the alignment of a `u128` would enlarge every type that contains a nonce.
         Self([(random >> 64) as u64, random as u64])
     }
 

@@ -1,7 +1,7 @@
 //! A timer that keeps counting while the machine sleeps.
 //!
-//! The timers of async runtimes stand still in suspend; a deadline that passes meanwhile must fire the moment the machine
-//! wakes, not when a timer has caught up.
+//! The timers of async runtimes stand still in suspend. A deadline that passes meanwhile must fire the moment the
+//! machine wakes, not when a timer has caught up.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 pub(super) struct Alarm(AsyncFd<OwnedFd>);
 
 impl Alarm {
-    /// An alarm that is not set. Must be made inside a runtime with I/O.
+    /// Creates an alarm that is not set. Must be called inside a runtime with I/O.
     pub(super) fn new() -> io::Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         #[expect(deprecated, reason = "sound for an owned descriptor; what replaces it is an unsafe function")]
@@ -24,9 +24,9 @@ impl Alarm {
         Ok(Self(timer))
     }
 
-    /// Rings once, this much from now, instead of whenever it was set to.
+    /// Sets the alarm to fire once, after this duration. Replaces the previous setting.
     pub(super) fn set(&self, after: Duration) -> io::Result<()> {
-        // Zero would switch it off.
+        // Zero would disarm it.
         let after = after.max(Duration::from_nanos(1));
         let value = Timespec {
             tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
@@ -41,10 +41,10 @@ impl Alarm {
         Ok(())
     }
 
-    /// Ends when it rings.
+    /// Completes when the alarm fires.
     ///
     /// # Cancel safety
-    /// Safe: it goes on ringing until this has ended once.
+    /// Safe: the alarm stays fired until this has completed once.
     pub(super) async fn fired(&self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable().await?;

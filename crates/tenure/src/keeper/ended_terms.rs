@@ -1,4 +1,4 @@
-//! The last term that this process had of a name, for as long as the store may list it as ours: the next claim names it.
+//! The last term of each name in this process, for as long as the store may list it as ours. The next claim names it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::name::LeaseName;
 use crate::time::Moment;
 use crate::token::Token;
 
-/// How many are remembered before the old ones are looked for.
+/// Number of remembered terms from which old ones are swept.
 const MIN_SWEEP_LEN: usize = 1_024;
 
 #[derive(Debug)]
@@ -24,10 +24,10 @@ impl EndedTerms {
     pub(super) fn remember(&mut self, now: Moment, name: &LeaseName, token: Token, ttl: Duration) {
         if self.terms.len() >= self.sweep_at {
             self.terms.retain(|_, (_, until)| *until > now);
-            // Looked for again only when there are twice as many, so that looking costs little for each.
+            // Sweep again only at twice the number, so that the cost per term stays low.
             self.sweep_at = MIN_SWEEP_LEN.max(self.terms.len() * 2);
         }
-        // By then the store cannot list it any more.
+        // By then the store can no longer list it.
         self.terms.insert(name.clone(), (token, now + ttl + ttl));
     }
 
@@ -47,7 +47,7 @@ mod tests {
         let name = |number: usize| LeaseName::lease(&format!("job-{number}")).unwrap();
         let token = Token::new(7).unwrap();
         for number in 0..100_000 {
-            // A thousand in a second, each for two.
+            // A thousand per second, each remembered for two seconds.
             now = now + Duration::from_millis(1);
             ended_terms.remember(now, &name(number), token, ttl);
             assert!(ended_terms.terms.len() <= 8_192, "{} after {number}", ended_terms.terms.len());

@@ -1,4 +1,4 @@
-//! Where events go: out of the keeper through a bounded queue, to a thread that may be held up by anybody.
+//! The way of events out of the keeper: a bounded queue to a thread that listeners may block.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use super::Gauges;
 use super::log_folding::LogFolding;
 use crate::event::{Event, EventKind, Level};
 
-/// How many turns of the keeper may wait to be told.
+/// Number of batches, one per keeper round, that may wait for dispatch.
 const MAX_QUEUED_BATCHES: usize = 1_024;
 
-/// How many events a slow stream may fall behind.
+/// Number of events that a slow stream may fall behind.
 const STREAM_CAPACITY: usize = 4_096;
 
-/// Whoever is called for every event.
+/// A callback for every event.
 pub(crate) type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 
 /// The keeper's end of the queue.
@@ -28,7 +28,7 @@ pub(crate) struct EventQueue {
     gauges: Arc<Gauges>,
 }
 
-/// Where streams of events begin: one has everything, the other all but the routine.
+/// The sources of event streams: one of all events, one of all but routine events.
 #[derive(Clone)]
 pub(crate) struct EventStreams {
     pub(crate) all: broadcast::Sender<Event>,
@@ -42,7 +42,7 @@ impl EventStreams {
 }
 
 impl EventQueue {
-    /// Starts the thread that tells everybody.
+    /// Starts the thread that dispatches events.
     pub(crate) fn open(listeners: Vec<Listener>, streams: EventStreams, gauges: Arc<Gauges>) -> std::io::Result<Self> {
         let (queue, events) = sync_channel(MAX_QUEUED_BATCHES);
         let is_logged = !gauges.unlogged.load(Ordering::Relaxed);
@@ -53,9 +53,9 @@ impl EventQueue {
         Ok(Self { queue, gauges })
     }
 
-    /// Passes events on, or drops and counts them. Never waits.
+    /// Queues events, or drops and counts them. Never waits.
     pub(crate) fn push(&self, mut events: Vec<Event>) {
-        // Waking a thread to tell nobody costs as much as a renewal.
+        // Waking a thread without any listener costs as much as a renewal.
         events.retain(|event| self.gauges.has_listener_for(&event.kind));
         if events.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl EventQueue {
 }
 
 impl Gauges {
-    /// Whether anybody would hear of this.
+    /// Whether any listener receives this event.
     pub(crate) fn has_listener_for(&self, kind: &EventKind) -> bool {
         let has_any = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
         let is_logged = !self.unlogged.load(Ordering::Relaxed) && is_traced(kind.level());
@@ -99,7 +99,7 @@ fn dispatch_events(queue: &Receiver<Vec<Event>>, listeners: &[Listener], streams
                 log.write(&event);
             }
             listeners.iter().for_each(|listener| call(listener, &event));
-            // Nobody listening is not an error.
+            // A stream without receivers is not an error.
             if !event.kind.is_routine() {
                 let _ = streams.notable.send(event.clone());
             }
@@ -108,12 +108,12 @@ fn dispatch_events(queue: &Receiver<Vec<Event>>, listeners: &[Listener], streams
     }
 }
 
-/// A listener that panics hurts no other, and is called again next time.
+/// Calls a listener. A panic affects no other listener, and the listener is called again next time.
 fn call(listener: &dyn Fn(&Event), event: &Event) {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(event)));
 }
 
-/// The log, in which many failures at once are one line.
+/// The log, which folds many failures at once into one line.
 #[cfg(feature = "tracing")]
 struct Log {
     folding: LogFolding,
@@ -126,7 +126,7 @@ impl Log {
         Self { folding: LogFolding::default(), start: std::time::Instant::now() }
     }
 
-    /// Waits for the next events, and writes the lines that are due meanwhile. `None` when no more will come.
+    /// Waits for the next events, and writes the folded lines that are due meanwhile. `None` when the queue is closed.
     fn next(&mut self, queue: &Receiver<Vec<Event>>) -> Option<Vec<Event>> {
         loop {
             let due = self.folding.next_due().map(|due| due.saturating_sub(self.start.elapsed()));
@@ -148,7 +148,7 @@ impl Log {
     }
 
     fn write(&mut self, event: &Event) {
-        // A reader of the debug log wants all of them.
+        // At debug level every event has its own line.
         if is_traced(Level::Debug) || self.folding.has_own_line(self.start.elapsed(), event) {
             call(&crate::log::emit, event);
         }

@@ -1,5 +1,5 @@
-//! This instance's place in the fleet: a heartbeat that is sent now and then, from the keeper's thread, so that work which blocks the
-//! program does not make it look dead.
+//! The heartbeats of this instance in the fleet. They are sent from the keeper's thread, so that work that blocks the
+//! program does not make the instance look dead.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::name::InstanceId;
 use crate::store::Request;
 use crate::time::Moment;
 
-/// A heartbeat that goes on.
+/// Sends a heartbeat at an interval.
 pub(super) struct HeartbeatTimer {
     heartbeat: Arc<Heartbeat>,
     every: Duration,
@@ -17,17 +17,17 @@ pub(super) struct HeartbeatTimer {
 }
 
 impl HeartbeatTimer {
-    /// Begins at once.
+    /// Creates a timer whose first heartbeat is due at once.
     pub(super) fn new(heartbeat: Arc<Heartbeat>, every: Duration) -> Self {
         Self { heartbeat, every, next: Moment::ZERO }
     }
 
-    /// When the next is due.
+    /// When the next heartbeat is due.
     pub(super) fn due(&self) -> Moment {
         self.next
     }
 
-    /// The next is due now.
+    /// Makes the next heartbeat due now.
     pub(super) fn fire_now(&mut self) {
         self.next = Moment::ZERO;
     }
@@ -37,14 +37,14 @@ impl HeartbeatTimer {
         if now < self.next {
             return None;
         }
-        // Not all in step.
+        // Jitter, so that instances do not beat in lockstep.
         self.next = now + self.every.mul_f64(0.9 + 0.1 * fastrand::f64());
         let Heartbeat { group, ttl, record } = &*self.heartbeat;
         let (group, ttl, record) = (group.clone(), *ttl, record.clone());
         Some(Request::Heartbeat { group, instance: instance.clone(), ttl, record })
     }
 
-    /// The goodbye.
+    /// The request that removes the heartbeat.
     pub(super) fn leave_request(&self, instance: &InstanceId) -> Request {
         Request::Leave { group: self.heartbeat.group.clone(), instance: instance.clone() }
     }

@@ -1,4 +1,4 @@
-//! Where the leases that are being driven are kept, by number and by name.
+//! The table of driven leases, by id and by name.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::lease::{Ending, Lease, Loss, ReleaseReason};
 use crate::name::LeaseName;
 use crate::time::Moment;
 
-/// One lease being driven.
+/// One driven lease.
 pub(super) struct LeaseEntry {
     pub(super) lease: Lease,
     pub(super) shared: Arc<SharedTerm>,
-    /// Until the lease is granted and work may start: who waits for it.
+    /// The caller that waits, until the lease is granted and work may start.
     pub(super) waiter: Option<Box<Waiter>>,
     /// Sent with every claim and every renewal.
     pub(super) heartbeat: Option<Arc<Heartbeat>>,
-    /// Why somebody wished to let go of it.
+    /// The reason of the release, if the program requested one.
     pub(super) release_reason: Option<ReleaseReason>,
-    /// The one wake-up in the queue that counts.
+    /// The one wake-up in the queue that is current.
     pub(super) queued: Moment,
-    /// When its work was over; the end of time while it may not be.
+    /// When its work ended; [`Moment::END`] while it may still run.
     pub(super) demoted: Moment,
 }
 
 impl Drop for LeaseEntry {
-    /// A keeper that ends, however it ends, leaves nobody waiting.
+    /// Ends the term, so that a keeper that ends for any reason leaves no caller waiting.
     fn drop(&mut self) {
         if !self.shared.is_over() {
             self.shared.end(Ending::Lost(Loss::Unreachable));
@@ -36,24 +36,24 @@ impl Drop for LeaseEntry {
     }
 }
 
-/// All leases being driven. There is at most one of each name.
+/// All driven leases, at most one of each name.
 #[derive(Default)]
 pub(super) struct LeaseTable {
     rows: Vec<TableRow>,
     free: Vec<u32>,
-    /// Only ids are stored; names stand in the leases themselves.
+    /// Only ids are stored; the names are in the leases.
     by_name: HashTable<LeaseId>,
     hasher: RandomState,
 }
 
 struct TableRow {
-    /// Counts the leases that were here, so that an id of an earlier one leads nowhere.
+    /// Counts the leases that used this row, so that the id of an earlier one finds nothing.
     generation: u32,
     entry: Option<LeaseEntry>,
 }
 
 impl LeaseTable {
-    /// How many there are.
+    /// The number of leases.
     pub(super) fn len(&self) -> usize {
         self.rows.len() - self.free.len()
     }
@@ -99,7 +99,7 @@ impl LeaseTable {
         self.by_name.find(hash, |id| name_of(&self.rows, *id) == Some(name)).copied()
     }
 
-    /// Those that there are now. Any of them may be gone by the time it is looked at.
+    /// The ids of the current leases. Any of them may be gone by the time it is looked up.
     pub(super) fn ids(&self) -> Vec<LeaseId> {
         let id = |(index, row): (usize, &TableRow)| {
             row.entry.as_ref().map(|_| LeaseId::new(u32::try_from(index).unwrap_or(u32::MAX), row.generation))

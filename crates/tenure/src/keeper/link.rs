@@ -1,5 +1,5 @@
-//! The way to the store: a connection and a subscription, made and replaced beside the keeper's loop, which never waits
-//! for them.
+//! The link to the store: a connection and a subscription, made and replaced beside the keeper's loop, which never
+//! waits for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use super::manager::{Outgoing, ReplyTo};
 use crate::store::{AttachRequest, Connection, ErrorKind, Outcome, Store, StoreError, SubscriptionItem};
 use crate::time::Moment;
 
-/// How many requests travel together at most.
+/// Largest number of requests in one batch.
 const MAX_BATCH_LEN: usize = 512;
 
-/// The first and the longest pause between two attempts to enter.
+/// First and longest backoff between two attempts to attach.
 const MIN_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
-/// A connection that is lost sooner than this may not have worked at all.
+/// A connection that is lost sooner than this may never have worked.
 const MIN_HEALTHY_LIFETIME: Duration = Duration::from_secs(1);
 
-/// The pause after an error that somebody has to do something about.
+/// The backoff after an error that needs an operator.
 const FATAL_ERROR_BACKOFF: Duration = Duration::from_secs(5);
 
-/// By how much a store may miss the limit of a request.
+/// By how much a store may exceed the timeout of a request.
 const SUBMIT_GRACE: Duration = Duration::from_millis(250);
 
-/// How long subscribing may take.
+/// The timeout for subscribing.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the tasks beside the loop have to say.
+/// Reports from the tasks beside the loop.
 pub(super) enum LinkEvent {
     Attached { link: u64, result: Result<Arc<dyn Connection>, StoreError> },
     Outcomes { link: u64, recipients: Vec<ReplyTo>, outcomes: Vec<Outcome> },
@@ -40,17 +40,17 @@ pub(super) enum LinkEvent {
     SubscribeFailed(StoreError),
 }
 
-/// The connection, or the attempt to get one.
+/// The connection, or the attempt to make one.
 pub(super) struct StoreLink {
     store: Arc<dyn Store>,
     events: UnboundedSender<LinkEvent>,
-    /// Counts connections, so that what comes from one that was given up is known.
+    /// Counts connections, so that reports from an abandoned one are recognised.
     link_id: u64,
     state: LinkState,
-    /// How often in a row it did not work.
+    /// The number of failures in a row.
     failures: u32,
     up_since: Moment,
-    /// Whoever listens is told to listen anew, once there is somebody.
+    /// Tells the subscription task to subscribe anew; set once that task exists.
     listener_wake: Option<Arc<Notify>>,
 }
 
@@ -61,7 +61,7 @@ enum LinkState {
     Attaching {
         _attempt: JoinSet<()>,
     },
-    /// Dropping the tasks drops what they hold of the connection, which closes it.
+    /// Dropping the tasks drops their handles of the connection, which closes it.
     Up {
         connection: Arc<dyn Connection>,
         tasks: JoinSet<()>,
@@ -78,12 +78,12 @@ impl StoreLink {
         matches!(self.state, LinkState::Up { .. })
     }
 
-    /// Whether this is the number of the present connection or attempt.
+    /// Whether this is the id of the current connection or attempt.
     pub(super) fn is_current(&self, link: u64) -> bool {
         self.link_id == link
     }
 
-    /// When to try again, while there is nothing.
+    /// When to retry, while there is no connection or attempt.
     pub(super) fn retry_at(&self) -> Option<Moment> {
         match self.state {
             LinkState::Down { retry_at } => Some(retry_at),
@@ -91,7 +91,7 @@ impl StoreLink {
         }
     }
 
-    /// Tries to enter the store, beside the loop.
+    /// Starts an attempt to attach to the store, beside the loop.
     pub(super) fn attach(&mut self, entry: AttachRequest, timeout: Duration) {
         self.link_id += 1;
         let (store, events, link) = (self.store.clone(), self.events.clone(), self.link_id);
@@ -111,7 +111,7 @@ impl StoreLink {
         self.state = LinkState::Attaching { _attempt: attempt };
     }
 
-    /// A connection has entered: use it.
+    /// Starts to use a connection that has attached.
     pub(super) fn connected(&mut self, now: Moment, connection: Arc<dyn Connection>) {
         self.up_since = now;
         let mut tasks = JoinSet::new();
@@ -121,9 +121,9 @@ impl StoreLink {
             let _ = events.send(LinkEvent::Closed { link });
         });
         self.state = LinkState::Up { connection, tasks };
-        // Not before the first entry: whoever listens is taken for somebody who may hold leases.
+        // Not before the first attach: the store counts a subscriber as an instance that may hold leases.
         match &self.listener_wake {
-            // What has ended one connection may have ended the other, too, without a word.
+            // What ended one connection may have ended the other, too, without notice.
             Some(wake) => wake.notify_one(),
             None => {
                 let wake = self.listener_wake.insert(Arc::default());
@@ -132,27 +132,28 @@ impl StoreLink {
         }
     }
 
-    /// Entering has failed: try again later.
+    /// Schedules a retry after a failed attach.
     pub(super) fn attach_failed(&mut self, now: Moment, error: &StoreError) {
         self.failures = self.failures.saturating_add(1);
         let longest = if error.is_retryable() { self.backoff() } else { FATAL_ERROR_BACKOFF };
         self.state = LinkState::Down { retry_at: now + jittered(longest) };
     }
 
-    /// Something was answered: this is a connection that works, once it has lasted. A read-only replica answers every
-    /// read, and ends the connection at the first write.
+    /// Resets the failures after a reply on a connection that has lasted. A read-only replica replies to every read,
+    /// and closes the connection at the first write.
     pub(super) fn confirm_working(&mut self, now: Moment) {
         if now.since(self.up_since) >= MIN_HEALTHY_LIFETIME {
             self.failures = 0;
         }
     }
 
-    /// How much longer than at first an attempt may take.
+    /// The factor by which the timeout of an attempt has grown.
     pub(super) fn timeout_factor(&self) -> u32 {
         1 << self.failures.min(5)
     }
 
-    /// Gives the connection up, with everything on its way. Another is tried at once, unless this one never worked.
+    /// Abandons the connection and everything in flight. The next attempt follows at once, unless this one never
+    /// worked.
     pub(super) fn disconnect(&mut self, now: Moment) {
         self.link_id += 1;
         let short_lived = now.since(self.up_since) < MIN_HEALTHY_LIFETIME;
@@ -165,7 +166,7 @@ impl StoreLink {
         MIN_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(MAX_BACKOFF)
     }
 
-    /// Sends requests, in order.
+    /// Sends requests, in order, in batches.
     pub(super) fn send(&mut self, now: Moment, outbox: &mut Vec<Outgoing>) {
         let LinkState::Up { connection, tasks } = &mut self.state else { return };
         while tasks.try_join_next().is_some() {}
@@ -184,7 +185,7 @@ impl StoreLink {
             tasks.spawn(async move {
                 let mut report = ReportOnDrop { events, event: Some(LinkEvent::Closed { link }) };
                 let count = requests.len();
-                // A store that keeps to the limit itself says more; one that does not must not hold us up.
+                // A store that keeps the timeout itself gives a better error; one that does not must not block us.
                 let outcomes = tokio::time::timeout(timeout + SUBMIT_GRACE, connection.submit(requests, timeout)).await;
                 let outcomes = outcomes.unwrap_or_else(|_| {
                     let error = StoreError::new(ErrorKind::Unreachable, format!("no answer within {timeout:?}"));
@@ -195,7 +196,7 @@ impl StoreLink {
         }
     }
 
-    /// How many tasks are still at work, the one that watches the connection not counted.
+    /// Whether no task is running, apart from the one that watches the connection.
     pub(super) fn is_idle(&mut self) -> bool {
         match &mut self.state {
             LinkState::Up { tasks, .. } => {
@@ -207,8 +208,8 @@ impl StoreLink {
     }
 }
 
-/// What a task has to say when it ends, however it ends: also when a store panics. Of a task that was given up nobody
-/// hears, since it has the number of a link that was.
+/// Sends a task's report when it ends for any reason, even when a store panics. The keeper ignores reports of an
+/// abandoned task, which carry an old link id.
 struct ReportOnDrop {
     events: UnboundedSender<LinkEvent>,
     event: Option<LinkEvent>,
@@ -223,12 +224,12 @@ impl Drop for ReportOnDrop {
     }
 }
 
-/// Not in step with everybody else who has lost the same server.
+/// Adds jitter, so that instances that have lost the same server do not retry in lockstep.
 fn jittered(longest: Duration) -> Duration {
     longest.mul_f64(0.5 + 0.5 * fastrand::f64())
 }
 
-/// Hears announcements, for as long as the keeper lives.
+/// Receives announcements, for as long as the keeper lives.
 async fn listen(store: Arc<dyn Store>, events: UnboundedSender<LinkEvent>, wake: Arc<Notify>) {
     let mut backoff = MIN_BACKOFF;
     loop {
@@ -236,13 +237,13 @@ async fn listen(store: Arc<dyn Store>, events: UnboundedSender<LinkEvent>, wake:
         match subscribed {
             Ok(Ok(mut subscription)) => {
                 let since = tokio::time::Instant::now();
-                // Whatever was announced before we listened was missed.
+                // Announcements from before the subscription were missed.
                 let mut delivered = events.send(LinkEvent::Heard(SubscriptionItem::Gap));
                 while delivered.is_ok() {
                     let heard = tokio::select! {
                         heard = subscription.next() => heard,
                         () = wake.notified() => {
-                            // The old one goes on until there is another: whoever counts those who listen must find us.
+                            // Keep the old subscription until there is another: a count of subscribers must include us.
                             match tokio::time::timeout(SUBSCRIBE_TIMEOUT, store.subscribe()).await {
                                 Ok(Ok(another)) => subscription = another,
                                 _ => continue,
@@ -269,7 +270,7 @@ async fn listen(store: Arc<dyn Store>, events: UnboundedSender<LinkEvent>, wake:
             }
             Err(_) => {}
         }
-        // A store that is entered again can be heard again, too.
+        // A store that was attached again can probably be subscribed to again.
         tokio::select! {
             () = tokio::time::sleep(jittered(backoff)) => {}
             () = wake.notified() => {}

@@ -1,5 +1,5 @@
-//! Many failures of one kind become one line of the log: an outage of the store is one thing, however many leases there
-//! are. Pure. Listeners and streams have every event.
+//! Folds many failures of one kind into one log line: an outage of the store is one incident, however many leases there
+//! are. Pure. Listeners and streams receive every event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,33 +7,33 @@ use std::time::Duration;
 use crate::event::{Event, EventKind};
 use crate::name::InstanceId;
 
-/// Events of one kind in a row that each have a line.
+/// Number of events of one kind in a burst that each have a line.
 const MAX_SINGLE_LINES: u64 = 10;
 
-/// A row of events has ended when no other has followed for this long.
+/// A burst has ended when no event has followed for this long.
 const BURST_ENDS_AFTER: Duration = Duration::from_secs(3);
 
-/// A row that does not end has a line this often.
+/// A burst that does not end has a folded line this often.
 const FOLDED_LINE_EVERY: Duration = Duration::from_secs(30);
 
-/// Events of one kind, one after the other.
+/// A burst of events of one kind.
 #[derive(Debug)]
 struct Burst {
     instance: InstanceId,
     seen: u64,
     last_at: Duration,
-    /// The ones without a line of their own, and when the first of them came.
+    /// The number of events without their own line, and the time of the first of them.
     folded: u64,
     folded_since: Duration,
     last: EventKind,
 }
 
-/// Decides which events have a line of their own. Times are counted from any fixed moment.
+/// Decides which events have their own line. Times are counted from any fixed moment.
 #[derive(Debug, Default)]
 pub(super) struct LogFolding(BTreeMap<&'static str, Burst>);
 
 impl LogFolding {
-    /// Whether this event has a line of its own. Otherwise it is part of a line that [`take_due`](Self::take_due) returns.
+    /// Whether this event has its own line. Otherwise it is part of a line that [`take_due`](Self::take_due) returns.
     pub(super) fn has_own_line(&mut self, now: Duration, event: &Event) -> bool {
         if !is_foldable(&event.kind) {
             return true;
@@ -59,7 +59,7 @@ impl LogFolding {
         false
     }
 
-    /// The lines that are due, each for many events, in the order in which these events began.
+    /// The folded lines that are due, in the order in which their events began.
     pub(super) fn take_due(&mut self, now: Duration) -> Vec<Event> {
         let mut lines = Vec::new();
         self.0.retain(|_, burst| {
@@ -74,7 +74,7 @@ impl LogFolding {
         lines.into_iter().map(|(_, line)| line).collect()
     }
 
-    /// When [`take_due`](Self::take_due) is to be called next.
+    /// When to call [`take_due`](Self::take_due) next.
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.0.values().map(|burst| (burst.last_at + BURST_ENDS_AFTER).min(burst.line_due())).min()
     }
@@ -99,7 +99,7 @@ impl Burst {
     }
 }
 
-/// Whether it is a failure that comes to many leases at once.
+/// Whether the event is one that an outage causes for many leases at once.
 fn is_foldable(kind: &EventKind) -> bool {
     matches!(
         kind,

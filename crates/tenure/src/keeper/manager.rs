@@ -1,4 +1,5 @@
-//! All leases of one process on one store: which is looked at when, what is sent, who is told. No I/O and no clock.
+//! The lease manager: timing, requests and notifications of all leases of one process on one store. No I/O and no
+//! clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,18 +29,19 @@ use crate::store::{
 use crate::time::{Moment, Now};
 use crate::token::Token;
 
-/// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals travel together.
+/// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals share a batch.
 const WAKE_UPS_PER_TTL: u32 = 2_000;
 const MAX_WAKE_UP_GRANULARITY: Duration = Duration::from_millis(10);
 
-/// How old the knowledge of the longest ttl that can be relied on may become: it is how long a quarantine lasts that this
-/// process begins. Every answer about a lease refreshes it.
+/// How old the knowledge of the longest ttl that is relied on may become. It decides how long a quarantine started by
+/// this process lasts. Every reply about a lease refreshes it.
 const REFRESH_TTLS_EVERY: Duration = Duration::from_secs(15);
 
-/// For how long it counts while the store cannot be asked. Longer leases may have been granted to others since.
+/// How long that knowledge is valid while the store cannot be reached. Longer leases may have been granted to others
+/// since.
 const TTLS_VALID_FOR: Duration = Duration::from_secs(5 * 60);
 
-/// A request on its way, and whom its answer is for.
+/// A request to be sent, and the recipient of its reply.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) request: Request,
@@ -60,16 +62,16 @@ impl Outgoing {
     }
 }
 
-/// Whom an answer is for.
+/// The recipient of a reply.
 #[derive(Debug)]
 pub(super) enum ReplyTo {
     Lease(LeaseId, Attempt),
     Caller(tokio::sync::oneshot::Sender<Outcome>),
-    /// The same, of somebody whom nothing depends on.
+    /// A caller that no work depends on.
     LowPriority(tokio::sync::oneshot::Sender<Outcome>),
-    /// The same, of a result of this term's.
+    /// A caller that publishes a result of this term.
     Publication(Box<Holding>, tokio::sync::oneshot::Sender<Outcome>),
-    /// Nobody waits for it.
+    /// No caller waits for the reply.
     Discard,
 }
 
@@ -77,7 +79,7 @@ pub(super) struct LeaseManager {
     instance: InstanceId,
     leases: LeaseTable,
     held: usize,
-    /// Who waits inside this process for a name that somebody else in it has or pursues.
+    /// Waiters for a name that another caller in this process holds or acquires.
     queues: HashMap<LeaseName, VecDeque<Waiter>>,
     places: HashMap<WaiterId, WaiterPlace>,
     timers: Timers<LeaseId>,
@@ -87,27 +89,27 @@ pub(super) struct LeaseManager {
     pub(super) observers: Observers,
     pub(super) subscribers: Subscribers,
     heartbeat_timer: Option<HeartbeatTimer>,
-    /// Whether it was said that what nobody waits for is refused.
+    /// Whether a refusal of requests without a caller was reported.
     refusal_reported: bool,
     online: bool,
-    /// Why there is no connection, once that is known.
+    /// Why there is no connection, once known.
     store_error: Option<StoreError>,
     server_clock: ServerClock,
     pub(super) memory: Option<NamespaceMemory>,
-    /// When the store last said which ttls can be relied on, or was asked.
+    /// When the store last reported the ttls that are relied on, or was asked to.
     ttls_known_at: Moment,
-    /// What users ask.
+    /// Requests on behalf of callers.
     store_calls: StoreCalls,
-    /// Whether a lease wants the store to be entered again.
+    /// Whether a lease needs the store to be attached again.
     pub(super) wants_reattach: bool,
     pub(super) outbox: Vec<Outgoing>,
     pub(super) events: Vec<Event>,
-    /// How long renewals took that were answered.
+    /// Round-trip times of the answered renewals.
     pub(super) renewals: Vec<Duration>,
     pub(super) lag: Duration,
 }
 
-/// Where a claim is.
+/// Where a waiter is.
 enum WaiterPlace {
     Queued(LeaseName),
     Active(LeaseId),
@@ -143,27 +145,27 @@ impl LeaseManager {
         }
     }
 
-    /// How many leases are being driven, held or not.
+    /// The number of driven leases, held or not.
     pub(super) fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// How many of them are held.
+    /// The number of held leases.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// Server time less the lease clock, in microseconds.
+    /// Server time minus the lease clock, in microseconds.
     pub(super) fn server_offset(&self) -> i64 {
         self.server_clock.offset()
     }
 
-    /// How many notes were dropped because too many waited.
+    /// The number of notes dropped because too many waited.
     pub(super) fn notes_dropped(&self) -> u64 {
         self.notes.dropped
     }
 
-    /// Whether it is known how long leases of this fleet are: the store has said so, and not too long ago.
+    /// Whether the ttls of the fleet's leases are known: the store has reported them, recently enough.
     pub(super) fn has_recent_ttls(&self, now: Moment) -> bool {
         let is_recent = now.since(self.ttls_known_at) <= TTLS_VALID_FOR;
         is_recent && self.memory.as_ref().is_some_and(|memory| !memory.max_ttl.is_zero())
@@ -174,23 +176,23 @@ impl LeaseManager {
         self.leases.iter().map(|entry| entry.shared.settings.ttl()).max()
     }
 
-    /// The shortest that any lease here gives one attempt.
+    /// The shortest attempt timeout of any lease here.
     pub(super) fn shortest_attempt(&self) -> Option<Duration> {
         self.leases.iter().map(|entry| entry.shared.settings.attempt_timeout()).min()
     }
 
-    /// Whether all that is left is work which did not stop in time: there is nothing to let go of any more.
+    /// Whether only work that did not stop in time is left: there is nothing left to release.
     pub(super) fn has_only_overdue(&self) -> bool {
         self.queues.is_empty() && self.leases.iter().all(|entry| entry.shared.is_overdue())
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether nothing is left to do.
     pub(super) fn is_idle(&self) -> bool {
         let said = self.notes.is_empty() && self.store_calls.is_empty();
         self.len() == 0 && self.queues.is_empty() && (said || !self.online)
     }
 
-    /// When to come back at the latest.
+    /// The latest time of the next call of [`check_timers`](Self::check_timers).
     pub(super) fn next_wake(&self) -> Option<Moment> {
         let call = if self.online { None } else { self.store_calls.next_wake() };
         let note = self.notes.due().filter(|_| self.online);
@@ -199,14 +201,14 @@ impl LeaseManager {
         [self.timers.next(), self.timeouts.next(), call, note, beat, refresh].into_iter().flatten().min()
     }
 
-    // What users want.
+    // Commands of callers.
 
     pub(super) fn acquire(&mut self, now: Now, waiter: Waiter) {
         if let Some(at) = waiter.timeout.map(|timeout| now.moment + timeout).filter(|at| *at != Moment::END) {
             self.timeouts.add(at, waiter.id);
         }
         let sibling = self.leases.find(&waiter.name);
-        // A term that is being let go of is as good as free.
+        // A term that is being released is as good as unheld.
         let leaving = sibling
             .and_then(|id| self.entry(id))
             .is_some_and(|entry| entry.waiter.is_none() && entry.lease.token().is_none());
@@ -242,14 +244,14 @@ impl LeaseManager {
             self.step(now, id, Input::Intent(intent));
             if drains {
                 shared.set_draining();
-                // With nothing running there is nothing to wait for.
+                // Without running work there is nothing to wait for.
                 self.work_ended(now, id);
             }
         }
     }
 
     pub(super) fn work_ended(&mut self, now: Now, id: LeaseId) {
-        // Counted again: more may have begun before it was forbidden.
+        // Counted again: more work may have started before it was forbidden.
         if let Some(entry) = self.entry(id)
             && entry.shared.running_work() == 0
         {
@@ -280,7 +282,7 @@ impl LeaseManager {
         }
     }
 
-    /// Takes a place in the fleet, or changes what is said of it.
+    /// Joins the fleet, or changes the record of this instance.
     pub(super) fn join_fleet(&mut self, heartbeat: Arc<Heartbeat>, every: Duration) {
         self.heartbeat_timer = Some(HeartbeatTimer::new(heartbeat, every));
     }
@@ -290,7 +292,7 @@ impl LeaseManager {
         self.send_unawaited(now, leave);
     }
 
-    /// Lets go of everything, and refuses whoever waits.
+    /// Releases all leases and refuses all waiters.
     pub(super) fn shut_down(&mut self, now: Now) {
         self.leave_fleet(now.moment);
         self.refuse_queues(&AcquireError::ShutDown);
@@ -310,18 +312,18 @@ impl LeaseManager {
         }
     }
 
-    // What the store says.
+    // Inputs from the store.
 
     pub(super) fn connection_lost(&mut self, now: Now, why: &str) {
         if std::mem::replace(&mut self.online, false) {
             self.store_calls.connection_lost();
             self.observers.notify_all();
-            // What was not sent yet will not be.
+            // These requests will not be sent.
             let unsent = std::mem::take(&mut self.outbox);
             let lost = StoreError::new(ErrorKind::Unreachable, format!("{why}, before the lease was granted"));
             for id in self.leases.ids() {
                 self.step(now, id, Input::ConnectionLost);
-                // One attempt was asked for, and that was it. Should it have been granted, it is let go of.
+                // `try_acquire` is one attempt. If it was granted after all, the lease is released.
                 if self
                     .entry(id)
                     .is_some_and(|e| e.waiter.as_ref().is_some_and(|waiter| waiter.mode == AcquireMode::Try))
@@ -355,8 +357,8 @@ impl LeaseManager {
         self.send_store_calls(now.moment);
     }
 
-    /// The store cannot be entered as things are set up. Whoever holds a lease keeps it while it lasts; whoever waits is
-    /// told.
+    /// Handles a failed attach. Holders keep their leases while these last. Waiters are refused if a retry cannot help;
+    /// those that only try are refused in any case.
     pub(super) fn attach_failed(&mut self, now: Now, error: &StoreError) {
         self.store_error = Some(error.clone());
         if !error.is_retryable() {
@@ -373,7 +375,7 @@ impl LeaseManager {
         }
     }
 
-    /// Takes in an answer. Returns whether the connection it came over can still be used.
+    /// Processes a reply. Returns whether its connection can still be used.
     pub(super) fn answered(&mut self, now: Now, reply_to: ReplyTo, outcome: Outcome) -> bool {
         let usable = !matches!(outcome, Outcome::Unknown(_));
         if let (Outcome::Answered(reply), Some(memory)) = (&outcome, &mut self.memory) {
@@ -429,7 +431,7 @@ impl LeaseManager {
         usable
     }
 
-    /// What nobody waits for was refused for good: somebody should know.
+    /// Reports, once, that requests without a caller are refused for good.
     fn report_refusal(&mut self, outcome: Outcome) {
         if let Outcome::Failed(error) = outcome
             && !error.is_retryable()
@@ -440,7 +442,7 @@ impl LeaseManager {
         }
     }
 
-    /// Takes in a hint. Returns whether the store must be entered again.
+    /// Processes an announcement. Returns whether the store must be attached again.
     pub(super) fn announced(&mut self, now: Now, announcement: Announcement) -> bool {
         if self.memory.as_ref().is_some_and(|memory| memory.is_outdated_by(&announcement)) {
             return true;
@@ -455,7 +457,7 @@ impl LeaseManager {
         self.subscribers.publish(&announcement);
         let Some(name) = announcement.lease() else { return false };
         self.observers.notify(name);
-        // What was published says nothing about who may act.
+        // A publication does not change who holds the lease.
         if !matches!(announcement, Announcement::Published { .. })
             && let Some(id) = self.leases.find(name)
         {
@@ -464,7 +466,7 @@ impl LeaseManager {
         false
     }
 
-    /// Announcements may have been missed.
+    /// Rechecks everything, because announcements may have been missed.
     pub(super) fn recheck(&mut self, now: Now) {
         self.refresh_ttls(now.moment);
         self.observers.notify_all();
@@ -478,7 +480,7 @@ impl LeaseManager {
 
     /// Does everything that is due.
     pub(super) fn check_timers(&mut self, now: Now) {
-        // All that is due now, before any of it: what is due again at once waits for the next turn.
+        // Collect everything due first: a lease that is due again at once waits for the next round.
         let due: Vec<(Moment, LeaseId)> = std::iter::from_fn(|| self.timers.pop_due(now.moment)).collect();
         for (at, id) in due {
             let Some(entry) = self.entry(id) else { continue };
@@ -528,15 +530,15 @@ impl LeaseManager {
         }
     }
 
-    /// Answers and announcements come over different connections. One that was overtaken may name a ttl that nothing
-    /// relies on any more, and an idle process would go on believing it.
+    /// Refreshes the ttls if they are doubtful. Replies and announcements use different connections. A delayed one may
+    /// carry a ttl that no lease relies on any more, and an idle process would keep it.
     fn refresh_doubtful_ttls(&mut self, now: Moment) {
         if self.memory.as_mut().is_some_and(NamespaceMemory::take_ttl_doubt) {
             self.refresh_ttls(now);
         }
     }
 
-    /// Asks which ttl is the longest that can be relied on.
+    /// Requests the longest ttl that is relied on.
     fn refresh_ttls(&mut self, now: Moment) {
         if self.online {
             self.ttls_known_at = now;
@@ -544,20 +546,20 @@ impl LeaseManager {
         }
     }
 
-    /// Sends all notes that there are.
+    /// Sends all notes now.
     pub(super) fn send_notes(&mut self, now: Moment) {
         let all = self.notes.take_all();
         self.send_unawaited(now, all);
     }
 
-    /// Lets the whole fleet hear of what happened, a moment later.
+    /// Queues announcements of events to the whole fleet.
     pub(super) fn announce_events(&mut self, now: Moment, events: impl IntoIterator<Item = FleetEvent>) {
         for event in events {
             self.notes.add(now, Request::Announce(Announcement::Event { event: event.encode() }));
         }
     }
 
-    /// Sends what nobody waits for, if it can be sent now.
+    /// Sends requests without a caller, if there is a connection.
     fn send_unawaited(&mut self, now: Moment, requests: impl IntoIterator<Item = Request>) {
         if !self.online {
             return;
@@ -567,9 +569,9 @@ impl LeaseManager {
         self.outbox.extend(requests.into_iter().map(outgoing));
     }
 
-    // How leases are driven.
+    // Driving leases.
 
-    /// Begins to drive a lease for a claim.
+    /// Starts to drive a lease for a waiter.
     fn drive(&mut self, now: Now, waiter: Waiter) {
         let (name, settings) = (waiter.name.clone(), waiter.settings.clone());
         let ended_term = self.ended_terms.take(&name);
@@ -596,7 +598,7 @@ impl LeaseManager {
         self.step(now, id, Input::Tick);
     }
 
-    /// Gives a lease an input and does what it asks for, until nothing more comes of it.
+    /// Passes an input to a lease and executes its actions, until none produces another input.
     fn step(&mut self, now: Now, id: LeaseId, input: Input) {
         let mut next = Some(input);
         while let Some(input) = next.take() {
@@ -637,7 +639,7 @@ impl LeaseManager {
         self.finish_if_over(now, id);
     }
 
-    /// Tells whoever looks on how it goes.
+    /// Sends the status of the acquisition to the waiter.
     fn send_status(&mut self, id: LeaseId) {
         let store_error = self.store_error.as_ref();
         if let Some(entry) = self.leases.get(id)
@@ -645,7 +647,7 @@ impl LeaseManager {
             && let Some(status) = entry.lease.acquire_status()
         {
             status_sender.send(match status {
-                // The lease knows only that it cannot ask.
+                // The lease only knows that it is offline.
                 AcquireStatus::Blocked { why } => {
                     AcquireStatus::Blocked { why: store_error.map(ToString::to_string).or(why) }
                 }
@@ -654,7 +656,7 @@ impl LeaseManager {
         }
     }
 
-    /// A term has begun.
+    /// Records that a term has begun.
     fn term_began(&mut self, now: Now, id: LeaseId) {
         self.held += 1;
         let Some(entry) = self.entry(id) else { return };
@@ -662,10 +664,10 @@ impl LeaseManager {
         let group = entry.heartbeat.as_ref().map(|heartbeat| heartbeat.group.clone());
         let from = self.server_clock.at(now.moment);
         let holder = self.instance.clone();
-        // Whoever is listed and does not live is forgotten with it.
+        // Listing the candidates removes the dead ones.
         self.send_unawaited(now.moment, group.map(|group| Request::Instances { group }));
         if name.kind() == LeaseKind::Role {
-            // For whoever wants to know which roles there are.
+            // For listings of all roles.
             let (index, entry) = (ROLES.to_owned(), name.encode());
             self.send_unawaited(now.moment, [Request::IndexAdd { index, entry, announced: false }]);
         }
@@ -673,13 +675,13 @@ impl LeaseManager {
         self.notes.add(now.moment, Request::Note(note));
     }
 
-    /// Passes on what work may do. Returns what the lease must be told at once: that there is no work that would have to end, or
-    /// that nobody waits for it any more.
+    /// Passes a permission on to the work. Returns an input for the lease if one follows at once: no work is running
+    /// that would have to end, or the caller no longer waits.
     fn permit(&mut self, now: Now, id: LeaseId, permission: Permission) -> Option<Input> {
         let entry = self.leases.get(id)?;
         let stop = matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone);
         if stop {
-            // When nobody here has wished for it, an operator has asked for it. A loss was told before.
+            // Without a reason from this process, an operator requested it. A loss has already set its cause.
             entry.shared.set_cause(Ending::Released(entry.release_reason.unwrap_or(ReleaseReason::StepDown)));
         }
         entry.shared.permit(permission);
@@ -708,7 +710,7 @@ impl LeaseManager {
                 }
                 EventKind::Lost(loss) => entry.shared.set_cause(Ending::Lost(loss.clone())),
                 EventKind::Released(reason) => entry.shared.set_cause(Ending::Released(*reason)),
-                // Its heartbeat would outlive it. Should it live after all, it beats again.
+                // The heartbeat would outlive a dead holder. A holder that is alive after all sends another.
                 EventKind::TakenOver { owner } => {
                     let group = entry.heartbeat.as_ref().map(|heartbeat| heartbeat.group.clone());
                     self.send_unawaited(
@@ -722,7 +724,7 @@ impl LeaseManager {
         self.events.push(event);
     }
 
-    /// The heartbeat that goes with a request, if one does.
+    /// The heartbeat to send with a request, if there is one.
     fn heartbeat_with(&self, id: LeaseId, request: &Request) -> Option<Request> {
         if !matches!(request, Request::Acquire { .. } | Request::TakeOver { .. } | Request::Renew { .. }) {
             return None;
@@ -732,7 +734,7 @@ impl LeaseManager {
         Some(Request::Heartbeat { group, instance: self.instance.clone(), ttl, record })
     }
 
-    /// A term whose publications are refused is over, whether a renewal has said so yet or not.
+    /// Ends a term whose publication was refused: it is over, even if no renewal has been refused yet.
     fn publication_refused(&mut self, now: Now, holding: &Holding, refusal: Refusal) {
         let owner = match &refusal {
             Refusal::Taken { holder } => Some(holder.clone()),
@@ -766,7 +768,7 @@ impl LeaseManager {
             self.note_end(now.moment, &entry, ending.clone());
         }
         entry.shared.end(ending);
-        // A term that ended before its work could start leaves its claim waiting for the next one.
+        // If the term ended before its work could start, its waiter waits for the next one.
         let next = entry.waiter.take().map(|waiter| *waiter).or_else(|| self.next_waiter(&name));
         if let Some(waiter) = next {
             self.drive(now, waiter);
@@ -782,7 +784,7 @@ impl LeaseManager {
         next
     }
 
-    /// Takes a claim out, wherever it is, and gives up on its lease.
+    /// Removes a waiter, wherever it is, and gives up on its lease.
     fn withdraw(&mut self, now: Now, waiter_id: WaiterId) -> Option<Waiter> {
         match self.places.remove(&waiter_id)? {
             WaiterPlace::Queued(name) => {
@@ -802,7 +804,7 @@ impl LeaseManager {
         }
     }
 
-    /// What to tell whoever waits for this lease, if the outcome decides it.
+    /// The error for the waiter of this lease, if the outcome decides it.
     fn refusal(&mut self, id: LeaseId, outcome: &Outcome) -> Option<AcquireError> {
         let mode = self.entry(id)?.waiter.as_ref()?.mode;
         match (outcome, mode) {
@@ -824,7 +826,7 @@ impl LeaseManager {
         }
     }
 
-    /// Refuses everybody who waits behind somebody else of this process.
+    /// Refuses all waiters that are queued behind another caller of this process.
     fn refuse_queues(&mut self, error: &AcquireError) {
         for waiter in std::mem::take(&mut self.queues).into_values().flatten() {
             self.places.remove(&waiter.id);
@@ -860,7 +862,7 @@ impl LeaseManager {
     }
 }
 
-/// The next multiple of a small part of the ttl: leases that are due at about the same time are then due together.
+/// Rounds up to a small fraction of the ttl, so that leases that are due at about the same time are due together.
 fn rounded_up(at: Moment, ttl: Duration) -> Moment {
     let grain = (ttl / WAKE_UPS_PER_TTL).min(MAX_WAKE_UP_GRANULARITY).as_nanos().max(1);
     let nanos = u128::from(at.as_nanos()).div_ceil(grain) * grain;

@@ -1,4 +1,4 @@
-//! What is to be written down about terms, and told to whoever looks on: it can wait, must not be in the way of what cannot, and may be lost.
+//! Records of terms and announcements of events. They can wait, must not delay urgent requests, and may be lost.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,19 +6,20 @@ use std::time::Duration;
 use crate::store::Request;
 use crate::time::Moment;
 
-/// How many wait for a connection at most.
+/// Largest number of notes that wait for a connection.
 const MAX_QUEUED_NOTES: usize = 4_096;
 
-/// How long one may wait, so that several travel together, and how many do: what is urgent may be behind them.
+/// How long a note may wait so that several are sent together, and the usual size of such a batch: urgent requests may
+/// queue behind it.
 const SEND_DELAY: Duration = Duration::from_millis(200);
 const MIN_BATCH_LEN: usize = 64;
 
-/// Notes that wait to be sent.
+/// Notes to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     waiting: VecDeque<Request>,
     due: Option<Moment>,
-    /// How many were dropped because too many waited.
+    /// Number of notes dropped because too many waited.
     pub(super) dropped: u64,
 }
 
@@ -27,7 +28,7 @@ impl Notes {
         self.waiting.is_empty()
     }
 
-    /// When the next should be sent.
+    /// When the next notes should be sent.
     pub(super) fn due(&self) -> Option<Moment> {
         self.due
     }
@@ -41,7 +42,7 @@ impl Notes {
         self.due.get_or_insert(now + SEND_DELAY);
     }
 
-    /// Those that should be sent now. More when there are many, so that none are dropped.
+    /// Takes the notes to send now. Takes more when there are many, so that none are dropped.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<Request> {
         if self.due.is_none_or(|due| now < due) {
             return Vec::new();
@@ -51,7 +52,7 @@ impl Notes {
         self.waiting.drain(..count).collect()
     }
 
-    /// All of them.
+    /// Takes all notes.
     pub(super) fn take_all(&mut self) -> Vec<Request> {
         self.due = None;
         self.waiting.drain(..).collect()

@@ -1,4 +1,4 @@
-//! Those who look at a lease without wanting it: they are told when to look again.
+//! Observers: callers that watch a lease without acquiring it. They are notified when to read it again.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -7,15 +7,15 @@ use tokio::sync::Notify;
 
 use crate::name::LeaseName;
 
-/// Everybody who looks, by what they look at. Whoever has left is forgotten when there is something to tell.
+/// All observers, by lease. Dropped observers are removed at the next notification.
 #[derive(Default)]
 pub(super) struct Observers {
     by_name: HashMap<LeaseName, Vec<Weak<Notify>>>,
-    /// How many names there may be before those are forgotten that nobody looks at.
+    /// Number of names from which names without observers are swept.
     sweep_at: usize,
 }
 
-/// Fewer are not worth the look.
+/// Fewer names are not worth a sweep.
 const MIN_SWEEP_LEN: usize = 64;
 
 impl Observers {
@@ -29,7 +29,7 @@ impl Observers {
         observers.push(observer);
     }
 
-    /// Something may have happened to this lease.
+    /// Notifies the observers of this lease that it may have changed.
     pub(super) fn notify(&mut self, name: &LeaseName) {
         if let Some(observers) = self.by_name.get_mut(name) {
             notify(observers);
@@ -39,7 +39,7 @@ impl Observers {
         }
     }
 
-    /// Anything may have happened.
+    /// Notifies all observers, because any lease may have changed.
     pub(super) fn notify_all(&mut self) {
         self.by_name.retain(|_, observers| {
             notify(observers);

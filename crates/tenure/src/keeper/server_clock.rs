@@ -1,19 +1,19 @@
-//! What the store's clock shows, worked out from what it said.
+//! The store's clock, estimated from the times in its replies.
 
 use std::time::Duration;
 
 use crate::time::{Moment, ServerTime};
 
-/// How long an observation counts, although later ones say otherwise: clocks drift apart.
+/// How long an observation counts although later ones differ. Limited because clocks drift apart.
 const OBSERVATION_VALID_FOR: Duration = Duration::from_secs(5);
 
-/// A clock that is this far off was set.
+/// A clock that is off by more than this was set.
 const CLOCK_STEP_MICROS: i64 = 1_000_000;
 
-/// The store's clock less the lease clock.
+/// The store's clock minus the lease clock.
 ///
-/// An answer is read some time after the store wrote its time into it, and later still in a batch. So of several observations
-/// the one is best in which the store's clock is furthest ahead.
+/// A reply is read some time after the store wrote its time into it, and later still in a batch. The best of several
+/// observations is therefore the one in which the store's clock is furthest ahead.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServerClock {
     /// In microseconds.
@@ -22,7 +22,7 @@ pub(super) struct ServerClock {
 }
 
 impl ServerClock {
-    /// The store has said what time it is.
+    /// Records a time that the store has reported.
     pub(super) fn observe(&mut self, now: Moment, server: ServerTime) {
         let offset = signed(server.as_micros()) - signed(now.as_nanos() / 1_000);
         let is_better = offset >= self.offset || self.offset - offset > CLOCK_STEP_MICROS;
@@ -31,24 +31,24 @@ impl ServerClock {
         }
     }
 
-    /// In microseconds.
+    /// The offset, in microseconds.
     pub(super) fn offset(&self) -> i64 {
         self.offset
     }
 
-    /// What the store's clock shows at this moment.
+    /// The time of the store's clock at this moment.
     pub(super) fn at(&self, moment: Moment) -> ServerTime {
         server_time(moment, self.offset)
     }
 }
 
-/// What the store's clock shows at this moment, with this offset in microseconds.
+/// The time of the store's clock at this moment, with this offset in microseconds.
 pub(crate) fn server_time(moment: Moment, offset: i64) -> ServerTime {
     let micros = signed(moment.as_nanos() / 1_000).saturating_add(offset);
     ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-/// When the store's clock shows this, with this offset in microseconds.
+/// The moment at which the store's clock shows this time, with this offset in microseconds.
 pub(crate) fn local_moment(server: ServerTime, offset: i64) -> Moment {
     let micros = signed(server.as_micros()).saturating_sub(offset);
     Moment::from_nanos(u64::try_from(micros).unwrap_or(0).saturating_mul(1_000))

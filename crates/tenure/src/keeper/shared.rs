@@ -1,4 +1,4 @@
-//! What a term's holder can see of it without asking the keeper: a handful of atomics.
+//! The state of a term that its holder reads without a message to the keeper: a handful of atomics.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,9 +12,9 @@ use crate::name::LeaseName;
 use crate::time::{LeaseClock, Moment, Now, SystemClock};
 use crate::token::Token;
 
-/// One term, as its keeper shows it to its holder.
+/// One term, as the keeper publishes it to the holder.
 ///
-/// There is no flag that says "valid": there is a deadline, and whoever looks compares it with the clock.
+/// There is no "valid" flag: there is a deadline, and every reader compares it with the clock.
 pub(crate) struct SharedTerm {
     pub(crate) name: LeaseName,
     pub(crate) settings: Arc<LeaseSettings>,
@@ -28,18 +28,18 @@ pub(crate) struct SharedTerm {
     id: AtomicU64,
     running_work: AtomicU32,
     work_state: AtomicU8,
-    /// Whether progress was reported that the keeper has not looked at yet.
+    /// Whether progress was reported that the keeper has not read yet.
     progressed: AtomicBool,
-    /// Why work was or will be cancelled, and how it all ended.
+    /// Why work was or will be cancelled, and how the term ended.
     outcome: OnceLock<Box<TermOutcome>>,
-    /// Whether all is done: the work is over and the last request answered.
+    /// Whether everything is done: the work has ended and the last request was answered.
     over: AtomicBool,
-    /// Whether it is to be let go of when the work that runs has ended.
+    /// Whether the lease is released once the running work has ended.
     draining: AtomicBool,
     changed: Notify,
 }
 
-/// What work has leave to do, as a number that fits an atomic.
+/// The permission of work, as a number that fits an atomic.
 mod work_state {
     pub(super) const NONE: u8 = 0;
     pub(super) const HOLD_STARTS: u8 = 1;
@@ -48,20 +48,20 @@ mod work_state {
     pub(super) const MUST_BE_GONE: u8 = 4;
 }
 
-/// What becomes of a term.
+/// The outcome of a term.
 struct TermOutcome {
-    /// Why its work was first told to stop.
+    /// Why its work was first cancelled.
     cause: Ending,
-    /// How it ended.
+    /// How the term ended.
     ended: OnceLock<Ending>,
 }
 
-/// Whether a piece of work may begin.
+/// Whether a piece of work may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkStart {
-    /// It is counted, and may.
+    /// It may start, and is counted.
     Started,
-    /// Not while it is uncertain whether the lease is ours.
+    /// Not while it is uncertain whether this instance holds the lease.
     Deferred,
     /// The term is over, or too near its end.
     Refused,
@@ -88,13 +88,13 @@ impl SharedTerm {
         }
     }
 
-    // What the keeper does.
+    // Called by the keeper.
 
     pub(super) fn set_id(&self, id: LeaseId) {
         self.id.store(id.0, Ordering::Release);
     }
 
-    /// Shows the term as it is now.
+    /// Publishes the current state of the term.
     pub(super) fn update(&self, now: Now, lease: &crate::lease::Lease) {
         if let Some((acquired, renewed)) = lease.times() {
             self.acquired_at.store(acquired.as_nanos(), Ordering::Relaxed);
@@ -108,13 +108,13 @@ impl SharedTerm {
         self.deadline.store(deadline.as_nanos(), Ordering::Release);
     }
 
-    /// Says that no more work is to be begun: the lease is to be let go of when what runs has ended.
+    /// Forbids new work: the lease is released once the running work has ended.
     pub(super) fn set_draining(&self) {
         self.draining.store(true, Ordering::SeqCst);
         self.changed.notify_waiters();
     }
 
-    /// Shows what work has leave to do, and wakes whoever must know.
+    /// Publishes the permission of work, and wakes the tasks that wait for a change.
     pub(super) fn permit(&self, permission: Permission) {
         let work_state = match permission {
             Permission::None => work_state::NONE,
@@ -128,14 +128,14 @@ impl SharedTerm {
     }
 
     pub(super) fn set_cause(&self, cause: Ending) {
-        // The first cause is the one.
+        // The first cause counts.
         let _ = self.outcome.set(Box::new(TermOutcome { cause, ended: OnceLock::new() }));
     }
 
     pub(super) fn end(&self, ending: Ending) {
         self.set_cause(ending.clone());
         if let Some(outcome) = self.outcome.get() {
-            // It ends once.
+            // A term ends once.
             let _ = outcome.ended.set(ending);
         }
         self.deadline.store(0, Ordering::Release);
@@ -152,7 +152,7 @@ impl SharedTerm {
         self.progressed.store(false, Ordering::Release);
     }
 
-    // What the holder does.
+    // Called by the holder.
 
     pub(crate) fn token(&self) -> Token {
         Token::new(self.token.load(Ordering::Relaxed)).unwrap_or(Token::ZERO)
@@ -162,12 +162,13 @@ impl SharedTerm {
         LeaseId(self.id.load(Ordering::Acquire))
     }
 
-    /// Whether the lease is to be let go of when the work that runs has ended.
+    /// Whether the lease is released once the running work has ended.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// For how long the term may be relied on, computed at every look. Never in a forked child: nobody renews there.
+    /// For how long the term may be relied on, computed on every call. Zero in a forked child, which has no keeper to
+    /// renew.
     pub(crate) fn remaining(&self) -> Duration {
         let deadline = Moment::from_nanos(self.deadline.load(Ordering::Acquire));
         if deadline == Moment::ZERO || self.keeper.is_forked() {
@@ -192,13 +193,13 @@ impl SharedTerm {
         (moment(&self.acquired_at), moment(&self.renewed_at))
     }
 
-    /// Why the term is over for whoever looks at the clock and finds that it is, before the keeper has said so.
+    /// The cause to report when the clock shows that the term is over before the keeper has said so.
     pub(crate) fn presumed_cause(&self) -> Ending {
         let certain = self.work_state.load(Ordering::SeqCst) == work_state::MAY_START;
         self.cause().cloned().unwrap_or(Ending::Lost(if certain { Loss::Expired } else { Loss::Unreachable }))
     }
 
-    /// Why the term ended or is about to, once that is known.
+    /// Why the term has ended or is about to, once known.
     pub(crate) fn cause(&self) -> Option<&Ending> {
         self.outcome.get().map(|outcome| &outcome.cause)
     }
@@ -208,12 +209,13 @@ impl SharedTerm {
         self.outcome.get()?.ended.get()
     }
 
-    /// Whether work was told to stop.
+    /// Whether work was cancelled.
     pub(crate) fn is_stopped(&self) -> bool {
         self.work_state.load(Ordering::SeqCst) >= work_state::MUST_CANCEL
     }
 
-    /// Whether work is still there although the lease may be anybody's by now. Nothing can be let go of any more.
+    /// Whether work is still running although the lease may have another holder by now. There is nothing left to
+    /// release.
     pub(crate) fn is_overdue(&self) -> bool {
         self.work_state.load(Ordering::SeqCst) == work_state::MUST_BE_GONE && self.running_work() > 0
     }
@@ -222,19 +224,19 @@ impl SharedTerm {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Whether work must stop now: told to, or too near to the deadline. Looks at the clock itself, whatever the keeper
+    /// Whether work must stop now: cancelled, or too near the deadline. Reads the clock itself, whatever the keeper
     /// does or fails to do.
     pub(crate) fn must_stop(&self) -> bool {
         self.is_stopped() || self.remaining() <= self.settings.stop_budget()
     }
 
-    /// Counts a piece of work in, if it may begin. Then it must be counted out.
+    /// Counts a piece of work, if it may start. The caller must then call [`end_work`](Self::end_work).
     pub(crate) fn start_work(&self) -> WorkStart {
-        // Whoever only asks must not look like work that is still there.
+        // A refused start must not be counted as running work.
         if self.must_stop() {
             return WorkStart::Refused;
         }
-        // Before the look: the keeper first forbids and then counts, so one of the two sees the other.
+        // Count before reading the state: the keeper first forbids and then counts, so one of the two sees the other.
         self.running_work.fetch_add(1, Ordering::SeqCst);
         let start = match self.work_state.load(Ordering::SeqCst) {
             _ if self.must_stop() => WorkStart::Refused,

@@ -1,5 +1,6 @@
-//! What is asked of the store beside leases: by the work, which is sent at once and in order, and by onlookers, of whom a few are heard at a time, so that
-//! neither renewals nor the work are behind them. Without a connection both wait for one, for as long as they may.
+//! Store requests other than those of leases. Those of the work are sent at once and in order. Low-priority ones are
+//! sent a few at a time, so that neither renewals nor the work queue behind them. Without a connection both wait for
+//! one, until their timeout.
 
 use std::collections::VecDeque;
 
@@ -7,23 +8,23 @@ use super::StoreCall;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::Moment;
 
-/// How many questions of onlookers are on their way at once.
+/// Largest number of low-priority calls in flight.
 pub(super) const MAX_LOW_PRIORITY_IN_FLIGHT: usize = 64;
 
-/// How many questions wait at most, of either kind.
+/// Largest number of queued calls, of either kind.
 const MAX_QUEUED_CALLS: usize = 10_000;
 
-/// StoreCalls that were not sent yet, with the time until which they wait for a connection.
+/// Calls that were not sent yet, with the time until which they wait for a connection.
 #[derive(Default)]
 pub(super) struct StoreCalls {
     work: VecDeque<(Moment, StoreCall)>,
     low_priority: VecDeque<(Moment, StoreCall)>,
-    /// How many of the onlookers' are on their way.
+    /// Number of low-priority calls in flight.
     in_flight: usize,
 }
 
 impl StoreCalls {
-    /// Something is asked.
+    /// Queues a call, or fails it when too many are queued.
     pub(super) fn push(&mut self, now: Moment, call: StoreCall) {
         let queue = if call.is_work { &mut self.work } else { &mut self.low_priority };
         if queue.len() < MAX_QUEUED_CALLS {
@@ -34,7 +35,7 @@ impl StoreCalls {
         }
     }
 
-    /// The next that may be sent, while there is a connection.
+    /// Takes the next call that may be sent, while there is a connection.
     pub(super) fn next(&mut self) -> Option<StoreCall> {
         if let Some((_, call)) = self.work.pop_front() {
             return Some(call);
@@ -44,17 +45,17 @@ impl StoreCalls {
         Some(call)
     }
 
-    /// One of an onlooker's was answered.
+    /// Records the reply to a low-priority call.
     pub(super) fn answered(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// The connection is lost: of what was sent nobody will hear any more.
+    /// Resets the calls in flight: after a lost connection no replies follow.
     pub(super) fn connection_lost(&mut self) {
         self.in_flight = 0;
     }
 
-    /// There is no connection. Those that have waited for long enough are told why.
+    /// Fails the calls that have waited for a connection until their timeout.
     pub(super) fn give_up(&mut self, now: Moment, store_error: Option<&StoreError>) {
         for queue in [&mut self.work, &mut self.low_priority] {
             let (late, waiting): (VecDeque<_>, _) =
@@ -64,12 +65,12 @@ impl StoreCalls {
         }
     }
 
-    /// When the first has waited for a connection for long enough.
+    /// When the first call has waited for a connection until its timeout.
     pub(super) fn next_wake(&self) -> Option<Moment> {
         self.work.iter().chain(&self.low_priority).map(|(give_up_at, _)| *give_up_at).min()
     }
 
-    /// Whether nothing waits for its turn.
+    /// Whether no call is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.work.is_empty() && self.low_priority.is_empty()
     }

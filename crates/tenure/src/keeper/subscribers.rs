@@ -1,11 +1,11 @@
-//! Those who hear every announcement. One that is too slow hears of a gap instead.
+//! The subscribers to all announcements. One that is too slow receives a gap instead.
 
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::store::{Announcement, SubscriptionItem};
 
-/// Everybody who hears.
+/// All subscribers.
 #[derive(Default)]
 pub(super) struct Subscribers(Vec<Subscriber>);
 
@@ -23,7 +23,7 @@ impl Subscribers {
         self.0.retain_mut(|subscriber| subscriber.deliver(|| SubscriptionItem::Announced(announcement.clone())));
     }
 
-    /// Announcements may have been missed.
+    /// Tells every subscriber that announcements may have been missed.
     pub(super) fn mark_gap(&mut self) {
         self.0.retain_mut(|subscriber| {
             subscriber.missed = true;
@@ -33,12 +33,12 @@ impl Subscribers {
 }
 
 impl Subscriber {
-    /// Returns whether it still listens.
+    /// Returns whether the subscriber still exists.
     fn deliver(&mut self, heard: impl FnOnce() -> SubscriptionItem) -> bool {
         if !self.deliver_gap() {
             return false;
         }
-        // What comes after a gap that it has not heard of is part of the gap.
+        // Announcements after an undelivered gap are part of the gap.
         self.missed || self.try_send(heard())
     }
 

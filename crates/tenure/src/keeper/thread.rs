@@ -1,4 +1,4 @@
-//! The keeper's thread: a loop that takes in whatever has happened, lets the manager decide, and carries it out.
+//! The keeper's thread: a loop that receives inputs, lets the lease manager decide, and executes its decisions.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,31 +22,31 @@ use crate::store::{
 };
 use crate::time::{LeaseClock, Moment, Now, SystemClock};
 
-/// How often both clocks are looked at, whatever the alarm does: a wall clock that jumps ahead rings no alarm.
+/// How often both clocks are read, whatever the alarm does: a wall clock that jumps ahead fires no alarm.
 const MAX_SLEEP: Duration = Duration::from_millis(250);
 
-/// How much is taken in before something is sent.
+/// Number of inputs processed before requests are sent.
 const MAX_INPUTS_PER_ROUND: usize = 1_024;
 
-/// How long the last requests may take after nobody needs the keeper any more.
+/// How long the last requests may take after the last handle was dropped.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// What a keeper is started with.
+/// The configuration of a keeper.
 pub(crate) struct KeeperConfig {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) instance: InstanceId,
-    /// The longest ttl that others are assumed to rely on, as long as nothing is known.
+    /// The longest ttl that other instances are assumed to rely on, while it is not known.
     pub(crate) assumed_ttl: Duration,
     pub(crate) observer: bool,
     pub(crate) bootstrap: bool,
     pub(crate) durable: bool,
-    /// Whether the whole fleet hears of what happens.
+    /// Whether events are announced to the whole fleet.
     pub(crate) shares_events: bool,
     pub(crate) event_queue: EventQueue,
     pub(crate) gauges: Arc<Gauges>,
 }
 
-/// Starts a keeper. It ends when nobody can reach it any more and all its leases are let go of.
+/// Starts a keeper. It ends when its last handle was dropped and all its leases are released.
 pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
     let (commands, command_receiver) = mpsc::unbounded_channel();
     let (state_sender, connection_state) = watch::channel(ConnectionState::Pending);
@@ -62,7 +62,7 @@ pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
     });
     let (report, reported) = std::sync::mpsc::sync_channel(1);
     std::thread::Builder::new().name("tenure-keeper".to_owned()).spawn(move || {
-        // Made here, because it must not be dropped inside another runtime when something is missing.
+        // Made here, because a runtime must not be dropped inside another one if the alarm cannot be made.
         let made = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
             let alarm = {
                 let _runtime = runtime.enter();
@@ -87,11 +87,11 @@ pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
             subscribe_failure_reported: false,
             config,
         };
-        // As a task: what the runtime itself waits for is woken through the kernel, even by its own tasks.
+        // As a task: the future that `block_on` polls is woken through the kernel, even by tasks of the same runtime.
         let task = runtime.spawn(keeper.run(command_receiver, link_events, alarm));
-        // A panic has been told; everybody who waits is told by what is dropped.
+        // The panic hook has reported a panic; dropping the keeper notifies every caller that waits.
         let _ = runtime.block_on(task);
-        // What may still run has nobody to report to.
+        // Tasks that still run have no receiver for their reports.
         runtime.shutdown_background();
     })?;
     reported.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")))?;
@@ -103,15 +103,15 @@ struct Keeper {
     manager: LeaseManager,
     link: StoreLink,
     connection_state: watch::Sender<ConnectionState>,
-    /// Once nobody needs us: until when we still try to say goodbye to the store.
+    /// Once the keeper is shutting down: until when it still sends its last requests to the store.
     shutdown: Option<Shutdown>,
-    /// Whether it was said that announcements cannot be heard.
+    /// Whether it was reported that announcements cannot be received.
     subscribe_failure_reported: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Shutdown {
-    /// `None` while somebody waits for everything to be let go of.
+    /// `None` while a caller waits for all leases to be released.
     until: Option<Moment>,
 }
 
@@ -130,7 +130,7 @@ impl Keeper {
             self.link.send(now.moment, &mut self.manager.outbox);
             self.report();
             if !command_receiver.is_empty() || !link_events.is_empty() {
-                // What was sent must get its turn, too, however much there is to be taken in.
+                // Let the tasks send what is queued, however much input there is.
                 tokio::task::yield_now().await;
             }
             if self.is_done(now.moment) {
@@ -138,11 +138,11 @@ impl Keeper {
             }
             let wake = [self.manager.next_wake(), self.link.retry_at()].into_iter().flatten().min();
             let wake = wake.map_or(now.moment + MAX_SLEEP, |at| at.min(now.moment + MAX_SLEEP));
-            // One that rings too early does no harm, and setting it costs more than most turns do.
+            // An alarm that fires too early does no harm, and setting it costs more than most rounds.
             if wake < alarm_at || alarm_at <= now.moment {
                 alarm_at = wake;
                 if alarm.set(wake.since(SystemClock.now())).is_err() {
-                    // Cannot happen to a timer that was made. A busy loop keeps every promise, too.
+                    // Cannot happen to a timer that exists. A busy loop keeps every guarantee, too.
                     alarm_at = Moment::ZERO;
                     tokio::task::yield_now().await;
                     continue;
@@ -154,7 +154,7 @@ impl Keeper {
                     None => self.shutdown = Some(Shutdown { until: Some(SystemClock.now() + SHUTDOWN_GRACE) }),
                 },
                 Some(event) = link_events.recv() => self.handle_link_event(event),
-                // Whatever a broken timer says, the loop goes on.
+                // Continue even if the timer reports an error.
                 _ = alarm.fired() => alarm_at = Moment::END,
             }
             for _ in 0..MAX_INPUTS_PER_ROUND {
@@ -246,7 +246,7 @@ impl Keeper {
                 self.subscribe_failure_reported = false;
                 self.manager.recheck(now);
             }
-            // A store that is down is told of by the link.
+            // The link reports a store that is down.
             LinkEvent::SubscribeFailed(error) if error.is_retryable() => {}
             LinkEvent::SubscribeFailed(error) => {
                 if !std::mem::replace(&mut self.subscribe_failure_reported, true) {
@@ -261,7 +261,7 @@ impl Keeper {
             self.drop_link(now, "the store is not what it was");
         }
         if self.link.retry_at().is_some_and(|at| now.moment >= at) {
-            // Several round trips, but no longer than leases can wait.
+            // Time for several round trips, but no longer than leases can wait.
             let attempt = self.manager.shortest_attempt().unwrap_or(LeaseSettings::default().attempt_timeout());
             let timeout = (attempt * 2).max(Duration::from_millis(250)).saturating_mul(self.link.timeout_factor());
             let timeout = timeout.min(Duration::from_secs(5));
@@ -312,7 +312,7 @@ impl Keeper {
         }
     }
 
-    /// Says that the store cannot be reached, once.
+    /// Reports once that the store cannot be reached.
     fn report_disconnect(&mut self, error: StoreError) {
         let known =
             matches!(&*self.connection_state.borrow(), ConnectionState::Lost(before) if before.kind() == error.kind());

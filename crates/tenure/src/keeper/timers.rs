@@ -1,11 +1,11 @@
-//! When to look at which lease next.
+//! A queue of wake-up times.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::time::Moment;
 
-/// Moments and what they are for, the soonest first.
+/// Moments and their keys, the earliest first.
 #[derive(Debug)]
 pub(super) struct Timers<K: Ord>(BinaryHeap<Reverse<(Moment, K)>>);
 
@@ -22,7 +22,7 @@ impl<K: Ord + Copy> Timers<K> {
         self.0.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Takes out one that is due.
+    /// Takes an entry that is due.
     pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Moment, K)> {
         if self.next()? > now {
             return None;

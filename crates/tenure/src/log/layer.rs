@@ -11,7 +11,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// How lines are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `2026-11-15T12:00:00.000000Z info lease.acquired instance_id=… role=… token=…`
@@ -20,11 +20,11 @@ pub enum Format {
     Json,
 }
 
-/// Writes `tracing` events as lines: `timestamp`, `level`, `event`, and then what applies. Events of other programs'
-/// parts have a `message` instead of an `event`.
+/// Writes `tracing` events as lines: `timestamp`, `level`, `event`, and then the fields that apply. Events of other
+/// libraries have a `message` instead of an `event`.
 ///
-/// Tenure's events come from a thread of its own, so the subscriber must be that of the whole program. Every renewal is an
-/// event at `info`; a program with thousands of leases filters the target `tenure` by level or by field.
+/// Tenure emits its events from its own thread, so the subscriber must be the global default. Renewals and polls are
+/// events at `debug`. A program with thousands of leases filters the target `tenure` by level or by field.
 ///
 /// ```
 /// use tenure::Tenure;
@@ -47,7 +47,7 @@ pub struct EventLayer<W> {
 }
 
 impl<W: Write> EventLayer<W> {
-    /// A layer that writes to this.
+    /// Creates a layer that writes to `writer`.
     pub fn new(format: Format, writer: W) -> Self {
         Self { format, writer: Mutex::new(writer) }
     }
@@ -66,7 +66,7 @@ where
             Format::Text => fields.text(&timestamp, &level),
             Format::Json => fields.json(timestamp, level),
         };
-        // A log that cannot be written has nobody to be told.
+        // A failure to write the log cannot be reported anywhere.
         if let Ok(mut writer) = self.writer.lock() {
             let _ = writer.write_all(line.as_bytes());
             let _ = writer.flush();

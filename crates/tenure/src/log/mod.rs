@@ -1,8 +1,8 @@
 //! Events in logs.
 //!
-//! With the feature `tracing`, every event of a [`Tenure`](crate::Tenure) is a `tracing` event with the target `tenure`,
-//! whatever subscriber a program uses. With the feature `log` there is also `EventLayer`, which writes them as lines
-//! of text or of JSON, with the fields in the order and by the names that `tenure` itself uses.
+//! With the feature `tracing`, every event of a [`Tenure`](crate::Tenure) is a `tracing` event with the target
+//! `tenure`, whatever subscriber a program uses. The feature `log` adds `EventLayer`, which writes them as lines of
+//! text or JSON, with the field order and names that `tenure` itself uses.
 
 #[cfg(feature = "log")]
 mod layer;
@@ -12,7 +12,7 @@ pub use layer::{EventLayer, Format};
 
 use crate::event::{Event, Level};
 
-/// Makes a `tracing` event of an event. A field that does not apply is left out.
+/// Emits an event as a `tracing` event. Fields that do not apply are omitted.
 pub fn emit(event: &Event) {
     let wanted = match event.kind.level() {
         Level::Debug => tracing::event_enabled!(target: "tenure", tracing::Level::DEBUG),

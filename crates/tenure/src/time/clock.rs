@@ -1,4 +1,4 @@
-//! The clock as everything else sees it, and one that tests move by hand.
+//! The clock trait, and a manual clock for tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{Moment, Now};
 /// [`SystemClock`](super::SystemClock) is the real one. Decisions in this crate take a [`Now`] as an argument and
 /// never read a clock themselves; the clock is read at the edge.
 pub trait LeaseClock: Send + Sync {
-    /// Both readings, taken together.
+    /// Reads both clocks together.
     fn read(&self) -> Now;
 
     /// The current moment.
@@ -19,7 +19,7 @@ pub trait LeaseClock: Send + Sync {
     }
 }
 
-/// A clock that stands still until it is told to move.
+/// A clock that moves only when [`advance`](Self::advance) is called.
 ///
 /// ```
 /// use std::time::Duration;

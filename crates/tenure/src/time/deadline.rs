@@ -53,20 +53,20 @@ pub fn deadline(sent: Moment, ttl: Duration, error: ClockTolerance) -> Moment {
     sent + ttl.saturating_sub(error.of(ttl)).saturating_sub(FIXED_SLACK)
 }
 
-/// One look at the store's clock: what it said, and between which local moments it said it.
+/// One reading of the store's clock: the time it reported, and the local moments around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerReading {
     /// The time the store reported.
     pub server: ServerTime,
     /// When the request left.
     pub sent: Moment,
-    /// When the reply was here.
+    /// When the reply arrived.
     pub received: Moment,
 }
 
 impl ServerReading {
     /// Whether the store's clock and ours disagree about the time since `earlier` by more than rates and round trips
-    /// can explain: one of them jumped, and lease lengths cannot be trusted.
+    /// can explain. Then one of them jumped, and lease lengths cannot be trusted.
     pub fn jumped_since(&self, earlier: &Self, error: ClockTolerance) -> bool {
         let shortest = self.sent.since(earlier.received);
         let longest = self.received.since(earlier.sent);

@@ -1,4 +1,4 @@
-//! Two clocks made into one that is never slower than either.
+//! Merges two clocks into one that is never slower than either.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -10,10 +10,10 @@ use super::{Moment, Now, SteadyMoment};
 /// [deadline](super::deadline) covers.
 const MAX_READ_NOISE_NANOS: i64 = 500_000;
 
-/// Merges boot time and wall time into the lease clock: each reading advances by the larger of the two elapsed times, and a wall clock that
-/// is set back is ignored.
+/// Merges boot time and wall time into the lease clock: each reading advances by the larger of the two elapsed times. A
+/// wall clock that is set back is ignored.
 ///
-/// Pure: both readings come in as values, so the simulator runs this very code. It holds one offset per clock, each of
+/// Pure: both readings are arguments, so the simulator runs the same code. It stores one offset per clock, each of
 /// which only grows, so readers on many threads need no lock.
 ///
 /// ```
@@ -21,7 +21,7 @@ const MAX_READ_NOISE_NANOS: i64 = 500_000;
 ///
 /// const SECOND: i64 = 1_000_000_000;
 /// let clock = MergedClock::starting_at(0, 1_700_000_000 * SECOND);
-/// // One second of boot time; meanwhile someone set the wall clock an hour ahead.
+/// // One second of boot time; meanwhile an operator set the wall clock an hour ahead.
 /// let now = clock.read(SECOND, (1_700_000_000 + 3_600) * SECOND);
 /// assert_eq!(now.moment.as_nanos(), 3_600_000_000_000);
 /// assert_eq!(now.steady.since(tenure::time::SteadyMoment::ZERO).as_secs(), 1);
@@ -49,13 +49,13 @@ impl MergedClock {
         let by_wall = wall.saturating_add(self.wall_offset.load(Ordering::Acquire));
         let lead = by_wall.saturating_sub(by_boot);
         let now = if lead > MAX_READ_NOISE_NANOS {
-            // The wall clock went ahead: time passed that boot time did not see, or somebody set the clock. Either way
-            // counting it is the safe side.
+            // The wall clock went ahead: time passed that boot time did not see, or an operator set the clock. Counting
+            // it is safe in both cases.
             self.boot_offset.fetch_max(by_wall.saturating_sub(boot), Ordering::AcqRel);
             by_wall
         } else {
             if lead < -MAX_READ_NOISE_NANOS {
-                // The wall clock fell behind (set back, slewed): from here on it counts from where it now stands.
+                // The wall clock fell behind (set back, slewed): from here on it counts from its new reading.
                 self.wall_offset.fetch_max(by_boot.saturating_sub(wall), Ordering::AcqRel);
             }
             by_boot

@@ -21,7 +21,7 @@ pub struct Moment(u64);
 impl Moment {
     /// The beginning of the clock.
     pub const ZERO: Self = Self(0);
-    /// The last moment that can be written down, some 584 years after the first.
+    /// The last moment that can be represented, some 584 years after the first.
     pub const END: Self = Self(u64::MAX);
 
     /// The moment this many nanoseconds after the clock's beginning.
@@ -64,9 +64,8 @@ impl fmt::Display for Moment {
 
 /// A point on this process's *steady* clock: boot time alone, in nanoseconds since the clock's own beginning.
 ///
-/// The lease clock may run ahead of true time, when somebody sets the wall clock; that ends one's own term early and is
-/// safe. Waiting for *somebody else's* term to end is the other way round: there a clock that runs ahead is the
-/// danger, and this one does not.
+/// The lease clock may run ahead of true time when the wall clock is set. That ends one's own term early and is safe.
+/// When waiting for *another holder's* term to end, a clock that runs ahead is dangerous, and this one does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SteadyMoment(u64);
 
@@ -96,14 +95,14 @@ impl std::ops::Add<Duration> for SteadyMoment {
 /// One reading of both local clocks, taken together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// By the lease clock, which never runs slow: for one's own deadlines.
+    /// The lease clock, which never runs slow: for one's own deadlines.
     pub moment: Moment,
-    /// By the steady clock, which never runs fast: for waiting until somebody else's lease has ended.
+    /// The steady clock, which never runs fast: for waiting until another holder's lease has ended.
     pub steady: SteadyMoment,
 }
 
 impl Now {
-    /// A reading of clocks that have never been set: both show the same.
+    /// A reading of clocks that have never been set: both show the same time.
     pub const fn undisturbed(moment: Moment) -> Self {
         Self { moment, steady: SteadyMoment(moment.0) }
     }

@@ -41,7 +41,7 @@ fn read_both() -> (i64, i64) {
         }
         before = after;
     }
-    // A machine this busy may be charged the gap: too early is the safe side.
+    // On a machine this busy, count the gap: too early is safe.
     let wall = nanos(clock_gettime(ClockId::Realtime));
     (before, wall)
 }

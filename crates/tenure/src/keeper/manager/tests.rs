@@ -1,4 +1,4 @@
-//! A manager, a ledger, and a clock that tests move by hand.
+//! A lease manager, a ledger, and a clock that tests move by hand.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -23,7 +23,7 @@ struct ManagerHarness {
     now: Moment,
     keeper: Arc<KeeperHandle>,
     commands: mpsc::UnboundedReceiver<Command>,
-    /// Whether what is sent is answered.
+    /// Whether the store replies to requests.
     store_replies: bool,
 }
 
@@ -94,7 +94,7 @@ impl ManagerHarness {
         self.claim(name, AcquireMode::Wait, None).1
     }
 
-    /// What a keeper does until there is nothing to be done at this moment.
+    /// Does what a keeper does until nothing is due at this moment.
     fn settle(&mut self) {
         loop {
             let now = self.read();
@@ -125,7 +125,7 @@ impl ManagerHarness {
         }
     }
 
-    /// Lets time pass, from one wake-up to the next.
+    /// Advances the clock, from one wake-up to the next.
     fn advance(&mut self, span: Duration) {
         let end = self.now + span;
         self.settle();
@@ -137,7 +137,7 @@ impl ManagerHarness {
         self.now = end;
     }
 
-    /// Nothing is left of anybody.
+    /// Whether no lease or waiter is left.
     fn is_empty(&self) -> bool {
         self.manager.len() == 0
             && self.manager.held() == 0
@@ -279,15 +279,15 @@ fn held_leases_keep_being_renewed_in_batches() {
     }
     assert!(terms.iter().all(|term| term.handle().state() == crate::lease::LeaseState::Owned));
     assert_eq!(harness.manager.held(), 5_000);
-    // Six renewals of each; alone, every one would need its own.
+    // Six renewals of each lease; without batching, every renewal would need its own batch.
     assert!(batches < 30_000 / 4, "{batches} batches");
     drop(terms);
     harness.settle();
     assert!(harness.is_empty());
 }
 
-/// Claims, releases, lost connections and silence, in any order: in the end, when the store answers again, everybody is
-/// told and nothing is left.
+/// Claims, releases, lost connections and missing replies, in any order: when the store replies again, every waiter
+/// gets a reply and nothing is left.
 #[test]
 fn every_waiter_is_answered_in_the_end() {
     for seed in 0..200 {
@@ -334,7 +334,7 @@ fn every_waiter_is_answered_in_the_end() {
         if !online {
             harness.attach();
         }
-        // Whoever holds nothing any more lets go, whoever waits gets its turn.
+        // The terms are released, so that every waiter gets its turn.
         for _ in 0..waiting.len() + 1 {
             held.clear();
             harness.advance(TTL * 2);
@@ -357,7 +357,7 @@ fn low_priority_calls_are_sent_in_order_and_a_few_at_a_time() {
         replies.push(answer);
     }
     assert_eq!(harness.manager.outbox.len(), MAX_LOW_PRIORITY_IN_FLIGHT);
-    // Neither work nor a claim is behind all of them.
+    // Neither work nor a claim queues behind all of them.
     let (reply, mut work) = oneshot::channel();
     let request = Request::IndexAdd { index: "work".to_owned(), entry: "1".to_owned(), announced: false };
     harness.manager.call(harness.read(), StoreCall { request, timeout: TTL, is_work: true, reply });
@@ -368,7 +368,7 @@ fn low_priority_calls_are_sent_in_order_and_a_few_at_a_time() {
     assert!(work.try_recv().is_ok());
     assert!(replies.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Outcome::Answered(Reply::Done)))));
 
-    // What waits when the connection is lost waits for the next one.
+    // Calls that wait when the connection is lost wait for the next one.
     let mut waiting: Vec<_> = (0..100)
         .map(|_| {
             let (reply, answer) = oneshot::channel();
