@@ -208,7 +208,7 @@ impl fmt::Display for HistogramSnapshot {
 
 /// The text is not a valid histogram snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("these are no counted spans")]
+#[error("not a valid histogram snapshot")]
 pub struct ParseHistogramError;
 
 impl FromStr for HistogramSnapshot {

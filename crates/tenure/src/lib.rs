@@ -23,7 +23,7 @@ use tenure::Tenure;
 # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 let tenure = Tenure::connect(\"memory:\").await?; // or \"redis://localhost\", or \"sqlite:jobs.db\"
 let lease = tenure.lease(\"nightly-report\").acquire().await?;
-let outcome = lease.run(async { /* the work */ }).await; // dropped before the lease can be anyone else's
+let outcome = lease.run(async { /* the work */ }).await; // dropped before the lease can have another holder
 lease.release().await?;
 # outcome?;
 # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -38,7 +38,7 @@ lease.release().await?;
 //! | [`pool`] | many targets, distributed over a fleet |
 //! | [`fleet`] | membership: which instances are alive |
 //! | [`placement`] | which instance should hold which target: pure functions |
-#![cfg_attr(feature = "keeper", doc = "| [`schedule`] | schedules that a leader keeps, and that outlive it |")]
+#![cfg_attr(feature = "keeper", doc = "| [`schedule`] | schedules that a leader runs and that outlive it |")]
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
 //! | [`histogram`] | durations, counted in buckets |

@@ -26,7 +26,7 @@ pub enum NameError {
         what: &'static str,
     },
     /// The text is too long.
-    #[error("the {what} has {length} bytes; {max_length} is the most")]
+    #[error("the {what} has {length} bytes; at most {max_length} are allowed")]
     TooLong {
         /// The kind of name.
         what: &'static str,
@@ -50,7 +50,7 @@ pub enum NameError {
         at: usize,
     },
     /// The key is reserved for Tenure.
-    #[error("the key {key:?} is Tenure's own; choose a prefix that does not begin with `{RESERVED_PREFIX}`")]
+    #[error("the key {key:?} is reserved for Tenure; choose a prefix that does not begin with `{RESERVED_PREFIX}`")]
     Reserved {
         /// The key.
         key: String,
@@ -63,14 +63,14 @@ pub enum NameError {
     },
     /// Heartbeats under this prefix could overwrite leases.
     #[error(
-        "heartbeats cannot begin with {prefix:?}, as leases do; choose another prefix, such as `my-app:heartbeat:`"
+        "heartbeats cannot use the prefix {prefix:?} of leases; choose another prefix, such as `my-app:heartbeat:`"
     )]
     HeartbeatPrefix {
         /// The prefix.
         prefix: String,
     },
     /// The pool's keys could collide with others.
-    #[error("a pool cannot be called {pool:?}: `lease`, `leader` and colons would mix its keys with those of others")]
+    #[error("cannot name a pool {pool:?}: its keys could collide with others; do not use `lease`, `leader` or a colon")]
     PoolName {
         /// The name.
         pool: String,

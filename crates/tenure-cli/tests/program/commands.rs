@@ -165,7 +165,7 @@ fn foreign_holders_are_reported() {
     assert!(output.status.success() && output.stdout.starts_with(b"elsewhere"), "{output:?}");
     let output = fixture.output(&["run", "role", "--wait", "50ms", "--", "true"]);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(75) && said.contains("elsewhere has it"), "{said}");
+    assert!(output.status.code() == Some(75) && said.contains("held by elsewhere"), "{said}");
 }
 
 #[test]

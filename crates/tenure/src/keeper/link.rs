@@ -96,13 +96,16 @@ impl StoreLink {
         self.link_id += 1;
         let (store, events, link) = (self.store.clone(), self.events.clone(), self.link_id);
         let mut attempt = JoinSet::new();
-        let panicked = StoreError::new(ErrorKind::Unavailable, format!("{}: entering has panicked", store.location()));
+        let panicked = StoreError::new(
+            ErrorKind::Unavailable,
+            format!("{}: the store panicked while attaching", store.location()),
+        );
         attempt.spawn(async move {
             let mut report = ReportOnDrop { events, event: Some(LinkEvent::Attached { link, result: Err(panicked) }) };
             let result = match tokio::time::timeout(timeout, store.attach(entry)).await {
                 Ok(result) => result,
                 Err(_) => {
-                    let why = format!("{}: could not be entered within {timeout:?}", store.location());
+                    let why = format!("{}: cannot attach within {timeout:?}", store.location());
                     Err(StoreError::new(ErrorKind::Unreachable, why))
                 }
             };

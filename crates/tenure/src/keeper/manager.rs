@@ -819,7 +819,7 @@ impl LeaseManager {
                 Some(AcquireError::Quarantined(*quarantine))
             }
             (Outcome::Answered(Reply::TokensExhausted), _) => {
-                let message = "there is no larger token left for this lease";
+                let message = "no larger token is left for this lease";
                 Some(AcquireError::Store(StoreError::new(ErrorKind::Corrupt, message)))
             }
             _ => None,

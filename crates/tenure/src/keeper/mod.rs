@@ -184,8 +184,7 @@ pub(crate) struct StoreCall {
 impl StoreCall {
     /// Fails the call because there was no connection in time.
     fn fail(self, because: Option<StoreError>) {
-        let error = because
-            .unwrap_or_else(|| StoreError::new(ErrorKind::Unreachable, "there is no connection to the store just now"));
+        let error = because.unwrap_or_else(|| StoreError::new(ErrorKind::Unreachable, "not connected to the store"));
         // The caller may have given up.
         let _ = self.reply.send(Outcome::Failed(error));
     }
@@ -316,13 +315,13 @@ pub enum AcquireError {
         remaining: Option<Duration>,
     },
     /// The store is in quarantine and grants nothing for now. A later retry is safe.
-    #[error("no lease is granted: {0}")]
+    #[error("cannot acquire a lease: {0}")]
     Quarantined(Quarantine),
     /// This [`Tenure`](crate::Tenure) was opened as an [observer](crate::TenureBuilder::observer).
     #[error("cannot acquire a lease: this instance only observes")]
     Observer,
     /// The timeout passed. A retry is safe.
-    #[error("the lease was not to be had within {waited:?}{}{}", HeldBy(holder.as_ref()), Because(because.as_ref()))]
+    #[error("lease not acquired within {waited:?}{}{}", HeldBy(holder.as_ref()), Because(because.as_ref()))]
     TimedOut {
         /// How long the caller waited.
         waited: Duration,
@@ -348,12 +347,12 @@ pub enum AcquireError {
     ShutDown,
 }
 
-/// ": api-1 has it", or nothing.
+/// ": held by api-1", or nothing.
 struct HeldBy<'a>(Option<&'a InstanceId>);
 
 impl fmt::Display for HeldBy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |by| write!(f, ": {by} has it"))
+        self.0.map_or(Ok(()), |by| write!(f, ": held by {by}"))
     }
 }
 

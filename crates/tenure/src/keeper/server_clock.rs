@@ -68,15 +68,15 @@ mod tests {
         let server = |millis: i64| ServerTime::from_micros(u64::try_from((1_000_000 + millis) * 1_000).unwrap());
         let mut clock = ServerClock::default();
         clock.observe(at(100), server(99));
-        assert_eq!(clock.at(at(200)), server(199), "a millisecond on the way");
+        assert_eq!(clock.at(at(200)), server(199), "a millisecond in transit");
         clock.observe(at(140), server(100));
         assert_eq!(clock.at(at(200)), server(199), "the first of a batch, read with the last");
         clock.observe(at(150), ServerTime::from_micros(server(150).as_micros() - 500));
-        assert!(clock.at(at(200)) > server(199), "a better one");
+        assert!(clock.at(at(200)) > server(199), "a better observation");
         clock.observe(at(160), server(160 - 5_000));
         assert_eq!(clock.at(at(200)), server(200 - 5_000), "set back");
         clock.observe(at(20_000), server(15_000 - 3));
-        assert_eq!(clock.at(at(20_000)), server(15_000 - 3), "what was better long ago");
+        assert_eq!(clock.at(at(20_000)), server(15_000 - 3), "a better observation expires");
         assert_eq!(local_moment(clock.at(at(7)), clock.offset()), at(7));
     }
 }

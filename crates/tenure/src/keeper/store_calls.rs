@@ -30,7 +30,7 @@ impl StoreCalls {
         if queue.len() < MAX_QUEUED_CALLS {
             queue.push_back((now + call.timeout, call));
         } else {
-            let message = "too much is asked of this instance at once; ask again later, or another";
+            let message = "too many calls are queued on this instance; retry later, or on another instance";
             call.fail(Some(StoreError::new(ErrorKind::Unavailable, message)));
         }
     }

@@ -80,6 +80,6 @@ mod tests {
         assert_eq!(heard.try_recv(), Ok(SubscriptionItem::Announced(said(5))));
         drop(heard);
         subscribers.publish(&said(6));
-        assert!(subscribers.0.is_empty(), "whoever has left is forgotten");
+        assert!(subscribers.0.is_empty(), "a dropped subscriber is removed");
     }
 }

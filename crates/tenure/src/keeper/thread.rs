@@ -94,7 +94,7 @@ pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
         // Tasks that still run have no receiver for their reports.
         runtime.shutdown_background();
     })?;
-    reported.recv().unwrap_or_else(|_| Err(io::Error::other("the thread has ended")))?;
+    reported.recv().unwrap_or_else(|_| Err(io::Error::other("the keeper thread has ended")))?;
     Ok(handle)
 }
 
@@ -231,7 +231,7 @@ impl Keeper {
                     usable &= self.manager.answered(now, reply_to, outcome);
                 }
                 if !usable {
-                    self.drop_link(now, "an answer did not come in time");
+                    self.drop_link(now, "a reply did not arrive in time");
                 } else if answers {
                     self.link.confirm_working(now.moment);
                 }
@@ -258,7 +258,7 @@ impl Keeper {
 
     fn maintain_link(&mut self, now: Now) {
         if std::mem::take(&mut self.manager.wants_reattach) {
-            self.drop_link(now, "the store is not what it was");
+            self.drop_link(now, "the store's data has changed");
         }
         if self.link.retry_at().is_some_and(|at| now.moment >= at) {
             // Time for several round trips, but no longer than leases can wait.

@@ -250,7 +250,7 @@ impl Acquiring {
                 self.next_at = Some(now + ctx.settings.renew_every());
                 let error = match other {
                     Reply::TokensExhausted => "the store has no larger token left".to_owned(),
-                    other => format!("the store gave an answer to another question: {other:?}"),
+                    other => format!("unexpected reply from the store: {other:?}"),
                 };
                 self.report_failure(error, ctx);
             }
@@ -300,7 +300,8 @@ impl Acquiring {
             _ => true,
         };
         if has_changed || stuck {
-            let error = stuck.then(|| format!("the lease has no end; delete its key {} if nobody holds it", ctx.name));
+            let error = stuck
+                .then(|| format!("the lease never expires; delete its key {} if no program relies on it", ctx.name));
             ctx.emit(
                 None,
                 EventKind::AcquireFailed { owner: Some(current.instance.clone()), error, is_waiting: false },

@@ -296,15 +296,13 @@ impl LeaseSettingsBuilder {
 #[non_exhaustive]
 pub enum SettingsError {
     /// The ttl is too short or too long.
-    #[error("a ttl of {ttl:?} is out of range: {MIN_TTL:?} to 24 h")]
+    #[error("ttl must be between {MIN_TTL:?} and 24 h, got {ttl:?}")]
     TtlOutOfRange {
         /// The rejected ttl.
         ttl: Duration,
     },
     /// One attempt must be able to fail before the next is due.
-    #[error(
-        "an attempt time-out of {attempt:?} does not fit a renewal interval of {interval:?}: it must be above zero and not longer"
-    )]
+    #[error("attempt_timeout must be above zero and at most the renewal interval of {interval:?}, got {attempt:?}")]
     AttemptTimeout {
         /// R.
         attempt: Duration,
@@ -312,7 +310,7 @@ pub enum SettingsError {
         interval: Duration,
     },
     /// A recheck must be able to fail before the next is due.
-    #[error("looking every {recheck:?} does not fit an attempt time-out of {attempt:?}: it must not be shorter")]
+    #[error("recheck_every must be at least the attempt timeout of {attempt:?}, got {recheck:?}")]
     RecheckEvery {
         /// The interval between rechecks.
         recheck: Duration,
@@ -321,9 +319,9 @@ pub enum SettingsError {
     },
     /// Two full attempts must fit before work has to be cancelled.
     #[error(
-        "two attempts to renew do not fit: every {interval:?} with {attempt:?} each needs {needed:?}, but a ttl of {ttl:?} \
-         leaves {available:?} after the clock error and a stop budget of {stop_budget:?}; renew more often, stop faster, or \
-         lengthen the ttl"
+        "cannot fit two attempts to renew: every {interval:?} with {attempt:?} each needs {needed:?}, but a ttl of \
+         {ttl:?} leaves {available:?} after the clock error and a stop budget of {stop_budget:?}; renew more often, \
+         stop faster, or lengthen the ttl"
     )]
     TooTight {
         /// The ttl.
@@ -340,7 +338,7 @@ pub enum SettingsError {
         needed: Duration,
     },
     /// A delay must not be longer than the time until a crashed holder's lease expires.
-    #[error("{what} of {delay:?} does not fit a ttl of {ttl:?}: it must not be longer")]
+    #[error("{what} of {delay:?} is longer than the ttl of {ttl:?}; shorten it")]
     Delay {
         /// The name of the setting.
         what: &'static str,
@@ -350,7 +348,9 @@ pub enum SettingsError {
         ttl: Duration,
     },
     /// Progress is reported with renewals, so its limit cannot be shorter than their interval.
-    #[error("{what} of {limit:?} is shorter than the renewal interval of {interval:?}, with which progress travels")]
+    #[error(
+        "{what} of {limit:?} is shorter than the renewal interval of {interval:?}; progress is reported with renewals"
+    )]
     ProgressLimit {
         /// The name of the setting.
         what: &'static str,

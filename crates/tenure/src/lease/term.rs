@@ -174,7 +174,7 @@ impl HeldTerm {
                 }
             }
             Input::Answered { attempt, reply } if self.is_renewing(attempt) => {
-                self.renewal_failed(now, format!("the store gave an answer to another question: {reply:?}"), ctx);
+                self.renewal_failed(now, format!("unexpected reply from the store: {reply:?}"), ctx);
             }
             Input::Failed { attempt, error } | Input::Unknown { attempt, error } if self.is_renewing(attempt) => {
                 self.renewal_failed(now, error.to_string(), ctx);
@@ -182,7 +182,7 @@ impl HeldTerm {
             Input::ConnectionLost => {
                 if self.renewing.take().is_some() {
                     self.failures += 1;
-                    let error = "the connection was lost before the answer".to_owned();
+                    let error = "the connection was lost before the reply".to_owned();
                     ctx.emit(Some(self.token), EventKind::RenewFailed { error });
                     // Retry at once the first time, then with backoff: a store that can be attached may still fail
                     // renewals.

@@ -116,7 +116,7 @@ impl ManagerHarness {
                 match command {
                     Command::Intent(id, intent) => self.manager.apply_intent(now, id, intent),
                     Command::WorkEnded(id) => self.manager.work_ended(now, id),
-                    _ => unreachable!("tests tell nothing else"),
+                    _ => unreachable!("tests send no other command"),
                 }
             }
             if quiet {
@@ -340,7 +340,7 @@ fn every_waiter_is_answered_in_the_end() {
             harness.advance(TTL * 2);
             waiting.retain_mut(|(_, answer)| answer.try_recv().is_err());
         }
-        assert!(waiting.is_empty(), "seed {seed}: {} were forgotten", waiting.len());
+        assert!(waiting.is_empty(), "seed {seed}: {} waiters got no reply", waiting.len());
         assert!(harness.is_empty(), "seed {seed}");
     }
 }

@@ -151,7 +151,7 @@ async fn invalid_settings_are_rejected_by_build() {
         (election().priority(101), "priority of 101"),
         (election().heartbeat_prefix("leader:"), "\"leader:\""),
         (election().key("my-app:leader").heartbeat_prefix("my-app:"), "\"my-app:\""),
-        (election().heartbeat_prefix("tenure:x:"), "Tenure's own"),
+        (election().heartbeat_prefix("tenure:x:"), "reserved for Tenure"),
         (election().heartbeat_interval(Duration::ZERO), "attempt"),
         (election().retry_jitter(LONG_TTL * 2), "expiry_jitter of 60s"),
     ] {
