@@ -296,8 +296,7 @@ impl InstanceId {
         }
     }
 
-    /// The name part of a [generated](Self::generate) id: the same for every start of the same replica. Otherwise the
-    /// whole id.
+    /// The name part of a [generated](Self::generate) id: the same for every start of a replica. Otherwise the id.
     pub fn name(&self) -> &str {
         let mut parts = self.0.rsplitn(3, '-');
         let (suffix, nanos, name) = (parts.next(), parts.next(), parts.next());

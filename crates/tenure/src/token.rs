@@ -9,8 +9,7 @@ use crate::time::ServerTime;
 /// ahead and is set back leaves tokens in the future.
 const MAX_AHEAD_OF_CLOCK: Duration = Duration::from_secs(366 * 24 * 3_600);
 
-/// The fencing token of a term. Within a lease it only ever grows, so of two tokens the larger belongs to the later
-/// term.
+/// The fencing token of a term. Within a lease it only ever grows, so the larger of two tokens is from the later term.
 ///
 /// Pass it with every effect on the outside world and refuse smaller ones there. Only this fencing covers a holder that
 /// was frozen without noticing.

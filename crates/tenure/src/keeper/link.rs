@@ -155,8 +155,7 @@ impl StoreLink {
         1 << self.failures.min(5)
     }
 
-    /// Abandons the connection and everything in flight. The next attempt follows at once, unless this one never
-    /// worked.
+    /// Abandons the connection and everything in flight. Retries at once, unless this connection never worked.
     pub(super) fn disconnect(&mut self, now: Moment) {
         self.link_id += 1;
         let short_lived = now.since(self.up_since) < MIN_HEALTHY_LIFETIME;

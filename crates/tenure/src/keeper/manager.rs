@@ -1,5 +1,4 @@
-//! The lease manager: timing, requests and notifications of all leases of one process on one store. No I/O and no
-//! clock.
+//! The lease manager: timing, requests and notifications of all leases of one process on one store. No I/O, no clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -37,8 +36,7 @@ const MAX_WAKE_UP_GRANULARITY: Duration = Duration::from_millis(10);
 /// this process lasts. Every reply about a lease refreshes it.
 const REFRESH_TTLS_EVERY: Duration = Duration::from_secs(15);
 
-/// How long that knowledge is valid while the store cannot be reached. Longer leases may have been granted to others
-/// since.
+/// How long that knowledge is valid while the store cannot be reached. Others may hold longer leases by now.
 const TTLS_VALID_FOR: Duration = Duration::from_secs(5 * 60);
 
 /// A request to be sent, and the recipient of its reply.

@@ -241,8 +241,7 @@ pub(crate) struct KeeperHandle {
 }
 
 impl KeeperHandle {
-    /// Sends a call that can wait for a moment, together with others that can: waking the keeper costs more than the
-    /// request.
+    /// Sends a call that can wait for a moment, together with others: waking the keeper costs more than the request.
     ///
     /// # Panics
     /// Outside a tokio runtime.

@@ -167,8 +167,7 @@ impl SharedTerm {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// For how long the term may be relied on, computed on every call. Zero in a forked child, which has no keeper to
-    /// renew.
+    /// How long the term may be relied on, computed on every call. Zero in a forked child: no keeper renews there.
     pub(crate) fn remaining(&self) -> Duration {
         let deadline = Moment::from_nanos(self.deadline.load(Ordering::Acquire));
         if deadline == Moment::ZERO || self.keeper.is_forked() {
@@ -214,8 +213,7 @@ impl SharedTerm {
         self.work_state.load(Ordering::SeqCst) >= work_state::MUST_CANCEL
     }
 
-    /// Whether work is still running although the lease may have another holder by now. There is nothing left to
-    /// release.
+    /// Whether work is still running although the lease may have another holder. There is nothing left to release.
     pub(crate) fn is_overdue(&self) -> bool {
         self.work_state.load(Ordering::SeqCst) == work_state::MUST_BE_GONE && self.running_work() > 0
     }

@@ -25,7 +25,7 @@ pub(super) struct Acquiring {
     obstacle: Obstacle,
     /// Whether an announcement arrived since the last request was sent, so that its reply may be out of date.
     announced_since_send: bool,
-    /// The last error reported. It is not reported again until a different result.
+    /// The last error reported. It is not reported again until the result changes.
     last_error: Option<String>,
     /// Whether the last known holder is known or presumed to have lost the lease.
     presumed_unheld: bool,
@@ -121,8 +121,7 @@ impl Acquiring {
             Input::ConnectionLost if self.in_flight.take().is_some() => {
                 self.maybe_granted = true;
                 self.failures += 1;
-                // Retry at once the first time, then with backoff: a store that can be attached may still fail every
-                // claim.
+                // Retry at once, then with backoff: a store that can be attached may still fail every claim.
                 let again = self.failures > 1;
                 self.next_at = Some(if again { now + ctx.backoff(self.failures) } else { now });
             }
@@ -263,7 +262,7 @@ impl Acquiring {
         let stuck = held.remaining.is_none();
         let remaining = held.remaining.unwrap_or_else(|| ctx.settings.renew_every());
         let stale_at = match (ctx.settings.take_over_after(), held.idle, held.token) {
-            // The store would have granted the takeover if it could tell this holder from one that has not renewed yet.
+            // The store lets only a holder be taken over whose last renewal reported no progress: wait for the next one.
             (Some(limit), Some(idle), Some(_)) if idle >= limit => Some(now + ctx.settings.renew_every()),
             (Some(limit), Some(idle), Some(_)) => Some(now + (limit - idle) + Duration::from_millis(1)),
             _ => None,
@@ -290,7 +289,7 @@ impl Acquiring {
         if let Some(interval) = ctx.settings.recheck_every() {
             next_at = next_at.min(now + ctx.with_jitter(interval));
         }
-        // The announcement may have followed after the store handled our request.
+        // The store may have handled our request before the change that was announced.
         if self.announced_since_send {
             next_at = ctx.after_acquire_delay(now);
         }

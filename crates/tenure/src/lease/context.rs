@@ -25,8 +25,7 @@ const LEASES_PER_RENEWAL_BATCH: u32 = 64;
 /// One in this many renewals is sent one batch earlier.
 const EARLY_RENEWAL_ONE_IN: u8 = 4;
 
-/// Largest advance of a first renewal, as a fraction of the interval, and the number of leases held for which it
-/// applies.
+/// Largest advance of a first renewal, as a fraction of the interval, and the number of held leases that leads to it.
 const MAX_FIRST_RENEWAL_ADVANCE: f64 = 0.6;
 const LEASES_FOR_FULL_SPREAD: f64 = 192.0;
 
@@ -83,8 +82,7 @@ impl<'a> Step<'a> {
         self.actions.push(Action::Emit(event));
     }
 
-    /// Sends a request. `now` must be read before the request is queued anywhere, because deadlines are counted from
-    /// it.
+    /// Sends a request. `now` must be read before the request is queued anywhere: deadlines are counted from it.
     pub(super) fn send(&mut self, now: Moment, request: Request) -> InFlight {
         self.attempts += 1;
         let in_flight = InFlight { attempt: Attempt(self.attempts), sent: now };
@@ -129,7 +127,7 @@ impl Context {
         self.renewal(sent, if is_early { self.batch_interval() } else { Duration::ZERO })
     }
 
-    /// The last batch time of this instance at or before an interval, less `advance`, after `sent`.
+    /// The last batch time of this instance that is not after `sent` plus the renewal interval minus `advance`.
     fn renewal(&self, sent: Moment, advance: Duration) -> Moment {
         let due = (sent + self.settings.renew_every() - advance).as_nanos();
         let batch_interval = u64::try_from(self.batch_interval().as_nanos()).unwrap_or(u64::MAX).max(1);

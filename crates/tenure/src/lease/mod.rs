@@ -216,8 +216,7 @@ impl Lease {
         }
     }
 
-    /// How long the last renewal took from request to reply, while the lease is held. Before the first renewal: the
-    /// grant.
+    /// Round-trip time of the last renewal, or of the grant before the first renewal, while the lease is held.
     pub fn last_round_trip(&self) -> Option<Duration> {
         match &self.phase {
             Phase::Holding(term) => Some(term.reading.received.since(term.reading.sent)),

@@ -48,8 +48,7 @@ impl Stopping {
         if !ctx.online || !self.loss.is_maybe_listed() {
             return Phase::Over(ending);
         }
-        // The store may list us for a while yet, but our work is over: release, so that waiters need not wait for the
-        // expiry.
+        // The store may list us for a while yet, but our work is over: a release spares waiters the wait for expiry.
         let request = Request::Release { holding: ctx.holding(self.term.token), ending: ending.clone() };
         let until = self.term.deadline.max(now + ctx.settings.attempt_timeout());
         Phase::Releasing(Releasing::new(now, until, request, ending, ctx))

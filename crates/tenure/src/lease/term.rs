@@ -154,8 +154,7 @@ impl HeldTerm {
             };
         }
         match input {
-            // A refusal is final, whichever attempt it answers: a token that is not current never becomes current
-            // again.
+            // A refusal is final, whichever attempt it answers: an outdated token never becomes current again.
             Input::Answered { reply: Reply::Refused(refusal), .. } => return self.lose(now, Loss::from(refusal), ctx),
             Input::Refused { token, refusal } if token == self.token => {
                 return self.lose(now, Loss::from(refusal), ctx);
@@ -184,8 +183,7 @@ impl HeldTerm {
                     self.failures += 1;
                     let error = "the connection was lost before the reply".to_owned();
                     ctx.emit(Some(self.token), EventKind::RenewFailed { error });
-                    // Retry at once the first time, then with backoff: a store that can be attached may still fail
-                    // renewals.
+                    // Retry at once, then with backoff: a store that can be attached may still fail renewals.
                     let again = self.failures > 1;
                     self.next_renewal = if again { now + ctx.backoff(self.failures) } else { now };
                 }
@@ -297,7 +295,7 @@ impl HeldTerm {
         self.renewed_at = now;
         self.progress_reported = sent;
         self.failures = 0;
-        // The store may have replied before the event that was announced meanwhile.
+        // The store may have handled our renewal before the change that was announced.
         self.next_renewal = if self.announced_since_send { now } else { ctx.renewal_after(sent) };
         ctx.actions.push(Action::Deadline(self.deadline));
         ctx.emit(Some(self.token), EventKind::Renewed { ttl: settings.ttl() });
@@ -324,8 +322,8 @@ impl HeldTerm {
     }
 
     fn begin_release(&mut self, now: Moment, method: ReleaseMethod, cancel_at: Moment, ctx: &Context) {
-        // A second intent can only bring a release forward. A promised handover stands, unless a later one names
-        // another instance.
+        // A second intent may bring the release forward, never delay it. A promised handover stands, unless a later
+        // intent names another instance.
         let method = match (self.pending_release.as_ref().map(|pending_release| &pending_release.method), method) {
             (Some(ReleaseMethod::HandOver(to, reason)), ReleaseMethod::Release(_)) => {
                 ReleaseMethod::HandOver(to.clone(), *reason)
