@@ -262,7 +262,7 @@ impl Acquiring {
         let stuck = held.remaining.is_none();
         let remaining = held.remaining.unwrap_or_else(|| ctx.settings.renew_every());
         let stale_at = match (ctx.settings.take_over_after(), held.idle, held.token) {
-            // The store lets only a holder be taken over whose last renewal reported no progress: wait for the next one.
+            // A takeover needs a renewal of the holder that reported no progress: wait for its next renewal.
             (Some(limit), Some(idle), Some(_)) if idle >= limit => Some(now + ctx.settings.renew_every()),
             (Some(limit), Some(idle), Some(_)) => Some(now + (limit - idle) + Duration::from_millis(1)),
             _ => None,
