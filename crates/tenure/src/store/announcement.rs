@@ -1,4 +1,4 @@
-//! Hints that something changed. Nothing breaks when one is lost.
+//! Announcements: hints that something changed. Losing one breaks nothing.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use crate::token::Token;
 
 use super::Generation;
 
-/// A change that others may be waiting for, published by whatever made it.
+/// A change that others may be waiting for, published by the request that made it.
 ///
-/// Announcements are hints: they make things faster and never make them right.
+/// Announcements are hints: they make reactions faster. No guarantee rests on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Announcement {
-    /// A lease is free: its holder let go of it.
+    /// A lease is unheld: its holder released it.
     Released {
         /// Which lease.
         name: LeaseName,
         /// The term that ended.
         token: Token,
     },
-    /// Somebody has looked, and nobody holds a lease that somebody should.
+    /// The reconciler has found an unheld lease.
     Unheld {
         /// Which lease.
         name: LeaseName,
     },
-    /// A lease has a new holder, who was named by the old one.
+    /// A lease has a new holder, named by the old one.
     HandedOver {
         /// Which lease.
         name: LeaseName,
@@ -42,11 +42,11 @@ pub enum Announcement {
         /// The term that ended.
         token: Token,
     },
-    /// Something is asked of a holder; what it is stands in the store.
+    /// Something is asked of a holder; the store has what it is.
     Asked {
         /// Which lease.
         name: LeaseName,
-        /// The term it is asked of.
+        /// The term whose holder is asked.
         token: Token,
     },
     /// A record was published under a lease.
@@ -58,33 +58,35 @@ pub enum Announcement {
         /// The term it was published in.
         token: Token,
     },
-    /// The store had lost its data, or the namespace is new. Whoever attached another generation enters again.
+    /// A new generation was minted: the store had lost its data, or the namespace is new. Every instance that attached
+    /// to another generation attaches again.
     GenerationMinted {
         /// The new generation.
         generation: Generation,
     },
-    /// The longest ttl that can be relied on has changed: a longer lease was granted, or the last of the longest released.
+    /// The longest ttl that can be relied on has changed: a longer lease was granted, or the last one of the longest
+    /// was released.
     LongestTtl {
-        /// What it is now.
+        /// The new value.
         ttl: Duration,
-        /// When, by the store's clock.
+        /// The store's time of the change.
         server: ServerTime,
     },
-    /// A quarantine ends earlier than was said: by an operator's word, or because an instance remembers shorter leases than
-    /// a newcomer had assumed.
+    /// A quarantine ends earlier than reported: an operator ended it, or an attaching instance remembers shorter leases
+    /// than a newcomer had assumed.
     Reopened,
     /// An instance joined.
     Joined {
-        /// Whom it joined.
+        /// The group it joined.
         group: Group,
-        /// Who.
+        /// The instance.
         instance: InstanceId,
     },
     /// An instance left.
     Left {
-        /// Whom it left.
+        /// The group it left.
         group: Group,
-        /// Who.
+        /// The instance.
         instance: InstanceId,
     },
     /// A session was written or deleted.
@@ -97,15 +99,15 @@ pub enum Announcement {
         /// Which index.
         index: String,
     },
-    /// Something happened to an instance, for whoever looks on.
+    /// An event of an instance, for observers.
     Event {
-        /// What: a [`FleetEvent`](crate::fleet::FleetEvent).
+        /// The event: a [`FleetEvent`](crate::fleet::FleetEvent).
         event: String,
     },
 }
 
 impl Announcement {
-    /// The lease that it is about, if it is about one.
+    /// The lease that it is about, if any.
     pub fn lease(&self) -> Option<&LeaseName> {
         match self {
             Self::Released { name, .. }
@@ -125,7 +127,8 @@ impl Announcement {
         }
     }
 
-    /// One line of text, which [`decode`](Self::decode) reads. Free text stands last, so that it may be anything.
+    /// Encodes it as one line of text, which [`decode`](Self::decode) reads. Free text comes last, so that it may
+    /// contain anything.
     pub fn encode(&self) -> String {
         match self {
             Self::Released { name, token } => format!("released {token} {}", name.encode()),
@@ -145,7 +148,7 @@ impl Announcement {
         }
     }
 
-    /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: anybody can publish anything.
+    /// Reads what [`encode`](Self::encode) wrote. `None` for anything else: any program can publish to the channel.
     pub fn decode(text: &str) -> Option<Self> {
         if text == "reopened" {
             return Some(Self::Reopened);
@@ -191,7 +194,7 @@ impl Announcement {
     }
 }
 
-/// Who came or went, and to whom or from where unless it is the whole fleet.
+/// Encodes an instance that joined or left, with the prefix of its group unless the group is the whole fleet.
 fn encode_membership_change(what: &str, instance: &InstanceId, group: &Group) -> String {
     match group.prefix() {
         Some(prefix) => format!("{what} {instance} {prefix}"),
@@ -199,12 +202,12 @@ fn encode_membership_change(what: &str, instance: &InstanceId, group: &Group) ->
     }
 }
 
-/// What a subscription hears.
+/// What a subscription delivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubscriptionItem {
     /// An announcement.
     Announced(Announcement),
-    /// Announcements may have been missed: look again at whatever is being waited for.
+    /// Announcements may have been missed: look again at everything being waited for.
     Gap,
     /// The subscription is over; subscribe again.
     Closed,

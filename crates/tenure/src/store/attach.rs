@@ -1,10 +1,10 @@
-//! Attaching a namespace: how a process finds out that the store is not what it was.
+//! Attaching to a namespace: how a process detects that the store's data is not the data it knew.
 //!
 //! A store can lose everything (a flush, a restart without persistence), lose the last writes (a failover), or go back
-//! in time (a restored backup). Leases that were granted before then may still be relied on by holders that have not
-//! noticed. So the namespace has a record with a *generation*; whoever finds it missing or older than remembered
-//! writes a new generation and *closes* the namespace, so that nothing is granted until every lease from before has
-//! run out. Whoever finds a newer generation adopts it and never writes its own memory over it.
+//! in time (a restored backup). Holders that have not noticed may still rely on leases granted before then. So the
+//! namespace has a record with a *generation*. An instance that finds the record missing, or older than it remembers,
+//! writes a new generation and begins a *quarantine*: nothing is granted until every lease from before has expired. An
+//! instance that finds a newer generation adopts it and never overwrites it with its own memory.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::lease::{LeaseSettings, MAX_TTL};
 use crate::time::ServerTime;
 use crate::token::Token;
 
-/// Which incarnation of a namespace's data this is.
+/// The version of a namespace's data.
 ///
-/// The number grows and is minted like a token. It alone would not do: two processes that remember the same number can
-/// each mint the next one, for two different losses. So whoever mints a generation stamps it, too.
+/// The number increases and is minted like a token. It would not suffice alone: two processes that remember the same
+/// number can each mint the next one, for two different losses. So the minting instance adds a random stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Generation {
-    /// Grows with every generation.
+    /// Increases with every generation.
     pub number: u64,
-    /// Chance, to tell generations with one number apart.
+    /// Random, to distinguish generations with the same number.
     pub stamp: u64,
 }
 
-/// Which run of the server this is: another value after every restart, failover included.
+/// The run of the server: it differs after every restart, failover included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServerRun(pub u128);
 
@@ -36,44 +36,45 @@ impl fmt::Display for ServerRun {
     }
 }
 
-/// Which history the server's data has: how replication names it.
+/// The history of the server's data, as replication identifies it.
 ///
-/// The name changes when the data is replaced by another server's, and also with the data intact, when replication
-/// begins or ends. The name before tells the two apart.
+/// The id changes when the data is replaced by another server's. It also changes with the data intact, when replication
+/// begins or ends. The id before distinguishes the two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lineage {
-    /// The present name.
+    /// The present id.
     pub id: u128,
-    /// The name of the data that the present history began with. `None` when it began with the data that was there.
+    /// The id of the data that the present history began with. `None` when it began with the data that was there.
     pub before: Option<u128>,
 }
 
 impl Lineage {
-    /// Whether this is still the data that had this name.
+    /// Whether this is still the data that had the recorded id.
     pub fn is_continuation_of(&self, recorded: u128) -> bool {
         self.id == recorded || self.before.is_none_or(|before| before == recorded)
     }
 }
 
-/// What a process brings along when it enters.
+/// What a process sends when it attaches.
 ///
-/// The default is for a process that is new, uses leases of the default length, and draws a stamp by chance.
+/// The default is for a process without a memory, with leases of the default ttl and a random stamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachRequest {
-    /// What it remembers, unless it is new.
+    /// What the process remembers; `None` if it is new.
     pub memory: Option<NamespaceMemory>,
     /// A random number, which becomes the stamp of the generation if this request mints one.
     pub stamp: u64,
-    /// The longest ttl of its own leases; without a memory the longest that it assumes others to rely on. It is how long
-    /// a quarantine lasts at least that this request begins, and changes nothing else.
+    /// The longest ttl of the process's own leases; without a memory, also the longest ttl that it assumes others to
+    /// rely on. A quarantine that this request begins lasts at least this long. It has no other effect.
     pub max_ttl: Duration,
-    /// The operator's word that the server is new: a namespace without a record need not wait for it to grow older.
+    /// The operator states that the server is new: a namespace without a record need not wait until the server is old
+    /// enough.
     pub bootstrap: bool,
-    /// The operator's word that a restart loses nothing: it begins no quarantine.
+    /// The operator states that a restart loses nothing: a restart begins no quarantine.
     pub durable: bool,
-    /// Only looks: writes nothing, and can acquire nothing.
+    /// Only observes: writes nothing, and can acquire nothing.
     pub observer: bool,
-    /// How long to wait for whatever is in the way. A store that knows what it is says so then.
+    /// How long to wait for an obstacle to go away. A store that knows the obstacle reports it then.
     pub timeout: Duration,
 }
 
@@ -93,13 +94,13 @@ impl Default for AttachRequest {
 }
 
 impl AttachRequest {
-    /// The longest ttl that may be relied on, as far as this process knows.
+    /// The longest ttl that holders may rely on, as far as this process knows.
     pub(crate) fn known_ttl(&self) -> Duration {
         self.memory.as_ref().map_or(Duration::ZERO, |memory| memory.max_ttl).max(self.max_ttl).min(MAX_TTL)
     }
 }
 
-/// What was found.
+/// What an attach found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
     /// The generation of the data; the default one when an observer found no record.
@@ -110,20 +111,19 @@ pub struct Attached {
     pub run: ServerRun,
     /// The history of its data.
     pub lineage: Lineage,
-    /// The store's clock.
+    /// The store's time.
     pub server: ServerTime,
     /// The longest ttl that can still be relied on.
     pub max_ttl: Duration,
-    /// No token up to here is granted any more.
+    /// The store grants no token up to this one any more.
     pub token_floor: Token,
-    /// Whether the store had forgotten a token that this process remembers.
+    /// Whether the store has lost a token that this process remembers.
     pub rolled_back: bool,
-    /// The time in which nothing is granted, when that is so.
+    /// The quarantine, if there is one.
     pub quarantine: Option<Quarantine>,
     /// Whether this request began that quarantine.
     pub began_quarantine: bool,
-    /// Why nothing is announced here, when that is so. Leases work; whoever waits for one learns of its release only
-    /// when its ttl ends.
+    /// Why the store announces nothing, if so. Leases work, but a waiter notices a release only when the ttl ends.
     pub publish_error: Option<String>,
 }
 
@@ -139,12 +139,12 @@ impl Attached {
     }
 }
 
-/// A time in which nothing is granted, because leases from before a loss of data may still be relied on.
+/// A time in which nothing is granted, because holders may still rely on leases from before a loss of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
-    /// How long it lasts.
+    /// How long it still lasts.
     pub remaining: Duration,
-    /// Why it was begun.
+    /// Why it began.
     pub reason: QuarantineReason,
 }
 
@@ -165,11 +165,11 @@ impl fmt::Display for Quarantine {
     }
 }
 
-/// Why a quarantine was begun.
+/// Why a quarantine began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuarantineReason {
-    /// The record was gone.
+    /// The record was missing.
     RecordMissing,
     /// The record was of an older generation than remembered.
     OlderGeneration,
@@ -177,13 +177,13 @@ pub enum QuarantineReason {
     ServerRestarted,
     /// The server's data was replaced by another server's.
     DataReplaced,
-    /// The store had forgotten a token that was remembered.
+    /// The store had lost a remembered token.
     TokensWentBack,
-    /// There was no record, and others are listening: they may hold leases.
+    /// There was no record, and there are other subscribers: they may hold leases.
     OthersListening,
-    /// There was no record, although this run of the server has had one.
+    /// There was no record, although this run of the server had one before.
     RecordErased,
-    /// There was no record, and the server is too young to tell a new namespace from a lost one.
+    /// There was no record, and the server's uptime is too short to distinguish a new namespace from a lost one.
     ServerTooYoung,
 }
 
@@ -234,43 +234,44 @@ impl fmt::Display for QuarantineReason {
     }
 }
 
-/// How what was found relates to what a process holds.
+/// How the data found at a reattach relates to the leases that a process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuity {
-    /// The same data in the same run: everything held goes on, with its old deadline.
+    /// The same data in the same run: every held lease continues, with its old deadline.
     Same,
-    /// Perhaps not the same: everything held must be verified by a renewal before new work starts.
+    /// Perhaps not the same data: every held lease must be verified by a renewal before new work starts.
     Changed,
-    /// Other data: everything held is lost.
+    /// Other data: every held lease is lost.
     Reset,
 }
 
-/// By how much an answer may be older than the last one and still be late; beyond that the store's clock was set back.
+/// How much older than the last reply a reply may be and still count as late. Beyond that, the store's clock was set
+/// back.
 const MAX_REPLY_LATENESS: Duration = Duration::from_secs(60);
 
 /// What a process remembers about a namespace between connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceMemory {
-    /// The generation last attached.
+    /// The generation last attached to.
     pub generation: Generation,
-    /// The server run last attached.
+    /// The server run last attached to.
     pub run: ServerRun,
-    /// The name of the data's history when it was last attached.
+    /// The id of the data's history at the last attach.
     pub lineage: u128,
     /// The highest token ever seen, over all leases.
     pub high_water: Token,
-    /// The longest ttl that can still be relied on, as the store last said.
+    /// The longest ttl that can still be relied on, as the store last reported.
     pub max_ttl: Duration,
-    /// When the store said so, by its own clock.
+    /// The store's time of that report.
     as_of: ServerTime,
-    /// When the store last answered as of this generation, by its own clock.
+    /// The store's time of its last reply as of this generation.
     answered_at: ServerTime,
-    /// An older statement had the longest ttl longer: it came late, or the store's clock was set back.
+    /// Set when an older report had a longer ttl: that report came late, or the store's clock was set back.
     ttl_in_doubt: bool,
 }
 
 impl NamespaceMemory {
-    /// The memory of a process that has just attached for the first time.
+    /// Creates the memory of a process that has attached for the first time.
     pub fn new(attached: &Attached) -> Self {
         Self {
             generation: attached.generation,
@@ -284,30 +285,30 @@ impl NamespaceMemory {
         }
     }
 
-    /// When the store last said which ttl is the longest, by its own clock.
+    /// The store's time when it last reported the longest ttl.
     pub fn as_of(&self) -> ServerTime {
         self.as_of
     }
 
-    /// When the store last answered as of this generation, by its own clock.
+    /// The store's time of its last reply as of this generation.
     pub fn answered_at(&self) -> ServerTime {
         self.answered_at
     }
 
-    /// Whether the longest ttl may be too long since the last call: then the store is to be asked.
+    /// Whether the longest ttl may have become too long since the last call. If so, the caller must ask the store.
     pub fn take_ttl_doubt(&mut self) -> bool {
         std::mem::take(&mut self.ttl_in_doubt)
     }
 
-    /// Remembers a token that was seen, unless it cannot be true: one spoilt record must not exhaust all tokens.
+    /// Remembers a token, unless it is implausible: one corrupt record must not exhaust all tokens.
     pub fn learn_token(&mut self, token: Token) {
         if token.is_credible(self.as_of) {
             self.high_water = self.high_water.max(token);
         }
     }
 
-    /// Remembers whatever a reply shows of tokens, one's own and those of others, and of the longest ttl. Every reply
-    /// is to be shown: what no process remembers cannot be restored after a loss.
+    /// Remembers the tokens in a reply, the process's own and those of others, and the longest ttl. The caller must
+    /// pass every reply: what no process remembers cannot be restored after a loss.
     pub fn learn(&mut self, reply: &Reply) {
         match reply {
             Reply::Granted(grant) => {
@@ -316,7 +317,7 @@ impl NamespaceMemory {
                 self.learn_token(grant.token);
             }
             Reply::Renewed { max_ttl, server, .. } => {
-                // The lease that was renewed can be relied on: zero means that an outsider has deleted the record.
+                // The renewed lease can be relied on: zero means that another program has deleted the record.
                 if !max_ttl.is_zero() {
                     self.update_longest_ttl(*max_ttl, *server);
                 }
@@ -329,7 +330,7 @@ impl NamespaceMemory {
             }
             Reply::HandedOver { token } => self.learn_token(*token),
             Reply::Lease(report) => report.last.iter().for_each(|last| self.learn_token(last.token)),
-            // Of another generation it says nothing that we could use before we have attached it.
+            // A report of another generation is of no use before we have attached to it.
             Reply::Namespace(report) if report.generation == Some(self.generation) => {
                 self.update_longest_ttl(report.max_ttl, report.server);
                 self.answered_at = report.server;
@@ -338,7 +339,7 @@ impl NamespaceMemory {
         }
     }
 
-    /// The longest ttl that can be relied on at this time of the store's clock.
+    /// Updates the longest ttl with a report of this store time.
     fn update_longest_ttl(&mut self, max_ttl: Duration, server: ServerTime) {
         let is_late = server < self.as_of && self.as_of.since(server) < MAX_REPLY_LATENESS;
         if !is_late {
@@ -349,19 +350,19 @@ impl NamespaceMemory {
         }
     }
 
-    /// Remembers what an announcement says of the longest ttl.
+    /// Remembers the longest ttl in an announcement.
     pub fn learn_announcement(&mut self, announcement: &Announcement) {
         if let Announcement::LongestTtl { ttl, server } = announcement {
             self.update_longest_ttl(*ttl, *server);
         }
     }
 
-    /// Whether an announcement says that the namespace is not the one that was attached: attach again.
+    /// Whether an announcement shows that the namespace has another generation: attach again.
     pub fn is_outdated_by(&self, announcement: &Announcement) -> bool {
         matches!(announcement, Announcement::GenerationMinted { generation } if *generation != self.generation)
     }
 
-    /// Takes in what a later request found, and says what that means for everything held.
+    /// Takes in the result of a later attach, and returns what it means for held leases.
     pub fn reattach(&mut self, attached: &Attached) -> Continuity {
         let continuity = if attached.minted {
             Continuity::Changed
@@ -373,7 +374,7 @@ impl NamespaceMemory {
         } else {
             Continuity::Same
         };
-        // The floor has taken in every token that was remembered, but for those that cannot be true.
+        // The floor covers every remembered token except implausible ones.
         *self = Self::new(attached);
         continuity
     }
@@ -452,16 +453,16 @@ mod tests {
             Reply::Held(Held { holder, token: None, remaining: None, idle: None, max_ttl: seconds(ttl), server })
         };
         memory.learn(&held(3, NOW + seconds(1)));
-        assert_eq!(memory.max_ttl, seconds(3), "what was released no longer counts");
+        assert_eq!(memory.max_ttl, seconds(3), "a released lease no longer counts");
         memory.learn_announcement(&Announcement::LongestTtl { ttl: seconds(60), server: NOW + seconds(3) });
         memory.learn(&held(3, NOW + seconds(2)));
-        assert_eq!(memory.max_ttl, seconds(60), "an answer from before does not lower it");
+        assert_eq!(memory.max_ttl, seconds(60), "an earlier reply does not lower it");
         assert!(!memory.take_ttl_doubt());
         memory.learn_announcement(&Announcement::LongestTtl { ttl: seconds(3), server: NOW + seconds(5) });
         assert_eq!(memory.max_ttl, seconds(3));
         memory.learn(&held(60, NOW + seconds(4)));
         assert_eq!(memory.max_ttl, seconds(60), "the clock may have been set back a little");
-        assert!(memory.take_ttl_doubt(), "more likely the answer is late");
+        assert!(memory.take_ttl_doubt(), "the reply is more likely late");
         memory.learn(&held(60, NOW + seconds(4)));
         assert!(!memory.take_ttl_doubt(), "the store is asked once");
         memory.learn(&held(3, NOW + seconds(6)));

@@ -1,4 +1,4 @@
-//! What can go wrong between us and a store, and what that says about the request.
+//! Errors of a store, and what they mean for a request.
 
 use std::fmt;
 
@@ -6,7 +6,8 @@ use thiserror::Error;
 
 use super::Reply;
 
-/// An error of the store or of the way to it. It is never the loss of a lease, and the loss of a lease is never one.
+/// An error of the store or of the connection to it. It is never the loss of a lease, and the loss of a lease is never
+/// an error.
 ///
 /// Messages say what happened, on what, and what to do; they carry no secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -16,29 +17,30 @@ pub struct StoreError {
     message: String,
 }
 
-/// What an error means for whoever asked.
+/// What an error means for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The store could not be reached or did not answer in time. Trying again is safe.
+    /// The store could not be reached or did not reply in time. A retry is safe.
     Unreachable,
-    /// The store is up and cannot serve just now (loading, busy, out of memory). Trying again is safe.
+    /// The store is up and cannot serve just now (loading, busy, out of memory). A retry is safe.
     Unavailable,
-    /// The store refuses as it is set up (password, permissions, a key of another type). Trying again will not help.
+    /// The store refuses in its present configuration (password, permissions, a key of another type). A retry will not
+    /// help.
     Configuration,
-    /// The address is not one that this build can use. Trying again will not help.
+    /// This build cannot use the address. A retry will not help.
     Address,
-    /// The store holds something that Tenure did not write there. Trying again will not help.
+    /// The store contains something that Tenure did not write. A retry will not help.
     Corrupt,
 }
 
 impl StoreError {
-    /// An error of this kind.
+    /// Creates an error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// The same with a word on what else it may be.
+    /// Adds a hint on another possible cause.
     #[cfg(feature = "redis")]
     pub(super) fn with_hint(mut self, hint: &str) -> Self {
         self.message.push_str("; ");
@@ -51,7 +53,7 @@ impl StoreError {
         self.kind
     }
 
-    /// Whether the same request may succeed later without anybody changing anything.
+    /// Whether the same request may succeed later although nothing is reconfigured.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unavailable)
     }
@@ -69,13 +71,13 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The store answered.
+    /// The store replied.
     Answered(Reply),
-    /// The request was not carried out and never will be.
+    /// The store did not carry out the request and never will.
     Failed(StoreError),
-    /// The request may have been carried out, or may be later. Every request is safe to repeat.
+    /// The store may have carried out the request, or may do so later. Every request is safe to repeat.
     Unknown(StoreError),
 }

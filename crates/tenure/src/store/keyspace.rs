@@ -1,20 +1,20 @@
-//! What keys are called: the namespace before all of them, and the prefixes that can be chosen.
+//! The names of keys: the namespace prefix of all of them, and the configurable prefixes.
 
 use crate::name::{NameError, check_prefix};
 
 /// The index of all sessions.
 pub const SESSIONS: &str = "sessions";
 
-/// The index of all roles that were ever led.
+/// The index of all roles that ever had a leader.
 #[cfg(feature = "keeper")]
 pub(crate) const ROLES: &str = "roles";
 
-/// The index of sessions that were deleted, and of which something may be left.
+/// The index of deleted sessions of which records may be left.
 pub const DELETED_SESSIONS: &str = "gone";
 
 /// The keys of one deployment.
 ///
-/// Two deployments with different namespaces can share a store and never meet.
+/// Two deployments with different namespaces can share a store and never interfere.
 ///
 /// ```
 /// use tenure::store::Keyspace;
@@ -40,15 +40,15 @@ impl Keyspace {
     /// Puts `NAME:` before every key.
     ///
     /// # Errors
-    /// When the name is empty, too long, or has a character that is not allowed. Braces are not: a hash tag belongs
-    /// into the prefix of a lease.
+    /// When the name is empty, too long, or has a character that is not allowed. Braces are not allowed: a hash tag
+    /// belongs in the prefix of a lease.
     pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
         crate::name::check("namespace", name)?;
         self.prefix = format!("{name}:");
         Ok(self)
     }
 
-    /// The prefix of the keys that say who is alive, `poll:node:` by default.
+    /// Sets the prefix of heartbeat keys, `poll:node:` by default.
     ///
     /// # Errors
     /// When the prefix is empty, too long, or has a character that is not allowed.
@@ -58,7 +58,7 @@ impl Keyspace {
         Ok(self)
     }
 
-    /// The prefix of the keys of sessions, `session:` by default.
+    /// Sets the prefix of session keys, `session:` by default.
     ///
     /// # Errors
     /// When the prefix is empty, too long, or has a character that is not allowed.
@@ -68,7 +68,7 @@ impl Keyspace {
         Ok(self)
     }
 
-    /// What stands before every key: nothing, or the namespace and a colon.
+    /// The prefix of every key: empty, or the namespace and a colon.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -1,12 +1,12 @@
-//! Where leases live: the trait that every store implements, and the stores themselves.
+//! The trait that every store implements, and the stores themselves.
 //!
-//! A store is *attached* before anything is asked of it: [`Store::attach`] is the only way to a [`Connection`], so no
-//! request can reach a store whose data may have been lost since this process last saw it. A connection takes
-//! [batches of requests](Request) and answers each with an [`Outcome`], of which *unknown* is one of its own: a
-//! request that was sent and not answered may still be carried out, and every request is safe to repeat.
+//! A client *attaches* to a store before it sends any request: [`Store::attach`] is the only way to a [`Connection`].
+//! So no request can reach a store whose data may have been lost since this process last saw it. A connection takes
+//! [batches of requests](Request) and returns an [`Outcome`] for each. *Unknown* is an outcome of its own: the store
+//! may still carry out a request that was sent and not answered. Every request is safe to repeat.
 //!
-//! Lease lengths travel as relative times. Nothing a store answers is a promise about the future: the holder's own
-//! deadline, counted from the moment it *sent* its request, is.
+//! Ttls are sent as relative times. No reply of a store promises anything about the future. The holder relies on its
+//! own deadline, counted from the moment it *sent* its request.
 
 mod announcement;
 mod attach;
@@ -47,22 +47,22 @@ pub use reply::{
 };
 pub use request::{Ask, Claim, ForeignKind, Holding, Request};
 
-/// A boxed future, so that stores can stand behind one pointer and be chosen by URL at run time.
+/// A boxed future, so that stores are object-safe and can be chosen by URL at run time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A place where leases live.
+/// A backend that stores leases.
 pub trait Store: fmt::Debug + Send + Sync {
-    /// Opens a connection and enters the namespace over it.
+    /// Opens a connection and attaches to the namespace over it.
     ///
     /// # Errors
-    /// When the store cannot be reached or refuses; [`StoreError::kind`] says whether trying again can help.
+    /// When the store cannot be reached or refuses; [`StoreError::kind`] says whether a retry can help.
     ///
     /// # Cancel safety
-    /// Safe: an entry that nobody waits for any more is like one that was made and dropped.
+    /// Safe: an attach whose caller has stopped waiting is like a connection that was opened and dropped.
     fn attach(&self, request: AttachRequest) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>>;
 
-    /// Hears the namespace's announcements from now on, over a connection of its own. Enter first: whoever listens
-    /// already is taken for somebody who may hold leases.
+    /// Subscribes to the namespace's announcements from now on, over a separate connection. Attach first: the store
+    /// counts every subscriber that is already there as an instance that may hold leases.
     ///
     /// # Errors
     /// As for [`attach`](Self::attach).
@@ -71,10 +71,11 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Safe.
     fn subscribe(&self) -> BoxFuture<'_, Result<Box<dyn Subscription>, StoreError>>;
 
-    /// Where the store is, without secrets, for logs and errors.
+    /// The store's location without secrets, for logs and errors.
     fn location(&self) -> &str;
 
-    /// What a person should know about how the store is set up, a sentence each. Nothing when it cannot be asked.
+    /// What an operator should know about the store's configuration, one sentence each. Empty when the store cannot be
+    /// asked.
     ///
     /// # Cancel safety
     /// Safe.
@@ -83,22 +84,21 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 }
 
-/// One connection that has attached. When it fails, or an answer does not come in time, it is dropped and the store is
-/// attached again.
+/// One attached connection. When it fails, or a reply does not come in time, the caller drops it and attaches again.
 pub trait Connection: fmt::Debug + Send + Sync {
-    /// What was found when this connection attached.
+    /// What the store found when this connection attached.
     fn attached(&self) -> &Attached;
 
-    /// Sends a batch and waits at most `timeout` for the outcomes: one for each request, in the same order. Requests of
-    /// a batch stand by themselves; one that is refused does not touch the others. Batches go out in the order in which
-    /// their futures are first polled.
+    /// Sends a batch and waits at most `timeout` for the outcomes: one for each request, in the same order. The
+    /// requests of a batch are independent; a refused one does not affect the others. Batches are sent in the order in
+    /// which their futures are first polled.
     ///
     /// # Cancel safety
-    /// The requests of a dropped future may or may not be carried out: their outcome is unknown.
+    /// The store may or may not carry out the requests of a dropped future: their outcome is unknown.
     fn submit(&self, batch: Vec<Request>, timeout: Duration) -> BoxFuture<'_, Vec<Outcome>>;
 
-    /// Ends when nothing can be asked over this connection any more, whoever closed it. A request that fails by itself
-    /// does not close a connection.
+    /// Completes when the connection can carry no more requests, whichever side closed it. A request that fails by
+    /// itself does not close a connection.
     ///
     /// # Cancel safety
     /// Safe.
@@ -107,7 +107,7 @@ pub trait Connection: fmt::Debug + Send + Sync {
 
 /// A stream of announcements.
 pub trait Subscription: fmt::Debug + Send {
-    /// The next thing heard.
+    /// Returns the next item.
     ///
     /// # Cancel safety
     /// Safe: nothing is lost when the future is dropped.

@@ -1,35 +1,35 @@
-//! What is written down about terms, for whoever wants to know afterwards who had what, and whether it overlapped.
+//! Notes about terms, for later checks of which instance held a lease when, and whether terms overlapped.
 
 use crate::lease::Ending;
 use crate::name::{InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::Token;
 
-/// How many notes a namespace keeps, about. Older ones are dropped.
+/// Approximate number of notes that a namespace keeps. Older ones are dropped.
 pub(super) const MAX_TERM_NOTES: usize = 10_000;
 
-/// A note about a term. Its holder writes one when the term begins and one when it is over; a holder that crashed has
-/// written only the first. Times are on the store's clock, as well as the holder knows it.
+/// A note about a term. The holder writes one when the term begins and one when it is over; a holder that crashed has
+/// written only the first. Times are on the store's clock, as precisely as the holder knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TermNote {
     /// Which lease.
     pub name: LeaseName,
-    /// Which term.
+    /// Its token.
     pub token: Token,
-    /// Who held it.
+    /// Its holder.
     pub holder: InstanceId,
     /// When it began.
     pub from: ServerTime,
-    /// When its work was over. From here on the holder did nothing under it.
+    /// When its work was over. The holder did nothing under the term after this.
     pub demoted: Option<ServerTime>,
-    /// When it was let go of, if it was.
+    /// When it was released, if it was.
     pub released: Option<ServerTime>,
     /// How it ended.
     pub ending: Option<Ending>,
 }
 
 impl TermNote {
-    /// One line of text, which [`decode`](Self::decode) reads. A dash stands for nothing.
+    /// Encodes it as one line of text, which [`decode`](Self::decode) reads. A dash stands for `None`.
     pub fn encode(&self) -> String {
         let time = |time: Option<ServerTime>| time.map_or_else(|| "-".to_owned(), |time| time.as_micros().to_string());
         let ending = self.ending.as_ref().map_or_else(|| "-".to_owned(), Ending::encode);

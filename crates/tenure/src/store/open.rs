@@ -1,13 +1,13 @@
-//! From a URL to a store.
+//! Opens a store by its URL.
 
 use std::sync::Arc;
 
 use super::{ErrorKind, Keyspace, Store, StoreError};
 
-/// What a URL may look like, for those who wrote another.
+/// The supported URLs, for error messages.
 const SUPPORTED_URLS: &str = "use `redis://host`, `rediss://host`, `sqlite:PATH` or `memory:`";
 
-/// Opens the store at a URL. Nothing is connected until the store is attached.
+/// Opens the store at a URL. It connects only when a client attaches.
 ///
 /// | URL | store |
 /// |---|---|
@@ -29,11 +29,11 @@ const SUPPORTED_URLS: &str = "use `redis://host`, `rediss://host`, `sqlite:PATH`
 /// ```
 ///
 /// # Errors
-/// When the URL is of no kind that this build knows. Secrets in it are not repeated.
+/// When this build does not support the URL. The error does not repeat secrets in it.
 pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
     let bad = |message: String| Err(StoreError::new(ErrorKind::Address, message));
     let Some((scheme, rest)) = url.split_once(':') else {
-        return bad(format!("a store is given as a URL; {SUPPORTED_URLS}"));
+        return bad(format!("not a store URL; {SUPPORTED_URLS}"));
     };
     match scheme {
         "memory" => memory(rest),
@@ -45,13 +45,13 @@ pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError
             bad(format!("`{scheme}` stores are not part of tenure {} yet; {SUPPORTED_URLS}", env!("CARGO_PKG_VERSION")))
         }
         _ => {
-            // What stands before the first colon of a wrong URL may be a secret, unless it looks like a scheme.
+            // The part before the first colon of a wrong URL may be a secret, unless it looks like a scheme.
             let shown = if scheme.len() <= 20 && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+') {
                 format!("`{scheme}:`")
             } else {
                 "this URL".to_owned()
             };
-            bad(format!("{shown} names no store that tenure knows; {SUPPORTED_URLS}"))
+            bad(format!("{shown} is not a supported store; {SUPPORTED_URLS}"))
         }
     }
 }
@@ -59,7 +59,7 @@ pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError
 #[cfg(feature = "memory")]
 fn memory(rest: &str) -> Result<Arc<dyn Store>, StoreError> {
     if !rest.is_empty() {
-        let message = "`memory:` has no path: it lives in this process and ends with it";
+        let message = "`memory:` takes no path: it lives in this process and ends with it";
         return Err(StoreError::new(ErrorKind::Address, message));
     }
     Ok(Arc::new(super::memory::MemoryStore::default()))

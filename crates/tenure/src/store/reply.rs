@@ -1,4 +1,4 @@
-//! What a store answers.
+//! The replies of a store.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,13 +13,13 @@ use crate::token::Token;
 
 use super::{Ask, Generation, Quarantine, TermNote};
 
-/// An answer to one request.
+/// The reply to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// The lease is the claimant's.
+    /// The claimant holds the lease.
     Granted(Grant),
-    /// The lease is somebody else's.
+    /// Another instance holds the lease.
     Held(Held),
     /// No lease is granted for now: the store has lost data, and leases from before may still be relied on.
     Quarantined(Quarantine),
@@ -33,7 +33,8 @@ pub enum Reply {
     Renewed {
         /// The store's clock.
         server: ServerTime,
-        /// The longest ttl that can be relied on, to be remembered: it is how long a quarantine lasts after a loss of data.
+        /// The longest ttl that can be relied on. The holder must remember it: it is how long a quarantine lasts after
+        /// a loss of data.
         max_ttl: Duration,
         /// What is asked of the holder.
         asked: Option<Ask>,
@@ -42,40 +43,40 @@ pub enum Reply {
     Refused(Refusal),
     /// Done.
     Done,
-    /// It is in use, or was until just now; nothing was done.
+    /// The object is in use, or was until just now; nothing was done.
     InUse,
-    /// The lease is kept for its new holder under this token.
+    /// The lease is reserved for its new holder under this token.
     HandedOver {
         /// The new term.
         token: Token,
     },
-    /// What is known about a lease.
+    /// The state of a lease.
     Lease(LeaseReport),
-    /// What is known about the namespace.
+    /// The state of the namespace.
     Namespace(NamespaceReport),
-    /// Who has each lease, in the order in which they were asked for.
+    /// The holder of each lease, in the order of the request.
     Holders(Vec<Option<InstanceId>>),
-    /// What stands in a record.
+    /// The content of a record.
     Record(Option<PublishedRecord>),
     /// Entries of a log, the oldest first.
     LogEntries(Vec<LogEntry>),
-    /// Each session in the order in which they were asked for, if it is there.
+    /// The sessions in the order of the request; `None` where there is none.
     Sessions(Vec<Option<Vec<u8>>>),
-    /// A session is not what its writer has seen, but this; nothing was done.
+    /// The session is not what its writer has seen, but this; nothing was done.
     Conflict(Option<Vec<u8>>),
-    /// Who is alive.
+    /// The instances that are alive.
     Instances(Vec<LiveInstance>),
-    /// A piece of what was looked for, and where to go on; there is no more at 0. A store into which no other program can write has nothing
-    /// to be looked for, and says [`Done`](Self::Done).
+    /// A piece of a scan, and the cursor to continue at; 0 means that the scan is complete. A store that no other
+    /// program can write to has nothing to scan, and replies [`Done`](Self::Done).
     Found {
-        /// What stands after the prefix of each. Some may be named twice.
+        /// The part after the prefix of each key. A name may occur twice.
         names: Vec<String>,
-        /// Where this piece ends.
+        /// The cursor of the next piece.
         cursor: u64,
     },
     /// The entries of an index.
     Index(Vec<String>),
-    /// What was written down about terms, the latest last.
+    /// Notes about terms, the latest last.
     Notes(Vec<TermNote>),
 }
 
@@ -86,20 +87,20 @@ pub struct Grant {
     pub token: Token,
     /// The store's clock.
     pub server: ServerTime,
-    /// The longest ttl that can be relied on, to be remembered.
+    /// The longest ttl that can be relied on. The holder must remember it.
     pub max_ttl: Duration,
-    /// How long the term before may still be relied on by its holder. No work may start earlier.
+    /// How long the previous holder may still rely on its term. No work may start earlier.
     pub wait_out: Duration,
-    /// The term before, when there is a record of one.
+    /// The previous term, when there is a record of one.
     pub previous: Option<PreviousTerm>,
 }
 
-/// The term before the one that was granted.
+/// The term before the granted one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviousTerm {
     /// Its token.
     pub token: Token,
-    /// Who held it.
+    /// Its holder.
     pub holder: InstanceId,
     /// How it ended, as far as the store knows.
     pub ended: RecordedEnd,
@@ -108,15 +109,15 @@ pub struct PreviousTerm {
 /// How a term ended, as far as the store knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordedEnd {
-    /// Nobody said that it ended: it ran out, or an outsider removed it.
+    /// No end was reported: it expired, or another program deleted it.
     Unreported,
-    /// Its holder let go of it.
+    /// Its holder released it.
     Released,
     /// Its holder handed it over.
     HandedOver,
     /// An operator ended it.
     Revoked,
-    /// It was taken from a holder that made no progress.
+    /// Another instance took it over from a holder that made no progress.
     TakenOver,
 }
 
@@ -140,18 +141,18 @@ impl RecordedEnd {
     }
 }
 
-/// A lease that somebody else has.
+/// A lease that another instance holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Who has it.
+    /// The holder.
     pub holder: InstanceId,
     /// The term, unless a foreign program holds it.
     pub token: Option<Token>,
-    /// How long it is theirs without renewal, never more than the ttl of their term. `None`: for ever, the lease is stuck.
+    /// How long the holder keeps it without renewal, at most the ttl of its term. `None`: for ever, the lease is stuck.
     pub remaining: Option<Duration>,
-    /// How long ago its work last made progress, when that is known.
+    /// How long ago the work last made progress, when that is known.
     pub idle: Option<Duration>,
-    /// The longest ttl that can be relied on, to be remembered.
+    /// The longest ttl that can be relied on. The claimant must remember it.
     pub max_ttl: Duration,
     /// The store's clock.
     pub server: ServerTime,
@@ -160,27 +161,27 @@ pub struct Held {
 /// Why a request about a term was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Another term has the lease.
+    /// Another term holds the lease.
     Taken {
-        /// Who has it.
+        /// The holder.
         holder: InstanceId,
     },
-    /// The lease was taken because its holder made no progress.
+    /// Another instance took the lease over because its holder made no progress.
     Stalled,
-    /// The lease is free.
+    /// The lease is unheld.
     Missing,
-    /// The store knows nothing of this lease: it has lost its data.
+    /// The store has no record of this lease: it has lost its data.
     StoreReset,
     /// An operator ended the term.
     Revoked,
 }
 
-/// What is known about a namespace.
+/// The state of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceReport {
     /// Its generation; `None` when there is no record of the namespace.
     pub generation: Option<Generation>,
-    /// The time in which nothing is granted, when that is so.
+    /// The quarantine, if there is one.
     pub quarantine: Option<Quarantine>,
     /// The longest ttl that can be relied on.
     pub max_ttl: Duration,
@@ -188,23 +189,23 @@ pub struct NamespaceReport {
     pub server: ServerTime,
 }
 
-/// What is known about a lease.
+/// The state of a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseReport {
-    /// Who has it now.
+    /// The present holder.
     pub held: Option<Held>,
-    /// The last term on record: the present one, while it is held and did not say otherwise.
+    /// The last term on record: the present one, if the lease is held and that term has not ended.
     pub last: Option<PreviousTerm>,
     /// When that term began, by the store's clock.
     pub since: Option<ServerTime>,
-    /// How its holder said that it ended, if it did.
+    /// How the holder reported that the term ended, if it did.
     pub ending: Option<Ending>,
     /// What is asked of the holder.
     pub asked: Option<Ask>,
 }
 
 impl LeaseReport {
-    /// Whether it is held by a term that was revoked: its holder has not let go yet, and its ttl has not ended.
+    /// Whether the lease is held by a revoked term: its holder has not released it yet, and its ttl has not ended.
     pub fn is_revoked(&self) -> bool {
         let revoked = |last: &PreviousTerm| last.ended == RecordedEnd::Revoked;
         self.held
@@ -221,11 +222,12 @@ pub struct PublishedRecord {
     pub token: Token,
     /// When, by the store's clock.
     pub at: ServerTime,
-    /// What was published.
+    /// The published value.
     pub value: Vec<u8>,
 }
 
-/// Which entry of a log: the store's time in milliseconds when it was added, and how many were added before it in that one. The later, the larger.
+/// The position of an entry in a log: the store's time in milliseconds when it was added, and the number of entries
+/// added before it in the same millisecond. A later entry has a larger id.
 ///
 /// ```
 /// use tenure::store::EntryId;
@@ -237,14 +239,14 @@ pub struct PublishedRecord {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
-    /// When, in milliseconds of the store's clock; never less than that of the entry before.
+    /// The store's time in milliseconds; never less than that of the entry before.
     pub millis: u64,
-    /// Which of those of this millisecond.
+    /// The number within this millisecond.
     pub number: u64,
 }
 
 impl EntryId {
-    /// The smallest that is larger, if there is one.
+    /// The next larger id, if there is one.
     pub fn next(self) -> Option<Self> {
         match self.number.checked_add(1) {
             Some(number) => Some(Self { number, ..self }),
@@ -269,29 +271,29 @@ impl FromStr for EntryId {
     }
 }
 
-/// A text that names no entry.
+/// A text that is not a valid entry id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the name of an entry is two numbers with a hyphen between, such as 1736598400000-0")]
+#[error("cannot parse the entry id: expected two numbers with a hyphen between, such as 1736598400000-0")]
 pub struct ParseEntryIdError;
 
 /// An entry of a log beside a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Which.
+    /// Its id.
     pub id: EntryId,
     /// The term it was added in.
     pub token: Token,
-    /// What was added.
+    /// The added value.
     pub value: Vec<u8>,
 }
 
 /// An instance that is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveInstance {
-    /// Who.
+    /// The instance.
     pub instance: InstanceId,
-    /// What it says about itself.
+    /// What the instance publishes about itself.
     pub record: Vec<u8>,
-    /// How long that may be believed.
+    /// How long the heartbeat is still valid.
     pub remaining: Duration,
 }

@@ -1,4 +1,4 @@
-//! What can be asked of a store.
+//! The requests that a store answers.
 
 use std::time::Duration;
 
@@ -8,42 +8,43 @@ use crate::token::{Nonce, Token};
 
 use super::{Announcement, EntryId, Generation, TermNote};
 
-/// Who wants a lease, and by which attempt.
+/// A request for a lease: the claimant and its attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Which lease.
     pub name: LeaseName,
-    /// Who wants it.
+    /// The claimant.
     pub holder: InstanceId,
-    /// The attempt: repeating a claim with the same nonce is the same attempt.
+    /// The attempt: a repeated claim with the same nonce is the same attempt.
     pub nonce: Nonce,
-    /// For how long.
+    /// The ttl of the lease.
     pub ttl: Duration,
 }
 
-/// A term as its holder names it. Requests about a term are refused unless holder *and* token are the current ones.
+/// A term as its holder names it. The store refuses requests about a term unless holder *and* token are the current
+/// ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// Which lease.
     pub name: LeaseName,
-    /// Who holds it.
+    /// The holder.
     pub holder: InstanceId,
-    /// Which term.
+    /// The token of the term.
     pub token: Token,
 }
 
-/// Something asked of a holder. It is stored, so that it reaches a holder that did not hear the announcement.
+/// Something asked of a holder. It is stored, so that it reaches a holder that missed the announcement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Let go of the lease, in favour of the named instance if there is one.
+    /// Release the lease, in favour of the named instance if there is one.
     StepDown {
-        /// Who should have it next.
+        /// The preferred next holder.
         to: Option<InstanceId>,
     },
 }
 
 impl Ask {
-    /// A few words, which [`decode`](Self::decode) reads.
+    /// Encodes it as text that [`decode`](Self::decode) reads.
     pub fn encode(&self) -> String {
         match self {
             Self::StepDown { to: None } => "step_down".to_owned(),
@@ -59,7 +60,7 @@ impl Ask {
     }
 }
 
-/// What any program may write, without putting it into an index.
+/// Records that any program may write without adding them to an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignKind {
     /// Heartbeats of the fleet.
@@ -68,113 +69,114 @@ pub enum ForeignKind {
     Sessions,
 }
 
-/// One request. All of them are safe to repeat, and no lease is harmed when one arrives late. (A late heartbeat keeps
-/// a member for its ttl, and a late entry stays in its index until somebody takes it out.)
+/// One request. Every request is safe to repeat, and a late one never harms a lease. (A late heartbeat keeps an
+/// instance alive for its ttl. A late index entry stays until an instance removes it.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {
-    /// Grant the lease if it is free, if this very claim already has it, or if it was handed to this holder.
+    /// Grants the lease if it is unheld, if this very claim already has it, or if it was handed over to this holder.
     Acquire {
-        /// Who asks.
+        /// The claim.
         claim: Claim,
-        /// A term of this holder that its process has ended: if the store still lists it, it may be replaced.
+        /// A term of this holder that its process has ended. If the store still lists it, the new term may replace it.
         ended: Option<Token>,
     },
-    /// Grant the lease although its holder still renews it, if that holder has reported no progress for too long.
+    /// Grants the lease although its holder still renews it, if that holder has reported no progress for too long.
     TakeOver {
-        /// Who asks.
+        /// The claim.
         claim: Claim,
-        /// The term to be ended.
+        /// The term to end.
         victim: Token,
-        /// How long without progress is too long.
+        /// The time without progress after which a take-over is allowed.
         stale_after: Duration,
     },
-    /// Let the term go on for a whole ttl from now.
+    /// Extends the term for a whole ttl from now.
     Renew {
         /// The term.
         holding: Holding,
-        /// For how long.
+        /// The ttl, from now.
         ttl: Duration,
-        /// Whether its work has made progress since the last renewal.
+        /// Whether the work has made progress since the last renewal.
         progressed: bool,
     },
-    /// End the term; its work is over.
+    /// Ends the term; its work is over.
     Release {
         /// The term.
         holding: Holding,
         /// How it ended.
         ending: Ending,
     },
-    /// Clean up after a claim whose outcome was never learned.
+    /// Cleans up after a claim whose outcome is unknown.
     Abandon {
         /// Which lease.
         name: LeaseName,
-        /// Who claimed it.
+        /// The claimant.
         holder: InstanceId,
         /// The attempt.
         nonce: Nonce,
     },
-    /// End the term in favour of another instance, which must [acquire](Request::Acquire) the lease within the window.
+    /// Ends the term in favour of another instance, which must [acquire](Request::Acquire) the lease within the window.
     HandOver {
         /// The term.
         holding: Holding,
-        /// Who should have it.
+        /// The receiver.
         to: InstanceId,
-        /// How long it is kept for them.
+        /// How long the lease is reserved for the receiver.
         window: Duration,
     },
-    /// End a term by force. The lease stays taken until its holder has let go of it or the ttl has passed.
+    /// Ends a term by force. The lease stays held until its holder has released it or the ttl has passed.
     Revoke {
         /// Which lease.
         name: LeaseName,
         /// The term, so that a late request does not end the next one.
         token: Token,
     },
-    /// Ask something of the holder of a term.
+    /// Asks something of the holder of a term.
     Ask {
         /// Which lease.
         name: LeaseName,
-        /// The term it is asked of.
+        /// The term whose holder is asked.
         token: Token,
-        /// What.
+        /// What the holder is asked to do.
         ask: Ask,
     },
-    /// Tell what is known about a lease.
+    /// Reports the state of a lease.
     Inspect {
         /// Which lease.
         name: LeaseName,
     },
-    /// Tell what is known about the namespace.
+    /// Reports the state of the namespace.
     InspectNamespace,
-    /// End the quarantine by an operator's word. Nothing is done when the namespace is of another generation.
+    /// Ends the quarantine on the operator's authority. Does nothing if the namespace has another generation.
     Reopen {
         /// The generation whose quarantine the operator has seen.
         generation: Generation,
     },
-    /// Tell who has each of these leases, and nothing else: for whoever looks at many.
+    /// Returns the holder of each lease and nothing else, for callers that look at many leases.
     Holders {
         /// Which leases, at least one.
         names: Vec<LeaseName>,
     },
-    /// Write a record beside the lease, unless the term is over.
+    /// Writes a record beside the lease, unless the term is over.
     Publish {
         /// The term.
         holding: Holding,
         /// Which record.
         record: String,
-        /// What to write.
+        /// The value.
         value: Vec<u8>,
-        /// Whether others should be told.
+        /// Whether to announce it.
         announced: bool,
     },
-    /// Read a record beside a lease.
+    /// Reads a record beside a lease.
     Read {
         /// Which lease.
         name: LeaseName,
         /// Which record.
         record: String,
     },
-    /// Add an entry to a log beside a lease, unless the term is over. An entry that is the last one already is not added again.
+    /// Adds an entry to a log beside a lease, unless the term is over. An entry equal to the last one is not added
+    /// again.
     Append {
         /// The term.
         holding: Holding,
@@ -182,125 +184,127 @@ pub enum Request {
         log: String,
         /// The entry.
         value: Vec<u8>,
-        /// How many of the latest are kept; one at least.
+        /// How many of the latest entries to keep; at least one.
         kept: usize,
-        /// Records beside the lease that are written with it, and what to write.
+        /// Records beside the lease to write with the entry, and their values.
         records: Vec<(String, Vec<u8>)>,
     },
-    /// Read a log, the oldest entry first: the latest ones, or the first ones after one that is known.
+    /// Reads a log, the oldest entry first: the latest entries, or the first ones after a known entry.
     ReadLog {
         /// Which lease.
         name: LeaseName,
         /// Which log.
         log: String,
-        /// The one that is known.
+        /// The known entry.
         after: Option<EntryId>,
-        /// At most so many.
+        /// The maximum number of entries.
         limit: usize,
     },
-    /// Forget everything about the lease of a session that is gone: its last term, its records and its logs; and that it is gone. Tokens go
-    /// on growing all the same.
+    /// Deletes everything about the lease of a deleted session: its last term, its records, its logs, and its entry
+    /// among the deleted sessions. Tokens keep increasing all the same.
     Forget {
         /// Which lease.
         name: LeaseName,
         /// Its logs.
         logs: Vec<String>,
-        /// Not unless its last term began this long ago: what was sent in it must have arrived.
+        /// Refuse unless the last term began this long ago: requests sent during that term must have arrived.
         idle_for: Duration,
-        /// The session. Not while it is there, or the lease is held.
+        /// The session. Refuse while it exists or the lease is held.
         session: String,
     },
-    /// Make a session what it should be, or nothing, if it still is what its writer has seen of it or is so already. A change is announced.
-    /// One that is deleted stands in the index of those that are gone.
+    /// Sets or deletes a session, if it still is what its writer has seen or already is as requested. A change is
+    /// announced. A deleted session is added to the index of deleted sessions.
     WriteSession {
         /// Which session.
         id: String,
-        /// What its writer has seen; nothing when there was none.
+        /// What the writer has seen; `None` if there was no session.
         expected: Option<Vec<u8>>,
-        /// What it should be; nothing to delete it.
+        /// The new value; `None` to delete the session.
         value: Option<Vec<u8>>,
-        /// Not while anything is left of one with this id that was deleted.
+        /// Whether to refuse while anything is left of a deleted session with this id.
         fresh: bool,
     },
-    /// Read sessions.
+    /// Reads sessions.
     ReadSessions {
         /// Which ones.
         ids: Vec<String>,
     },
-    /// Tell everybody who listens.
+    /// Sends an announcement to all subscribers.
     Announce(Announcement),
-    /// Say that an instance is alive. The first beat announces that it joined.
+    /// Reports that an instance is alive. The first heartbeat announces that it joined.
     Heartbeat {
-        /// Among whom.
+        /// The group of the instance.
         group: Group,
-        /// Who is alive.
+        /// The instance.
         instance: InstanceId,
-        /// For how long that may be believed.
+        /// How long the heartbeat is valid.
         ttl: Duration,
-        /// What it says about itself.
+        /// What the instance publishes about itself.
         record: Vec<u8>,
     },
-    /// Say that an instance is leaving.
+    /// Reports that an instance is leaving.
     Leave {
-        /// Whom it leaves.
+        /// The group of the instance.
         group: Group,
-        /// Who leaves.
+        /// The instance.
         instance: InstanceId,
     },
-    /// List the instances that are alive.
+    /// Lists the instances that are alive.
     Instances {
-        /// Of whom.
+        /// The group.
         group: Group,
     },
-    /// Count somebody among those who are alive, for as long as it has a heartbeat: a program that is not Tenure's. This is announced as if it had joined.
+    /// Lists an instance that does not use Tenure as alive, for as long as it has a heartbeat. This is announced as if
+    /// it had joined.
     Adopt {
-        /// Among whom.
+        /// The group.
         group: Group,
-        /// What stands after the prefix of its heartbeat.
+        /// The part after the prefix of its heartbeat key.
         name: String,
     },
-    /// Look for what any program may have written, a piece at a time. Whatever is there from the first piece to the last is found.
+    /// Scans for records that any program may have written, one piece at a time. It finds every record that exists from
+    /// the first piece to the last.
     Scan {
-        /// What is looked for.
+        /// The kind of records.
         kind: ForeignKind,
         /// Where the last piece ended; 0 at the beginning.
         cursor: u64,
     },
-    /// Put an entry into an index.
+    /// Adds an entry to an index.
     IndexAdd {
         /// Which index.
         index: String,
         /// The entry.
         entry: String,
-        /// Whether others should be told.
+        /// Whether to announce it.
         announced: bool,
     },
-    /// Take an entry out of an index.
+    /// Removes an entry from an index.
     IndexRemove {
         /// Which index.
         index: String,
         /// The entry.
         entry: String,
-        /// Whether others should be told.
+        /// Whether to announce it.
         announced: bool,
     },
-    /// List the entries of an index.
+    /// Lists the entries of an index.
     IndexList {
         /// Which index.
         index: String,
     },
-    /// Write something down about a term. Only so many notes are kept.
+    /// Writes a note about a term. Only a limited number of notes is kept.
     Note(TermNote),
-    /// List the latest notes.
+    /// Lists the latest notes.
     Notes {
-        /// At most so many.
+        /// The maximum number of notes.
         limit: usize,
     },
 }
 
 #[cfg(feature = "redis")]
 impl Request {
-    /// Whether nothing is changed by it.
+    /// Whether the request changes nothing.
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(
             self,

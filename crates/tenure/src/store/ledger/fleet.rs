@@ -1,4 +1,4 @@
-//! Who is alive, and the indexes that spare everybody a scan.
+//! Heartbeats of instances, and the indexes that make scans unnecessary.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Leases and terms: the part of a store that decides who may act.
+//! Leases and terms: the part of a store that decides which instance may act.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ impl Ledger {
             (Some(lease), Some(term)) if lease.holder == claim.holder && term.holder == claim.holder => {
                 let same = term.nonce == Some(claim.nonce) || term.nonce.is_none();
                 if ended.is_some_and(|ended| term.was_granted_under(ended)) {
-                    // Its process is done with that term: this is a new one, even if a store that went back in time
-                    // shows it as an offer not taken up.
+                    // Its process has ended that term. This is a new one, even if a store that went back in time shows
+                    // it as an offer that was not accepted.
                     let replaced = self.class_of(&claim.name);
                     let reply = self.grant(now, claim, Some(term.with_end(RecordedEnd::Released)), None, announcements);
                     if matches!(reply, Reply::Granted(_)) {
@@ -41,7 +41,7 @@ impl Ledger {
                     }
                     reply
                 } else if same && term.ended == RecordedEnd::Unreported {
-                    // The same claim again, or an offer taken up: the same term, for a whole ttl from now.
+                    // The same claim again, or an accepted offer: the same term, for a whole ttl from now.
                     self.write_term(now, claim, &term, announcements)
                 } else {
                     Reply::Held(self.held(now, &claim.name))
@@ -72,7 +72,7 @@ impl Ledger {
         };
         let stale = term.idled && now.since(term.progress) >= stale_after;
         if term.token == victim && term.holder == lease.holder && stale {
-            // Whatever became of its end, the holder relies on one ttl at most.
+            // Whatever became of the expiry, the holder relies on one ttl at most.
             let furthest = now + term.ttl;
             let until = lease.expires.unwrap_or(furthest).min(furthest);
             let superseded = TermRecord { superseded: Some(victim), ..term.with_end(RecordedEnd::TakenOver) };
@@ -100,7 +100,7 @@ impl Ledger {
         let asked = self.terms.get_mut(holding.name.key()).and_then(|term| {
             term.ttl = class;
             if progressed {
-                // Whoever has to wait cannot make progress, and must not be deposed for it.
+                // A holder that must wait cannot make progress, and must not lose its lease for that.
                 term.progress = term.wait_out_until.map_or(now, |until| now.max(until.min(furthest)));
             }
             term.idled = !progressed;
@@ -118,7 +118,7 @@ impl Ledger {
     ) -> Reply {
         match self.check(now, holding) {
             Ok(()) => {}
-            // A holder whose term was revoked lets go of what it still occupies.
+            // The holder of a revoked term releases the lease that it still occupies.
             Err(Refusal::Revoked)
                 if self.live_lease(now, &holding.name).is_some_and(|l| l.holder == holding.holder) => {}
             Err(refusal) => {
@@ -181,7 +181,7 @@ impl Ledger {
         let class = self.class_of(&holding.name);
         self.release_ttl(now, class, announcements);
         let ended = self.terms.get(holding.name.key()).map(|term| term.with_end(RecordedEnd::HandedOver));
-        // The receiver relies on nothing before it has taken the offer up.
+        // The receiver relies on nothing before it has accepted the offer.
         let term = TermRecord { ttl: window.min(MAX_TTL), ..TermRecord::new(now, token, to.clone(), ended.as_ref()) };
         self.terms.insert(holding.name.key().to_owned(), term);
         let lease = LeaseKey { holder: to.clone(), expires: Some(now + window) };
@@ -204,12 +204,12 @@ impl Ledger {
         let floor = self.namespace.as_ref().map_or(Token::ZERO, |namespace| namespace.token_floor);
         match self.terms.get_mut(name.key()) {
             Some(term) if term.holder == lease.holder && term.was_granted_under(token) => {
-                // The key stays until its holder lets go or the ttl ends: its work may be running, and only the holder
-                // knows. Said again, it changes nothing.
+                // The key stays until its holder releases the lease or the ttl ends: the work may still be running, and
+                // only the holder knows. A repeated revocation changes nothing.
                 if term.ended == RecordedEnd::Unreported {
                     term.ended = RecordedEnd::Revoked;
                     term.asked = None;
-                    // Whoever compares tokens refuses the holder from now on.
+                    // Services that compare tokens refuse the holder from now on.
                     let raised = term.token.next(floor, now.as_micros());
                     if let Some(raised) = raised {
                         (term.superseded, term.token) = (Some(token), raised);
@@ -269,7 +269,7 @@ impl Ledger {
         let key = name.key();
         if let Some(term) = self.terms.get(key) {
             let waits = term.wait_out_until.is_some_and(|until| until > now);
-            // A time in the future is no time ago.
+            // A time in the future is not in the past by any amount.
             let idle = now.as_micros().checked_sub(term.since.as_micros()).map(Duration::from_micros);
             let token = term.token;
             if self.namespace.is_none() || waits || idle < Some(idle_for) {
@@ -353,7 +353,7 @@ impl Ledger {
         })
     }
 
-    /// Whether the term is the current one: holder and token both equal, and the lease not over.
+    /// Checks that the term is the current one: holder and token are equal, and the lease has not ended.
     fn check(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
         let term = self.terms.get(holding.name.key());
         let superseded = term.is_some_and(|term| term.superseded == Some(holding.token));
@@ -366,7 +366,7 @@ impl Ledger {
             (None, Some(_)) => Err(Refusal::Missing),
             (Some(lease), Some(term)) if lease.holder == holding.holder && term.holder == holding.holder => {
                 if term.ended != RecordedEnd::Unreported {
-                    // An outsider has written the holder's name back: that revives nothing.
+                    // Another program has written the holder's name back: that revives nothing.
                     Err(Refusal::Missing)
                 } else if term.token == holding.token || self.mutations.has(Mutation::CompareByHolderOnly) {
                     Ok(())
@@ -380,15 +380,16 @@ impl Ledger {
         }
     }
 
-    /// Whether the term is the current one and was taken up by its holder. An offer that was not is nobody's to use,
-    /// and only a store that went back in time can show one to somebody who thinks otherwise.
+    /// Checks that the term is the current one and that its holder has accepted it. No instance may use an offer before
+    /// it is accepted. Only a store that went back in time can show an unaccepted offer to an instance that has
+    /// accepted it.
     fn check_accepted(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
         self.check(now, holding)?;
         let offered = self.terms.get(holding.name.key()).is_some_and(|term| term.nonce.is_none());
         if offered { Err(Refusal::StoreReset) } else { Ok(()) }
     }
 
-    /// The answer to every claim while the namespace is not the one that was attached, or in quarantine.
+    /// The reply to every claim while the namespace is not the attached one, or is in quarantine.
     fn refuse_claims(&mut self, now: ServerTime, generation: Generation) -> Option<Reply> {
         let lineage = self.lineage;
         match &mut self.namespace {
@@ -410,7 +411,7 @@ impl Ledger {
         }
     }
 
-    /// A new term, which may work once `wait_out_until` has passed.
+    /// Grants a new term, whose work may start once `wait_out_until` has passed.
     fn grant(
         &mut self,
         now: ServerTime,
@@ -435,7 +436,7 @@ impl Ledger {
         self.write_term(now, claim, &begun, announcements)
     }
 
-    /// Writes a term's record and its key for a whole ttl from now.
+    /// Writes a term's record and its lease key for a whole ttl from now.
     fn write_term(
         &mut self,
         now: ServerTime,
@@ -446,7 +447,7 @@ impl Ledger {
         let before = term.nonce.map(|_| term.ttl);
         let class = self.extend_ttl(now, claim.ttl, before, announcements);
         let max_ttl = self.longest_ttl(now);
-        // Never further away than the longest ttl, whatever the server's clock did meanwhile.
+        // Never later than the longest ttl from now, whatever the server's clock did meanwhile.
         let furthest = now + max_ttl;
         let wait_out_until = term.wait_out_until.map(|until| until.min(furthest)).filter(|until| *until > now);
         let term = TermRecord {
@@ -470,9 +471,9 @@ impl Ledger {
         Reply::Granted(grant)
     }
 
-    /// Every token that was granted is below the floor of the next, over all leases: an instance that remembers a larger
-    /// one than the floor knows that the store went back in time. A token that cannot be true counts for its own lease
-    /// alone; but the one after the floor is always allowed, since a clock that was ahead may have been set back.
+    /// Raises the floor of future tokens, over all leases, to a granted token. So an instance that remembers a token
+    /// above the floor knows that the store went back in time. An implausible token counts for its own lease alone. But
+    /// the token directly after the floor is always accepted, since a clock that was ahead may have been set back.
     fn raise_floor(&mut self, now: ServerTime, token: Token) {
         if let Some(namespace) = &mut self.namespace {
             let floor = namespace.token_floor;
@@ -486,8 +487,8 @@ impl Ledger {
         self.namespace.as_ref().map_or(Duration::ZERO, |namespace| namespace.max_ttl(now))
     }
 
-    /// A lease is granted or renewed: its ttl is relied on from now. `before` is the class in which it counts already.
-    /// Returns the class in which it counts now.
+    /// Counts a granted or renewed lease: its ttl is relied on from now. `before` is the class in which it counts
+    /// already. Returns the class in which it counts now.
     pub(in crate::store) fn extend_ttl(
         &mut self,
         now: ServerTime,
@@ -502,8 +503,8 @@ impl Ledger {
             None => (namespace.ttls.class_of(ttl), Extension::Granted),
         };
         let changed = namespace.ttls.extend(now, class, extension);
-        // After a restart every class on record is waited for, so those that have lapsed must not stay there. A quarantine
-        // may be waiting for them.
+        // After a restart, every class on record is waited for, so lapsed classes must not stay there. A quarantine may
+        // be waiting for them.
         if changed && namespace.quarantine(now).is_none() && !self.mutations.has(Mutation::MaxTtlNeverFalls) {
             namespace.ttls.expire(now);
         }
@@ -513,7 +514,7 @@ impl Ledger {
         class
     }
 
-    /// The holder of a lease of this class relies on it no longer.
+    /// Removes a lease from its class: its holder relies on it no longer.
     fn release_ttl(&mut self, now: ServerTime, class: Option<Duration>, announcements: &mut Vec<Announcement>) {
         if let (Some(class), Some(namespace)) = (class, &mut self.namespace)
             && !self.mutations.has(Mutation::MaxTtlNeverFalls)
@@ -527,8 +528,8 @@ impl Ledger {
         }
     }
 
-    /// The class in which a lease counts. An offer that was not taken up is in none, and one that an outsider has taken
-    /// its end from may have lapsed with its class.
+    /// The class in which a lease counts. An unaccepted offer is in none. A lease whose expiry another program has
+    /// removed may have lapsed with its class.
     fn class_of(&self, name: &LeaseName) -> Option<Duration> {
         let ends = self.leases.get(name.key()).is_some_and(|lease| lease.expires.is_some());
         self.terms.get(name.key()).filter(|term| ends && term.nonce.is_some()).map(|term| term.ttl)
@@ -552,8 +553,8 @@ impl Ledger {
         }
     }
 
-    /// A term cannot have longer than its ttl left, nor progress from the future; it seems to when the server's clock was
-    /// set back. Leases of foreign programs are left alone.
+    /// Limits the time left of a term to its ttl, and its progress to the longest ttl from now. They can exceed these
+    /// when the server's clock was set back. Leases of foreign programs are not changed.
     fn clamp_expiry(&mut self, now: ServerTime, name: &LeaseName) {
         let longest = self.longest_ttl(now);
         if let (Some(lease), Some(term)) = (self.leases.get_mut(name.key()), self.terms.get_mut(name.key()))
@@ -571,19 +572,19 @@ impl Ledger {
     }
 }
 
-/// The token that a term was granted under; a revocation has raised it since.
+/// The token that a term was granted under, which a revocation may have raised since.
 pub(super) fn granted_under(term: &TermRecord) -> Token {
     term.superseded.filter(|_| term.ended == RecordedEnd::Revoked).unwrap_or(term.token)
 }
 
 impl TermRecord {
-    /// Whether its holder was granted it under this token. A revocation has raised it since.
+    /// Whether the term was granted under this token, which a revocation may have raised since.
     fn was_granted_under(&self, token: Token) -> bool {
         let was_raised = matches!(self.ended, RecordedEnd::Revoked | RecordedEnd::Released);
         self.token == token || was_raised && self.superseded == Some(token)
     }
 
-    /// A new term, not claimed by anybody yet.
+    /// A new term that is not claimed yet.
     fn new(now: ServerTime, token: Token, holder: InstanceId, before: Option<&Self>) -> Self {
         Self {
             token,
@@ -592,7 +593,7 @@ impl TermRecord {
             ttl: Duration::ZERO,
             since: now,
             ended: RecordedEnd::Unreported,
-            // Whoever was deposed may rely on its term for as long as before, however many terms come in between.
+            // A holder whose term was taken over may rely on it for as long as before, however many terms follow.
             wait_out_until: before.and_then(|before| before.wait_out_until),
             progress: now,
             idled: false,

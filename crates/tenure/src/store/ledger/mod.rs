@@ -1,8 +1,8 @@
-//! What every store does, written down as a pure function.
+//! The reference behaviour of every store, as a pure state machine.
 //!
-//! The ledger is the reference: the memory store wraps it, the simulator runs it behind a simulated network, and the
-//! conformance suite holds every other store to the same answers. The SQLite store loads the rows that a request is
-//! about into one, lets it decide, and writes back what changed. It has no clock; the server's time comes in.
+//! The memory store wraps the ledger, the simulator runs it behind a simulated network, and the conformance suite holds
+//! every other store to the same replies. The SQLite store loads the rows that a request needs into a ledger, lets it
+//! decide, and writes back the changes. The ledger has no clock; the caller passes the server's time.
 
 mod fleet;
 mod leases;
@@ -69,18 +69,18 @@ pub struct Ledger {
     mutations: Mutations,
 }
 
-/// What a server knows about itself when it is attached.
+/// What a server knows about itself when a client attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     /// Its clock.
     pub now: ServerTime,
     /// Its run.
     pub run: ServerRun,
-    /// For how long it has been running.
+    /// How long it has been running.
     pub uptime: Duration,
-    /// How many others listen to the namespace's announcements.
+    /// How many other subscribers the namespace's announcements have.
     pub subscribers: usize,
-    /// Whether this run of the server has served the namespace before, whatever became of its data.
+    /// Whether this run of the server has served the namespace before, even if its data is lost.
     pub has_served: bool,
 }
 
@@ -89,26 +89,26 @@ pub struct ServerInfo {
 pub(super) struct Namespace {
     pub(super) generation: Generation,
     pub(super) run: ServerRun,
-    /// The name of the data's history when it was last looked at.
+    /// The id of the data's history when it was last checked.
     pub(super) lineage: u128,
-    /// `None` once it is over, so that a clock that is set back does not begin it again.
+    /// `None` once it is over, so that a clock that is set back does not restart it.
     pub(super) quarantine: Option<QuarantineRecord>,
     pub(super) ttls: LiveTtls,
     pub(super) token_floor: Token,
 }
 
-/// A quarantine, as it stands in the namespace record.
+/// A quarantine in the namespace record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QuarantineRecord {
     pub(super) until: ServerTime,
-    /// How long it was to last when it was begun. It never lasts longer, whatever the server's clock does.
+    /// The length it had when it began. It never lasts longer, whatever the server's clock does.
     pub(super) length: Duration,
     pub(super) reason: QuarantineReason,
-    /// Whether the instance that began it remembered the namespace. The others only assume how long leases are.
+    /// Whether the instance that began it remembered the namespace. Other instances only assume how long leases are.
     pub(super) informed: bool,
 }
 
-/// The lease itself, all that a foreign program sees: a holder and an end.
+/// The lease key, all that a foreign program sees: a holder and an expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseKey {
     pub(super) holder: InstanceId,
@@ -120,22 +120,22 @@ pub(super) struct LeaseKey {
 pub(super) struct TermRecord {
     pub(super) token: Token,
     pub(super) holder: InstanceId,
-    /// `None` while the lease waits for the instance it was handed to.
+    /// `None` while the lease is reserved for the receiver of a hand-over.
     pub(super) nonce: Option<Nonce>,
-    /// The ttl of its class. The lease cannot have longer left.
+    /// The ttl of its class. The lease never has more than this left.
     pub(super) ttl: Duration,
     pub(super) since: ServerTime,
     pub(super) ended: RecordedEnd,
-    /// Until when an earlier holder may rely on its term, which was taken from it. `None` when there is nobody to wait
-    /// for, so that a clock that is set back makes nobody wait.
+    /// Until when an earlier holder may rely on its term, which was taken over. `None` when there is nothing to wait
+    /// for, so that a clock that is set back does not cause a wait.
     pub(super) wait_out_until: Option<ServerTime>,
     pub(super) progress: ServerTime,
-    /// Whether it was renewed without progress since: until then nobody knows that there is none.
+    /// Whether it was renewed without progress since. Until then a lack of progress is not established.
     pub(super) idled: bool,
     pub(super) asked: Option<Ask>,
-    /// How its holder said that it ended.
+    /// How its holder reported that it ended.
     pub(super) ending: Option<Ending>,
-    /// The term that was taken over, so that its holder can be told why.
+    /// The term that was taken over, so that its holder can learn the reason.
     pub(super) superseded: Option<Token>,
     pub(super) previous: Option<PreviousTerm>,
 }
@@ -147,13 +147,13 @@ pub(super) struct HeartbeatRecord {
 }
 
 impl Ledger {
-    /// The ledger of a namespace of which nothing but its record is known yet.
+    /// Creates the ledger of a namespace with nothing loaded but its record.
     #[cfg(feature = "sqlite")]
     pub(super) fn with_namespace(namespace: Option<Namespace>) -> Self {
         Self { namespace, ..Self::default() }
     }
 
-    /// Carries out one request of a connection that attached this generation, and adds what is to be announced.
+    /// Carries out one request of a connection that attached to this generation, and collects the announcements.
     pub fn apply(
         &mut self,
         now: ServerTime,
@@ -200,7 +200,7 @@ impl Ledger {
             }
             Request::Leave { group, instance } => self.leave(now, group, instance, announcements),
             Request::Instances { group } => self.list_instances(now, group),
-            // Whatever is here was written by Tenure, and stands where it should.
+            // Only Tenure writes to this store, so every record is already in its index.
             Request::Adopt { .. } | Request::Scan { .. } => Reply::Done,
             Request::IndexAdd { index, entry, announced } => self.index_add(index, entry, *announced, announcements),
             Request::IndexRemove { index, entry, announced } => {
@@ -212,17 +212,17 @@ impl Ledger {
         }
     }
 
-    /// Forgets everything, as a flush does.
+    /// Deletes everything, as a flush does.
     pub fn flush(&mut self) {
         *self = Self { mutations: self.mutations, lineage: self.lineage, ..Self::default() };
     }
 
-    /// Puts other contents in place of these, by whatever way that leaves no trace in the history of the data.
+    /// Replaces the contents, in a way that leaves no trace in the history of the data.
     pub fn restore(&mut self, contents: Self) {
         *self = Self { lineage: self.lineage, ..contents };
     }
 
-    /// Says that the server's data has another history from now on.
+    /// Gives the server's data another history from now on.
     pub fn set_lineage(&mut self, lineage: Lineage) {
         self.lineage = lineage;
     }
@@ -232,25 +232,25 @@ impl Ledger {
         self.leases.insert(name.key().to_owned(), LeaseKey { holder: holder.clone(), expires });
     }
 
-    /// Deletes a lease as an outsider would.
+    /// Deletes a lease as a foreign program would.
     pub fn delete_foreign(&mut self, name: &LeaseName) {
         self.leases.remove(name.key());
     }
 
-    /// Writes another token into the record of a lease's last term, as an outsider would.
+    /// Overwrites the token in the record of a lease's last term, as a foreign program would.
     pub fn corrupt_token(&mut self, name: &LeaseName, token: Token) {
         if let Some(term) = self.terms.get_mut(name.key()) {
             term.token = token;
         }
     }
 
-    /// The lease as it stands: its holder, and the token that it was granted under.
+    /// The present holder of a lease, and the token that it was granted under.
     pub fn holder_of(&self, now: ServerTime, name: &LeaseName) -> Option<(InstanceId, Option<Token>)> {
         let lease = self.leases.get(name.key()).filter(|lease| lease.is_alive(now))?;
         Some((lease.holder.clone(), self.terms.get(name.key()).map(leases::granted_under)))
     }
 
-    /// What is known about the namespace.
+    /// The state of the namespace.
     pub fn report(&self, now: ServerTime) -> NamespaceReport {
         let namespace = self.namespace.as_ref();
         NamespaceReport {
@@ -266,7 +266,7 @@ impl Ledger {
         !self.terms.is_empty()
     }
 
-    /// Plants a mistake for the simulator to find.
+    /// Plants a mutation for the simulator to find.
     #[cfg(feature = "mutations")]
     pub fn plant(&mut self, mutation: crate::mutation::Mutation) {
         self.mutations.plant(mutation);

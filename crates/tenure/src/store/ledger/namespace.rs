@@ -1,4 +1,4 @@
-//! Attaching: is this still the store that we knew?
+//! Attaching: checks whether the store's data is the data that the instance knew.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::store::{
 };
 
 impl Ledger {
-    /// Attaches the namespace, as every connection does first.
+    /// Attaches to the namespace, as every connection does first.
     pub fn attach(
         &mut self,
         server: &ServerInfo,
@@ -29,7 +29,7 @@ impl Ledger {
         let rolled_back = found.as_ref().is_some_and(|record| has_rolled_back(now, record, request));
         let begun =
             begun.filter(|_| !self.mutations.has(Mutation::NoQuarantine)).map(|(reason, length)| QuarantineRecord {
-                // A server without data lost it when it was started.
+                // A server without data lost it when it started.
                 until: if reason == QuarantineReason::ServerTooYoung {
                     now + (length - server.uptime)
                 } else {
@@ -43,20 +43,20 @@ impl Ledger {
         let was_until = found.as_ref().and_then(|record| Some(now + record.quarantine(now)?.remaining));
         let quarantine = begun.into_iter().chain(kept).max_by_key(|quarantine| quarantine.until);
         if !minted && was_until > quarantine.map(|quarantine| quarantine.until) {
-            // Those who were refused wait for the end that they were told.
+            // Refused waiters wait for the end that the store reported to them.
             announcements.push(Announcement::Reopened);
         }
 
         let high_water = request.memory.as_ref().map_or(Token::ZERO, |memory| memory.high_water.bounded(now));
         let mut record = found.unwrap_or_else(|| Namespace::new(server.run, self.lineage.id));
         if minted {
-            // Minted like a token, so that a newcomer without memory is still above whatever others remember.
+            // Minted like a token, so that a newcomer without a memory still exceeds every number that others remember.
             let number = remembered_generation(now, request).saturating_add(1).max(now.as_micros());
             record.generation = Generation { number, stamp: request.stamp };
-            // Whoever knows of longer leases must come and make the quarantine longer.
+            // Instances that know of longer leases must attach and lengthen the quarantine.
             announcements.push(Announcement::GenerationMinted { generation: record.generation });
         }
-        // An instance that takes the store for durable must not hide a restart from those that do not.
+        // An instance that trusts the store to be durable must not hide a restart from those that do not.
         if begun.is_some() || !request.durable {
             record.run = server.run;
         }
@@ -70,13 +70,13 @@ impl Ledger {
         Attached { minted, rolled_back, began_quarantine: begun.is_some(), ..record.to_attached(server, self.lineage) }
     }
 
-    /// Looks without a trace.
+    /// Attaches without writing.
     fn observe(&self, server: &ServerInfo) -> Attached {
         let nothing = Namespace::new(server.run, self.lineage.id);
         self.namespace.as_ref().unwrap_or(&nothing).to_attached(server, self.lineage)
     }
 
-    /// Whether leases from before may be relied on of which the store knows nothing: why, and for how long.
+    /// Whether holders may rely on leases that the store has lost: the reason, and for how long.
     fn detect_loss(
         &self,
         server: &ServerInfo,
@@ -108,9 +108,9 @@ impl Ledger {
         Some((reason, known.max(record.ttls.longest_on_record())))
     }
 
-    /// Whether the record may have come from elsewhere, with a history of its own or a generation whose minter has waited for
-    /// none of our leases: it was there when the store still answered as of ours, or it is too young and there is no
-    /// quarantine.
+    /// Whether the record may have come from elsewhere: with a history of its own, or with a generation whose minter
+    /// has not waited for our leases. That is so if the generation existed while the store still replied as of ours, or
+    /// if it is too young and there is no quarantine.
     fn is_foreign(&self, now: ServerTime, record: &Namespace, request: &AttachRequest) -> bool {
         request.memory.as_ref().is_some_and(|memory| {
             let minted_at = ServerTime::from_micros(record.generation.number);
@@ -121,7 +121,7 @@ impl Ledger {
         })
     }
 
-    /// Ends the quarantine by an operator's word.
+    /// Ends the quarantine on the operator's authority.
     pub(super) fn reopen(
         &mut self,
         now: ServerTime,
@@ -140,7 +140,7 @@ impl Ledger {
         }
     }
 
-    /// The record, as the store has it unless a mistake was planted.
+    /// Takes the record, falsified if a mutation is planted.
     fn take_namespace(&mut self, request: &AttachRequest) -> Option<Namespace> {
         let found = self.namespace.take();
         match (found, &request.memory) {
@@ -155,24 +155,24 @@ impl Ledger {
     }
 }
 
-/// The number of the generation that an instance remembers, unless it cannot be true.
+/// The number of the generation that an instance remembers; 0 if it is implausible.
 fn remembered_generation(now: ServerTime, request: &AttachRequest) -> u64 {
     let number = request.memory.as_ref().map_or(0, |memory| memory.generation.number);
     if Token::new(number).is_some_and(|number| number.is_credible(now)) { number } else { 0 }
 }
 
-/// Whether the store has forgotten a token that an instance remembers.
+/// Whether the store has lost a token that an instance remembers.
 fn has_rolled_back(now: ServerTime, record: &Namespace, request: &AttachRequest) -> bool {
     request.memory.as_ref().is_some_and(|memory| {
         record.generation == memory.generation && record.token_floor < memory.high_water.bounded(now)
     })
 }
 
-/// What becomes of a quarantine that is under way when an instance enters.
+/// Continues a quarantine when an instance attaches during it. Returns `None` if it is over.
 fn ongoing_quarantine(server: &ServerInfo, record: &Namespace, request: &AttachRequest) -> Option<QuarantineRecord> {
     let quarantine = record.quarantine?;
     let remaining = record.quarantine(server.now)?.remaining;
-    // All that was missing was the server's age, and the operator makes up for that.
+    // Only the server's age was missing, and the operator vouches for it.
     if quarantine.reason == QuarantineReason::ServerTooYoung && request.bootstrap && server.subscribers == 0 {
         return None;
     }
@@ -182,29 +182,29 @@ fn ongoing_quarantine(server: &ServerInfo, record: &Namespace, request: &AttachR
         !same_data
     });
     let length = if remembers_before && !quarantine.informed {
-        // The first instance that remembers replaces what a newcomer could only assume.
+        // The first instance with a memory replaces what a newcomer could only assume.
         known.max(record.ttls.longest_on_record())
     } else if request.memory.is_some() || !quarantine.informed {
         // A longer lease may have been granted before the quarantine began.
         quarantine.length.max(known)
     } else {
-        // An assumption must not overrule an instance that remembers.
+        // An assumption must not overrule an instance with a memory.
         quarantine.length
     };
-    // The quarantine keeps its beginning: leases from before were granted before that.
+    // The quarantine keeps its start: leases from before were granted before it.
     let remaining = (remaining + length).saturating_sub(quarantine.length);
     let informed = quarantine.informed || remembers_before;
     (!remaining.is_zero()).then(|| QuarantineRecord { until: server.now + remaining, length, informed, ..quarantine })
 }
 
 impl Namespace {
-    /// A record in which nothing stands yet.
+    /// An empty record.
     fn new(run: ServerRun, lineage: u128) -> Self {
         let (ttls, token_floor) = (LiveTtls::default(), Token::ZERO);
         Self { generation: Generation::default(), run, lineage, quarantine: None, ttls, token_floor }
     }
 
-    /// The record, as an instance sees it that enters and changes nothing.
+    /// The record as seen by an attaching instance that changes nothing.
     fn to_attached(&self, server: &ServerInfo, lineage: Lineage) -> Attached {
         Attached {
             generation: self.generation,
@@ -221,14 +221,14 @@ impl Namespace {
         }
     }
 
-    /// The quarantine, unless it is over: never longer than it was to last, whatever the server's clock did meanwhile.
+    /// The quarantine, unless it is over. It never exceeds its length, whatever the server's clock did meanwhile.
     pub(super) fn quarantine(&self, now: ServerTime) -> Option<Quarantine> {
         let QuarantineRecord { until, length, reason, .. } = self.quarantine?;
         let remaining = until.since(now).min(length);
         (!remaining.is_zero()).then_some(Quarantine { remaining, reason })
     }
 
-    /// The longest ttl that can still be relied on. During a quarantine that is what it waits for.
+    /// The longest ttl that can still be relied on. During a quarantine it covers what the quarantine waits for.
     pub(super) fn max_ttl(&self, now: ServerTime) -> Duration {
         let waited_for = self.quarantine.filter(|_| self.quarantine(now).is_some());
         self.ttls.longest(now).max(waited_for.map_or(Duration::ZERO, |quarantine| quarantine.length))

@@ -1,4 +1,4 @@
-//! What is written down about terms.
+//! Notes about terms.
 
 use super::Ledger;
 use crate::store::note::MAX_TERM_NOTES;

@@ -1,4 +1,4 @@
-//! Sessions, which are written by whoever has seen what they were.
+//! Sessions. A write succeeds only if its writer has seen the present value.
 
 use super::Ledger;
 use crate::store::{Announcement, DELETED_SESSIONS, Reply, SESSIONS};

@@ -1,9 +1,9 @@
-//! Which ttls can still be relied on, and until when.
+//! The ttls that holders can still rely on, and until when.
 //!
 //! After a loss of data nothing may be granted until the last lease from before has expired, so the namespace has to
-//! know how long that can be. It keeps one class per ttl in use. A grant adds a lease to its class, a release takes it
-//! out, and a class lapses when none of its leases was granted or renewed for so long that all must have expired. This
-//! may count too much (the lease of a crashed holder counts until its class lapses) and never too little.
+//! know how long that can take. It keeps one class per ttl in use. A grant adds a lease to its class, and a release
+//! removes it. A class lapses when none of its leases was granted or renewed for so long that all must have expired.
+//! This may count too much (the lease of a crashed holder counts until its class lapses) and never too little.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const MAX_EXACT_CLASSES: usize = 16;
 /// A class is extended by this fraction of its ttl more than needed, so that not every renewal has to write it.
 const CLASS_SLACK_DIVISOR: u32 = 8;
 
-/// The ttls that leases of a namespace have which may still be relied on.
+/// The ttls of a namespace's leases that holders may still rely on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::store) struct LiveTtls {
     pub(in crate::store) classes: BTreeMap<Duration, TtlClass>,
@@ -26,18 +26,18 @@ pub(in crate::store) struct LiveTtls {
 /// The leases of one ttl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct TtlClass {
-    /// No lease of the class that was granted or renewed by now can be relied on after this.
+    /// No lease of the class that was granted or renewed until now can be relied on after this time.
     pub(in crate::store) until: ServerTime,
-    /// How many leases there are. `None` when that is not known: then only time ends the class.
+    /// The number of leases. `None` when it is not known: then only time ends the class.
     pub(in crate::store) leases: Option<u64>,
 }
 
-/// What happens to a lease of a class.
+/// How a lease extends its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extension {
     /// It joins the class.
     Granted,
-    /// It is in the class, and goes on.
+    /// It is already in the class, and continues.
     Renewed,
 }
 
@@ -48,12 +48,12 @@ impl LiveTtls {
         live.map_or(Duration::ZERO, |(ttl, _)| *ttl)
     }
 
-    /// The longest ttl on record, lapsed or not: after a loss of data nobody knows which renewals were lost with it.
+    /// The longest ttl on record, lapsed or not: after a loss of data it is unknown which renewals were lost with it.
     pub(super) fn longest_on_record(&self) -> Duration {
         self.classes.last_key_value().map_or(Duration::ZERO, |(ttl, _)| *ttl)
     }
 
-    /// The class for leases of this ttl: that ttl, or a little more when there are many.
+    /// The class for leases of this ttl: that ttl, or a little more when there are many classes.
     pub(super) fn class_of(&self, ttl: Duration) -> Duration {
         let exact = class_ttl(ttl);
         if self.classes.contains_key(&exact) || self.classes.len() < MAX_EXACT_CLASSES {
@@ -63,18 +63,18 @@ impl LiveTtls {
         }
     }
 
-    /// Whether leases of this ttl may be in that class.
+    /// Whether leases of this ttl may be in this class.
     pub(super) fn is_in_class(ttl: Duration, class: Duration) -> bool {
         let exact = class_ttl(ttl);
         class == exact || class == coarse_ttl(exact)
     }
 
-    /// A lease of this class was granted or renewed. Returns whether anything has changed.
+    /// Counts a granted or renewed lease of this class. Returns whether anything has changed.
     pub(super) fn extend(&mut self, now: ServerTime, class: Duration, extension: Extension) -> bool {
         let leases = (extension == Extension::Granted).then_some(0);
         let entry = self.classes.entry(class).or_insert(TtlClass { until: now, leases });
         if entry.until <= now {
-            // Whatever was counted here has expired.
+            // All leases counted here have expired.
             entry.leases = leases;
         }
         if extension == Extension::Granted {
@@ -87,7 +87,7 @@ impl LiveTtls {
         is_due || extension == Extension::Granted
     }
 
-    /// A lease of this class ended, and its holder said so.
+    /// Removes a lease of this class whose holder has released it.
     pub(super) fn release(&mut self, class: Duration) {
         if let Some(entry) = self.classes.get_mut(&class)
             && let Some(leases) = &mut entry.leases
@@ -99,10 +99,10 @@ impl LiveTtls {
         }
     }
 
-    /// Forgets the classes that have lapsed.
+    /// Removes the classes that have lapsed.
     pub(super) fn expire(&mut self, now: ServerTime) {
         self.classes.retain(|ttl, class| {
-            // A class cannot have longer left; it seems to when the server's clock was set back.
+            // A class cannot have more time left than this, unless the server's clock was set back.
             class.until = class.until.min(furthest_end(now, *ttl));
             class.until > now
         });
@@ -113,13 +113,13 @@ fn furthest_end(now: ServerTime, ttl: Duration) -> ServerTime {
     now + ttl + Duration::from_micros(u64::try_from((ttl / CLASS_SLACK_DIVISOR).as_micros()).unwrap_or(u64::MAX))
 }
 
-/// A ttl in whole milliseconds, as stores count.
+/// A ttl in whole milliseconds, the unit of the stores.
 fn class_ttl(ttl: Duration) -> Duration {
     let millis = ttl.min(MAX_TTL).as_micros().div_ceil(1_000);
     Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-/// A ttl rounded up so that few different ones are left: by an eighth at most.
+/// A ttl rounded up, by an eighth at most, so that few different ones remain.
 fn coarse_ttl(ttl: Duration) -> Duration {
     let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
     let mut step = 1;
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(ttls.longest(at(second + 24)), TTL, "for a whole ttl from every renewal");
         }
         assert_eq!(ttls.longest(at(32 + 27)), Duration::ZERO, "and for an eighth more at most");
-        assert_eq!(ttls.longest_on_record(), TTL, "until it is forgotten");
+        assert_eq!(ttls.longest_on_record(), TTL, "until the class is removed");
         ttls.expire(at(32 + 27));
         assert_eq!(ttls.longest_on_record(), Duration::ZERO);
     }
@@ -170,11 +170,11 @@ mod tests {
     #[test]
     fn a_lease_that_was_not_counted_ends_its_class_by_time_alone() {
         let mut ttls = LiveTtls::default();
-        // Renewed although its class had lapsed: an outsider took its end away.
+        // Renewed although its class had lapsed: another program removed its expiry.
         ttls.extend(at(0), TTL, Extension::Renewed);
         ttls.extend(at(0), TTL, Extension::Granted);
         ttls.release(TTL);
-        assert_eq!(ttls.longest(at(1)), TTL, "which of the two was released is not known");
+        assert_eq!(ttls.longest(at(1)), TTL, "it is unknown which of the two was released");
         assert_eq!(ttls.longest(at(28)), Duration::ZERO);
     }
 

@@ -1,4 +1,4 @@
-//! The switches of the memory store.
+//! The fault switches of the memory store.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use crate::name::{InstanceId, LeaseName};
 use crate::store::{Ledger, Lineage};
 use crate::token::Token;
 
-/// What of its data a server still has after a restart.
+/// The data that a server still has after a restart.
 #[derive(Clone, Debug)]
 pub enum Survival {
     /// Everything.
     All,
-    /// What it had when this was remembered with [`MemoryFaults::snapshot`].
+    /// The data in this snapshot, taken with [`MemoryFaults::snapshot`].
     Since(Snapshot),
     /// Nothing.
     None,
 }
 
-/// What a memory store held at some time.
+/// The contents of a memory store at some time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot(Box<Ledger>);
 
-/// Switches for what goes wrong with real stores.
+/// Switches for the faults of real stores.
 #[derive(Clone, Debug)]
 pub struct MemoryFaults {
     store: MemoryStore,
 }
 
-/// What is switched on.
+/// The active faults.
 #[derive(Debug, Default)]
 pub(super) struct FaultPlan {
     pub(super) delay: Duration,
@@ -39,7 +39,7 @@ pub(super) struct FaultPlan {
     lose_replies: u32,
 }
 
-/// What becomes of one request.
+/// How one request fares.
 pub(super) enum Delivery {
     Deliver,
     LoseRequest,
@@ -68,29 +68,30 @@ impl MemoryFaults {
         Self { store }
     }
 
-    /// The next requests never arrive.
+    /// Loses the next requests before they arrive.
     pub fn lose_requests(&self, count: u32) {
         self.store.state().faults.lose_requests = count;
     }
 
-    /// The next requests are carried out and their replies never arrive.
+    /// Carries out the next requests and loses their replies.
     pub fn lose_replies(&self, count: u32) {
         self.store.state().faults.lose_replies = count;
     }
 
-    /// Every request arrives this much later. One that is given up on in the meantime still arrives.
+    /// Delays the arrival of every request by this much. A request that the caller gives up on in the meantime still
+    /// arrives.
     pub fn delay(&self, span: Duration) {
         self.store.state().faults.delay = span;
     }
 
-    /// Switches the server off: every connection is closed and everything fails until it is restarted.
+    /// Switches the server off: closes every connection, and everything fails until it is restarted.
     pub fn stop(&self) {
         let mut state = self.store.state();
         state.faults.down = true;
         close_connections(&mut state);
     }
 
-    /// Restarts the server with what has survived. Every connection is closed.
+    /// Restarts the server with the surviving data. Closes every connection.
     pub fn restart(&self, survival: Survival) {
         let mut state = self.store.state();
         match survival {
@@ -110,22 +111,22 @@ impl MemoryFaults {
         close_connections(&mut self.store.state());
     }
 
-    /// Forgets everything while running on.
+    /// Deletes everything while the server keeps running.
     pub fn flush(&self) {
         self.store.state().ledger.flush();
     }
 
-    /// What the store holds now, to be restored later.
+    /// Returns the contents of the store, to restore them later.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(Box::new(self.store.state().ledger.clone()))
     }
 
-    /// Puts older contents back while running on.
+    /// Restores older contents while the server keeps running.
     pub fn restore(&self, snapshot: Snapshot) {
         self.store.state().ledger.restore(*snapshot.0);
     }
 
-    /// Replaces everything by the data of another server while running on, as `REPLICAOF` does and back again.
+    /// Replaces everything by the data of another server while the server keeps running, as `REPLICAOF` and back does.
     pub fn replace(&self, snapshot: Snapshot) {
         let lineage = Lineage { id: fastrand::u128(..), before: Some(fastrand::u128(..)) };
         let mut state = self.store.state();
@@ -145,25 +146,25 @@ impl MemoryFaults {
         state.epoch_micros = state.epoch_micros.saturating_sub(micros(span));
     }
 
-    /// Writes a lease as a foreign program would; without a ttl it never ends.
+    /// Writes a lease as a foreign program would; without a ttl it never expires.
     pub fn write_foreign(&self, name: &LeaseName, holder: &InstanceId, ttl: Option<Duration>) {
         let mut state = self.store.state();
         let expires = ttl.map(|ttl| state.server_time(self.store.shared.clock.now()) + ttl);
         state.ledger.write_foreign(name, holder, expires);
     }
 
-    /// Plants a mistake, to see that the conformance suite finds it.
+    /// Plants a mutation, to check that the conformance suite finds it.
     #[cfg(feature = "mutations")]
     pub fn plant(&self, mutation: crate::mutation::Mutation) {
         self.store.state().ledger.plant(mutation);
     }
 
-    /// Writes another token into the record of a lease's last term, as an outsider would.
+    /// Overwrites the token in the record of a lease's last term, as a foreign program would.
     pub fn corrupt_token(&self, name: &LeaseName, token: Token) {
         self.store.state().ledger.corrupt_token(name, token);
     }
 
-    /// Deletes a lease as an outsider would.
+    /// Deletes a lease as a foreign program would.
     pub fn delete_foreign(&self, name: &LeaseName) {
         self.store.state().ledger.delete_foreign(name);
     }

@@ -1,5 +1,4 @@
-//! A store of one process: the [ledger](super::Ledger) behind a lock, with switches for everything that goes wrong with
-//! real ones.
+//! A store for one process: the [ledger](super::Ledger) behind a lock, with switches for the faults of real stores.
 
 mod faults;
 
@@ -17,7 +16,7 @@ use super::{
 };
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
-/// How many announcements a slow listener may fall behind before it hears of a gap instead.
+/// How many announcements a slow subscriber may fall behind before it receives a gap instead.
 const MAX_UNREAD_ANNOUNCEMENTS: usize = 1_024;
 
 /// A store that lives in this process and ends with it. Clones share their contents.
@@ -50,9 +49,9 @@ struct State {
     ledger: Ledger,
     announcements: broadcast::Sender<Announcement>,
     run: u64,
-    /// Whether this run has been attached by an instance that may acquire leases.
+    /// Whether an instance that may acquire leases has attached to this run.
     has_served: bool,
-    /// When it was last started again. The first start is the beginning: nothing can have been lost before it.
+    /// When it last restarted. `None` before the first restart: nothing can have been lost before the first start.
     restarted: Option<Moment>,
     /// The server's clock is the lease clock plus this.
     epoch_micros: u64,
@@ -63,7 +62,7 @@ struct State {
     late: Vec<LateBatch>,
 }
 
-/// Requests that were given up on and are still on their way.
+/// Requests that the caller has given up on and that have not arrived yet.
 struct LateBatch {
     due: Moment,
     connection: u64,
@@ -78,7 +77,7 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store whose time is the given clock's.
+    /// Creates an empty store that runs on the given clock.
     pub fn with_clock(clock: Arc<dyn LeaseClock>) -> Self {
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let state = State {
@@ -96,20 +95,20 @@ impl MemoryStore {
         Self { shared: Arc::new(Shared { clock, state: Mutex::new(state) }) }
     }
 
-    /// The switches for what goes wrong.
+    /// The switches for faults.
     pub fn faults(&self) -> MemoryFaults {
         MemoryFaults::new(self.clone())
     }
 
-    /// The state, with everything carried out that has arrived by now.
+    /// The state, after every request that has arrived until now is carried out.
     fn state(&self) -> MutexGuard<'_, State> {
-        // The ledger is whole between any two requests, so a panic elsewhere leaves nothing half done.
+        // The ledger is consistent between any two requests, so a panic elsewhere leaves nothing half done.
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.shared.clock.now();
         let (due, late): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.late).into_iter().partition(|batch| batch.due <= now);
         state.late = late;
-        // What arrives while the server is off is lost.
+        // A batch that arrives while the server is down is lost.
         let off = state.faults.down;
         for batch in due.into_iter().filter(|_| !off) {
             for request in &batch.requests {
@@ -145,7 +144,7 @@ impl State {
 
     fn carry_out(&mut self, now: Moment, connection: u64, generation: Generation, request: &Request) -> Outcome {
         if connection <= *self.cut_before.borrow() {
-            return Outcome::Failed(unreachable("the connection was closed; enter the store again"));
+            return Outcome::Failed(unreachable("the connection was closed; attach again"));
         }
         let mut announcements = Vec::new();
         let reply = self.ledger.apply(self.server_time(now), generation, request, &mut announcements);
@@ -155,7 +154,7 @@ impl State {
 
     fn announce(&self, announcements: Vec<Announcement>) {
         for announcement in announcements {
-            // Nobody listening is not an error.
+            // Having no subscribers is not an error.
             let _ = self.announcements.send(announcement);
         }
     }

@@ -1,4 +1,4 @@
-//! From a URL to an address. Secrets stay in here.
+//! Parses a URL into an address. Secrets stay in here.
 
 use std::sync::Arc;
 
@@ -33,11 +33,11 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Asked for credentials before each connection.
+/// Called for credentials before each connection.
 pub(super) type CredentialsProvider =
     Arc<dyn Fn() -> BoxFuture<'static, Result<Credentials, StoreError>> + Send + Sync>;
 
-/// Where a server is and how to log in.
+/// The address of a server and its login.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) host: String,
@@ -54,25 +54,25 @@ impl Address {
     /// Reads `redis://[user:password@]host[:port][/database]`, or `rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME]`.
     pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
         let bad = |why: &str| {
-            let form = "a Redis store is written redis://[user:password@]host[:port][/database], or rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME] \
-                        with TLS, and whatever has a meaning in URLs is written as %2F, %40 and so on";
+            let form = "use redis://[user:password@]host[:port][/database], or rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME] \
+                        with TLS, and escape characters that have a meaning in URLs as %2F, %40 and so on";
             StoreError::new(ErrorKind::Address, format!("{why}; {form}"))
         };
         let (plain, options) = url.split_once('?').map_or((url, None), |(plain, options)| (plain, Some(options)));
         let (scheme, rest) = plain.split_once("://").ok_or_else(|| bad("the host is missing"))?;
         let encrypted = matches!(scheme, "rediss" | "valkeys");
         if encrypted && !cfg!(feature = "tls") {
-            return Err(bad("this build of tenure speaks no TLS; enable the feature `tls`"));
+            return Err(bad("this build of tenure has no TLS support; enable the feature `tls`"));
         }
         if options.is_some() && !encrypted {
-            return Err(bad("only rediss:// has settings behind `?`"));
+            return Err(bad("only rediss:// takes options after `?`"));
         }
         let info = format!("redis://{rest}").into_connection_info().map_err(|error| {
-            // The error's own text, which has no part of the URL in it.
-            bad(error.detail().unwrap_or("this is no such URL"))
+            // The error's detail, which contains no part of the URL.
+            bad(error.detail().unwrap_or("cannot parse the URL"))
         })?;
         let ConnectionAddr::Tcp(host, port) = info.addr() else {
-            return Err(bad("only TCP addresses can be used"));
+            return Err(bad("only TCP addresses are supported"));
         };
         if host.is_empty() {
             return Err(bad("the host is missing"));
@@ -103,7 +103,7 @@ impl Address {
         self.login.db()
     }
 
-    /// How to log in, now: passwords may be tokens that expire.
+    /// The login to use now: passwords may be tokens that expire.
     pub(super) async fn login(&self) -> Result<RedisConnectionInfo, StoreError> {
         let Some(provider) = &self.credentials else { return Ok(self.login.clone()) };
         let Credentials { user, password } = provider().await?;
@@ -119,15 +119,15 @@ impl Address {
 fn tls_options(options: Option<&str>, bad: impl Fn(&str) -> StoreError) -> Result<TlsOptions, StoreError> {
     let mut read = TlsOptions::default();
     for option in options.unwrap_or_default().split('&').filter(|option| !option.is_empty()) {
-        let (name, value) = option.split_once('=').ok_or_else(|| bad("a setting behind `?` is written NAME=VALUE"))?;
+        let (name, value) = option.split_once('=').ok_or_else(|| bad("an option after `?` must be NAME=VALUE"))?;
         let value = percent_encoding::percent_decode_str(value);
-        let value = value.decode_utf8().map_err(|_| bad("a setting behind `?` is not text"))?.into_owned();
+        let value = value.decode_utf8().map_err(|_| bad("an option after `?` is not valid UTF-8"))?.into_owned();
         match name {
             "ca" => read.ca = Some(value.into()),
             "cert" => read.cert = Some(value.into()),
             "key" => read.key = Some(value.into()),
             "server-name" => read.server_name = Some(value),
-            _ => return Err(bad("only ca, cert, key and server-name can be set behind `?`")),
+            _ => return Err(bad("the only options after `?` are ca, cert, key and server-name")),
         }
     }
     Ok(read)

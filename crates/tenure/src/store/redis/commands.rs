@@ -1,4 +1,4 @@
-//! Requests as commands.
+//! Encodes requests as commands.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use crate::store::note::MAX_TERM_NOTES;
 use crate::store::{Announcement, AttachRequest, Claim, DELETED_SESSIONS, Generation, Holding, Request, SESSIONS};
 use crate::token::Token;
 
-/// How many keys are looked at in one piece of a scan: few enough that nobody else waits for long.
+/// Number of keys examined in one piece of a scan: few enough that other clients do not wait for long.
 const SCAN_COUNT: u32 = 1_000;
 
-/// The names under which the server knows the scripts, by their number.
+/// The digests by which the server knows the scripts, in the order of `Script::ALL`.
 #[derive(Clone, Debug)]
 pub(super) struct Digests(pub(super) Vec<String>);
 
-/// What turns requests into commands.
+/// Encodes requests as commands.
 #[derive(Debug)]
 pub(super) struct CommandEncoder {
     pub(super) keys: RedisKeys,
     pub(super) digests: Digests,
 }
 
-/// The commands of one request. Its answer is that of the last one.
+/// The commands of one request. Its reply is that of the last one.
 pub(super) struct Commands {
     pub(super) before: Option<Cmd>,
     pub(super) last: Cmd,
@@ -46,14 +46,14 @@ impl CommandEncoder {
         command
     }
 
-    /// The same with the script's whole text, for when the server need not know it.
+    /// The same with the script's whole text, for a server that may not know it.
     fn eval(&self, script: Script, keys: &[&str]) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command.arg(script.source()).arg(keys.len()).arg(keys);
         command
     }
 
-    /// What asks for this, over a connection that attached this generation.
+    /// Encodes a request of a connection that attached to this data.
     pub(super) fn encode(&self, attached: AttachedData, request: &Request) -> Commands {
         let keys = &self.keys;
         match request {
@@ -128,7 +128,7 @@ impl CommandEncoder {
             Request::ReadLog { name, log, after, limit } => {
                 let (key, limit) = (keys.log(name, log), i64::try_from(*limit).unwrap_or(i64::MAX));
                 match after {
-                    // After the last that there could be there is nothing.
+                    // No entry can follow the largest id.
                     Some(after) => {
                         let from = after.next().map_or_else(|| "+".to_owned(), |next| next.to_string());
                         let to = if after.next().is_some() { "+" } else { "-" };
@@ -165,7 +165,7 @@ impl CommandEncoder {
             Request::Heartbeat { group, instance, ttl, record } => {
                 let mut beat = self.instance_script(Script::Heartbeat, group, instance);
                 self.add_heartbeat_args(&mut beat, group, instance, *ttl, record);
-                // The index is in another slot. It comes first: an entry without a heartbeat does no harm.
+                // The index is in another hash slot. It comes first: an entry without a heartbeat is harmless.
                 let mut indexed = self.evalsha(Script::IndexInstance, &[&keys.instance_index(group)]);
                 indexed.arg(millis(*ttl)).arg(instance.as_str());
                 Commands { before: Some(indexed), last: beat }
@@ -184,7 +184,7 @@ impl CommandEncoder {
                 command.into()
             }
             Request::Adopt { group, name } => {
-                // Nobody knows for how long: whoever lists members sees whether the heartbeat is still there.
+                // The expiry is unknown: listing the instances checks whether the heartbeat still exists.
                 let indexed = cmd("ZADD").arg(keys.instance_index(group)).arg("+inf").arg(name).take();
                 let joined = Announcement::Joined { group: group.clone(), instance: InstanceId::foreign(name) };
                 let announced = cmd("PUBLISH").arg(&keys.channel).arg(joined.encode()).take();
@@ -218,8 +218,8 @@ impl CommandEncoder {
         }
     }
 
-    /// One command for a request about a lease and the heartbeat that follows it. `None` when that is not what they are, or
-    /// when their keys may be on different servers.
+    /// One command for a request about a lease and the heartbeat that follows it. `None` for other requests, or when
+    /// their keys may be on different servers.
     pub(super) fn with_heartbeat(&self, attached: AttachedData, request: &Request, next: &Request) -> Option<Cmd> {
         let Request::Heartbeat { group, instance, ttl, record } = next else { return None };
         if !self.keys.single_server {
@@ -262,7 +262,7 @@ impl CommandEncoder {
         command.arg(joined.encode()).arg(&self.keys.channel);
     }
 
-    /// A script about an instance, alive or not.
+    /// A script about an instance.
     fn instance_script(&self, script: Script, group: &Group, instance: &InstanceId) -> Cmd {
         self.evalsha(script, &[&self.keys.heartbeat(group, instance), &self.keys.instance_record(group, instance)])
     }
@@ -342,7 +342,7 @@ fn add_term_args<'a>(command: &'a mut Cmd, holding: &Holding) -> &'a mut Cmd {
     command.arg(holding.holder.as_str()).arg(holding.token.get())
 }
 
-/// A pattern that is met by this text alone.
+/// A pattern that matches this text alone.
 fn escape_glob(text: &str) -> String {
     let special = |letter: char| matches!(letter, '*' | '?' | '[' | ']' | '^' | '-' | '\\');
     text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
@@ -352,15 +352,15 @@ fn cmd(name: &str) -> Cmd {
     redis::cmd(name)
 }
 
-/// Which data a connection has attached. What it asks for is refused when there is other data in its place.
+/// The data that a connection attached to. The scripts refuse its claims when other data is in its place.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AttachedData {
     pub(super) generation: Generation,
-    /// The name of its history.
+    /// The id of its history.
     pub(super) lineage: u128,
 }
 
-/// The name of a history, as scripts compare it: as much of it as is remembered.
+/// The id of a history in the form that scripts compare: as much of it as is remembered.
 fn lineage(id: u128) -> String {
     if id == 0 { String::new() } else { format!("{id:032x}") }
 }
@@ -369,13 +369,13 @@ fn flag(set: bool) -> &'static str {
     if set { "1" } else { "" }
 }
 
-/// Whole milliseconds, rounded up: the holder counts on no less.
+/// Whole milliseconds, rounded up: the holder relies on no less.
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1)
 }
 
 fn micros(span: Duration) -> u64 {
-    // Below 2^53, which is as far as Lua counts.
+    // Below 2^53, up to which Lua numbers are exact.
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(Token::MAX.get())
 }
 
@@ -391,7 +391,7 @@ mod tests {
     use crate::time::ServerTime;
     use crate::token::Nonce;
 
-    /// The slot of a key, by the rules of Redis Cluster: CRC-16/XMODEM of the hash tag, or of the whole key.
+    /// The hash slot of a key, by the rules of Redis Cluster: CRC-16/XMODEM of the hash tag, or of the whole key.
     fn hash_slot(key: &str) -> u16 {
         let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
         let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -404,7 +404,7 @@ mod tests {
         crc % 16_384
     }
 
-    /// The keys of a command: of a script, those that it declares; otherwise the first argument.
+    /// The keys of a command: for a script those that it declares, otherwise the first argument.
     fn keys(command: &Cmd) -> Vec<String> {
         let words: Vec<String> = command
             .args_iter()
@@ -508,7 +508,7 @@ mod tests {
             for request in names.iter().flat_map(every_request) {
                 assert!(
                     encoder.with_heartbeat(AttachedData::default(), &request, &beat).is_none(),
-                    "they do not travel together"
+                    "a cluster cannot combine them"
                 );
             }
         }

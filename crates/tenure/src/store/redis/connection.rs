@@ -1,4 +1,4 @@
-//! One connection: made, attached, used, and closed with a reset.
+//! One connection: opened, attached, used, and closed with a reset.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,17 +21,17 @@ use super::scripts::Script;
 
 use crate::store::{AttachRequest, Attached, BoxFuture, Connection, ErrorKind, Outcome, Request, StoreError};
 
-/// How long the kernel may go on sending to a server that acknowledges nothing.
+/// How long the kernel may keep sending to a server that acknowledges nothing.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens a TCP connection that is closed with a reset: what is still in its buffers when we give it up is thrown away
-/// and does not arrive late.
+/// Opens a TCP connection that is closed with a reset: data still in its buffers at that time is discarded and does not
+/// arrive late.
 pub(super) async fn dial(address: &Address) -> Result<Box<dyn RedisStream>, StoreError> {
     let failed = |error: std::io::Error| failure::unreachable(&address.location, &error.to_string());
     let stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_zero_linger().map_err(failed)?;
-    // Not everywhere to be had, and nothing depends on them: a dead link is found sooner.
+    // Not available everywhere, and nothing depends on them: they find a dead link sooner.
     let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
     let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, TCP_USER_TIMEOUT);
     let millis = u32::try_from(TCP_USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
@@ -48,38 +48,38 @@ pub(super) trait RedisStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> RedisStream for S {}
 
-/// Whether the server is told the scripts before it is asked to run them.
+/// Whether to load the scripts before running them.
 #[derive(Clone, Copy)]
 enum ScriptLoad {
     Assumed,
     First,
 }
 
-/// What came of asking for something.
+/// The result of sending one request.
 #[derive(Clone, Debug, PartialEq)]
 enum RequestAttempt {
     Done(Outcome),
-    /// The server has forgotten the script, or may not run it for us as it is, so it was not run.
+    /// The script was not run: the server has lost it, or does not allow this user to run it in this form.
     Retry,
 }
 
-/// How requests were made into commands.
+/// How requests were encoded as commands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommandShape {
-    /// A request by itself, perhaps after a command of the same request.
+    /// One request, perhaps preceded by another command of the same request.
     Single { has_preceding: bool },
-    /// Two requests as one command, which answers both.
+    /// Two requests as one command, whose reply covers both.
     Combined,
 }
 
 impl CommandShape {
-    /// The answers to its requests.
+    /// The replies to its requests.
     fn replies(self, values: &mut impl Iterator<Item = Value>) -> Vec<Value> {
         let mut next = || values.next().unwrap_or_default();
         match self {
             Self::Single { has_preceding: false } => vec![next()],
             Self::Single { has_preceding: true } => match (next(), next()) {
-                // What the command before it has run into, it has, too.
+                // An error of the preceding command is an error of the request.
                 (Value::ServerError(error), _) => vec![Value::ServerError(error)],
                 (_, value) => vec![value],
             },
@@ -96,7 +96,7 @@ pub(super) struct RedisConnection {
     link: RedisLink,
     encoder: CommandEncoder,
     attached: Attached,
-    /// Whether heartbeats may travel with questions: not when this user may not touch their keys.
+    /// Whether heartbeats may be combined with other requests: not if this user may not access their keys.
     can_combine_heartbeats: AtomicBool,
 }
 
@@ -113,7 +113,7 @@ impl RedisConnection {
         let attached = replies::attached(answer, server.run)
             .ok_or_else(|| failure::unreadable(&link.location, &encoder.keys.namespace_key))?;
         if !request.observer && !server.has_served {
-            // Before the first grant: a newcomer that finds no record must know that there was one.
+            // Before the first grant: a newcomer that finds no record must learn that there was one.
             link.send_one(redis::cmd("SCRIPT").arg("LOAD").arg(encoder.keys.served_marker()).take()).await?;
         }
         Ok(Self { link, encoder, attached, can_combine_heartbeats: AtomicBool::new(true) })
@@ -142,7 +142,7 @@ impl RedisConnection {
         }
         let mut pipeline = match scripts {
             ScriptLoad::Assumed => Pipeline::with_capacity(batch.len()),
-            // In one go, so that there is no time to forget them again.
+            // In one pipeline, so that the server has no time to lose them again.
             ScriptLoad::First => load_scripts_pipeline(),
         };
         let loaded = pipeline.len();
@@ -177,7 +177,7 @@ impl RedisConnection {
         for (request, (shape, value)) in batch.iter().zip(answers) {
             attempts.push(match (request, value) {
                 (_, Value::ServerError(error)) if failure::is_missing_script(&error) => RequestAttempt::Retry,
-                // The lease must not be lost for it.
+                // A forbidden heartbeat must not cost the lease.
                 (_, Value::ServerError(error)) if shape == CommandShape::Combined && failure::is_forbidden(&error) => {
                     self.can_combine_heartbeats.store(false, Ordering::Relaxed);
                     RequestAttempt::Retry
@@ -185,11 +185,11 @@ impl RedisConnection {
                 (_, Value::ServerError(error)) => RequestAttempt::Done(self.link.refused_outcome(&error)),
                 (request, value) => RequestAttempt::Done(match replies::reply(request, value, &self.encoder.keys) {
                     Some(reply) => Outcome::Answered(reply),
-                    // Somebody has spoilt what was read, and nothing else is the worse for it.
+                    // Another program has corrupted the record that was read; nothing else is affected.
                     None if request.is_read_only() => {
                         Outcome::Failed(failure::unreadable(&self.link.location, &format!("{request:?}")))
                     }
-                    // It was carried out, whatever that answer means.
+                    // The request was carried out, whatever this reply means.
                     None => Outcome::Unknown(failure::unreadable(&self.link.location, &format!("{request:?}"))),
                 }),
             });
@@ -208,7 +208,7 @@ impl Connection for RedisConnection {
             match tokio::time::timeout(timeout, RedisConnection::submit(self, &batch)).await {
                 Ok(outcomes) => outcomes,
                 Err(_) => {
-                    // Whatever comes now belongs to nobody, and what was not sent must not be.
+                    // A reply that comes now has no receiver any more, and unsent data must not be sent.
                     self.link.close();
                     let error = failure::unreachable(&self.link.location, &format!("no answer within {timeout:?}"));
                     vec![Outcome::Unknown(error); batch.len()]
@@ -220,7 +220,7 @@ impl Connection for RedisConnection {
     fn closed(&self) -> BoxFuture<'_, ()> {
         let mut closed = self.link.closed.subscribe();
         Box::pin(async move {
-            // The sender is ours, so the channel does not end first.
+            // The connection owns the sender, so the channel does not end first.
             let _ = closed.wait_for(|closed| *closed).await;
         })
     }
@@ -232,7 +232,7 @@ impl fmt::Debug for RedisConnection {
     }
 }
 
-/// The way to the server: one socket, whose requests and answers a task of its own carries.
+/// The link to the server: one socket, served by its own task.
 struct RedisLink {
     connection: MultiplexedConnection,
     driver: JoinHandle<()>,
@@ -244,7 +244,7 @@ impl RedisLink {
     async fn open(address: &Address) -> Result<Self, StoreError> {
         let location = address.location.clone();
         let stream = dial(address).await?;
-        // Deadlines come from the leases, so the client has none of its own.
+        // Timeouts come from the leases, so the client has none of its own.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let login = address.login().await?;
         let (connection, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
@@ -261,7 +261,7 @@ impl RedisLink {
         Ok(Self { connection, driver, closed, location })
     }
 
-    /// Loads the scripts and asks the server about itself.
+    /// Loads the scripts and reads the server's information about itself.
     async fn prepare(&self, keys: &RedisKeys) -> Result<(Digests, RedisServerInfo), StoreError> {
         let digests = self.load_scripts().await?;
         let marker = redis::Script::new(&keys.served_marker());
@@ -269,7 +269,7 @@ impl RedisLink {
         pipeline.cmd("INFO").arg("server").cmd("PUBSUB").arg("NUMSUB").arg(&keys.channel);
         pipeline.cmd("EVALSHA").arg(marker.get_hash()).arg(0);
         let mut values = self.send_raw(&pipeline).await?;
-        // An error is an answer, too: the server does not know it.
+        // An error is a valid reply, too: the server does not know the marker.
         let marker = values.pop().unwrap_or_default();
         let mut answers = self.check_errors(values)?.into_iter();
         let (info, subscribers) = (answers.next().unwrap_or_default(), answers.next().unwrap_or_default());
@@ -285,7 +285,7 @@ impl RedisLink {
             _ => None,
         };
         let digests: Option<Vec<String>> = answers.into_iter().map(digest).collect();
-        digests.map(Digests).ok_or_else(|| failure::unreadable(&self.location, "its scripts"))
+        digests.map(Digests).ok_or_else(|| failure::unreadable(&self.location, "its script digests"))
     }
 
     async fn send_one(&self, command: redis::Cmd) -> Result<Value, StoreError> {
@@ -294,13 +294,13 @@ impl RedisLink {
         Ok(self.send_checked(&pipeline).await?.pop().unwrap_or_default())
     }
 
-    /// Asks what must all be answered.
+    /// Sends commands that must all succeed.
     async fn send_checked(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
         let values = self.send_raw(pipeline).await?;
         self.check_errors(values)
     }
 
-    /// The answers to commands, errors among them.
+    /// Sends commands and returns their replies, errors among them.
     async fn send_raw(&self, pipeline: &Pipeline) -> Result<Vec<Value>, StoreError> {
         match self.send(pipeline).await {
             Ok(values) => Ok(values),
@@ -319,10 +319,10 @@ impl RedisLink {
         }
     }
 
-    /// Sends commands and waits for their answers. When there are none, says what that means for each command.
+    /// Sends commands and waits for their replies. Without replies, returns what that means for each command.
     async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Outcome> {
         if *self.closed.borrow() {
-            let why = "the connection was closed; enter the store again";
+            let why = "the connection was closed; attach again";
             return Err(Outcome::Failed(failure::unreachable(&self.location, why)));
         }
         self.connection.clone().send_packed_commands(pipeline, 0, pipeline.len()).await.map_err(|error| {
@@ -352,7 +352,7 @@ impl Drop for RedisLink {
     }
 }
 
-/// A connection that broke in the first exchange: a server that expects TLS hangs up on anything else.
+/// Adds a hint to an error of the first exchange: a server that expects TLS hangs up on anything else.
 fn with_tls_hint(address: &Address, error: StoreError) -> StoreError {
     match error.kind() {
         ErrorKind::Unreachable if address.is_plain() => error.with_hint("if the server expects TLS, use rediss://"),
@@ -360,7 +360,7 @@ fn with_tls_hint(address: &Address, error: StoreError) -> StoreError {
     }
 }
 
-/// What a person should know about the settings of the server. Those that this user may not read are left out.
+/// What an operator should know about the server's settings. Settings that this user may not read are left out.
 pub(super) async fn warnings(address: &Address) -> Vec<String> {
     let Ok(link) = RedisLink::open(address).await else { return Vec::new() };
     let mut pipeline = Pipeline::new();
@@ -381,7 +381,7 @@ pub(super) async fn warnings(address: &Address) -> Vec<String> {
     warnings
 }
 
-/// Tells the server all scripts.
+/// Loads all scripts.
 fn load_scripts_pipeline() -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(Script::ALL.len());
     for script in Script::ALL {

@@ -1,10 +1,10 @@
-//! What an error of the server or of the way to it means.
+//! Classifies errors of the server and of the connection.
 
 use redis::{RedisError, ServerError};
 
 use crate::store::{ErrorKind, StoreError};
 
-/// Errors that go away by themselves: how they begin, and what they say.
+/// Errors that go away by themselves: their prefix and a message.
 const TRANSIENT_ERRORS: &[(&str, &str)] = &[
     ("LOADING", "the server is loading its data"),
     ("READONLY", "the server is a read-only replica"),
@@ -20,51 +20,50 @@ const TRANSIENT_ERRORS: &[(&str, &str)] = &[
     ("max number of clients", "the server has too many connections; raise `maxclients`"),
 ];
 
-/// Errors that somebody has to do something about: how they begin, and what to do.
+/// Errors that an operator must fix: their prefix and a message with the remedy.
 const PERMANENT_ERRORS: &[(&str, &str)] = &[
     ("NOPERM", "the user may not do that; it needs `~*` for its keys, `&*`, and `+@all -@dangerous +info` or the like"),
-    ("The user executing the script can't", "the user may not do that; it needs the commands that scripts use, too"),
-    ("NOAUTH", "the server wants a password; give it as redis://:password@host, or redis://user:password@host"),
+    ("The user executing the script can't", "the user may not do that; it also needs the commands that scripts use"),
+    ("NOAUTH", "the server requires a password; set it as redis://:password@host, or redis://user:password@host"),
     ("WRONGPASS", "wrong user name or password"),
     ("invalid password", "wrong password"),
     ("AUTH <password> called without", "the server has no password, and one was given; leave it out of the URL"),
     ("NEWER", "the namespace record was written by a newer tenure; update this program"),
-    ("WRONGTYPE", "a key is of another type than Tenure's; rename or delete it, or choose another prefix"),
+    ("WRONGTYPE", "a key has another type than Tenure's; rename or delete it, or choose another prefix"),
     ("CROSSSLOT", "the keys of one lease are in different cluster slots"),
     ("DB index is out of range", "the server has no database of that number"),
     ("invalid DB index", "the server has no database of that number"),
-    ("unknown command", "the server does not know a command that Tenure needs; Redis 6.2 is the oldest that does"),
+    ("unknown command", "the server does not know a command that Tenure needs; use Redis 6.2 or later"),
 ];
 
-/// What the server says of whom one should not talk to: connect again, perhaps to another.
+/// Errors of a server that is the wrong one to use: connect again, perhaps to another.
 const RECONNECT_ERRORS: &[&str] = &["READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOAUTH"];
 
-/// An answer that was an error. Scripts check before they write, so nothing was done.
+/// Classifies an error reply. Scripts check before they write, so nothing was done.
 pub(super) fn from_server_error(location: &str, error: &ServerError) -> StoreError {
     from_text(location, &text_of(error))
 }
 
-/// Whether the server that says this is the wrong one to talk to.
+/// Whether this error means that the server is the wrong one to use.
 pub(super) fn is_reconnect_error(error: &ServerError) -> bool {
     let text = text_of(error);
     let parsed = ErrorText::read(&text);
     RECONNECT_ERRORS.iter().any(|word| parsed.words.starts_with(word))
 }
 
-/// Whether a script was not run because the server does not know it any more.
+/// Whether a script was not run because the server no longer knows it.
 pub(super) fn is_missing_script(error: &ServerError) -> bool {
     error.code() == "NOSCRIPT"
 }
 
-/// Whether this user may not do that, or not to these keys.
+/// Whether this user may not run the command, or not on these keys.
 pub(super) fn is_forbidden(error: &ServerError) -> bool {
     error.code() == "NOPERM"
 }
 
-/// After it was told its scripts again.
+/// The server has lost its scripts although they were loaded again.
 pub(super) fn scripts_flushed(location: &str) -> StoreError {
-    let why =
-        "the server forgets its scripts as soon as it has been told them; does something flush them all the time?";
+    let why = "the server loses its scripts as soon as they are loaded; check whether a program runs SCRIPT FLUSH";
     StoreError::new(ErrorKind::Unavailable, format!("{location}: {why}"))
 }
 
@@ -75,15 +74,15 @@ fn text_of(error: &ServerError) -> String {
     }
 }
 
-/// An error's own words. Names of keys come after them, and may be anything.
+/// An error's own text. Names of keys follow it, and may be anything.
 struct ErrorText<'a> {
     words: &'a str,
     in_script: bool,
 }
 
 impl<'a> ErrorText<'a> {
-    /// Older servers put what happened inside a script behind where it did, `ERR Error running script …
-    /// @user_script:9: `, and so does Lua for errors of the script's own.
+    /// Skips the position of an error inside a script. Older servers prepend it (`ERR Error running script …
+    /// @user_script:9: `), and so does Lua for the script's own errors.
     fn read(text: &'a str) -> Self {
         let mut parsed = Self { words: text.strip_prefix("ERR ").unwrap_or(text), in_script: false };
         while let Some((before, after)) = parsed.words.split_once("user_script:")
@@ -116,22 +115,22 @@ fn from_text(location: &str, text: &str) -> StoreError {
     StoreError::new(kind, format!("{location}: {why} (the server said: {shown})"))
 }
 
-/// What went wrong with the connection.
+/// Classifies an error of the connection.
 pub(super) fn from_redis_error(location: &str, error: &RedisError) -> StoreError {
     if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
         let text = error.to_string();
-        // A server that wants a client certificate says so only after the handshake.
+        // A server that requires a client certificate reports it only after the handshake.
         if let Some((_, word)) = text.split_once("received fatal alert: ") {
             return StoreError::new(ErrorKind::Configuration, format!("{location}: {}", tls_alert(word)));
         }
         return unreachable(location, &text);
     }
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
-        let why = "wrong user name or password; give them as redis://user:password@host, or redis://:password@host when there are no users";
+        let why = "wrong user name or password; set them as redis://user:password@host, or redis://:password@host when there are no users";
         return StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"));
     }
     if error.kind() == redis::ErrorKind::Parse {
-        let why = "this is no Redis server: what it answers cannot be read; is the address right?";
+        let why = "not a Redis server: its reply cannot be read; check the address";
         return StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"));
     }
     let text = match (error.code(), error.detail()) {
@@ -142,25 +141,25 @@ pub(super) fn from_redis_error(location: &str, error: &RedisError) -> StoreError
     from_text(location, &text)
 }
 
-/// What a server says that refuses TLS.
+/// The message for a server that refuses TLS.
 pub(super) fn tls_alert(word: &str) -> String {
-    format!("the server refused TLS ({word}); if it wants a client certificate, add `?cert=FILE&key=FILE`")
+    format!("the server refused TLS ({word}); if it requires a client certificate, add `?cert=FILE&key=FILE`")
 }
 
 pub(super) fn unreachable(location: &str, why: &str) -> StoreError {
     StoreError::new(ErrorKind::Unreachable, format!("{location}: {why}"))
 }
 
-/// `INFO server` does not say which run of the server this is.
+/// `INFO server` does not report the run of the server.
 pub(super) fn missing_run_id(location: &str) -> StoreError {
-    let why = "`INFO server` does not name the run of the server (`run_id`, `uptime_in_seconds`), so a restart would go \
+    let why = "`INFO server` does not report the run of the server (`run_id`, `uptime_in_seconds`), so a restart would go \
                unnoticed; a proxy or a managed service may hide it: connect to the server itself";
     StoreError::new(ErrorKind::Configuration, format!("{location}: {why}"))
 }
 
-/// The server said something that is no answer to what was asked.
+/// The server sent a reply that does not match the request.
 pub(super) fn unreadable(location: &str, what: &str) -> StoreError {
-    StoreError::new(ErrorKind::Corrupt, format!("{location}: the answer about {what} cannot be read"))
+    StoreError::new(ErrorKind::Corrupt, format!("{location}: cannot read the reply to {what}"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Which key holds what.
+//! The keys of a namespace.
 //!
-//! The lease itself is where the seed layout puts it, so that other programs and `redis-cli` find it. Whatever Tenure
-//! keeps beside it carries the lease's key as its hash tag, so that in a cluster both are in one slot.
+//! The lease itself is where the seed layout puts it, so that other programs and `redis-cli` find it. Every key that
+//! Tenure keeps beside it has the lease's key as its hash tag, so that in a cluster both are in one hash slot.
 
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{ForeignKind, Keyspace};
@@ -14,13 +14,13 @@ pub(super) struct RedisKeys {
     session: String,
     /// Whether all keys are on one server, so that a script may use any of them.
     pub(super) single_server: bool,
-    /// The namespace record, which is attached.
+    /// The namespace record, which an attach checks.
     pub(super) namespace_key: String,
     /// Where scripts about a lease find the namespace record.
     namespace: fn(&Self, &LeaseName) -> String,
-    /// The stream of what was written down about terms.
+    /// The stream of notes about terms.
     pub(super) notes: String,
-    /// Where announcements are published. Channels know no databases, so the number is part of the name.
+    /// The channel of announcements. Channels are not part of a database, so the database number is part of the name.
     pub(super) channel: String,
 }
 
@@ -31,7 +31,7 @@ impl RedisKeys {
         Self {
             single_server: true,
             namespace_key: format!("{prefix}tenure:ns"),
-            // There is one server, and one record for everything on it.
+            // There is one server, with one record for everything on it.
             namespace: |keys, _| keys.namespace_key.clone(),
             notes: format!("{prefix}tenure:terms"),
             channel: format!("{prefix}tenure:announcements{database}"),
@@ -42,18 +42,18 @@ impl RedisKeys {
     }
 
     /// A script that does nothing. A server that knows it has served this namespace in its present run: scripts survive
-    /// whatever becomes of the data, `SCRIPT FLUSH` excepted.
+    /// any loss of the data, except `SCRIPT FLUSH`.
     pub(super) fn served_marker(&self) -> String {
         format!("-- Tenure has served {}\nreturn 1", self.channel)
     }
 
-    /// The namespace record, as far as this lease is concerned.
+    /// The namespace record that scripts about this lease use.
     pub(super) fn namespace(&self, name: &LeaseName) -> String {
         (self.namespace)(self, name)
     }
 
-    /// The same keys, for servers that share them out among themselves: each lease has a record in its own slot. Cluster
-    /// stores will need this; until then it shows that the scripts can do it.
+    /// The same keys for a cluster: each lease has a namespace record in its own hash slot. Cluster stores will need
+    /// this; until then it shows that the scripts support it.
     #[cfg(test)]
     pub(super) fn for_cluster(self) -> Self {
         Self { single_server: false, namespace: |keys, name| keys.sibling_key("ns", &keys.lease(name)), ..self }
@@ -83,7 +83,7 @@ impl RedisKeys {
         format!("{}{instance}", self.heartbeat_prefix(group))
     }
 
-    /// What the heartbeats of a group begin with.
+    /// The prefix of the heartbeats of a group.
     pub(super) fn heartbeat_prefix(&self, group: &Group) -> String {
         match group.prefix() {
             Some(prefix) => format!("{}{prefix}", self.prefix),
@@ -91,7 +91,7 @@ impl RedisKeys {
         }
     }
 
-    /// What the keys begin with that any program may have written.
+    /// The prefix of the keys that any program may have written.
     pub(super) fn foreign_prefix(&self, what: ForeignKind) -> &str {
         match what {
             ForeignKind::Nodes => &self.node,
@@ -99,7 +99,7 @@ impl RedisKeys {
         }
     }
 
-    /// What stands before and after a heartbeat in the key of what its instance says about itself.
+    /// What precedes and follows a heartbeat's key in the key of its instance's record.
     pub(super) fn instance_record_affixes(&self, group: &Group) -> (String, &'static str) {
         let tagged = self.heartbeat_prefix(group).contains('{');
         (format!("{}tenure:node:{}", self.prefix, if tagged { "" } else { "{" }), if tagged { "" } else { "}" })
@@ -110,7 +110,7 @@ impl RedisKeys {
         format!("{before}{}{after}", self.heartbeat(group, instance))
     }
 
-    /// The index of everybody who has ever sent a heartbeat and was not seen to be gone.
+    /// The index of every instance that has sent a heartbeat and has not been found dead.
     pub(super) fn instance_index(&self, group: &Group) -> String {
         match group.prefix() {
             Some(prefix) => format!("{}tenure:nodes:{prefix}", self.prefix),
@@ -122,7 +122,7 @@ impl RedisKeys {
         format!("{}tenure:index:{index}", self.prefix)
     }
 
-    /// A key of ours in the slot of another one. A key that has a hash tag keeps it.
+    /// A key of ours in the hash slot of another one. A key that has a hash tag keeps it.
     fn sibling_key(&self, what: &str, key: &str) -> String {
         let prefix = &self.prefix;
         if key.contains('{') {

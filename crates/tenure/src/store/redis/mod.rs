@@ -1,12 +1,12 @@
 //! Leases on Redis or Valkey.
 //!
-//! Every decision is made by a script on the server (`scripts/*.lua`), in one step; the [ledger](super::Ledger) says
-//! what they decide and the conformance suite holds them to it. The lease itself is a plain key, written with
-//! `SET … NX PX`, as programs without Tenure write theirs: they respect ours and we respect theirs.
+//! A script on the server (`scripts/*.lua`) makes every decision, in one step. The [ledger](super::Ledger) defines what
+//! the scripts decide, and the conformance suite holds them to it. The lease itself is a plain key, written with `SET …
+//! NX PX`, as programs without Tenure write theirs: they respect our leases and we respect theirs.
 //!
-//! Connections are Tenure's own. One that does not answer in time is given up and closed with a reset, so that what is
-//! still in its buffers here is not sent late, and whoever used it enters again. What has left already may arrive at any
-//! time; the scripts see that it is late.
+//! Tenure manages its own connections. A connection that does not reply in time is closed with a reset, so that data
+//! still in its local buffers is not sent late. The caller then attaches again. Data already sent may arrive at any
+//! time; the scripts detect that it is late.
 
 mod address;
 mod commands;
@@ -50,8 +50,8 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// The server at `redis://[user:password@]host[:port][/database]`, or with the feature `tls` at
-    /// `rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME]`. Nothing is connected yet.
+    /// Opens the server at `redis://[user:password@]host[:port][/database]`, or with the feature `tls` at
+    /// `rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME]`. It does not connect yet.
     ///
     /// # Errors
     /// When the URL is not of that form.
@@ -61,7 +61,7 @@ impl RedisStore {
         Ok(Self { address, keys })
     }
 
-    /// Asks for credentials before each connection, instead of those in the URL: for tokens that expire.
+    /// Requests credentials before each connection, instead of using those in the URL: for tokens that expire.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -85,7 +85,8 @@ impl RedisStore {
         self
     }
 
-    /// Uses this configuration of TLS for `rediss://`, instead of the files that the URL names: own roots, own verifier, own keys.
+    /// Uses this TLS configuration for `rediss://`, instead of the files that the URL names: own roots, own verifier,
+    /// own keys.
     ///
     /// # Errors
     /// When the URL is not `rediss://`.

@@ -1,4 +1,4 @@
-//! Answers as replies.
+//! Decodes replies.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use crate::store::{
 use crate::time::ServerTime;
 use crate::token::Token;
 
-/// What a server tells about itself.
+/// What a server reports about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RedisServerInfo {
     pub(super) run: ServerRun,
     pub(super) uptime: Duration,
     pub(super) subscribers: i64,
-    /// Whether this run has served the namespace: it knows the namespace's marker.
+    /// Whether this run has served the namespace: the server knows the namespace's marker.
     pub(super) has_served: bool,
 }
 
 impl RedisServerInfo {
-    /// Reads the answers to `INFO server`, to `PUBSUB NUMSUB` and to the marker.
+    /// Reads the replies to `INFO server`, to `PUBSUB NUMSUB` and to the marker.
     pub(super) fn read(info: Value, subscribers: Value, marker: &Value) -> Option<Self> {
         let info = text(info)?;
         let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
         let run = u128::from_str_radix(field("run_id")?.get(..32)?, 16).ok()?;
-        // Counted on a wall clock: after that was set back it may be below zero.
+        // Measured on a wall clock: it may be negative after the clock was set back.
         let uptime: i64 = field("uptime_in_seconds")?.parse().ok()?;
         let uptime = Duration::from_secs(u64::try_from(uptime).unwrap_or(0));
         let mut subscribers = ReplyFields::new(subscribers)?;
@@ -42,7 +42,7 @@ impl RedisServerInfo {
     }
 }
 
-/// Reads the answer of the script that enters.
+/// Reads the reply of the attach script.
 pub(super) fn attached(value: Value, run: ServerRun) -> Option<Attached> {
     let mut fields = ReplyFields::new(value)?;
     Some(Attached {
@@ -58,11 +58,11 @@ pub(super) fn attached(value: Value, run: ServerRun) -> Option<Attached> {
         began_quarantine: fields.int()? == 1,
         publish_error: Some(fields.text()?)
             .filter(|why| !why.is_empty())
-            .map(|why| format!("this user may not publish; grant it `+publish` and `&*` (the server said: {why})")),
+            .map(|why| format!("cannot publish announcements: the user lacks the permission; grant it `+publish` and `&*` (the server said: {why})")),
     })
 }
 
-/// Reads the answer to a request. `None` when it is not one.
+/// Reads the reply to a request. `None` if it is not valid.
 pub(super) fn reply(request: &Request, value: Value, keys: &RedisKeys) -> Option<Reply> {
     match request {
         Request::Read { .. } => match value {
@@ -105,7 +105,7 @@ fn index_entries(value: Value) -> Option<Vec<String>> {
     Some(entries)
 }
 
-/// The entries of a log. What cannot be read is somebody else's.
+/// The entries of a log. Entries that cannot be read were written by another program, and are skipped.
 fn log_entries(value: Value) -> Option<Vec<LogEntry>> {
     let entries = match value {
         Value::Array(entries) => entries,
@@ -124,22 +124,22 @@ fn log_entries(value: Value) -> Option<Vec<LogEntry>> {
     Some(entries.into_iter().filter_map(entry).collect())
 }
 
-/// A piece of a scan: where it ends, and the keys.
+/// A piece of a scan: the next cursor, and the keys.
 fn scan_page(value: Value, prefix: &str) -> Option<Reply> {
     let mut fields = ReplyFields::new(value)?;
     let cursor = fields.number()?;
     let (Value::Array(keys) | Value::Set(keys)) = fields.next()? else { return None };
-    // What is no text names nothing that could be asked for.
+    // A key that is not UTF-8 has no name that a request could use.
     let name = |key: Value| Some(String::from_utf8(bytes(key)?).ok()?.strip_prefix(prefix)?.to_owned());
     let names = keys.into_iter().filter_map(name).collect();
     Some(Reply::Found { names, cursor })
 }
 
-/// Reads one of those who are alive; `None` after the last.
+/// Reads one live instance; `None` after the last.
 fn live_instance(fields: &mut ReplyFields) -> Option<LiveInstance> {
     let instance = fields.instance()?;
     let record = fields.bytes()?;
-    // A foreign program's heartbeat may have no end.
+    // A foreign program's heartbeat may never expire.
     let remaining = u64::try_from(fields.int()?).map_or(crate::lease::MAX_TTL, Duration::from_millis);
     Some(LiveInstance { instance, record, remaining })
 }
@@ -242,11 +242,11 @@ fn notes(value: Value) -> Option<Vec<TermNote>> {
         fields.next()?;
         TermNote::decode(&fields.text()?)
     };
-    // What cannot be read is somebody else's, and nothing depends on it.
+    // Notes that cannot be read were written by another program, and nothing depends on them.
     Some(entries.into_iter().rev().filter_map(note).collect())
 }
 
-/// A record is its token, its time and its value, with a space between.
+/// Parses a record: its token, its time and its value, separated by spaces.
 fn published(bytes: &[u8]) -> Option<PublishedRecord> {
     let mut parts = bytes.splitn(3, |byte| *byte == b' ');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
@@ -254,7 +254,7 @@ fn published(bytes: &[u8]) -> Option<PublishedRecord> {
     Some(PublishedRecord { token, at, value: parts.next()?.to_vec() })
 }
 
-/// The fields of a script's answer, one after the other.
+/// The fields of a script's reply, one after the other.
 struct ReplyFields(std::vec::IntoIter<Value>);
 
 impl ReplyFields {
@@ -289,7 +289,7 @@ impl ReplyFields {
         self.next().and_then(text).filter(|text| !text.is_empty())
     }
 
-    /// A number, whole or written in digits.
+    /// A number, as an integer or as digits.
     fn number(&mut self) -> Option<u64> {
         match self.next()? {
             Value::Int(number) => u64::try_from(number).ok(),
@@ -309,7 +309,7 @@ impl ReplyFields {
         self.number().map(Duration::from_micros)
     }
 
-    /// A span; a negative one stands for none.
+    /// A duration; a negative one stands for `None`.
     fn optional_span(&mut self) -> Option<Option<Duration>> {
         Some(u64::try_from(self.int()?).ok().map(Duration::from_micros))
     }
@@ -336,7 +336,7 @@ impl ReplyFields {
         })
     }
 
-    /// What is left of a quarantine, and its reason; nothing is left of none.
+    /// The rest of a quarantine and its reason; `None` if no time is left.
     fn quarantine(&mut self) -> Option<Option<Quarantine>> {
         let (remaining, reason) = (self.span()?, self.text()?);
         if remaining.is_zero() {
@@ -345,7 +345,7 @@ impl ReplyFields {
         Some(Some(Quarantine { remaining, reason: QuarantineReason::from_word(&reason)? }))
     }
 
-    /// The name of a history: the first half of what is more than enough to tell it from others.
+    /// The id of a history: its first 32 digits, which are more than enough to identify it.
     fn lineage_id(&mut self) -> Option<Option<u128>> {
         let text = self.text()?;
         Some(text.get(..32).and_then(|name| u128::from_str_radix(name, 16).ok()))
@@ -360,8 +360,7 @@ fn bytes(value: Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Text as somebody wrote it; what is not text is made visible, never refused.
-/// The value of a setting, as `CONFIG GET` answers.
+/// The value of a setting in the reply to `CONFIG GET`.
 pub(super) fn setting(value: Value) -> Option<String> {
     match value {
         Value::Array(mut pair) if pair.len() == 2 => text(pair.swap_remove(1)),
@@ -369,6 +368,7 @@ pub(super) fn setting(value: Value) -> Option<String> {
     }
 }
 
+/// Text as it was written. Bytes that are not UTF-8 are replaced, never refused.
 fn text(value: Value) -> Option<String> {
     let bytes = bytes(value)?;
     Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))

@@ -1,6 +1,6 @@
-//! The scripts, as the server sees them.
+//! The scripts, in the form that is sent to the server.
 
-/// Put before every script.
+/// Prepended to every script.
 const PRELUDE: &str = include_str!("scripts/prelude.lua");
 
 macro_rules! scripts {
@@ -28,7 +28,7 @@ macro_rules! scripts {
 }
 
 impl Script {
-    /// The script's text, with the prelude, as it is sent: without what is only for readers.
+    /// The script's text with the prelude, as it is sent: without comments and empty lines.
     pub(super) fn source(self) -> String {
         let lines = self.text();
         let code = lines.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));
@@ -44,7 +44,7 @@ impl Script {
     }
 }
 
-/// The script of a request that a heartbeat travels with.
+/// The script of a request combined with a heartbeat.
 fn with_heartbeat(request: Script) -> String {
     let (request, beat) = (request.body(), Script::AcquireWithHeartbeat.body());
     format!("{PRELUDE}\nlocal function handle_request()\n{request}\nend\n{beat}")
@@ -86,8 +86,8 @@ mod tests {
         }
     }
 
-    /// A server closes the connection of a client that has not logged in when it sends more than this at a time, without
-    /// saying that it should.
+    /// A server closes the connection of a client that has not logged in when it sends more than this at once, without
+    /// naming the missing login.
     #[test]
     fn every_script_fits_the_limit_of_unauthenticated_clients() {
         for script in Script::ALL {

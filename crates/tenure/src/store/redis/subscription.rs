@@ -1,4 +1,4 @@
-//! Hearing announcements, over a connection of their own.
+//! Announcements, over a separate connection.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::failure;
 use super::keys::RedisKeys;
 use crate::store::{Announcement, BoxFuture, StoreError, Subscription, SubscriptionItem};
 
-/// After this long without a word the server is asked whether it is still there. Not often: what a dead link does not tell costs a ttl at
-/// most, and every candidate asks.
+/// The server is pinged after this long without a message. Not often: a dead link delays a waiter by a ttl at most, and
+/// every candidate pings.
 const PING_AFTER: Duration = Duration::from_secs(20);
 
-/// How long it may take to say so.
+/// Timeout of the ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) struct RedisSubscription {
@@ -43,7 +43,7 @@ impl Subscription for RedisSubscription {
                 match tokio::time::timeout(PING_AFTER, self.messages.next()).await {
                     Ok(Some(message)) => {
                         let text = std::str::from_utf8(message.get_payload_bytes()).ok();
-                        // Anybody can publish anything; what we cannot read is not for us.
+                        // Any program can publish to the channel; a message that we cannot decode is not for us.
                         if let Some(announcement) = text.and_then(Announcement::decode) {
                             return SubscriptionItem::Announced(announcement);
                         }

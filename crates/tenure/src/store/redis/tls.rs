@@ -1,4 +1,4 @@
-//! TLS: whom to trust, who we are, and what a failed handshake means.
+//! TLS: the trusted certificates, our own certificate, and the meaning of a failed handshake.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use tokio_rustls::client::TlsStream;
 
 use crate::store::{ErrorKind, StoreError};
 
-/// How long a server may take to shake hands.
+/// Timeout of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What to do about a server that does not.
+/// The hint for a server that does not answer it.
 const PLAIN_PORT_HINT: &str = "if the server does not speak TLS on this port, use its TLS port or redis://";
 
-/// What the URL says about TLS.
+/// The TLS options of the URL.
 #[derive(Clone, Default)]
 pub(super) struct TlsOptions {
     /// The certificates to trust, instead of the system's.
@@ -28,11 +28,11 @@ pub(super) struct TlsOptions {
     /// Our own certificate, and its key.
     pub(super) cert: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
-    /// The name in the server's certificate, when that is not the host of the URL.
+    /// The name in the server's certificate, if it is not the host of the URL.
     pub(super) server_name: Option<String>,
 }
 
-/// How connections are encrypted.
+/// The TLS configuration of connections.
 #[derive(Clone)]
 pub(super) struct Tls {
     options: TlsOptions,
@@ -42,7 +42,7 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Reads all files once, so that what is wrong with them is said at the start.
+    /// Reads all files once, so that errors in them are reported at the start.
     pub(super) fn new(host: &str, options: TlsOptions) -> Result<Self, StoreError> {
         let name = options.server_name.as_deref().unwrap_or(host).to_owned();
         let server_name = ServerName::try_from(name.clone())
@@ -52,7 +52,7 @@ impl Tls {
         Ok(tls)
     }
 
-    /// The same with a configuration of the caller's.
+    /// Replaces the options by the caller's own configuration.
     pub(super) fn with_config(mut self, config: Arc<ClientConfig>) -> Self {
         self.config_override = Some(config);
         self
@@ -71,7 +71,7 @@ impl Tls {
         let handshake = TlsConnector::from(config).connect(self.server_name.clone(), stream);
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(result) => result.map_err(|error| self.explain(location, &error)),
-            // A Redis that speaks no TLS waits for the end of a line.
+            // A Redis server without TLS waits for the end of a line.
             Err(_) => {
                 let why = format!("no answer to the TLS handshake within {HANDSHAKE_TIMEOUT:?}; {PLAIN_PORT_HINT}");
                 Err(super::failure::unreachable(location, &why))
@@ -83,7 +83,7 @@ impl Tls {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| bad(format!("TLS cannot be set up: {error}")))?
+            .map_err(|error| bad(format!("cannot set up TLS: {error}")))?
             .with_root_certificates(self.roots()?);
         match (&self.options.cert, &self.options.key) {
             (None, None) => Ok(builder.with_no_client_auth()),
@@ -92,7 +92,7 @@ impl Tls {
                 let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| cannot_read("key", key, &error))?;
                 builder
                     .with_client_auth_cert(chain, secret)
-                    .map_err(|error| bad(format!("`cert` and `key` cannot be used together: {error}")))
+                    .map_err(|error| bad(format!("cannot use `cert` with `key`: {error}")))
             }
             (Some(_), None) => Err(bad("`cert` needs `key`, the file with its private key".to_owned())),
             (None, Some(_)) => Err(bad("`key` needs `cert`, the file with its certificate".to_owned())),
@@ -107,7 +107,7 @@ impl Tls {
             }
             return Ok(roots);
         }
-        // The system may have some that cannot be read; the others will do.
+        // The system may have certificates that cannot be read; the others suffice.
         let found = rustls_native_certs::load_native_certs();
         let (usable, _) = roots.add_parsable_certificates(found.certs);
         if usable == 0 {
@@ -118,7 +118,7 @@ impl Tls {
         Ok(roots)
     }
 
-    /// A handshake that failed, in one line.
+    /// Explains a failed handshake in one line.
     fn explain(&self, location: &str, error: &std::io::Error) -> StoreError {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
         let name = self.server_name.to_str();
@@ -144,9 +144,9 @@ impl Tls {
             }
             Some(rustls::Error::AlertReceived(alert)) => super::failure::tls_alert(&format!("{alert:?}")),
             Some(other) => format!("the TLS handshake failed: {other}"),
-            // Cut short: the link, a server that is stopping, or one that speaks no TLS and hangs up.
+            // Cut short: by the link, by a server that is stopping, or by one that does not use TLS and hangs up.
             None => {
-                let why = format!("the TLS handshake was cut short ({error}); is this its TLS port?");
+                let why = format!("the TLS handshake was cut short ({error}); check that this is its TLS port");
                 return super::failure::unreachable(location, &why);
             }
         };
@@ -164,7 +164,7 @@ fn certificates(option: &str, file: &Path) -> Result<Vec<CertificateDer<'static>
     let read = CertificateDer::pem_file_iter(file).map_err(|error| cannot_read(option, file, &error))?;
     let found = read.collect::<Result<Vec<_>, _>>().map_err(|error| cannot_read(option, file, &error))?;
     if found.is_empty() {
-        return Err(cannot_read(option, file, &"there is no certificate in it"));
+        return Err(cannot_read(option, file, &"no certificate found"));
     }
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! One connection: a thread that owns the open file, since SQLite blocks whoever calls it.
+//! One connection: a thread that owns the open file, since SQLite blocks its caller.
 
 use std::fmt;
 use std::sync::mpsc;
@@ -13,7 +13,7 @@ use crate::store::{
     AttachRequest, Attached, BoxFuture, Connection, ErrorKind, Generation, Outcome, Request, StoreError,
 };
 
-/// The part of the timeout for which the thread waits for others.
+/// The part of the timeout for which the thread waits for other writers.
 const LOCK_WAIT_FRACTION: f64 = 0.75;
 
 /// A connection that has attached.
@@ -43,7 +43,7 @@ impl SqliteConnection {
                 match attach(&config, &request) {
                     Ok((mut file, attached)) => {
                         let generation = attached.generation;
-                        // When nobody waits any more the queue has ended, too.
+                        // When the caller has stopped waiting, the queue has ended, too.
                         let _ = report.send(Ok(attached));
                         serve(&mut file, &config, generation, &queue);
                     }
@@ -70,10 +70,10 @@ impl Connection for SqliteConnection {
             let count = batch.len();
             let error = |why: &str| StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", self.location));
             let (outcomes, done) = oneshot::channel();
-            // The thread gives up first, so that it can say what is in its way.
+            // The thread gives up first, so that it can report what blocks it.
             let until = Instant::now() + timeout.mul_f64(LOCK_WAIT_FRACTION);
             if self.jobs.send(Job { batch, until, outcomes }).is_err() {
-                return vec![Outcome::Failed(error("the connection was closed; enter the store again")); count];
+                return vec![Outcome::Failed(error("the connection was closed; attach again")); count];
             }
             match tokio::time::timeout(timeout, done).await {
                 Ok(Ok(outcomes)) => outcomes,
@@ -86,7 +86,7 @@ impl Connection for SqliteConnection {
     fn closed(&self) -> BoxFuture<'_, ()> {
         let mut closed = self.closed.clone();
         Box::pin(async move {
-            // A thread that ended without a word is closed, too.
+            // A thread that ended without reporting is closed, too.
             let _ = closed.wait_for(|closed| *closed).await;
         })
     }
@@ -122,7 +122,7 @@ fn serve(file: &mut DatabaseFile, config: &FileConfig, generation: Generation, q
             carry_out(file, config, generation, &batch, until)
                 .unwrap_or_else(|failure| vec![failure.outcome(); batch.len()])
         };
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = outcomes.send(answers);
         file.truncate_wal();
         if !file.is_in_place() {
@@ -131,11 +131,11 @@ fn serve(file: &mut DatabaseFile, config: &FileConfig, generation: Generation, q
     }
 }
 
-/// Why nothing of a batch was answered.
+/// Why no request of a batch was answered.
 enum BatchFailure {
     /// Nothing was done.
     NotApplied(StoreError),
-    /// It may have been.
+    /// The batch may have been carried out.
     MaybeApplied(StoreError),
 }
 
@@ -148,7 +148,7 @@ impl BatchFailure {
     }
 }
 
-/// Carries out a batch in one transaction: its requests stand by themselves, but they are written together.
+/// Carries out a batch in one transaction: its requests are independent, but they are written together.
 fn carry_out(
     file: &mut DatabaseFile,
     config: &FileConfig,
@@ -159,14 +159,14 @@ fn carry_out(
     let failed = |error: rusqlite::Error| BatchFailure::NotApplied(failure::from_sqlite(&config.path, &error));
     let clock = file.clock();
     let tx = file.write(until).map_err(BatchFailure::NotApplied)?;
-    // Not before the lock is ours: what waited for it happens now.
+    // Read only once the lock is ours: a batch that waited for it happens now.
     let now = clock.now();
     let mut rows = Rows::load(&tx, &config.namespace).map_err(failed)?;
     let mut outcomes = Vec::with_capacity(batch.len());
     for request in batch {
         outcomes.push(match rows.apply(now, generation, request) {
             Ok(reply) => Outcome::Answered(reply),
-            // Of one request; the others are none the worse for it.
+            // An error of one request, which does not affect the others.
             Err(error) if failure::is_content_error(&error) => {
                 Outcome::Failed(failure::from_sqlite(&config.path, &error))
             }

@@ -1,4 +1,4 @@
-//! What an error of SQLite means, and who is in the way when it says "busy".
+//! Classifies errors of SQLite, and finds the process that causes "busy".
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use rusqlite::ffi::ErrorCode;
 
 use crate::store::{ErrorKind, StoreError};
 
-/// The byte of the shared-memory file whose lock is held while somebody writes (SQLite's `WAL_WRITE_LOCK`).
+/// The byte of the shared-memory file that a writer locks (SQLite's `WAL_WRITE_LOCK`).
 const WAL_WRITE_LOCK_BYTE: u64 = 120;
 
-/// An error of SQLite, told to whoever runs the program.
+/// Converts an error of SQLite into one for the operator.
 pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
     if is_content_error(error) {
-        let why = "something in the file was changed by somebody else and cannot be read";
+        let why = "cannot read a row: another program has changed the file";
         return StoreError::new(ErrorKind::Corrupt, format!("{}: {why} ({error})", location(path)));
     }
     let code = error.sqlite_error_code();
@@ -22,12 +22,12 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
         Some(ErrorCode::ReadOnly) => return read_only(path),
         Some(ErrorCode::CannotOpen) => (
             ErrorKind::Configuration,
-            "the file cannot be opened; it must be yours to read and write, and so must its directory".to_owned(),
+            "cannot open the file; this user must be able to read and write it and its directory".to_owned(),
         ),
-        Some(ErrorCode::PermissionDenied) => (ErrorKind::Configuration, "the file may not be opened".to_owned()),
+        Some(ErrorCode::PermissionDenied) => (ErrorKind::Configuration, "cannot open the file: permission denied".to_owned()),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => (
             ErrorKind::Corrupt,
-            "the file is damaged or is no SQLite database; move it away to start anew, after stopping whoever uses it"
+            "the file is damaged or is not an SQLite database; to start anew, stop every process that uses it and move it away"
                 .to_owned(),
         ),
         _ => (ErrorKind::Unavailable, "SQLite failed".to_owned()),
@@ -35,7 +35,7 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
     StoreError::new(kind, format!("{}: {why} ({error})", location(path)))
 }
 
-/// Whether the error is about what stands in the file, and not about the file itself.
+/// Whether the error is about the contents of the file, and not about the file itself.
 pub(super) fn is_content_error(error: &rusqlite::Error) -> bool {
     use rusqlite::Error;
     match error {
@@ -50,7 +50,7 @@ pub(super) fn read_only(path: &Path) -> StoreError {
     StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path)))
 }
 
-/// Whether a commit that failed like this may have happened all the same.
+/// Whether a commit that failed with this error may have succeeded all the same.
 pub(super) fn is_commit_unknown(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::SystemIoFailure | ErrorCode::Unknown) | None)
 }
@@ -59,17 +59,17 @@ pub(super) fn location(path: &Path) -> String {
     format!("sqlite:{}", path.display())
 }
 
-/// Somebody else has been writing for too long: say who.
+/// Another process has been writing for too long: name it.
 fn busy(path: &Path) -> StoreError {
     let why = match writer(path) {
         Some(process) => format!("{process} has been inside a write for too long"),
-        None => "somebody has been inside a write for too long".to_owned(),
+        None => "another process has been inside a write for too long".to_owned(),
     };
     StoreError::new(ErrorKind::Unavailable, format!("{}: {why}", location(path)))
 }
 
-/// Who holds the write lock, by the kernel's list of locks. The file itself is not opened for this: closing it again
-/// would drop every lock that this process has on it.
+/// The process that holds the write lock, from the kernel's list of locks. The file itself is not opened for this:
+/// closing it again would drop every lock that this process has on it.
 fn writer(path: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     let shared = std::fs::metadata(format!("{}-shm", path.display())).ok()?;
@@ -85,11 +85,11 @@ fn writer(path: &Path) -> Option<String> {
     Some(format!("process {pid}{name}{stopped}"))
 }
 
-/// The process that holds the write lock of this inode, when this line of `/proc/locks` is about it:
-/// `1: POSIX  ADVISORY  WRITE 1234 08:01:5678 120 120`.
+/// The process that holds the write lock of this inode, if this line of `/proc/locks` is about it: `1: POSIX  ADVISORY
+/// WRITE 1234 08:01:5678 120 120`.
 fn lock_holder(line: &str, inode: u64) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1).peekable();
-    // A process that waits for the lock has an arrow before the kind.
+    // A waiting process has an arrow before the kind.
     if words.peek() == Some(&"->") {
         return None;
     }

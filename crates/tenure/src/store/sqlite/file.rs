@@ -1,4 +1,4 @@
-//! Opening the file, and refusing the ones that leases cannot be kept in.
+//! Opens the file, and refuses files in which leases are not safe.
 
 use std::cell::Cell;
 use std::fs::OpenOptions;
@@ -18,25 +18,26 @@ use crate::time::ServerTime;
 /// The version of the layout.
 const SCHEMA_VERSION: i64 = 4;
 
-/// The one before: it said how long leases may be, and not until when.
+/// The version before: it recorded how long leases may be, but not until when.
 const SCHEMA_VERSION_3: i64 = 3;
 
-/// The one before that: there were no logs and no sessions.
+/// The version before that: without logs and sessions.
 const SCHEMA_VERSION_2: i64 = 2;
 
-/// The first: heartbeats were of one group, too, and nobody could tell who had not renewed yet.
+/// The first version: without groups of heartbeats, and without a record of which holders have renewed without
+/// progress.
 const SCHEMA_VERSION_1: i64 = 1;
 
-/// What says that a database is Tenure's: `TENU`.
+/// Marks a database as Tenure's: `TENU`.
 const APPLICATION_ID: i64 = 0x5445_4E55;
 
 const OPEN_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
-/// How often the file is told that somebody still writes it.
+/// Interval at which a writer refreshes the file's `touched` time.
 const TOUCH_EVERY_MICROS: i64 = 5_000_000;
 
-/// File systems on which other hosts can have the same file, or programs answer for the kernel. Locks do not hold there
-/// for sure, a shared-memory file is not shared, and other hosts' clocks differ.
+/// File systems on which other hosts can use the same file, or on which a program answers for the kernel. Locks are not
+/// reliable there, a shared-memory file is not shared, and other hosts' clocks differ.
 const SHARED_FILE_SYSTEMS: &[(u64, &str)] = &[
     (0x6969, "NFS"),
     (0x517B, "SMB"),
@@ -65,13 +66,13 @@ const SHARED_FILE_SYSTEMS: &[(u64, &str)] = &[
     (0x564C, "NCP"),
 ];
 
-/// How large the log beside the file is left when it was emptied.
+/// The size to which SQLite trims the write-ahead log (WAL) after a checkpoint.
 const WAL_SIZE_LIMIT_BYTES: i64 = 16 * 1024 * 1024;
 
-/// When the log has grown to this, it is emptied as soon as no reader is in the way.
+/// When the WAL has grown to this size, it is truncated as soon as no reader blocks it.
 const WAL_TRUNCATE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// How often its size is looked at: after this many writes.
+/// The size is checked after this many writes.
 const WAL_CHECK_EVERY_WRITES: u32 = 256;
 
 /// An open file.
@@ -82,13 +83,13 @@ pub(super) struct DatabaseFile {
     /// See `host` in `schema.sql`.
     epoch: i64,
     touched: i64,
-    /// How often it was written since the size of the log was looked at.
+    /// Number of writes since the WAL's size was last checked.
     writes: u32,
-    /// Whether the file was made anew although somebody may still have one that was deleted.
+    /// Whether the file was created although another process may still have a deleted one open.
     pub(super) orphaned: bool,
 }
 
-/// The store's time: that since boot, counted from when it would have been the Unix epoch.
+/// The store's clock: the time since boot plus the Unix time of the boot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BootClock {
     epoch: i64,
@@ -100,8 +101,8 @@ impl BootClock {
     }
 }
 
-/// What a process has seen of a file that is in use under another host's name: when it was last written, and since
-/// when it has been so.
+/// What a process has seen of a file in use under another host's identity: its last `touched` time, and since when that
+/// has not changed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ForeignUse {
     touched: i64,
@@ -109,8 +110,8 @@ pub(super) struct ForeignUse {
 }
 
 impl DatabaseFile {
-    /// Opens the file, makes it if there is none, and sees that it can be used here. `until` is when to stop waiting
-    /// for others.
+    /// Opens the file, creates it if there is none, and checks that it can be used here. Waits for other writers until
+    /// `until` at the latest.
     pub(super) fn open(
         path: &Path,
         host: &Host,
@@ -119,11 +120,11 @@ impl DatabaseFile {
     ) -> Result<Self, StoreError> {
         refuse_shared_file_systems(path)?;
         let beside = |end: &str| Path::new(&format!("{}{end}", path.display())).exists();
-        // In this order: another process that makes the file at this moment makes it before those beside it.
+        // In this order: another process that creates the file at this moment creates it before the files beside it.
         let orphaned = (beside("-wal") || beside("-shm")) && !path.exists();
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
-        // There are secrets in sessions, so the file is its owner's, as are those that SQLite makes beside it. If it is there, it is left as
-        // it is, and if it cannot be made, SQLite says why.
+        // Sessions contain secrets, so only the owner may read the file and those that SQLite creates beside it. An
+        // existing file keeps its mode. If the file cannot be created, SQLite reports why.
         let behind = std::fs::read_link(path).map(|link| path.parent().unwrap_or(path).join(link));
         let file = behind.as_deref().unwrap_or(path);
         let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
@@ -136,11 +137,12 @@ impl DatabaseFile {
         if connection.is_readonly("main").map_err(failed)? {
             return Err(failure::read_only(path));
         }
-        // Before anything is written: it may be somebody else's.
+        // Before anything is written: the file may be another program's.
         read_schema_version(path, &*connection.transaction().map_err(failed)?)?;
-        // A crash of the machine frees every lease, so only the file's structure has to survive it: NORMAL does that.
+        // A crash of the machine ends every lease, so only the file's structure has to survive it: NORMAL guarantees
+        // that.
         let mut times = 0;
-        // Of several who make a file at once, those who come too late are told so without having waited.
+        // When several processes create a file at once, SQLite reports "busy" to the later ones without having waited.
         let settings = format!(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = {WAL_SIZE_LIMIT_BYTES};"
         );
@@ -156,15 +158,15 @@ impl DatabaseFile {
         let (epoch, touched) = adopt_times(path, &tx, host, foreign_use)?;
         let orphaned = record_orphaned(&tx, orphaned).map_err(failed)?;
         tx.commit().map_err(failed)?;
-        // While we waited for others it may have been replaced.
+        // The file may have been replaced while we waited for other writers.
         if self::inode(path) != Some(inode) {
             return Err(file_replaced(path));
         }
         Ok(Self { connection, path: path.to_owned(), inode, epoch, touched, orphaned, writes: 0 })
     }
 
-    /// Opens a file that somebody has attached, to look at it. It is not made: whoever makes one has to know what was
-    /// there before.
+    /// Opens a file that an instance has attached to, for a subscription. Does not create it: the creator has to know
+    /// what was there before.
     pub(super) fn open_for_subscription(path: &Path, until: Instant) -> Result<Self, StoreError> {
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
         let inode = self::inode(path).ok_or_else(|| file_replaced(path))?;
@@ -182,7 +184,7 @@ impl DatabaseFile {
         BootClock { epoch: self.epoch }
     }
 
-    /// Starts a write. Waits for others, but not beyond `until`.
+    /// Starts a write. Waits for other writers until `until` at the latest.
     pub(super) fn write(&mut self, until: Instant) -> Result<Transaction<'_>, StoreError> {
         set_busy_deadline(until);
         let path = &self.path;
@@ -199,8 +201,8 @@ impl DatabaseFile {
         Ok(tx)
     }
 
-    /// Empties the log when it has become too large. SQLite does that by itself, unless a reader was in the way each time:
-    /// then it goes on growing, and stays as large.
+    /// Truncates the WAL when it has become too large. SQLite does that by itself, unless a reader blocked it each
+    /// time: then the WAL keeps growing, and stays as large.
     pub(super) fn truncate_wal(&mut self) {
         self.writes += 1;
         if self.writes < WAL_CHECK_EVERY_WRITES {
@@ -209,7 +211,7 @@ impl DatabaseFile {
         self.writes = 0;
         let log = format!("{}-wal", self.path.display());
         if std::fs::metadata(log).is_ok_and(|log| log.len() >= WAL_TRUNCATE_BYTES) {
-            // No waiting: renewals come first, and the next look is not far away.
+            // No waiting: renewals come first, and the next check follows soon.
             set_busy_deadline(Instant::now());
             let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
@@ -222,7 +224,7 @@ impl DatabaseFile {
 }
 
 thread_local! {
-    /// When this thread stops waiting for others. SQLite's busy handler takes no argument of its own.
+    /// When this thread stops waiting for other writers. SQLite's busy handler takes no argument of its own.
     static BUSY_DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
@@ -230,7 +232,7 @@ fn set_busy_deadline(until: Instant) {
     BUSY_DEADLINE.set(Some(until));
 }
 
-/// Waits a little; more each time, and never in step with others.
+/// Waits a little: longer each time, with jitter.
 fn back_off(times: i32) -> bool {
     let longest = 100 * (1 << times.clamp(0, 6)) as u64;
     std::thread::sleep(Duration::from_micros(fastrand::u64(longest / 2..=longest)));
@@ -242,20 +244,20 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 }
 
 fn file_replaced(path: &Path) -> StoreError {
-    let why = "the file was moved, deleted or replaced while in use; entering again uses what is there now";
+    let why = "the file was moved, deleted or replaced while in use; attach again to use the present file";
     StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", location(path)))
 }
 
 fn refuse_shared_file_systems(path: &Path) -> Result<(), StoreError> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // What cannot be looked at cannot be opened either, and SQLite says so better.
+    // A directory that cannot be examined cannot be opened either, and SQLite's error is better.
     let Ok(found) = rustix::fs::statfs(directory) else { return Ok(()) };
     match shared_file_system(found.f_type as u64) {
         None => Ok(()),
         Some(kind) => Err(StoreError::new(
             ErrorKind::Configuration,
             format!(
-                "{}: SQLite's locks do not hold on {kind}; use a local disk, or Redis for several hosts",
+                "{}: SQLite's locks are not reliable on {kind}; use a local disk, or Redis for several hosts",
                 location(path)
             ),
         )),
@@ -263,11 +265,11 @@ fn refuse_shared_file_systems(path: &Path) -> Result<(), StoreError> {
 }
 
 fn shared_file_system(kind: u64) -> Option<&'static str> {
-    // The kernel gives the number as a signed word, which may have been widened.
+    // The kernel returns the number as a signed word, which may have been widened.
     SHARED_FILE_SYSTEMS.iter().find(|(magic, _)| *magic == kind & 0xFFFF_FFFF).map(|(_, name)| *name)
 }
 
-/// Whether the file is Tenure's: `Some` version of its layout, or `None` when it is empty.
+/// The version of the file's layout if it is Tenure's; `None` if it is empty.
 fn read_schema_version(path: &Path, connection: &Connection) -> Result<Option<i64>, StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
     let number = |query: &str| connection.query_row(query, [], |row| row.get::<_, i64>(0)).map_err(failed);
@@ -279,13 +281,13 @@ fn read_schema_version(path: &Path, connection: &Connection) -> Result<Option<i6
             "the file was written by a newer tenure (layout {newer}; this one knows up to {SCHEMA_VERSION}); update this program"
         )),
         (0, 0) if number("SELECT count(*) FROM sqlite_schema")? == 0 => Ok(None),
-        _ => refuse("this is some other program's database; choose another file".to_owned()),
+        _ => refuse("the file is another program's database; choose another file".to_owned()),
     }
 }
 
 fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
-    // Asked again: somebody else may have been first.
+    // Read again: another process may have been first.
     match read_schema_version(path, tx)? {
         Some(SCHEMA_VERSION) => return Ok(()),
         Some(SCHEMA_VERSION_3) => {
@@ -293,7 +295,7 @@ fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
             return tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed);
         }
         Some(SCHEMA_VERSION_2) => {}
-        // Heartbeats last a few seconds, and those who live write them again.
+        // Heartbeats last a few seconds, and live instances write them again.
         Some(_) => {
             tx.execute_batch("DROP TABLE members; ALTER TABLE leases ADD COLUMN idled INTEGER NOT NULL DEFAULT 0")
                 .map_err(failed)?;
@@ -310,8 +312,8 @@ fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed)
 }
 
-/// Whether the file was made beside leftovers of another one lately, by us now or by somebody before. It is written down with
-/// the file itself: whoever made it may die before it has attached.
+/// Whether the file was recently created beside leftovers of another one, by us now or by an earlier process. This is
+/// recorded together with the creation: the creator may die before it has attached.
 fn record_orphaned(tx: &Transaction<'_>, orphaned: bool) -> rusqlite::Result<bool> {
     let boot = host::since_boot();
     if orphaned {
@@ -322,8 +324,9 @@ fn record_orphaned(tx: &Transaction<'_>, orphaned: bool) -> rusqlite::Result<boo
     Ok(since.is_some_and(|since| (0..longest).contains(&boot.saturating_sub(since))))
 }
 
-/// Whose times these are. After a reboot nobody can hold anything, and everything is free. But another host that has
-/// the same file looks the same, so as long as somebody may still be writing under the other name nothing is touched.
+/// Adopts the times in the file for this host. After a reboot no process can hold a lease, so all leases become unheld.
+/// But another host with the same file looks the same, so nothing is changed while a process may still write under the
+/// other identity.
 fn adopt_times(
     path: &Path,
     tx: &Transaction<'_>,
@@ -344,9 +347,9 @@ fn adopt_times(
             let longest = longest.clamp(0, i64::try_from(MAX_TTL.as_micros()).unwrap_or(i64::MAX)) + TOUCH_EVERY_MICROS;
             let left = foreign_use_remaining(touched, wall, boot, longest, foreign_use);
             if left > 0 {
-                let why = "it is in use by another host or time namespace, or was until this one was restarted";
+                let why = "the file is in use by another host or time namespace, or was until this host was restarted";
                 let left = Duration::from_secs(u64::try_from(left).unwrap_or(0).div_ceil(1_000_000));
-                let wait = format!("if nobody writes it any more it can be used in {left:?}");
+                let wait = format!("if no process writes it any more, it can be used in {left:?}");
                 let message = format!("{}: {why}; {wait}; for several hosts use Redis", location(path));
                 return Err(StoreError::new(ErrorKind::Unavailable, message));
             }
@@ -360,7 +363,7 @@ fn adopt_times(
     }
     let epoch = wall.saturating_sub(boot);
     tx.execute(
-        // After a reboot nobody has another file open.
+        // After a reboot no process has another file open.
         "INSERT OR REPLACE INTO host (only_row, identity, epoch, touched, orphaned) VALUES (1, ?1, ?2, ?3, NULL)",
         rusqlite::params![host.identity, epoch, wall],
     )
@@ -368,8 +371,8 @@ fn adopt_times(
     Ok((epoch, wall))
 }
 
-/// How long a file that was written under another name must be left alone: until it has not been written for the
-/// longest ttl, by the wall clock or, since that may be wrong after a reboot, by our own watching.
+/// How long a file with another identity must be left alone: until it has not been written for the longest ttl. That is
+/// measured by the wall clock or, since that may be wrong after a reboot, by our own observation.
 fn foreign_use_remaining(
     touched: i64,
     wall: i64,
@@ -411,9 +414,9 @@ mod tests {
             foreign_use_remaining(100 * S, 131 * S, 26 * S, 30 * S, &mut foreign_use) <= 0,
             "long enough by the wall clock"
         );
-        // Somebody wrote meanwhile.
+        // Another process wrote meanwhile.
         assert_eq!(foreign_use_remaining(130 * S, 131 * S, 26 * S, 30 * S, &mut foreign_use), 29 * S);
-        // A wall clock that is behind: only watching counts.
+        // The wall clock is behind: only our own observation counts.
         let mut foreign_use = None;
         assert_eq!(foreign_use_remaining(1_000 * S, 10 * S, 0, 30 * S, &mut foreign_use), 30 * S);
         assert_eq!(foreign_use_remaining(1_000 * S, 20 * S, 10 * S, 30 * S, &mut foreign_use), 20 * S);

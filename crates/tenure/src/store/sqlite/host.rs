@@ -1,8 +1,8 @@
-//! This host and its time.
+//! This host and its clock.
 //!
-//! Lease lengths are counted on `CLOCK_BOOTTIME`: it goes on while the machine sleeps, nobody can set it, and every
-//! process of the host reads the same. It starts anew with every boot, and a time namespace may shift it, so the file
-//! says which boot, as seen from which time namespace, its times belong to.
+//! Ttls are counted on `CLOCK_BOOTTIME`: it runs while the machine sleeps, it cannot be set, and every process of the
+//! host reads the same time. It restarts with every boot, and a time namespace may shift it. So the file records which
+//! boot, as seen from which time namespace, its times belong to.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,10 +15,10 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The one that this process runs on.
+    /// The host that this process runs on.
     pub(super) fn current() -> std::io::Result<Self> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-        // Kernels without time namespaces have no such file, and then nothing is shifted.
+        // Kernels without time namespaces do not have this file, and then nothing is shifted.
         let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
         Ok(Self::from_files(&boot, &offsets))
     }

@@ -1,4 +1,4 @@
--- Who is alive. The circle is what the heartbeats of a group begin with, and empty for the whole fleet.
+-- The heartbeats. The circle is the prefix of a group's heartbeats, and empty for the whole fleet.
 CREATE TABLE members (
     namespace TEXT NOT NULL,
     circle TEXT NOT NULL,

@@ -1,8 +1,8 @@
 //! Leases in a file that the processes of one host share: no server, nothing to configure.
 //!
-//! What a request means is decided by the [ledger](super::Ledger) itself: the rows that it is about are loaded in a
-//! transaction, the ledger decides, and what changed is written back. A write is seen by every process at once or, when
-//! its process dies in the middle of it, by none.
+//! The [ledger](super::Ledger) itself decides what a request does: a transaction loads the rows that the request needs,
+//! the ledger decides, and the changes are written back. Every process sees a write at once or, if the writer dies in
+//! the middle of it, never.
 
 mod connection;
 mod failure;
@@ -23,10 +23,10 @@ use subscription::SqliteSubscription;
 
 use super::{AttachRequest, BoxFuture, Connection, ErrorKind, Keyspace, Store, StoreError, Subscription};
 
-/// A file with leases in it.
+/// A file with leases.
 ///
-/// Lease lengths are counted on the host's boot-time clock: setting the wall clock moves nothing, and a reboot, which
-/// ends every process, frees every lease. Several hosts cannot share such a file; use Redis for that.
+/// Ttls are counted on the host's boot-time clock: setting the wall clock has no effect. A reboot ends every process,
+/// and so every lease. Several hosts cannot share such a file; use Redis for that.
 ///
 /// ```
 /// use tenure::store::sqlite::SqliteStore;
@@ -48,22 +48,22 @@ pub struct SqliteStore {
     config: FileConfig,
 }
 
-/// Where the leases are.
+/// The location of the leases.
 #[derive(Clone)]
 struct FileConfig {
     path: PathBuf,
     namespace: String,
     location: String,
     host: Arc<Host>,
-    /// What was last seen of a file that another host's name is on.
+    /// What was last seen of a file with another host's identity.
     foreign_use: Arc<Mutex<Option<ForeignUse>>>,
 }
 
 impl SqliteStore {
-    /// The file at this path, which is made when it is first attached.
+    /// Opens the file at this path. The first attach creates it.
     ///
     /// # Errors
-    /// When there is no path, or the host does not say which boot this is.
+    /// When there is no path, or the host does not report its boot id.
     pub fn open(path: &str, keyspace: &Keyspace) -> Result<Self, StoreError> {
         let host = Host::current().map_err(|error| {
             StoreError::new(ErrorKind::Configuration, format!("sqlite:{path}: this host has no boot id: {error}"))
@@ -78,11 +78,11 @@ impl SqliteStore {
         }
         if let Some(rest) = path.strip_prefix("//").filter(|rest| !rest.starts_with('/')) {
             let message = format!(
-                "sqlite:{path}: after `sqlite:` comes a path: `sqlite:{rest}` is in this folder, `sqlite:/{rest}` at the root"
+                "sqlite:{path}: `sqlite:` takes a path, not a URL; use `sqlite:{rest}` for this directory, or `sqlite:/{rest}` for the root"
             );
             return Err(StoreError::new(ErrorKind::Address, message));
         }
-        // Whatever directory the program goes to later, it is this file.
+        // The store keeps using this file even if the program changes its directory later.
         let absolute = std::path::absolute(path)
             .map_err(|error| StoreError::new(ErrorKind::Address, format!("sqlite:{path}: {error}")))?;
         Ok(Self {
@@ -98,14 +98,14 @@ impl SqliteStore {
 }
 
 impl FileConfig {
-    /// To hear what is announced there.
+    /// Opens the file to read its announcements.
     fn open_for_subscription(&self, until: Instant) -> Result<DatabaseFile, StoreError> {
         DatabaseFile::open_for_subscription(&self.path, until)
     }
 
     fn open(&self, until: Instant) -> Result<DatabaseFile, StoreError> {
         let shared = || self.foreign_use.lock().unwrap_or_else(PoisonError::into_inner);
-        // Opening may wait for others; nobody should wait for us meanwhile.
+        // Opening may wait for other processes; other tasks must not wait for us meanwhile.
         let mut foreign_use = *shared();
         let opened = DatabaseFile::open(&self.path, &self.host, until, &mut foreign_use);
         *shared() = foreign_use;

@@ -1,4 +1,4 @@
-//! The ledger's rows in the file: loaded for a request, decided upon by the ledger, written back where they changed.
+//! The ledger's rows in the file: loaded for a request, changed by the ledger, written back where they changed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::store::{
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
-/// How many announcements are kept for listeners that are behind.
+/// How many announcements are kept for subscribers that are behind.
 const MAX_ANNOUNCEMENTS: i64 = 4_096;
 
-/// A file has no server that could be restarted. What a reboot means is seen when it is opened.
+/// A file has no server that could restart. Opening the file detects a reboot.
 const FILE_RUN: ServerRun = ServerRun(0);
 
 /// One write to a namespace of the file.
@@ -30,7 +30,7 @@ pub(super) struct Rows<'a> {
     ledger: Ledger,
     found: Option<Namespace>,
     announcements: Vec<Announcement>,
-    /// Kept at hand: looking it up takes a good part of the time that it takes.
+    /// Cached: looking it up takes a good part of the time that a renewal takes.
     renewal: Option<CachedStatement<'a>>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Rows<'a> {
         Ok(Self { tx, namespace, ledger, found, announcements: Vec::new(), renewal: None })
     }
 
-    /// Attaches. `others` says whether leases may be held of which nothing is on record.
+    /// Attaches. `others` says whether other instances may hold leases that are not on record.
     pub(super) fn attach(&mut self, now: ServerTime, request: &AttachRequest, others: bool) -> Result<Attached> {
         let mut granted =
             self.tx.prepare_cached("SELECT 1 FROM leases WHERE namespace = ?1 AND token IS NOT NULL LIMIT 1")?;
@@ -112,7 +112,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Writes what belongs to the whole namespace.
+    /// Writes the rows of the whole namespace.
     pub(super) fn save(self) -> Result<()> {
         if let Some(record) = &self.ledger.namespace
             && Some(record) != self.found.as_ref()
@@ -227,8 +227,8 @@ impl<'a> Rows<'a> {
         Ok(reply)
     }
 
-    /// By far the most frequent request, in one statement: the end of a term that is all that it should be, and of whose
-    /// holder nothing is asked, is moved. `None` for any other, which is the ledger's to decide.
+    /// Carries out by far the most frequent request in one statement: moves the expiry of a term that is in order and
+    /// whose holder is asked nothing. `None` for any other request, which the ledger decides.
     fn renew_directly(&mut self, now: ServerTime, holding: &Holding, ttl: Duration) -> Result<Option<Reply>> {
         if self.ledger.namespace.is_none() {
             return Ok(None);
@@ -264,7 +264,7 @@ impl<'a> Rows<'a> {
         let (lease, term) = &after;
         let (holder, expires) = (lease.as_ref().map(|l| l.holder.as_str()), lease.as_ref().and_then(|l| l.expires));
         if before.1 == *term {
-            // A renewal: nothing but the end has moved.
+            // A renewal: only the expiry has changed.
             self.tx
                 .prepare_cached("UPDATE leases SET holder = ?3, expires = ?4 WHERE namespace = ?1 AND key = ?2")?
                 .execute(params![self.namespace, key, holder, expires.map(from_time)])?;
@@ -314,7 +314,7 @@ impl<'a> Rows<'a> {
         Ok(Reply::Record(published))
     }
 
-    /// The last entry is all that the ledger has to know.
+    /// Loads only the last entry, which is all that the ledger needs.
     fn apply_to_log(
         &mut self,
         holding: &Holding,
@@ -378,7 +378,7 @@ impl<'a> Rows<'a> {
         found.collect()
     }
 
-    /// The ledger decides; what it forgets is deleted here, with what it was not shown.
+    /// The ledger decides; this deletes what the ledger deletes, and the rows that were not loaded into it.
     fn forget(
         &mut self,
         name: &LeaseName,
@@ -503,7 +503,7 @@ impl<'a> Rows<'a> {
         Ok(reply)
     }
 
-    /// Tells the ledger whether an entry is in an index, and whoever asks.
+    /// Loads whether an entry is in an index into the ledger, and returns it.
     fn load_entry(&mut self, index: &str, entry: &str) -> Result<bool> {
         let there = self
             .tx
@@ -514,7 +514,7 @@ impl<'a> Rows<'a> {
         Ok(there)
     }
 
-    /// Writes down whether an entry is in an index after all, if that has changed.
+    /// Writes whether an entry is in an index, if that has changed.
     fn save_entry(&mut self, index: &str, entry: &str, there: bool) -> Result<()> {
         let wanted = self.ledger.indexes.remove(index).is_some_and(|entries| entries.contains(entry));
         if wanted != there {
@@ -539,7 +539,7 @@ impl<'a> Rows<'a> {
         self.tx
             .prepare_cached("INSERT INTO notes (namespace, text) VALUES (?1, ?2)")?
             .execute(params![self.namespace, note.encode()])?;
-        // Now and then is often enough.
+        // Occasionally is often enough.
         if fastrand::u8(..64) == 0 {
             let forget = "DELETE FROM notes WHERE namespace = ?1 AND number <=
                           (SELECT number FROM notes WHERE namespace = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)";
@@ -555,7 +555,7 @@ impl<'a> Rows<'a> {
         let found = statement.query_map(params![self.namespace, limit], |row| row.get::<_, String>(0))?;
         let mut notes = Vec::new();
         for text in found {
-            // What cannot be read is somebody else's, and nothing depends on it.
+            // Notes that cannot be read were written by another program, and nothing depends on them.
             notes.extend(TermNote::decode(&text?));
         }
         notes.reverse();
@@ -611,7 +611,7 @@ fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
         token: token(row, 2)?,
         holder: instance(row, 3)?,
         nonce: decoded(row, 4, Nonce::parse)?,
-        // Layouts before this one had none.
+        // Earlier layouts had none.
         ttl: match row.get::<_, Option<i64>>(16)? {
             Some(_) => Duration::from_micros(unsigned(row, 16)?).min(MAX_TTL),
             None => MAX_TTL,
@@ -632,7 +632,7 @@ fn read_lease(row: &Row<'_>) -> Result<LeaseRow> {
     Ok((lease, Some(term)))
 }
 
-/// Text that means something, or nothing.
+/// Decoded text, or `None` for NULL.
 fn decoded<T>(row: &Row<'_>, at: usize, decode: impl Fn(&str) -> Option<T>) -> Result<Option<T>> {
     match row.get::<_, Option<String>>(at)? {
         Some(text) => decode(&text).map(Some).ok_or_else(|| unreadable(at)),

@@ -1,14 +1,14 @@
--- The layout of the file, but for members.sql, service.sql and ttls.sql, which came later. Times are microseconds; see host.rs for whose.
+-- The layout of the file, except members.sql, service.sql and ttls.sql, which came later. Times are microseconds on the clock of host.rs.
 
--- Which boot of which host the times belong to.
+-- The boot and the host that the times belong to.
 CREATE TABLE host (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
     identity TEXT NOT NULL,
-    -- Added to the time since boot, it makes a time since the Unix epoch that no wall clock can move.
+    -- Added to the time since boot, it yields a Unix time that setting the wall clock does not move.
     epoch INTEGER NOT NULL,
-    -- By the wall clock, every few seconds while somebody writes.
+    -- Wall-clock time, refreshed every few seconds while a process writes.
     touched INTEGER NOT NULL,
-    -- When the file was made beside leftovers of another, since boot: somebody may still have that one open.
+    -- Time since boot when the file was created beside leftovers of another: a process may still have that one open.
     orphaned INTEGER
 );
 
@@ -21,7 +21,7 @@ CREATE TABLE namespaces (
     token_floor INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- A lease (holder, expires: empty while it is free) and its last term.
+-- A lease (holder, expires: empty while it is unheld) and its last term.
 CREATE TABLE leases (
     namespace TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -62,7 +62,7 @@ CREATE TABLE entries (
     PRIMARY KEY (namespace, list, entry)
 ) WITHOUT ROWID;
 
--- What was written down about terms.
+-- Notes about terms.
 CREATE TABLE notes (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace TEXT NOT NULL,
@@ -70,7 +70,7 @@ CREATE TABLE notes (
 );
 CREATE INDEX notes_of_a_namespace ON notes (namespace, number);
 
--- The last announcements. Numbers are never used twice, so a listener knows what it missed.
+-- The last announcements. Numbers are never used twice, so a subscriber detects what it missed.
 CREATE TABLE announcements (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace TEXT NOT NULL,

@@ -1,8 +1,8 @@
-//! Hearing announcements: a thread that is woken by the kernel when the file's log is written.
+//! Announcements: a thread that the kernel wakes when the WAL is written.
 //!
-//! The log is written a moment before the change can be seen, so after a wake-up the file is looked at a few times.
-//! Without such wake-ups, or when one is missed, it is looked at now and then; a look that finds nothing new costs
-//! microseconds.
+//! The WAL is written a moment before the change becomes visible, so the thread checks the file a few times after a
+//! wake-up. In case wake-ups are not available or one is missed, it also checks periodically. A check that finds
+//! nothing new costs microseconds.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -17,20 +17,21 @@ use tokio::sync::mpsc;
 use super::{FileConfig, failure};
 use crate::store::{Announcement, BoxFuture, ErrorKind, StoreError, Subscription, SubscriptionItem};
 
-/// How long opening waits for others that are writing.
+/// How long opening waits for other writers.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often the file is looked at when nothing wakes us.
+/// Interval between checks when nothing wakes the thread.
 const POLL_EVERY: Duration = Duration::from_millis(100);
 
-/// How often it is looked at where the kernel does not tell.
+/// Interval between checks without inotify.
 const POLL_EVERY_WITHOUT_INOTIFY: Duration = Duration::from_millis(10);
 
-/// After a wake-up the change may not be there yet: the first and the last pause between looks, each twice the one before.
+/// After a wake-up the change may not be visible yet: the first and the last pause between checks, each twice the one
+/// before.
 const MIN_RECHECK_PAUSE: Duration = Duration::from_micros(30);
 const MAX_RECHECK_PAUSE: Duration = Duration::from_millis(4);
 
-/// How many announcements may wait for a slow reader before the thread waits, too.
+/// How many announcements may wait for a slow subscriber before the thread waits, too.
 const MAX_UNREAD_ANNOUNCEMENTS: usize = 1_024;
 
 pub(super) struct SqliteSubscription {
@@ -77,9 +78,9 @@ struct AnnouncementReader {
     file: super::file::DatabaseFile,
     namespace: String,
     watch: Option<OwnedFd>,
-    /// The last announcement heard.
+    /// The number of the last announcement read.
     last: i64,
-    /// Changes whenever somebody else has written the file.
+    /// Changes whenever another connection has written the file.
     version: i64,
 }
 
@@ -87,7 +88,7 @@ impl AnnouncementReader {
     fn open(config: &FileConfig) -> Result<Self, StoreError> {
         let failed = |error: rusqlite::Error| failure::from_sqlite(&config.path, &error);
         let file = config.open_for_subscription(Instant::now() + OPEN_TIMEOUT)?;
-        // The log exists now and, while we have the file open, stays.
+        // The WAL exists now and stays while we have the file open.
         let watch = watch(&config.path);
         let last = file
             .connection
@@ -108,7 +109,7 @@ impl AnnouncementReader {
                         }
                     }
                 }
-                // Whoever listens subscribes again, and hears then what is wrong.
+                // The subscriber subscribes again, and gets the error then.
                 Err(_) => return,
             }
             let written = self.wait(pause);
@@ -120,7 +121,7 @@ impl AnnouncementReader {
         }
     }
 
-    /// Waits until the log is written, but not longer than that. Returns whether it was.
+    /// Waits until the WAL is written, at most for the timeout. Returns whether it was written.
     fn wait(&self, timeout: Duration) -> bool {
         let Some(watch) = &self.watch else {
             std::thread::sleep(POLL_EVERY_WITHOUT_INOTIFY);
@@ -131,7 +132,7 @@ impl AnnouncementReader {
         if !matches!(poll(&mut fds, Some(&timeout)), Ok(1)) {
             return false;
         }
-        // What the events say does not matter, only that there were some.
+        // The contents of the events do not matter, only that there were some.
         let mut buffer = [0_u8; 4_096];
         while rustix::io::read(watch, &mut buffer).is_ok_and(|read| read == buffer.len()) {}
         true
@@ -167,7 +168,7 @@ fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
 }
 
-/// Asks the kernel to tell when the log is written. `None` where it does not.
+/// Asks the kernel to report writes to the WAL. `None` if it cannot.
 fn watch(path: &Path) -> Option<OwnedFd> {
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok()?;
     inotify::add_watch(&watch, format!("{}-wal", path.display()), inotify::WatchFlags::MODIFY).ok()?;

@@ -1,9 +1,9 @@
--- Grants the lease if it is free, if this very claim already has it, if it was handed to this holder, if its last term
--- is one that this holder's process has ended, or if its holder has made no progress for too long.
+-- Grants the lease if it is unheld, if this very claim already has it, if it was handed over to this holder, if its
+-- last term is one that this holder's process has ended, or if its holder has made no progress for too long.
 --
 -- KEYS  1 lease, 2 term record, 3 namespace record
 -- ARGV  1 generation attached, 2 its stamp, 3 holder, 4 nonce, 5 ttl in milliseconds, 6 ended term or '',
---       7 term to be taken over or '', 8 after how long without progress, 9 channel, 10 history of the data attached
+--       7 term to take over or '', 8 time without progress that allows it, 9 channel, 10 history of the data attached
 local holder, nonce, ttl = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local ns = read_namespace(KEYS[3])
 if not ns or ns.format < FORMAT or ns.generation ~= ARGV[1] or ns.stamp ~= ARGV[2] then
@@ -11,7 +11,7 @@ if not ns or ns.format < FORMAT or ns.generation ~= ARGV[1] or ns.stamp ~= ARGV[
 end
 -- The data may have been replaced since this connection attached: connections survive that.
 local id, before = read_lineage()
--- What the record says may have come with the data.
+-- The record's contents may have come with the data.
 if not is_continuation_of(ns.lineage, id, before) or not is_continuation_of(ARGV[10], id, before) then
   return {'not_entered'}
 end
@@ -20,8 +20,8 @@ local floor = ns.token_floor
 local lease_holder = redis.call('GET', KEYS[1])
 local term = read_term(KEYS[2])
 
--- Corrections are written if there is room. A server clock that is set back must neither make a quarantine longer nor
--- begin it again.
+-- Corrections are written if memory allows. A server clock that is set back must neither lengthen a quarantine nor
+-- restart it.
 if ns.closed_until ~= '' then
   local left = quarantine_left(ns.closed_until, ns.closed_for, now)
   if left > 0 then
@@ -39,8 +39,8 @@ end
 local longest = longest_ttl(ns.ttls, now)
 
 if lease_holder and term and term.holder == lease_holder then
-  -- A term cannot have longer than its ttl left, nor progress from the future; it seems to when the server's clock was
-  -- set back. Leases of foreign programs are left alone.
+  -- A term cannot have more than its ttl left, nor progress from the future, unless the server's clock was set back.
+  -- Leases of foreign programs are not changed.
   if redis.call('PTTL', KEYS[1]) > term.ttl then
     redis.call('PEXPIRE', KEYS[1], term.ttl)
   end
@@ -51,7 +51,7 @@ if lease_holder and term and term.holder == lease_holder then
   end
 end
 
--- What the term before this one was, and how it ended, as far as we know.
+-- The previous term, and how it ended as far as we know.
 local ended, deposed, wait_out_until = term and term.ended, '', term and term.wait_out_until or ''
 local new_term, taking_over, replaced = true, false, false
 if lease_holder then
@@ -60,17 +60,17 @@ if lease_holder then
     and math.max(now - term.progress, 0) >= tonumber(ARGV[8])
   if stale then
     taking_over, ended, deposed = true, 'taken_over', term.token
-    -- Whatever became of its end, the holder relies on one ttl at most.
+    -- Whatever became of the expiry, the holder relies on one ttl at most.
     local left = redis.call('PTTL', KEYS[1])
     local until_then = now + (left >= 0 and math.min(left, term.ttl) or term.ttl) * 1000
     wait_out_until = digits(math.max(tonumber(wait_out_until) or 0, until_then))
   elseif own and was_granted_under(term, ARGV[6]) then
-    -- Its process is done with that term: this is a new one, even if a store that went back in time shows it as an
-    -- offer not taken up.
+    -- Its process has ended that term. This is a new one, even if a store that went back in time shows it as an offer
+    -- that was not accepted.
     ended = 'released'
     replaced = term.nonce ~= '' and redis.call('PTTL', KEYS[1]) >= 0
   elseif own and term.ended == 'silently' and (term.nonce == nonce or term.nonce == '') then
-    -- The same claim again, or an offer taken up: the same term, for a whole ttl from now.
+    -- The same claim again, or an accepted offer: the same term, for a whole ttl from now.
     new_term = false
   else
     return held(KEYS[1], lease_holder, term, now, longest)
@@ -100,7 +100,7 @@ elseif term.previous_token ~= '' then
   previous = {term.previous_token, term.previous_holder, term.previous_ended}
 end
 
--- From here on everything is written. Its ttl is relied on from now.
+-- From here on everything is written. The ttl is relied on from now.
 local class = extend_ttl(ns.ttls, now, ttl, not new_term and term.nonce ~= '' and term.ttl or nil)
 local max_ttl = longest_ttl(ns.ttls, now)
 if replaced then
@@ -119,7 +119,7 @@ end
 
 local wait_out = 0
 if wait_out_until ~= '' then
-  -- Never further away than the longest ttl, whatever the server's clock did meanwhile.
+  -- Never later than the longest ttl from now, whatever the server's clock did meanwhile.
   wait_out = math.max(math.min(wait_out_until - now, max_ttl), 0)
   wait_out_until = wait_out > 0 and digits(now + wait_out) or ''
 end

@@ -1,7 +1,7 @@
--- Adds an entry to a log beside the lease, unless the term is over, or it is the last one already.
+-- Adds an entry to a log beside the lease, unless the term is over or the last entry is equal.
 --
 -- KEYS  1 lease, 2 term record, 3 log, 4 records
--- ARGV  1 holder, 2 token, 3 value, 4 how many are kept, and then the records that are written with it: which, and what
+-- ARGV  1 holder, 2 token, 3 value, 4 how many entries to keep, and then the records to write with it: name, value
 local refused = refusal_unless_accepted(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
 if refused then
   return refused
@@ -18,7 +18,7 @@ local function add()
 end
 local added = add()
 if type(added) == 'table' and added.err and string.find(added.err, 'smaller', 1, true) then
-  -- An outsider has used up all numbers: nothing can be added to such a log ever again.
+  -- Another program has used up all ids: nothing can be added to such a log ever again.
   redis.call('DEL', KEYS[3])
   added = add()
 end

@@ -1,4 +1,4 @@
--- Asks something of the holder of a term. It is stored: the next renewal brings it, heard or not.
+-- Asks something of the holder of a term. It is stored: the next renewal delivers it even if the announcement is lost.
 --
 -- KEYS  1 lease, 2 term record
 -- ARGV  1 token, 2 what is asked, 3 name for the announcement, 4 channel

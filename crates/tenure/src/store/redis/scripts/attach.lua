@@ -1,11 +1,11 @@
--- Attaching: is this still the store that we knew?
+-- Attaches: checks whether the store's data is the data that the instance knew.
 --
 -- KEYS  1 namespace record
--- ARGV  1 server run, 2 uptime, 3 how many listen, 4 '1' when this run has served the namespace,
+-- ARGV  1 server run, 2 uptime, 3 number of subscribers, 4 '1' when this run has served the namespace,
 --       5 remembered generation ('' for a newcomer), 6 its stamp, 7 highest token remembered,
 --       8 longest ttl known, 9 stamp for a new generation, 10 '1' to bootstrap, 11 '1' when a restart loses nothing,
---       12 channel, 13 '1' to observe: nothing is written, 14 history of the data remembered or '',
---       15 when the store last answered as of the generation remembered, 16 server run remembered
+--       12 channel, 13 '1' to observe without writing, 14 remembered history of the data or '',
+--       15 time of the store's last reply as of the remembered generation, 16 remembered server run
 local run, uptime, subscribers = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local newcomer, known = ARGV[5] == '', tonumber(ARGV[8])
 local bootstrap, durable, observer = ARGV[10] == '1', ARGV[11] == '1', ARGV[13] == '1'
@@ -17,8 +17,9 @@ end
 local id, before = read_lineage()
 local found = read_namespace(KEYS[1])
 
--- A new generation is announced: an instance that knows of longer leases must come and make the quarantine longer.
--- Otherwise the empty message, which no instance heeds, shows whether announcing is possible at all.
+-- A new generation is announced: an instance that knows of longer leases must attach and lengthen the quarantine.
+-- Otherwise the script publishes an empty message, which every subscriber ignores, to check that publishing is possible
+-- at all.
 local function answer(ns, minted, rolled_back, began, shortened)
   local text = minted and ('generation ' .. ns.generation .. ' ' .. ns.stamp) or shortened and 'reopened' or ''
   local published = redis.pcall('PUBLISH', ARGV[12], text)
@@ -47,7 +48,7 @@ if not found then
   elseif ARGV[4] == '1' then
     because = 'record_erased'
   elseif uptime < known and not bootstrap then
-    -- A server without data lost it when it was started.
+    -- A server without data lost it when it started.
     because, elapsed = 'server_too_young', uptime
   end
 else
@@ -56,39 +57,39 @@ else
   elseif ns.run ~= run and not durable then
     because = 'server_restarted'
   elseif not is_continuation_of(ns.lineage, id, before) or not is_continuation_of(ARGV[14], id, before) then
-    -- What the record says may have come with the data.
+    -- The record's contents may have come with the data.
     because = 'data_replaced'
   elseif not newcomer and (ns.generation ~= ARGV[5] or ns.stamp ~= ARGV[6]) and (tonumber(ns.generation) <= tonumber(ARGV[15])
     or tonumber(ns.generation) + known > now and quarantine_left(ns.closed_until, ns.closed_for, now) == 0) then
-    -- Another generation, whose minter has waited for none of our leases: it was there when the store still answered as of
+    -- Another generation, whose minter has not waited for our leases: it existed while the store still replied as of
     -- ours, or it is too young and there is no quarantine. It may have come from elsewhere.
     because = 'data_replaced'
   elseif rolled_back then
     because = 'tokens_went_back'
   end
-  -- Lapsed or not: which renewals were lost is not known.
+  -- Lapsed or not: it is unknown which renewals were lost.
   length = math.max(known, ns.ttls[1] and ns.ttls[1].ttl * 1000 or 0)
 end
 local began = because ~= ''
 
--- What becomes of a quarantine that is under way.
+-- Continue a quarantine that is under way.
 local left, closed_for, closed_because, informed = quarantine_left(ns.closed_until, ns.closed_for, now), ns.closed_for,
   ns.closed_because, ns.closed_informed
 local was_left = left
 local remembers_before = not newcomer and (ns.generation ~= ARGV[5] or ns.stamp ~= ARGV[6] or ARGV[16] ~= run)
 if closed_because == 'server_too_young' and bootstrap and subscribers == 0 then
-  -- All that was missing was the server's age, and the operator makes up for that.
+  -- Only the server's age was missing, and the operator vouches for it.
   left = 0
 elseif left > 0 then
   local longest = closed_for
   if remembers_before and informed ~= '1' then
-    -- The first instance that remembers replaces what a newcomer could only assume.
+    -- The first instance with a memory replaces what a newcomer could only assume.
     longest = math.max(known, ns.ttls[1] and ns.ttls[1].ttl * 1000 or 0)
   elseif not newcomer or informed ~= '1' then
-    -- A longer lease may have been granted before it began. An assumption must not overrule an instance that remembers.
+    -- A longer lease may have been granted before it began. An assumption must not overrule an instance with a memory.
     longest = math.max(known, closed_for)
   end
-  -- It keeps its beginning: leases from before were granted before that.
+  -- It keeps its start: leases from before were granted before it.
   left, closed_for = math.max(left + longest - closed_for, 0), longest
   informed = (informed == '1' or remembers_before) and '1' or ''
 end
@@ -103,10 +104,10 @@ if left > 0 then
 end
 
 if minted then
-  -- Minted like a token, so that a newcomer without memory is still above whatever others remember.
+  -- Minted like a token, so that a newcomer without a memory still exceeds every number that others remember.
   ns.generation, ns.stamp = digits(math.max(remembered + 1, now)), ARGV[9]
 end
--- An instance that takes the store for durable must not hide a restart from those that do not.
+-- An instance that trusts the store to be durable must not hide a restart from those that do not.
 if (began or not durable) and ns.run ~= run then
   ns.run, changed = run, true
 end
@@ -117,7 +118,7 @@ end
 if left == 0 and expire_ttls(ns.ttls, now) then
   changed = true
 end
--- Most entries find everything as it should be, and write nothing: there may be no room.
+-- Most attaches find everything in order and write nothing: memory may be full.
 if changed then
   redis.call('HSET', KEYS[1], 'format', digits(FORMAT), 'generation', ns.generation, 'stamp', ns.stamp, 'run', ns.run, 'lineage', id,
     'closed_until', ns.closed_until, 'closed_for', digits(ns.closed_for), 'closed_because', ns.closed_because,

@@ -1,6 +1,7 @@
--- Forgets everything about a lease that nobody holds. The floor of tokens rises to its last one, so that they go on growing.
+-- Deletes everything about an unheld lease. The floor of tokens rises to its last token, so that tokens keep
+-- increasing.
 --
--- KEYS  1 lease, 2 term record, 3 namespace, 4 session, 5 index of sessions that are gone, 6 records, and then logs
+-- KEYS  1 lease, 2 term record, 3 namespace, 4 session, 5 index of deleted sessions, 6 records, and then logs
 -- ARGV  1 how long ago its last term must have begun, 2 the session's id
 if redis.call('EXISTS', KEYS[1], KEYS[4]) > 0 then
   return {'in_use'}

@@ -20,7 +20,7 @@ redis.call('SET', KEYS[1], ARGV[3], 'XX', 'PX', ARGV[4])
 if ends then
   forget_ttl(KEYS[3], term, ARGV[6])
 end
--- No nonce: the term is on offer until its receiver acquires it, and relies on nothing before.
+-- No nonce: the term is an offer until its receiver acquires it. The receiver relies on nothing before.
 redis.call('HSET', KEYS[2], 'token', token, 'holder', ARGV[3], 'nonce', '', 'ttl', ARGV[4], 'since', digits(now), 'ended', 'silently',
   'progress', digits(now), 'idled', '', 'asked', '', 'ending', '', 'deposed', '', 'previous_token', term.token,
   'previous_holder', term.holder, 'previous_ended', 'handed_over')

@@ -1,4 +1,4 @@
--- Puts an entry into an index, or takes it out.
+-- Adds an entry to an index, or removes it.
 --
 -- KEYS  1 index
 -- ARGV  1 'SADD' or 'SREM', 2 entry, 3 announcement, 4 channel

@@ -1,4 +1,4 @@
--- Puts an instance into the index of its group.
+-- Adds an instance to the index of its group.
 --
 -- KEYS  1 index
 -- ARGV  1 ttl in milliseconds, 2 instance

@@ -1,4 +1,4 @@
--- Tells what is known about a lease.
+-- Reports the state of a lease.
 --
 -- KEYS  1 lease, 2 term record, 3 namespace record
 local now = clock()

@@ -1,4 +1,4 @@
--- Tells what is known about the namespace.
+-- Reports the state of the namespace.
 --
 -- KEYS  1 namespace record
 local now, ns = clock(), read_namespace(KEYS[1])

@@ -1,13 +1,13 @@
--- Lists everybody in the index who is alive. Until when the heartbeat of one of Tenure's can be believed stands in the index; for one that says
--- nothing about itself, which may not be Tenure's or not be there any more, one has to look. The keys of heartbeats are made here: all keys must
--- be on one server.
+-- Lists the instances in the index that are alive. For an instance that uses Tenure, the index has the expiry of its
+-- heartbeat. An instance without a record about itself may be a foreign program or may be gone; for it the script reads
+-- the heartbeat. The script builds the keys of heartbeats: all keys must be on one server.
 --
 -- KEYS  1 index
--- ARGV  1 what heartbeats begin with, 2 and 3 what stands before and after a heartbeat in the key of what an instance says about itself
+-- ARGV  1 prefix of heartbeats, 2 and 3 what precedes and follows a heartbeat's key in the key of an instance's record
 local now = math.floor(clock() / 1000)
 local listed = redis.call('ZRANGE', KEYS[1], '(' .. digits(now), '+inf', 'BYSCORE', 'WITHSCORES')
 local members = {'members'}
--- A script can pass on only so many values at once.
+-- A script can pass only a limited number of arguments at once.
 for first = 1, #listed, 2000 do
   local said = {}
   for at = first, math.min(first + 1998, #listed), 2 do

@@ -1,13 +1,13 @@
--- Put before every script. Times are microseconds of the server's clock; all numbers are integers below 2^53, which a
+-- Prepended to every script. Times are microseconds of the server's clock. All numbers are integers below 2^53, which a
 -- Lua number holds exactly.
 
--- The longest ttl there is, whatever a record says.
+-- The longest ttl allowed, whatever a record contains.
 local LONGEST = 86400000000
 
--- The format of the namespace record. Programs that know only lower ones acquire nothing.
+-- The format of the namespace record. Programs that know only lower formats acquire nothing.
 local FORMAT = 2
 
--- How replication names no history.
+-- Replication's id for "no history".
 local NO_HISTORY = '0000000000000000000000000000000000000000'
 
 -- How far ahead of the server's clock a token may be and still count for other leases than its own.
@@ -23,21 +23,22 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
--- A hint. Whoever may not publish can still hold leases.
+-- Sends a hint. A client without permission to publish can still hold leases.
 local function announce(channel, text)
   redis.pcall('PUBLISH', channel, text)
 end
 
--- Puts an instance into the index of its group until its heartbeat ends, and takes those out whose heartbeats have ended, so that it
--- does not grow with those who are gone.
+-- Adds an instance to the index of its group until its heartbeat expires. Removes the instances whose heartbeats have
+-- expired, so that the index does not grow with dead instances.
 local function index_instance(index, instance, ttl)
   local now = math.floor(clock() / 1000)
   redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
   redis.call('ZADD', index, now + ttl, instance)
 end
 
--- Says that an instance is alive, and announces it when nobody knew. The heartbeat of a candidate is the time in milliseconds, that
--- of a member of the fleet is 1. The first write is PEXPIRE, which works when memory is full, and lets the others through.
+-- Writes a heartbeat, and announces the instance if it was not alive before. The heartbeat of a candidate is the time
+-- in milliseconds, that of an instance of the fleet is 1. The first write is PEXPIRE, which works when memory is full
+-- and lets the other writes through.
 local function beat(heartbeat, said, ttl, record, timed, joined, channel)
   local joins = redis.call('PEXPIRE', heartbeat, ttl) == 0
   redis.call('SET', heartbeat, timed == '1' and digits(math.floor(clock() / 1000)) or '1', 'PX', ttl)
@@ -47,13 +48,13 @@ local function beat(heartbeat, said, ttl, record, timed, joined, channel)
   end
 end
 
--- Records are checked when they are read, before anything is written: an outsider may have changed them, and a script
--- that fails half-way has done half of its work.
+-- Records are checked when they are read, before anything is written: another program may have changed them, and a
+-- script that fails half-way has done half of its work.
 local function corrupt(key)
   error('CORRUPT ' .. key)
 end
 
--- A whole number that was written as digits.
+-- Parses a whole number written as digits.
 local function whole(key, text)
   local number = text and #text <= 16 and string.match(text, '^%d+$') and tonumber(text)
   if not number or number > 9007199254740991 then
@@ -62,7 +63,7 @@ local function whole(key, text)
   return number
 end
 
--- The same, or nothing.
+-- The same, or empty.
 local function optional(key, text)
   if text ~= '' then
     whole(key, text)
@@ -71,7 +72,7 @@ end
 
 local ENDINGS = {silently = true, released = true, handed_over = true, revoked = true, taken_over = true}
 
--- The record of the last term, which outlives the lease. Empty text stands for nothing.
+-- Reads the record of the last term, which outlives the lease. An empty text means that there is no value.
 local function read_term(key)
   local f = redis.call('HMGET', key, 'token', 'holder', 'nonce', 'since', 'ended', 'wait_out_until', 'progress', 'asked',
     'ending', 'deposed', 'previous_token', 'previous_holder', 'previous_ended', 'idled', 'ttl')
@@ -94,16 +95,16 @@ local function read_term(key)
   return {
     token = f[1], holder = f[2], nonce = f[3], since = f[4], ended = f[5], wait_out_until = f[6], progress = f[7],
     asked = f[8], ending = f[9], deposed = f[10], previous_token = f[11], previous_holder = f[12], previous_ended = f[13],
-    -- Whether it was renewed without progress since the last: until then it is not known that there is none.
+    -- Whether it was renewed without progress since the last. Until then a lack of progress is not established.
     idled = f[14] == '1',
     -- The class of its ttl, in milliseconds. Records of the first format have none.
     ttl = f[15] and math.min(whole(key, f[15]), LONGEST / 1000) or LONGEST / 1000,
   }
 end
 
--- Which ttls can still be relied on: for each ttl in use a class, with the time after which none of its leases that were
--- granted or renewed by now can be relied on, and the number of these leases when it is known. `ledger/ttls.rs` says
--- why. In the record each is ` <ttl in milliseconds>:<until>:<leases>`, the longest first.
+-- Reads the ttls that can still be relied on. There is one class for each ttl in use: the time after which none of its
+-- leases granted or renewed until now can be relied on, and the number of these leases if it is known. `ledger/ttls.rs`
+-- explains why. The record has ` <ttl in milliseconds>:<until>:<leases>` for each class, the longest first.
 local function read_ttls(text)
   local classes = {}
   for ttl, ends, leases in string.gmatch(text, ' (%d+):(%d+):(%d*)') do
@@ -135,7 +136,7 @@ local function furthest_end(now, ttl)
   return now + ttl * 1000 + math.floor(ttl * 1000 / 8)
 end
 
--- A ttl rounded up so that few different ones are left: by an eighth at most.
+-- A ttl rounded up, by an eighth at most, so that few different ones remain.
 local function coarse_ttl(ttl)
   local step = 1
   while step * 16 <= ttl do
@@ -152,7 +153,7 @@ local function find_class(classes, ttl)
   end
 end
 
--- A lease of this ttl is granted or renewed. `before` is the class in which it counts already, if it does. Returns the
+-- Counts a granted or renewed lease of this ttl. `before` is the class in which it counts already, if any. Returns the
 -- class in which it counts now, and whether anything has changed.
 local function extend_ttl(classes, now, ttl, before)
   ttl = math.min(ttl, LONGEST / 1000)
@@ -172,7 +173,7 @@ local function extend_ttl(classes, now, ttl, before)
   end
   local class = classes[at]
   if class.ends <= now then
-    -- Whatever was counted here has expired.
+    -- All leases counted here have expired.
     class.leases = granted and 0 or nil
   end
   if granted and class.leases then
@@ -184,7 +185,7 @@ local function extend_ttl(classes, now, ttl, before)
   return ttl, changed
 end
 
--- A lease of this class ended, and its holder said so. Returns whether anything has changed.
+-- Removes a lease of this class whose holder has released it. Returns whether anything has changed.
 local function release_ttl(classes, ttl)
   local at = find_class(classes, ttl)
   if not at or not classes[at].leases then
@@ -197,7 +198,7 @@ local function release_ttl(classes, ttl)
   return true
 end
 
--- Forgets the classes that have lapsed. Returns whether anything has changed.
+-- Removes the classes that have lapsed. Returns whether anything has changed.
 local function expire_ttls(classes, now)
   local changed = false
   for at = #classes, 1, -1 do
@@ -213,7 +214,7 @@ local function expire_ttls(classes, now)
   return changed
 end
 
--- How long a quarantine lasts: never longer than it was to last, whatever the server's clock did meanwhile.
+-- The time left of a quarantine. It never exceeds its length, whatever the server's clock did meanwhile.
 local function quarantine_left(ends, length, now)
   if ends == '' then
     return 0
@@ -239,7 +240,7 @@ local function read_namespace(key)
   optional(key, f[4])
   local ns = {generation = f[1], stamp = f[2], run = f[3], closed_until = f[4], token_floor = whole(key, f[6]), format = format}
   if format == 1 then
-    -- It says how long leases may be, and not how many there are.
+    -- The first format records how long leases may be, but not how many there are.
     ns.legacy_ttl = math.min(whole(key, f[12]), LONGEST)
     ns.lineage, ns.ttls, ns.closed_for, ns.closed_because, ns.closed_informed = '', {}, ns.legacy_ttl, 'server_restarted', ''
     return ns
@@ -252,7 +253,7 @@ local function read_namespace(key)
   return ns
 end
 
--- The longest ttl that can be relied on. During a quarantine that is what it waits for.
+-- The longest ttl that can be relied on. During a quarantine it covers what the quarantine waits for.
 local function namespace_ttl(ns, now)
   local longest = longest_ttl(ns.ttls, now)
   if quarantine_left(ns.closed_until, ns.closed_for, now) > 0 then
@@ -261,12 +262,12 @@ local function namespace_ttl(ns, now)
   return longest
 end
 
--- Tells those who remember how long leases may be.
+-- Announces the longest ttl to the instances that remember it.
 local function announce_longest(channel, ttl, now)
   announce(channel, 'longest_ttl ' .. digits(ttl / 1000) .. ' ' .. digits(now))
 end
 
--- The holder of a term relies on it no longer. An offer that was not taken up was never counted.
+-- Removes a term from its class: its holder relies on it no longer. An unaccepted offer was never counted.
 local function forget_ttl(key, term, channel)
   local f = redis.call('HMGET', key, 'ttls', 'closed_until', 'closed_for')
   if not f[1] or term.nonce == '' then
@@ -284,12 +285,12 @@ local function forget_ttl(key, term, channel)
   end
 end
 
--- The history of the server's data, as replication names it: the present name, and that of the data it began with. The
--- name changes also with the data intact, when the first replica attaches or the backlog is freed; then there is none
--- before.
+-- The history of the server's data, as replication identifies it: the present id, and the id of the data it began with.
+-- The id also changes with the data intact, when the first replica connects or the backlog is freed; then there is no
+-- id before.
 local function read_lineage()
   local info = redis.call('INFO', 'replication')
-  -- Found by their places: patterns would take longer than everything else that is read.
+  -- Plain searches: patterns would take longer than all other reads together.
   local _, ends = string.find(info, 'master_replid:', 1, true)
   local id = ends and string.sub(info, ends + 1, ends + 40) or ''
   _, ends = string.find(info, 'master_replid2:', ends or 1, true)
@@ -307,8 +308,8 @@ local function is_continuation_of(recorded, id, before)
   return recorded == '' or id == '' or id == recorded or before == '' or before == recorded
 end
 
--- The floor of tokens after this one. A token that cannot be true counts for its own lease alone; but the one after the
--- floor is always allowed, since a clock that was ahead may have been set back.
+-- The floor for tokens after this one. An implausible token counts for its own lease alone. But the token directly
+-- after the floor is always accepted, since a clock that was ahead may have been set back.
 local function raised_floor(floor, token, now)
   if token > floor and (token <= now + FURTHEST_AHEAD or token == floor + 1) then
     return token
@@ -316,14 +317,14 @@ local function raised_floor(floor, token, now)
   return floor
 end
 
--- Whether the holder of a term was granted it under this token. A revocation has raised it since.
+-- Whether a term was granted under this token, which a revocation may have raised since.
 local function was_granted_under(term, token)
   local was_raised = term.ended == 'revoked' or term.ended == 'released'
   return term.token == token or was_raised and token ~= '' and term.deposed == token
 end
 
--- Why this holder and token are not the current term; nil when they are. Both must be equal: a token alone could be
--- that of a stranger, a holder alone that of an earlier term.
+-- Why this holder and token are not the current term; nil when they are. Both must be equal: another instance could
+-- have the same token, and an earlier term the same holder.
 local function refusal(lease_holder, term, holder, token)
   if term and term.holder == holder and term.ended == 'revoked' and was_granted_under(term, token) then
     return {'refused', 'revoked'}
@@ -333,7 +334,7 @@ local function refusal(lease_holder, term, holder, token)
   end
   if term and lease_holder == holder and term.holder == holder then
     if term.ended ~= 'silently' then
-      -- An outsider has written the holder's name back: that revives nothing.
+      -- Another program has written the holder's name back: that revives nothing.
       return {'refused', 'missing'}
     end
     if term.token == token then
@@ -350,7 +351,7 @@ local function refusal(lease_holder, term, holder, token)
   return {'refused', 'taken', lease_holder}
 end
 
--- As above, and the term was taken up by its holder: an offer that was not is nobody's to use.
+-- As above, and the holder must have accepted the term: no instance may use an offer before it is accepted.
 local function refusal_unless_accepted(lease_holder, term, holder, token)
   local refused = refusal(lease_holder, term, holder, token)
   if not refused and term.nonce == '' then
@@ -359,8 +360,8 @@ local function refusal_unless_accepted(lease_holder, term, holder, token)
   return refused
 end
 
--- A lease that another instance has. A remaining time of -1 stands for a lease without end, an idle time of -1 for one
--- that is not known.
+-- The reply for a lease that another instance holds. A remaining time of -1 means that the lease never expires, an idle
+-- time of -1 that it is unknown.
 local function held(key, lease_holder, term, now, max_ttl)
   local left = redis.call('PTTL', key)
   local own = term and term.holder == lease_holder

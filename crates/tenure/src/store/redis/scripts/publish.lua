@@ -1,7 +1,7 @@
 -- Writes a record beside the lease, unless the term is over.
 --
 -- KEYS  1 lease, 2 term record, 3 records
--- ARGV  1 holder, 2 token, 3 record, 4 value, 5 '1' when it is announced, 6 name for that, 7 channel
+-- ARGV  1 holder, 2 token, 3 record, 4 value, 5 '1' to announce it, 6 name for the announcement, 7 channel
 local refused = refusal_unless_accepted(redis.call('GET', KEYS[1]), read_term(KEYS[2]), ARGV[1], ARGV[2])
 if refused then
   return refused

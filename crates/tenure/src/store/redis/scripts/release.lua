@@ -1,7 +1,7 @@
--- Ends a term whose work is over. Said again it changes nothing.
+-- Ends a term whose work is over. A repeated release changes nothing.
 --
 -- KEYS  1 lease, 2 term record, 3 namespace record
--- ARGV  1 holder, 2 token, or '' to clean up after a claim whose outcome was never learned, 3 nonce of that claim,
+-- ARGV  1 holder, 2 token, or '' to clean up after a claim whose outcome is unknown, 3 nonce of that claim,
 --       4 how it ended, 5 name for the announcement, 6 channel
 local term = read_term(KEYS[2])
 local lease_holder = redis.call('GET', KEYS[1])
@@ -13,7 +13,7 @@ if token == '' then
   token = term.token
 end
 local refused = refusal(lease_holder, term, holder, token)
--- A holder whose term was revoked lets go of what it still occupies.
+-- The holder of a revoked term releases the lease that it still occupies.
 if refused and not (refused[2] == 'revoked' and lease_holder == holder) then
   local again = term and was_granted_under(term, token) and term.holder == holder and term.ended == 'released'
   if again or ARGV[2] == '' then

@@ -1,6 +1,7 @@
--- Lets the term go on for a whole ttl from now. The first write is PEXPIRE, which works when memory is full.
+-- Extends the term for a whole ttl from now. The first write is PEXPIRE, which works when memory is full.
 --
--- This is what a server does most, so it reads no more than it needs; the rest of the record is read only to say why not.
+-- This is the most frequent script, so it reads no more than it needs. It reads the rest of the record only to explain
+-- a refusal.
 --
 -- KEYS  1 lease, 2 term record, 3 namespace record
 -- ARGV  1 holder, 2 token, 3 ttl in milliseconds, 4 '1' when there was progress, 5 channel
@@ -15,7 +16,7 @@ local wait_out_until, asked, idled, class = f[5], f[6], f[7] == '1', f[8]
 optional(KEYS[2], wait_out_until)
 local now, ttl = clock(), tonumber(ARGV[3])
 
--- The ttl is relied on from now. Mostly its class lasts long enough and is the longest, and there is nothing to write.
+-- The ttl is relied on from now. Usually its class lasts long enough and is the longest, and there is nothing to write.
 local n = redis.call('HMGET', KEYS[3], 'ttls', 'closed_until', 'closed_for')
 local waited_for = n[2] and n[3] and quarantine_left(n[2], n[3], now) > 0 and tonumber(n[3]) or 0
 local longest, ends = string.match(n[1] or '', '^ (%d+):(%d+):')
@@ -30,8 +31,8 @@ elseif n[1] then
   max_ttl = math.max(waited_for, longest_ttl(classes, now))
   class = digits(extended)
   if changed then
-    -- After a restart every class on record is waited for, so those that have lapsed must not stay there. A quarantine may
-    -- be waiting for them.
+    -- After a restart every class on record is waited for, so lapsed classes must not stay there. A quarantine may be
+    -- waiting for them.
     if waited_for == 0 then
       expire_ttls(classes, now)
     end
@@ -52,7 +53,7 @@ end
 if ARGV[4] == '1' then
   local progress = now
   if wait_out_until ~= '' then
-    -- An instance that has to wait cannot make progress, and must not be taken over for it.
+    -- A holder that must wait cannot make progress, and must not lose its lease for that.
     progress = math.max(now, math.min(tonumber(wait_out_until), now + max_ttl))
   end
   redis.call('HSET', KEYS[2], 'progress', digits(progress), 'idled', '')

@@ -1,4 +1,4 @@
--- Ends a quarantine by an operator's word.
+-- Ends a quarantine on the operator's authority.
 --
 -- KEYS  1 namespace record
 -- ARGV  1 generation, 2 its stamp, 3 channel

@@ -1,5 +1,5 @@
--- Ends a term by force. The key stays until its holder lets go or the ttl ends: its work may be running, and only the
--- holder knows. Said again, it changes nothing.
+-- Ends a term by force. The key stays until its holder releases the lease or the ttl ends: the work may still be
+-- running, and only the holder knows. A repeated revocation changes nothing.
 --
 -- KEYS  1 lease, 2 term record, 3 namespace record
 -- ARGV  1 token, 2 name for the announcement, 3 channel
@@ -13,7 +13,7 @@ if not term or term.holder ~= lease_holder or not was_granted_under(term, ARGV[1
 end
 if term.ended == 'silently' then
   redis.call('HSET', KEYS[2], 'ended', 'revoked', 'asked', '')
-  -- Whoever compares tokens refuses the holder from now on.
+  -- Services that compare tokens refuse the holder from now on.
   local now, floor = clock(), redis.call('HGET', KEYS[3], 'token_floor')
   local raised = math.max(math.max(tonumber(term.token), floor and whole(KEYS[3], floor) or 0) + 1, now)
   if raised <= 9007199254740991 then

@@ -1,7 +1,7 @@
--- A heartbeat that travels with a request about a lease: one command instead of three. `handle_request` is the request's own script, whose keys
--- and arguments come first. It is answered whatever becomes of the heartbeat.
+-- Sends a heartbeat with a request about a lease: one command instead of three. `handle_request` is the request's own
+-- script, whose keys and arguments come first. Its reply is returned whether or not the heartbeat succeeds.
 --
--- KEYS  the last three: heartbeat, what the instance says about itself, index
+-- KEYS  the last three: heartbeat, record that the instance publishes about itself, index
 -- ARGV  the last six: as in heartbeat.lua, and the instance
 local answer = handle_request()
 local k, a = #KEYS, #ARGV

@@ -1,11 +1,11 @@
--- Makes a session what it should be, or nothing, if it is what was seen of it or is so already. It stands in the index while it is there, and in that of
--- those that are gone afterwards.
+-- Sets or deletes a session, if it is what its writer has seen or already is as requested. It is in the index while it
+-- exists, and afterwards in the index of deleted sessions.
 --
--- KEYS  1 session, 2 index, 3 index of those that are gone
--- ARGV  1 '1' when something was seen, 2 what, 3 '1' when it should be something, 4 what, 5 its id, 6 announcement, 7 channel,
---       8 '1' when nothing may be left of one that was deleted
+-- KEYS  1 session, 2 index, 3 index of deleted sessions
+-- ARGV  1 '1' if the writer saw a value, 2 that value, 3 '1' to set and otherwise delete, 4 the new value, 5 its id, 6 announcement, 7 channel,
+--       8 '1' to refuse while anything is left of a deleted session
 local now, gone = redis.call('GET', KEYS[1]), redis.call('SISMEMBER', KEYS[3], ARGV[5])
-redis.call('SISMEMBER', KEYS[2], ARGV[5]) -- what cannot be written must be known before anything is
+redis.call('SISMEMBER', KEYS[2], ARGV[5]) -- an index that cannot be written must fail before anything is written
 local seen, wanted = ARGV[1] == '1' and ARGV[2], ARGV[3] == '1' and ARGV[4]
 if now ~= wanted then
   if now ~= seen then
