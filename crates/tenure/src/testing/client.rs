@@ -1,4 +1,4 @@
-//! An instance that has attached, and the terms that it wins.
+//! An attached instance, and the terms that it acquires.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) struct Client {
     memory: Mutex<NamespaceMemory>,
 }
 
-/// A term as its holder knows it. Its requests can be sent at any time and by anybody, as late requests are.
+/// A term as its holder knows it. Its requests can be sent at any time and by any client, as late requests are.
 #[derive(Clone, Debug)]
 pub(super) struct HeldTerm {
     pub(super) claim: Claim,
@@ -32,7 +32,7 @@ impl Client {
         Self { id, connection, memory }
     }
 
-    /// What it remembers: it learns from every answer.
+    /// What it remembers: it learns from every reply.
     pub(super) fn memory(&self) -> MutexGuard<'_, NamespaceMemory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,7 +66,7 @@ impl Client {
         self.reattach_with(harness, |request| request).await
     }
 
-    /// Reattaches with something changed about how.
+    /// Reattaches with a changed request.
     pub(super) async fn reattach_with(
         &mut self,
         harness: &CaseHarness<'_>,
@@ -78,8 +78,8 @@ impl Client {
         self.memory().reattach(self.connection.attached())
     }
 
-    /// Reattaches with the memory of a token that the store does not know, which raises the floor. An operator ends the
-    /// quarantine that this begins.
+    /// Reattaches with the memory of a token that the store does not know, which raises the floor. Then ends the
+    /// resulting quarantine as an operator.
     pub(super) async fn raise_floor(&mut self, harness: &CaseHarness<'_>, token: Token) {
         self.memory().learn_token(token);
         self.reattach(harness).await;
@@ -87,7 +87,7 @@ impl Client {
         assert_eq!(self.send(Request::Reopen { generation }).await, Reply::Done, "an operator may end any quarantine");
     }
 
-    /// What is known about the namespace.
+    /// The state of the namespace.
     pub(super) async fn namespace(&self) -> NamespaceReport {
         match self.send(Request::InspectNamespace).await {
             Reply::Namespace(report) => report,
@@ -105,23 +105,24 @@ impl Client {
         Claim { name: name.clone(), holder: self.id.clone(), nonce: nonce(), ttl }
     }
 
-    /// Asks for a lease that must be granted.
+    /// Acquires a lease, which must be granted.
     pub(super) async fn acquire(&self, name: &LeaseName, ttl: Duration) -> HeldTerm {
         let claim = self.claim(name, ttl);
-        let grant = granted(self.send(acquire(&claim)).await, &format!("{} must be free for {}", claim.name, self.id));
+        let grant =
+            granted(self.send(acquire(&claim)).await, &format!("{} must be unheld for {}", claim.name, self.id));
         HeldTerm { claim, grant }
     }
 
-    /// Asks for a lease with a new claim.
+    /// Tries to acquire a lease with a new claim.
     pub(super) async fn try_acquire(&self, name: &LeaseName) -> Reply {
         self.send(acquire(&self.claim(name, LONG_TTL))).await
     }
 
-    /// Asks for a lease that somebody else must have.
+    /// Tries to acquire a lease that another instance must hold.
     pub(super) async fn expect_held(&self, name: &LeaseName) -> Held {
         match self.try_acquire(name).await {
             Reply::Held(held) => held,
-            other => panic!("{name} must be held by somebody; the store answered {other:?}"),
+            other => panic!("{name} must be held; the store answered {other:?}"),
         }
     }
 
@@ -139,13 +140,13 @@ impl Client {
         }
     }
 
-    /// What stands in a record.
+    /// The value of a record.
     pub(super) async fn read_value(&self, name: &LeaseName, record: &str) -> Option<Vec<u8>> {
         self.read(name, record).await.map(|published| published.value)
     }
 
     pub(super) async fn announce(&self, announcement: Announcement) {
-        assert_eq!(self.send(Request::Announce(announcement)).await, Reply::Done, "anybody may announce anything");
+        assert_eq!(self.send(Request::Announce(announcement)).await, Reply::Done, "any client may announce anything");
     }
 
     pub(super) async fn heartbeat(&self, ttl: Duration, record: &[u8]) -> Reply {
@@ -153,19 +154,19 @@ impl Client {
             .await
     }
 
-    /// Who is alive, by id. Stores need not sort.
+    /// The live instances, sorted by id. Stores need not sort.
     pub(super) async fn instances(&self) -> Vec<LiveInstance> {
         self.instances_of(&Group::FLEET).await
     }
 
-    /// The same, of a group.
+    /// The same for a group.
     pub(super) async fn instances_of(&self, group: &Group) -> Vec<LiveInstance> {
         match self.send(Request::Instances { group: group.clone() }).await {
             Reply::Instances(mut members) => {
                 members.sort_by(|a, b| a.instance.cmp(&b.instance));
                 members
             }
-            other => panic!("the members must be listed; the store answered {other:?}"),
+            other => panic!("the instances must be listed; the store answered {other:?}"),
         }
     }
 
@@ -180,10 +181,10 @@ impl Client {
         }
     }
 
-    /// Checks that `request` lets the lease go on for a whole ttl from now.
+    /// Checks that `request` extends the lease for a whole ttl from now.
     ///
-    /// Before each attempt time passes, so the lease has less left than it had; more can only come from the request.
-    /// A machine that loses that much time between two requests gets further chances.
+    /// Time passes before each attempt, so the lease has less left than it had; only the request can add more. A
+    /// machine that loses that much time between two requests gets further chances.
     pub(super) async fn assert_extends(&self, harness: &CaseHarness<'_>, name: &LeaseName, request: Request) {
         for _ in 0..20 {
             let before = self.remaining(name).await;
@@ -213,7 +214,7 @@ impl HeldTerm {
         Holding { name: self.claim.name.clone(), holder: self.claim.holder.clone(), token: self.grant.token }
     }
 
-    /// The same term as somebody else would name it who takes it for theirs.
+    /// The same term as another instance would name it if it took the term for its own.
     pub(super) fn claimed_by(&self, id: &InstanceId) -> Self {
         Self { claim: Claim { holder: id.clone(), ..self.claim.clone() }, grant: self.grant.clone() }
     }
@@ -276,7 +277,7 @@ pub(super) fn acquire(claim: &Claim) -> Request {
     Request::Acquire { claim: claim.clone(), ended: None }
 }
 
-/// A claim that names a term which its process has ended.
+/// A claim that names a term that its process has ended.
 pub(super) fn acquire_after(claim: &Claim, ended: Token) -> Request {
     Request::Acquire { claim: claim.clone(), ended: Some(ended) }
 }
@@ -289,7 +290,7 @@ pub(super) fn take_over(claim: &Claim, victim: Token, stale_after: Duration) -> 
     Request::TakeOver { claim: claim.clone(), victim, stale_after }
 }
 
-/// The grant in a reply that must be one.
+/// The grant in a reply, which must be one.
 #[track_caller]
 pub(super) fn granted(reply: Reply, expected: &str) -> Grant {
     match reply {
@@ -298,7 +299,7 @@ pub(super) fn granted(reply: Reply, expected: &str) -> Grant {
     }
 }
 
-/// A request as an assertion shows it: some are a mebibyte long.
+/// A request in the form that an assertion shows: some are a mebibyte long.
 pub(super) fn shown(request: &Request) -> String {
     format!("{request:?}").chars().take(300).collect()
 }

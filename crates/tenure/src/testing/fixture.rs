@@ -1,4 +1,4 @@
-//! What a store's author brings along: the store, its time, and what can be done to it.
+//! What a store's author provides: the store, its clock, and its faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use crate::name::LeaseName;
 use crate::store::{BoxFuture, Store};
 use crate::token::Token;
 
-/// A store under test, empty, in a namespace that nobody else uses.
+/// A store under test: empty, in a namespace of its own.
 ///
-/// It lasts for one case. Whatever it needs, a server process or a temporary file, ends when it is dropped.
+/// It lasts for one case. Everything it needs, a server process or a temporary file, ends when it is dropped.
 pub trait StoreFixture: Send + Sync {
-    /// The store. Called again after every fault, so another value may be returned then.
+    /// The store. Called again after every fault, so it may return another value then.
     fn store(&self) -> Arc<dyn Store>;
 
-    /// Lets at least this much of the store's time pass. A real store sleeps.
+    /// Lets at least this much of the store's time pass. For a real store it sleeps.
     fn advance_time(&self, span: Duration) -> BoxFuture<'_, ()>;
 
-    /// Does something to the store. When the future ends, it is done and the store can be attached again.
+    /// Injects a fault. When the future completes, the fault has happened and a client can attach again.
     fn inject(&self, fault: StoreFault) -> BoxFuture<'_, FaultInjection>;
 
-    /// Whether the store can tell that others listen to a namespace which has no record. A store that cannot must be
-    /// told by its operator when a namespace is new.
+    /// Whether the store can detect subscribers of a namespace that has no record. With a store that cannot, the
+    /// operator must state that a namespace is new.
     fn can_count_subscribers(&self) -> bool {
         true
     }
@@ -32,63 +32,63 @@ pub trait StoreFixture: Send + Sync {
     }
 }
 
-/// Something that happens to real stores.
+/// A fault of real stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreFault {
-    /// Everything is deleted; the server runs on and connections stay.
+    /// Everything is deleted; the server keeps running and connections stay.
     Flush,
     /// The server is restarted: a new run, all data kept, every connection closed.
     Restart,
-    /// The server is restarted without its data. Its uptime counts from now: a store without a server of its own has
-    /// none and does not support this.
+    /// The server is restarted without its data. Its uptime counts from now: a store without a server has no uptime and
+    /// does not support this.
     RestartEmpty,
     /// All data is copied, to be restored later.
     TakeSnapshot,
-    /// The remembered data is put back in place of the present one; the server runs on and connections stay.
+    /// The snapshot replaces the present data; the server keeps running and connections stay.
     RestoreSnapshot,
-    /// The server is restarted with the remembered data.
+    /// The server is restarted with the snapshot.
     RestartFromSnapshot,
-    /// Every connection is closed; the server runs on.
+    /// Every connection is closed; the server keeps running.
     CutConnections,
-    /// An outsider writes a lease, over whatever is there: the holder and perhaps a ttl, nothing else.
+    /// A foreign program writes a lease, over any present one: the holder and perhaps a ttl, nothing else.
     WriteForeignLease {
         /// Which lease.
         name: LeaseName,
-        /// What stands in it. Not necessarily an acceptable instance id.
+        /// The holder. Not necessarily a valid instance id.
         holder: String,
-        /// For how long. `None`: for ever.
+        /// The ttl. `None`: it never expires.
         ttl: Option<Duration>,
     },
-    /// An outsider deletes a lease and nothing else.
+    /// A foreign program deletes a lease and nothing else.
     DeleteLease {
         /// Which lease.
         name: LeaseName,
     },
-    /// An outsider writes another token into the record of a lease's last term.
+    /// A foreign program overwrites the token in the record of a lease's last term.
     CorruptToken {
-        /// Which lease. There is a record of it.
+        /// Which lease. It has such a record.
         name: LeaseName,
         /// The token.
         token: Token,
     },
-    /// The remembered data is put in place of the present one by way of another server, which this one is made to follow
-    /// for a moment; it runs on. Connections may stay.
+    /// The snapshot replaces the present data by way of another server, whose replica this one becomes for a moment; it
+    /// keeps running. Connections may stay.
     ReplaceData,
     /// The server's clock is set back.
     StepClockBack(Duration),
     /// The server's clock is set ahead.
     StepClockForward(Duration),
-    /// The server has been up for at least this long, by its own account, with nothing lost. A real one is waited for;
-    /// a store without a server of its own is always that old.
+    /// The server's reported uptime is at least this long, with nothing lost. For a real server, the fixture waits; a
+    /// store without a server is always that old.
     AgeServer(Duration),
 }
 
-/// What became of a fault.
+/// The result of injecting a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultInjection {
-    /// It happened.
+    /// The fault has happened.
     Injected,
-    /// This subject cannot do that. The case is not checked, and says so.
+    /// This fixture does not support the fault. The case is not checked, and reports that.
     Unsupported,
 }

@@ -1,4 +1,4 @@
-//! One case under way: the fixture, and short words for what cases do with it.
+//! The harness of one case: the fixture, and shorthands for what cases do with it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use crate::name::{InstanceId, LeaseName};
 use crate::store::{AttachRequest, Connection, Store};
 use crate::token::{Nonce, Token};
 
-/// The ttl of what must still be alive at the end of a case, on however slow a machine.
+/// The ttl of leases that must still be held at the end of a case, on however slow a machine.
 pub(super) const LONG_TTL: Duration = Duration::from_secs(30);
 
-/// The ttl of what must be gone after [`CaseHarness::outlast`].
+/// The ttl of leases that must have expired after [`CaseHarness::outlast`].
 pub(super) const SHORT_TTL: Duration = Duration::from_millis(200);
 
-/// The longest ttl of a namespace whose closing is waited out.
+/// The longest ttl of a namespace whose quarantine a case waits out.
 pub(super) const QUARANTINE_TTL: Duration = Duration::from_millis(400);
 
 /// Rounding to milliseconds on either side.
 const ROUNDING_MARGIN: Duration = Duration::from_millis(50);
 
-/// How long something that should come at once is waited for.
+/// How long to wait for something that should come at once.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A case under way.
+/// The harness of one case.
 pub(super) struct CaseHarness<'a> {
     fixture: &'a dyn StoreFixture,
 }
 
-/// The subject cannot do what the case needs.
+/// The fixture does not support what the case needs.
 #[derive(Debug)]
 pub(super) struct Unsupported {
     needs: String,
 }
 
-/// How a case ends that disturbs the store.
+/// The result of a case that injects faults.
 pub(super) type Checked = Result<(), Unsupported>;
 
 impl<'a> CaseHarness<'a> {
@@ -48,23 +48,23 @@ impl<'a> CaseHarness<'a> {
         self.fixture.store()
     }
 
-    /// Attaches the store and comes back with a connection.
+    /// Attaches to the store and returns the connection.
     pub(super) async fn attach(&self, request: AttachRequest) -> Arc<dyn Connection> {
-        // Whoever mints a generation stamps it with chance; a case that cares brings its own.
+        // The minting instance stamps a generation with a random number; a case that needs a certain one sets it.
         let stamp = if request.stamp == 0 { fastrand::u64(1..) } else { request.stamp };
         let request = AttachRequest { stamp, ..request };
         match self.store().attach(request.clone()).await {
             Ok(connection) => connection,
-            Err(error) => panic!("the store must let {request:?} in: {error}"),
+            Err(error) => panic!("the store must accept {request:?}: {error}"),
         }
     }
 
-    /// An instance that has attached. The first one opens the namespace, however young the server.
+    /// An attached instance. The first one bootstraps the namespace, however young the server.
     pub(super) async fn client(&self, id: &str) -> Client {
         self.client_with_max_ttl(id, LONG_TTL).await
     }
 
-    /// An instance whose longest ttl is this.
+    /// An instance with this longest ttl.
     pub(super) async fn client_with_max_ttl(&self, id: &str, max_ttl: Duration) -> Client {
         let request = AttachRequest { max_ttl, bootstrap: true, ..AttachRequest::default() };
         Client::new(instance(id), self.attach(request).await)
@@ -81,7 +81,7 @@ impl<'a> CaseHarness<'a> {
         self.fixture.advance_time(span).await;
     }
 
-    /// Lets so much time pass that whatever lasts this long is over.
+    /// Lets enough time pass that everything with this ttl has expired.
     pub(super) async fn outlast(&self, ttl: Duration) {
         self.advance_time(ttl + ROUNDING_MARGIN).await;
     }
@@ -94,24 +94,24 @@ impl<'a> CaseHarness<'a> {
         }
     }
 
-    /// The case goes on only when the store knows who listens.
+    /// Continues the case only if the store counts its subscribers.
     pub(super) fn require_subscriber_count(&self) -> Checked {
         if self.fixture.can_count_subscribers() {
             return Ok(());
         }
-        Err(Unsupported { needs: "counting who listens".to_owned() })
+        Err(Unsupported { needs: "counting subscribers".to_owned() })
     }
 
-    /// The case goes on only when the store knows what it has served, whatever became of its data.
+    /// Continues the case only if the store remembers the namespaces it has served, even after a loss of data.
     pub(super) fn require_served_marker(&self) -> Checked {
         if self.fixture.remembers_served_namespaces() {
             return Ok(());
         }
-        Err(Unsupported { needs: "knowing what was served".to_owned() })
+        Err(Unsupported { needs: "remembering served namespaces".to_owned() })
     }
 }
 
-/// How a case may end: most cannot be unsupported and return nothing.
+/// The result of a case: most cannot be unsupported and return nothing.
 pub(super) trait IntoVerdict {
     fn into_verdict(self) -> Verdict;
 }
@@ -131,7 +131,7 @@ impl IntoVerdict for Checked {
     }
 }
 
-/// A lease that a case is about.
+/// A lease for a case.
 #[track_caller]
 pub(super) fn lease(label: &str) -> LeaseName {
     match LeaseName::lease(label) {
@@ -140,7 +140,7 @@ pub(super) fn lease(label: &str) -> LeaseName {
     }
 }
 
-/// The lease that most cases are about.
+/// The lease that most cases use.
 pub(super) fn job() -> LeaseName {
     lease("job")
 }

@@ -1,13 +1,13 @@
-//! The conformance suite: what every store must do, as cases that any store can run.
+//! The conformance suite: the required behaviour of every store, as cases that any store can run.
 //!
-//! The [ledger](crate::store::Ledger) says what a store answers; the cases hold a store to it. They cover grants,
-//! renewals, releases, hand-overs, take-overs and revocations, late and repeated requests, lost and restored data,
-//! hostile names and values, announcements, the fleet, and storms of concurrent requests.
+//! The [ledger](crate::store::Ledger) defines the replies of a store; the cases hold a store to them. They cover
+//! grants, renewals, releases, hand-overs, take-overs and revocations, late and repeated requests, lost and restored
+//! data, hostile names and values, announcements, the fleet, and storms of concurrent requests.
 //!
-//! # Running it on a store of your own
+//! # Running it on your own store
 //!
-//! Write a [`StoreFixture`]: your store in an empty namespace of its own, a way to let its time pass, and as many
-//! [faults](StoreFault) as you can cause. Then name an async function that makes one:
+//! Write a [`StoreFixture`]: your store in an empty namespace, a way to let its time pass, and as many
+//! [faults](StoreFault) as you can cause. Then name an async function that creates one:
 //!
 //! ```
 //! # #[cfg(feature = "memory")]
@@ -61,20 +61,21 @@
 //! # }
 //! ```
 //!
-//! Each case gets a fresh subject and a current-thread tokio runtime of its own, so cases run in parallel and fail by
-//! name. Put the macro into a module to run several stores side by side.
+//! Each case gets a fresh fixture and its own current-thread tokio runtime, so cases run in parallel and fail by name.
+//! Put the macro into a module to run several stores side by side.
 //!
-//! A case whose fault is [unsupported](FaultInjection::Unsupported) checks nothing, and says so in one line on the
-//! standard error stream, past the capture of the test harness: look for `NOT CHECKED`. [`run_all`] returns the same
-//! as a [`SuiteReport`].
+//! A case whose fault is [unsupported](FaultInjection::Unsupported) checks nothing. It reports that in one line on the
+//! standard error stream, past the capture of the test harness: look for `NOT CHECKED`. [`run_all`] returns the same as
+//! a [`SuiteReport`].
 //!
 //! # What the suite does not do
 //!
-//! It asks no store to be fast. What must still be alive has a ttl of thirty seconds, what must be gone one of a
-//! fraction of a second. It never sleeps by itself; it asks the subject to let time [pass](StoreFixture::advance_time).
+//! It requires no store to be fast. A lease that must still be held has a ttl of thirty seconds, one that must have
+//! expired a fraction of a second. The suite never sleeps by itself; it asks the fixture to let time
+//! [pass](StoreFixture::advance_time).
 //!
-//! It does not lose requests or replies on the way. A store with a network should be tested for that as well: a
-//! request without an answer has an *unknown* outcome and must never be reported as failed.
+//! It does not lose requests or replies on the network. A store with a network should be tested for that as well: a
+//! request without a reply has an *unknown* outcome and must never be reported as failed.
 
 #![expect(clippy::panic, reason = "a conformance case fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Running cases.
+//! Runs cases.
 
 use std::future::Future;
 use std::io::Write;
@@ -9,10 +9,10 @@ use super::harness::CaseHarness;
 use super::{StoreFixture, cases};
 use crate::store::BoxFuture;
 
-/// After this long a case is taken to hang. None takes a tenth of it.
+/// A case that takes longer than this is considered hung. None takes a tenth of it.
 const CASE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// One behaviour that a store must have.
+/// One required behaviour of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     name: &'static str,
@@ -22,24 +22,24 @@ pub struct Case {
 
 type Body = for<'a> fn(&'a CaseHarness<'a>) -> BoxFuture<'a, Verdict>;
 
-/// What became of a case that did not fail. One that fails panics.
+/// The result of a case that did not fail. A failing case panics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The store behaves.
+    /// The store behaves as required.
     Passed,
-    /// The subject does not support what the case needs, so nothing is known.
+    /// The fixture does not support what the case needs, so the behaviour is unknown.
     NotChecked {
-        /// What it does not support.
+        /// What the fixture does not support.
         needs: String,
     },
 }
 
-/// What became of all cases.
+/// The results of all cases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SuiteReport {
     /// The cases that passed.
     pub passed: Vec<&'static str>,
-    /// The cases that could not be checked, and what they need.
+    /// The unchecked cases, and what they need.
     pub not_checked: Vec<(&'static str, String)>,
 }
 
@@ -53,23 +53,23 @@ impl Case {
         self.name
     }
 
-    /// What the case is about: the file it stands in.
+    /// The topic of the case: the name of its file.
     pub fn group(&self) -> &'static str {
         self.group
     }
 
-    /// Runs the case on a fresh fixture, in whatever tokio runtime this is called in.
+    /// Runs the case on a fresh fixture, in the current tokio runtime.
     ///
     /// # Panics
-    /// When the store does not behave.
+    /// When the store does not behave as required.
     pub async fn run(&self, fixture: &dyn StoreFixture) -> Verdict {
         let harness = CaseHarness::new(fixture);
         let Ok(verdict) = tokio::time::timeout(CASE_TIMEOUT, (self.body)(&harness)).await else {
             panic!("{} did not end within {CASE_TIMEOUT:?}", self.name);
         };
         if let Verdict::NotChecked { needs } = &verdict {
-            // Written past `eprintln!`, which the test harness keeps to itself when a test passes. When nobody reads
-            // it there is nobody to tell.
+            // Written past `eprintln!`, whose output the test harness discards when a test passes. A failed write is
+            // ignored: then the stream has no reader.
             let note = format!("NOT CHECKED: {}: the subject does not support {needs}\n", self.name);
             let _ = std::io::stderr().write_all(note.as_bytes());
         }
@@ -77,10 +77,10 @@ impl Case {
     }
 }
 
-/// Runs the case of this name in a runtime of its own, on the fixture that `make` makes.
+/// Runs the case of this name in its own runtime, on the fixture that `make` creates.
 ///
 /// # Panics
-/// When the store does not behave, or when there is no such case.
+/// When the store does not behave as required, or when there is no such case.
 pub fn run_case<M, F>(name: &str, make: M) -> Verdict
 where
     M: FnOnce() -> F,
@@ -88,21 +88,21 @@ where
     F::Output: StoreFixture,
 {
     let Some(case) = cases().into_iter().find(|case| case.name == name) else {
-        panic!("there is no conformance case {name:?}");
+        panic!("no such conformance case: {name:?}");
     };
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(async {
             let fixture = make().await;
             case.run(&fixture).await
         }),
-        Err(error) => panic!("no runtime for {name}: {error}"),
+        Err(error) => panic!("cannot start a runtime for {name}: {error}"),
     }
 }
 
-/// Runs every case, one after the other, each on a fixture of its own.
+/// Runs every case, one after the other, each on its own fixture.
 ///
 /// # Panics
-/// When the store does not behave: after the last case, with the names of all that failed.
+/// When the store does not behave as required: after the last case, with the names of all failed cases.
 pub fn run_all<M, F>(make: M) -> SuiteReport
 where
     M: Fn() -> F,
@@ -112,7 +112,7 @@ where
     let mut report = SuiteReport::default();
     let mut failed = Vec::new();
     for case in cases() {
-        // Nothing of a failed case is used again: the next one has a fixture of its own.
+        // Nothing of a failed case is reused: the next one has its own fixture.
         match catch_unwind(AssertUnwindSafe(|| run_case(case.name, &make))) {
             Ok(Verdict::Passed) => report.passed.push(case.name),
             Ok(Verdict::NotChecked { needs }) => report.not_checked.push((case.name, needs)),

@@ -58,7 +58,7 @@ pub(super) fn attached(value: Value, run: ServerRun) -> Option<Attached> {
         began_quarantine: fields.int()? == 1,
         publish_error: Some(fields.text()?)
             .filter(|why| !why.is_empty())
-            .map(|why| format!("cannot publish announcements: the user lacks the permission; grant it `+publish` and `&*` (the server said: {why})")),
+            .map(|why| format!("cannot publish; grant this user `+publish` and `&*` (the server said: {why})")),
     })
 }
 

@@ -24,10 +24,10 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
             ErrorKind::Configuration,
             "cannot open the file; this user must be able to read and write it and its directory".to_owned(),
         ),
-        Some(ErrorCode::PermissionDenied) => (ErrorKind::Configuration, "cannot open the file: permission denied".to_owned()),
+        Some(ErrorCode::PermissionDenied) => (ErrorKind::Configuration, "permission denied".to_owned()),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => (
             ErrorKind::Corrupt,
-            "the file is damaged or is not an SQLite database; to start anew, stop every process that uses it and move it away"
+            "the file is damaged or is not an SQLite database; to start anew, stop its users and move it away"
                 .to_owned(),
         ),
         _ => (ErrorKind::Unavailable, "SQLite failed".to_owned()),

@@ -1,4 +1,5 @@
--- The layout of the file, except members.sql, service.sql and ttls.sql, which came later. Times are microseconds on the clock of host.rs.
+-- The layout of the file, except members.sql, service.sql and ttls.sql, which came later.
+-- Times are microseconds on the clock of host.rs.
 
 -- The boot and the host that the times belong to.
 CREATE TABLE host (

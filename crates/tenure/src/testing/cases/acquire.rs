@@ -1,4 +1,4 @@
-//! Asking for a lease.
+//! Acquiring a lease.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::token::Token;
 pub(super) async fn a_free_lease_is_granted(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
     let term = alice.acquire(&job(), LONG_TTL).await;
-    assert_eq!(term.grant.wait_out, Duration::ZERO, "there is nobody to wait for");
+    assert_eq!(term.grant.wait_out, Duration::ZERO, "there is no earlier holder to wait for");
     assert_eq!(term.grant.previous, None, "there was no term before");
     assert!(term.token() > Token::ZERO, "every token is above zero");
 
@@ -19,24 +19,24 @@ pub(super) async fn a_free_lease_is_granted(harness: &CaseHarness<'_>) {
     assert_eq!(held.map(|held| &held.holder), Some(&alice.id), "an inspection must name the holder: {report:?}");
     assert_eq!(held.and_then(|held| held.token), Some(term.token()), "and its term");
     let remaining = held.and_then(|held| held.remaining).unwrap_or_default();
-    assert!(remaining > Duration::ZERO && remaining <= LONG_TTL, "and how long is left of {LONG_TTL:?}: {remaining:?}");
+    assert!(remaining > Duration::ZERO && remaining <= LONG_TTL, "and the time left of {LONG_TTL:?}: {remaining:?}");
     assert_eq!(report.since, Some(term.grant.server), "a term begins when it is granted");
 }
 
 pub(super) async fn a_lease_that_was_never_claimed_is_unknown(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
     let report = alice.inspect(&job()).await;
-    assert_eq!(report, Default::default(), "nothing is known of a lease that nobody ever asked for");
+    assert_eq!(report, Default::default(), "nothing is known of a lease that was never claimed");
 }
 
 pub(super) async fn a_refusal_names_the_holder_the_term_and_the_remaining_time(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
     let held = bob.expect_held(&job()).await;
-    assert_eq!(held.holder, alice.id, "whoever is refused must learn who has the lease");
+    assert_eq!(held.holder, alice.id, "a refused claimant must learn who holds the lease");
     assert_eq!(held.token, Some(term.token()), "and in which term");
     assert!(held.remaining.is_some_and(|left| left > Duration::ZERO && left <= LONG_TTL), "and for how long: {held:?}");
-    assert!(held.idle.is_some(), "and since when its work made no progress: {held:?}");
+    assert!(held.idle.is_some(), "and how long its work has made no progress: {held:?}");
 }
 
 pub(super) async fn a_refused_claim_changes_nothing(harness: &CaseHarness<'_>) {
@@ -46,7 +46,7 @@ pub(super) async fn a_refused_claim_changes_nothing(harness: &CaseHarness<'_>) {
         bob.expect_held(&job()).await;
     }
     let renewed = alice.send(term.renewal()).await;
-    assert!(matches!(renewed, Reply::Renewed { .. }), "a refused claim must leave the term alone: {renewed:?}");
+    assert!(matches!(renewed, Reply::Renewed { .. }), "a refused claim must not change the term: {renewed:?}");
 }
 
 pub(super) async fn a_claim_repeated_with_the_same_nonce_is_the_same_term(harness: &CaseHarness<'_>) {
@@ -69,7 +69,7 @@ pub(super) async fn another_nonce_of_the_same_instance_is_refused(harness: &Case
     let alice = harness.client("alice").await;
     let term = alice.acquire(&job(), LONG_TTL).await;
     let held = alice.expect_held(&job()).await;
-    assert_eq!(held.holder, alice.id, "two claims of one instance compete like strangers");
+    assert_eq!(held.holder, alice.id, "two claims of one instance compete like those of two instances");
     assert_eq!(held.token, Some(term.token()), "and the first one keeps its term");
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn a_claim_whose_term_expired_is_told_that_it_is_over(harness: 
     let alice = harness.client("alice").await;
     let term = alice.acquire(&job(), SHORT_TTL).await;
     harness.outlast(SHORT_TTL).await;
-    assert_eq!(alice.send(acquire(&term.claim)).await, Reply::TermOver, "a term that ran out is never revived");
+    assert_eq!(alice.send(acquire(&term.claim)).await, Reply::TermOver, "an expired term is never revived");
 }
 
 pub(super) async fn naming_an_ended_term_replaces_it_with_a_new_one(harness: &CaseHarness<'_>) {
@@ -100,7 +100,7 @@ pub(super) async fn naming_an_ended_term_replaces_it_with_a_new_one(harness: &Ca
     );
     assert!(grant.token > ended.token(), "the new term has a new token");
     let previous = PreviousTerm { token: ended.token(), holder: alice.id.clone(), ended: RecordedEnd::Released };
-    assert_eq!(grant.previous, Some(previous), "the old term counts as let go of: its process says so");
+    assert_eq!(grant.previous, Some(previous), "the old term counts as released: its process has ended it");
 
     let taken = Reply::Refused(Refusal::Taken { holder: alice.id.clone() });
     assert_eq!(alice.send(ended.renewal()).await, taken, "the old term is over");
@@ -117,9 +117,9 @@ pub(super) async fn naming_a_term_that_is_not_the_listed_one_replaces_nothing(ha
     alice.send(first.release()).await;
     let second = alice.acquire(&job(), LONG_TTL).await;
     let late = alice.send(acquire_after(&alice.claim(&job(), LONG_TTL), first.token())).await;
-    assert!(matches!(late, Reply::Held(_)), "an earlier term is not the one to be replaced: {late:?}");
+    assert!(matches!(late, Reply::Held(_)), "an earlier term cannot be replaced: {late:?}");
     let theft = bob.send(acquire_after(&bob.claim(&job(), LONG_TTL), second.token())).await;
-    assert!(matches!(theft, Reply::Held(_)), "nobody may replace the term of another: {theft:?}");
+    assert!(matches!(theft, Reply::Held(_)), "an instance cannot replace another's term: {theft:?}");
     let renewed = alice.send(second.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "the listed term must have stayed: {renewed:?}");
 }
@@ -131,12 +131,12 @@ pub(super) async fn a_grant_names_the_term_before_and_how_it_ended(harness: &Cas
     let silent = bob.acquire(&job(), SHORT_TTL).await;
     let previous = |token, holder: &str, ended| Some(PreviousTerm { token, holder: instance(holder), ended });
     let expected = previous(released.token(), "alice", RecordedEnd::Released);
-    assert_eq!(silent.grant.previous, expected, "the term before was let go of");
+    assert_eq!(silent.grant.previous, expected, "the term before was released");
 
     harness.outlast(SHORT_TTL).await;
     let last = alice.acquire(&job(), LONG_TTL).await;
     let expected = previous(silent.token(), "bob", RecordedEnd::Unreported);
-    assert_eq!(last.grant.previous, expected, "nobody said that the term before ended");
+    assert_eq!(last.grant.previous, expected, "no end of the term before was reported");
 }
 
 pub(super) async fn an_abandoned_claim_is_cleaned_up(harness: &CaseHarness<'_>) {

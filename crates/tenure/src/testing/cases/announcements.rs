@@ -1,4 +1,4 @@
-//! Announcements: hints that a subscriber hears when nothing goes wrong.
+//! Announcements: hints that a subscriber receives when nothing goes wrong.
 
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{Announcement, Reply, Request, SubscriptionItem};
@@ -8,7 +8,7 @@ use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, instanc
 use crate::testing::subscriber::{TestSubscriber, marker};
 use crate::token::Token;
 
-/// Sends a request, and checks that this and nothing else is announced.
+/// Sends a request, and checks that it causes this announcement and no other.
 async fn assert_announced(client: &Client, subscriber: &mut TestSubscriber, request: Request, expected: &Announcement) {
     let shown = shown(&request);
     client.send(request).await;
@@ -16,7 +16,7 @@ async fn assert_announced(client: &Client, subscriber: &mut TestSubscriber, requ
     assert_nothing_announced(client, subscriber, &shown).await;
 }
 
-/// Checks that nothing more was announced than has been heard.
+/// Checks that nothing more was announced than has been received.
 async fn assert_nothing_announced(client: &Client, subscriber: &mut TestSubscriber, after: &str) {
     client.announce(marker("nothing-else")).await;
     assert_eq!(
@@ -50,7 +50,7 @@ pub(super) async fn a_hand_over_is_announced(harness: &CaseHarness<'_>) {
         panic!("the holder must be able to hand over");
     };
     let expected = Announcement::HandedOver { name: job(), token, to: bob };
-    assert_eq!(subscriber.next_announcement().await, expected, "the receiver must be told, with the new token");
+    assert_eq!(subscriber.next_announcement().await, expected, "the receiver must learn of it, with the new token");
 }
 
 pub(super) async fn a_revocation_is_announced(harness: &CaseHarness<'_>) {
@@ -72,7 +72,7 @@ pub(super) async fn a_publication_is_announced(harness: &CaseHarness<'_>) {
     let term = alice.acquire(&job(), LONG_TTL).await;
     let expected = Announcement::Published { name: job(), record: "result".to_owned(), token: term.token() };
     assert_announced(&alice, &mut subscriber, term.publication("result", b"42"), &expected).await;
-    // Unless that is nobody's business.
+    // A publication need not be announced.
     let (record, value) = ("result".to_owned(), b"43".to_vec());
     let quiet = Request::Publish { holding: term.holding(), record, value, announced: false };
     assert_eq!(alice.send(quiet).await, Reply::Done);
@@ -131,7 +131,7 @@ pub(super) async fn a_changed_index_is_announced(harness: &CaseHarness<'_>) {
     let changed = Announcement::IndexChanged { index: index() };
     let quietly = Request::IndexAdd { index: index(), entry: "b".to_owned(), announced: false };
     alice.send(quietly).await;
-    assert_nothing_announced(&alice, &mut subscriber, "a change that nobody is to be told of").await;
+    assert_nothing_announced(&alice, &mut subscriber, "a change that is not to be announced").await;
     for request in [add, remove] {
         assert_announced(&alice, &mut subscriber, request.clone(), &changed).await;
         alice.send(request).await;
@@ -168,7 +168,7 @@ pub(super) async fn every_subscriber_receives_every_announcement_in_order(harnes
     }
 }
 
-/// Names can hold nearly everything, so whatever carries announcements must not mistake content for structure.
+/// Names may contain nearly every character, so a transport must not mistake content for structure.
 pub(super) async fn every_kind_of_announcement_arrives_as_it_was_sent(harness: &CaseHarness<'_>) {
     let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
     let token = Token::MAX;
@@ -222,7 +222,7 @@ pub(super) async fn a_subscriber_learns_that_the_server_was_restarted(harness: &
     let heard = subscriber.next().await;
     assert!(
         matches!(heard, SubscriptionItem::Gap | SubscriptionItem::Closed),
-        "announcements may have been missed, but {heard:?} was heard"
+        "announcements may have been missed, but {heard:?} was received"
     );
     Ok(())
 }
@@ -234,7 +234,7 @@ pub(super) async fn a_subscriber_learns_that_its_connection_was_cut(harness: &Ca
     let heard = subscriber.next().await;
     assert!(
         matches!(heard, SubscriptionItem::Gap | SubscriptionItem::Closed),
-        "announcements may have been missed, but {heard:?} was heard"
+        "announcements may have been missed, but {heard:?} was received"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is asked of a holder is stored, so that it reaches one that heard no announcement.
+//! Requests to a holder are stored, so that they reach a holder that missed the announcement.
 
 use crate::store::{Ask, Refusal, Reply, Request};
 use crate::testing::client::{Client, HeldTerm};
@@ -17,12 +17,12 @@ pub(super) async fn a_holder_learns_what_is_asked_of_it_when_it_renews(harness: 
     let term = alice.acquire(&job(), LONG_TTL).await;
     assert_eq!(asked(&alice, &term).await, None, "nothing was asked yet");
     for to in [None, Some(instance("bob"))] {
-        assert_eq!(operator.send(term.step_down(to.as_ref())).await, Reply::Done, "anybody may ask");
+        assert_eq!(operator.send(term.step_down(to.as_ref())).await, Reply::Done, "any client may ask");
         let ask = Some(Ask::StepDown { to });
         for _ in 0..2 {
-            assert_eq!(asked(&alice, &term).await, ask, "it is told with every renewal; the last one asked counts");
+            assert_eq!(asked(&alice, &term).await, ask, "every renewal returns it; the last ask counts");
         }
-        assert_eq!(operator.inspect(&job()).await.asked, ask, "and shown to whoever looks");
+        assert_eq!(operator.inspect(&job()).await.asked, ask, "and an inspection shows it");
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) async fn asking_does_not_end_a_term(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
     bob.send(term.step_down(Some(&bob.id))).await;
-    assert_eq!(bob.expect_held(&job()).await.holder, alice.id, "the holder goes when it is ready");
+    assert_eq!(bob.expect_held(&job()).await.holder, alice.id, "the holder releases when it is ready");
     assert_eq!(alice.send(term.publication("result", b"x")).await, Reply::Done, "and may work until then");
 }
 
@@ -51,13 +51,13 @@ pub(super) async fn only_the_current_term_can_be_asked(harness: &CaseHarness<'_>
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let ask = |token| Request::Ask { name: job(), token, ask: Ask::StepDown { to: None } };
     let never = bob.send(ask(Token::ZERO)).await;
-    assert_eq!(never, Reply::Refused(Refusal::Missing), "nobody has the lease");
+    assert_eq!(never, Reply::Refused(Refusal::Missing), "the lease is unheld");
     let old = alice.acquire(&job(), SHORT_TTL).await;
     harness.outlast(SHORT_TTL).await;
-    assert_eq!(bob.send(ask(old.token())).await, Reply::Refused(Refusal::Missing), "nobody has the lease any more");
+    assert_eq!(bob.send(ask(old.token())).await, Reply::Refused(Refusal::Missing), "the lease is unheld again");
     let new = bob.acquire(&job(), LONG_TTL).await;
     let refused = alice.send(ask(old.token())).await;
-    assert_eq!(refused, Reply::Refused(Refusal::Taken { holder: bob.id.clone() }), "another term has the lease");
+    assert_eq!(refused, Reply::Refused(Refusal::Taken { holder: bob.id.clone() }), "another term holds the lease");
     assert_eq!(asked(&bob, &new).await, None, "and is not asked in its place");
 }
 

@@ -5,7 +5,7 @@ use crate::store::{Outcome, Refusal, Reply, Request};
 use crate::testing::client::{HeldTerm, acquire, granted};
 use crate::testing::harness::{CaseHarness, LONG_TTL, REPLY_TIMEOUT, job, lease};
 
-/// The answers of a batch, all of whose requests must have been answered.
+/// The replies of a batch, whose requests must all have been answered.
 #[track_caller]
 fn answers(outcomes: Vec<Outcome>) -> Vec<Reply> {
     let answer = |outcome| match outcome {
@@ -17,7 +17,7 @@ fn answers(outcomes: Vec<Outcome>) -> Vec<Reply> {
 
 pub(super) async fn an_empty_batch_has_no_outcomes(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    assert_eq!(alice.submit(Vec::new()).await, [], "nothing asked, nothing answered");
+    assert_eq!(alice.submit(Vec::new()).await, [], "no requests, no outcomes");
     alice.acquire(&job(), LONG_TTL).await;
 }
 
@@ -41,18 +41,18 @@ pub(super) async fn each_request_of_a_batch_has_its_own_outcome_in_the_same_orde
     ];
     let replies = answers(alice.submit(batch).await);
     assert_eq!(replies.len(), 10, "one outcome for each request");
-    assert!(matches!(replies[0], Reply::Renewed { .. }), "our term goes on: {:?}", replies[0]);
-    assert_eq!(replies[1], Reply::Refused(Refusal::Taken { holder: bob.id.clone() }), "bob's is bob's");
+    assert!(matches!(replies[0], Reply::Renewed { .. }), "our term continues: {:?}", replies[0]);
+    assert_eq!(replies[1], Reply::Refused(Refusal::Taken { holder: bob.id.clone() }), "bob holds his lease");
     assert_eq!(replies[2], Reply::Refused(Refusal::Missing), "a released term is over");
-    assert!(matches!(replies[3], Reply::Granted(_)), "a free lease is granted: {:?}", replies[3]);
+    assert!(matches!(replies[3], Reply::Granted(_)), "an unheld lease is granted: {:?}", replies[3]);
     assert!(matches!(&replies[4], Reply::Held(held) if held.holder == bob.id), "a held one is not: {:?}", replies[4]);
-    assert_eq!(replies[5], Reply::TermOver, "a used claim is used");
-    assert_eq!(replies[6], Reply::Instances(Vec::new()), "nobody beats");
+    assert_eq!(replies[5], Reply::TermOver, "a claim is good for one term");
+    assert_eq!(replies[6], Reply::Instances(Vec::new()), "there are no heartbeats");
     assert_eq!(replies[7], Reply::Index(Vec::new()), "nothing is listed");
     assert_eq!(replies[8], Reply::Record(None), "nothing was published");
     let held =
         matches!(&replies[9], Reply::Lease(report) if report.held.as_ref().is_some_and(|h| h.holder == alice.id));
-    assert!(held, "our lease is ours: {:?}", replies[9]);
+    assert!(held, "we hold our lease: {:?}", replies[9]);
 }
 
 pub(super) async fn a_refused_request_does_not_touch_the_rest_of_its_batch(harness: &CaseHarness<'_>) {
@@ -66,7 +66,7 @@ pub(super) async fn a_refused_request_does_not_touch_the_rest_of_its_batch(harne
     let replies = answers(alice.submit(batch.collect()).await);
     for three in replies.chunks(3) {
         assert!(matches!(three[0], Reply::Refused(_)), "not ours to release: {:?}", three[0]);
-        assert_eq!(three[1], Reply::Done, "ours to publish, whatever stands beside it");
+        assert_eq!(three[1], Reply::Done, "ours to publish, whatever else is in the batch");
         assert!(matches!(three[2], Reply::Refused(_)), "not ours to renew: {:?}", three[2]);
     }
 }
@@ -99,7 +99,7 @@ pub(super) async fn a_large_batch_is_answered_completely_and_in_order(harness: &
     let replies = answers(alice.submit(claims.iter().map(acquire).collect()).await);
     assert_eq!(replies.len(), claims.len(), "one outcome for each request");
     let publications = claims.iter().zip(replies).enumerate().map(|(n, (claim, reply))| {
-        let grant = granted(reply, "every lease is free");
+        let grant = granted(reply, "every lease is unheld");
         HeldTerm { claim: claim.clone(), grant }.publication("n", n.to_string().as_bytes())
     });
     for reply in answers(alice.submit(publications.collect()).await) {
@@ -107,7 +107,7 @@ pub(super) async fn a_large_batch_is_answered_completely_and_in_order(harness: &
     }
     let reads = claims.iter().map(|claim| Request::Read { name: claim.name.clone(), record: "n".to_owned() });
     for (n, reply) in answers(alice.submit(reads.collect()).await).into_iter().enumerate() {
-        assert_eq!(value(&reply), n.to_string(), "each outcome stands where its request stood");
+        assert_eq!(value(&reply), n.to_string(), "outcomes have the order of the requests");
     }
 }
 
@@ -124,13 +124,13 @@ pub(super) async fn batches_at_the_same_time_keep_their_answers_apart(harness: &
         tasks.spawn(async move { (records, connection.submit(batch, REPLY_TIMEOUT).await) });
     }
     while let Some(joined) = tasks.join_next().await {
-        let Ok((records, outcomes)) = joined else { panic!("a batch must not take its task down") };
+        let Ok((records, outcomes)) = joined else { panic!("a batch must not panic") };
         let values: Vec<_> = answers(outcomes).iter().map(value).collect();
-        assert_eq!(values, records, "each batch must have got its own answers");
+        assert_eq!(values, records, "each batch must get its own replies");
     }
 }
 
-/// What was read, as text.
+/// The value that was read, as text.
 fn value(reply: &Reply) -> String {
     match reply {
         Reply::Record(Some(published)) => String::from_utf8_lossy(&published.value).into_owned(),

@@ -1,4 +1,4 @@
-//! Leases end by themselves.
+//! Leases expire by themselves.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ pub(super) async fn a_lease_is_free_once_its_ttl_has_passed(harness: &CaseHarnes
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let old = alice.acquire(&job(), SHORT_TTL).await;
     harness.outlast(SHORT_TTL).await;
-    assert_eq!(bob.inspect(&job()).await.held, None, "nobody renewed the lease");
+    assert_eq!(bob.inspect(&job()).await.held, None, "the lease was not renewed");
     let new = bob.acquire(&job(), LONG_TTL).await;
     assert!(new.token() > old.token(), "the next term has a larger token");
-    assert_eq!(new.grant.wait_out, Duration::ZERO, "whoever had the lease has stopped by now");
+    assert_eq!(new.grant.wait_out, Duration::ZERO, "the previous holder has stopped by now");
 }
 
 pub(super) async fn an_expired_term_can_do_nothing_more(harness: &CaseHarness<'_>) {
@@ -26,15 +26,15 @@ pub(super) async fn an_expired_term_can_do_nothing_more(harness: &CaseHarness<'_
     harness.outlast(SHORT_TTL).await;
     for request in term.fenced_requests() {
         let reply = alice.send(request.clone()).await;
-        assert_eq!(reply, Reply::Refused(Refusal::Missing), "the term ran out: {}", shown(&request));
+        assert_eq!(reply, Reply::Refused(Refusal::Missing), "the term has expired: {}", shown(&request));
     }
     let last = alice.inspect(&job()).await.last.map(|last| (last.token, last.ended));
-    assert_eq!(last, Some((term.token(), RecordedEnd::Unreported)), "nobody ended the term; its record stays");
+    assert_eq!(last, Some((term.token(), RecordedEnd::Unreported)), "no end was reported; the record stays");
 }
 
 pub(super) async fn a_renewed_lease_outlives_its_first_ttl(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    // On a slow machine the lease may be over before it is renewed; then another one is.
+    // On a slow machine the lease may expire before the renewal; then the case tries again.
     let term = loop {
         let term = alice.acquire(&job(), SHORT_TTL).await;
         if let Reply::Renewed { .. } = alice.send(term.renewal_for(LONG_TTL)).await {
@@ -44,7 +44,7 @@ pub(super) async fn a_renewed_lease_outlives_its_first_ttl(harness: &CaseHarness
     };
     harness.outlast(SHORT_TTL).await;
     let held = alice.inspect(&job()).await.held;
-    assert_eq!(held.and_then(|held| held.token), Some(term.token()), "a renewed lease goes on");
+    assert_eq!(held.and_then(|held| held.token), Some(term.token()), "a renewed lease continues");
 }
 
 pub(super) async fn the_remaining_time_of_a_lease_only_shrinks(harness: &CaseHarness<'_>) {
@@ -63,11 +63,11 @@ pub(super) async fn the_remaining_time_of_a_lease_only_shrinks(harness: &CaseHar
 pub(super) async fn a_lease_with_little_left_is_still_held(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), Duration::from_secs(1)).await;
-    // The store's own clock says whether a grant came too early; how fast this machine is does not matter.
+    // The store's own clock decides whether a grant came too early, independent of this machine's speed.
     loop {
         match bob.try_acquire(&job()).await {
             Reply::Held(held) => {
-                assert_eq!(held.token, Some(term.token()), "nobody else can have it");
+                assert_eq!(held.token, Some(term.token()), "no other term can hold it");
                 harness.advance_time(Duration::from_millis(20)).await;
             }
             Reply::Granted(grant) => {
@@ -86,7 +86,7 @@ pub(super) async fn one_expiring_lease_does_not_end_another(harness: &CaseHarnes
     let short = alice.acquire(&lease("short"), SHORT_TTL).await;
     let long = alice.acquire(&job(), LONG_TTL).await;
     harness.outlast(SHORT_TTL).await;
-    assert_eq!(alice.send(short.renewal()).await, Reply::Refused(Refusal::Missing), "the short one ran out");
+    assert_eq!(alice.send(short.renewal()).await, Reply::Refused(Refusal::Missing), "the short one has expired");
     let renewed = alice.send(long.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "the long one must not have: {renewed:?}");
 }
@@ -98,7 +98,7 @@ pub(super) async fn a_clock_set_back_keeps_no_lease_for_ever(harness: &CaseHarne
     );
     let old = alice.acquire(&job(), QUARANTINE_TTL).await;
     harness.inject(StoreFault::StepClockBack(HOUR)).await?;
-    // At worst it is noticed only when somebody asks, once for the namespace and once for the lease.
+    // At worst the store notices only at a claim, once for the namespace and once for the lease.
     for _ in 0..3 {
         if let Reply::Held(held) = bob.send(acquire(&bob.claim(&job(), QUARANTINE_TTL))).await {
             assert!(
@@ -119,7 +119,7 @@ pub(super) async fn a_clock_set_back_adds_no_wait(harness: &CaseHarness<'_>) -> 
     harness.inject(StoreFault::StepClockBack(Duration::from_secs(3_600))).await?;
     alice.send(term.release()).await;
     let next = bob.acquire(&job(), LONG_TTL).await;
-    assert_eq!(next.grant.wait_out, Duration::ZERO, "nobody was deposed, so there is nobody to wait for");
+    assert_eq!(next.grant.wait_out, Duration::ZERO, "no term was taken over, so there is nothing to wait for");
     Ok(())
 }
 
@@ -127,7 +127,7 @@ pub(super) async fn a_clock_set_ahead_ends_leases_and_breaks_nothing(harness: &C
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let old = alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::StepClockForward(HOUR)).await?;
-    // Some stores count ttls on a steady clock; either is fine as long as there is one holder.
+    // Some stores count ttls on a monotonic clock; either is fine as long as there is one holder.
     match bob.try_acquire(&job()).await {
         Reply::Granted(grant) => {
             assert!(grant.token > old.token(), "the next term has a larger token");
@@ -135,9 +135,9 @@ pub(super) async fn a_clock_set_ahead_ends_leases_and_breaks_nothing(harness: &C
             assert_eq!(reply, Reply::Refused(Refusal::Taken { holder: bob.id.clone() }), "the old term is over");
         }
         Reply::Held(held) => {
-            assert_eq!(held.holder, alice.id, "nobody else can have it");
+            assert_eq!(held.holder, alice.id, "no other instance can hold it");
             let reply = alice.send(old.renewal()).await;
-            assert!(matches!(reply, Reply::Renewed { .. }), "the holder stays the holder: {reply:?}");
+            assert!(matches!(reply, Reply::Renewed { .. }), "the holder keeps the lease: {reply:?}");
         }
         other => panic!("a lease is held or granted; the store answered {other:?}"),
     }

@@ -1,4 +1,4 @@
-//! Who is alive, and the indexes.
+//! Live instances, and the indexes.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::testing::StoreFault;
 use crate::testing::client::{Client, HeldTerm, acquire, granted};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, instance, lease};
 
-/// The members as ids.
+/// The ids of the live instances.
 async fn ids(client: &Client) -> Vec<String> {
     client.instances().await.into_iter().map(|member| member.instance.as_str().to_owned()).collect()
 }
@@ -23,7 +23,7 @@ fn remove(index: &str, entry: &str) -> Request {
 
 pub(super) async fn no_instance_is_alive_at_first(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    assert!(alice.instances().await.is_empty(), "entering is not a heartbeat");
+    assert!(alice.instances().await.is_empty(), "attaching is not a heartbeat");
 }
 
 pub(super) async fn an_instance_with_a_heartbeat_is_alive(harness: &CaseHarness<'_>) {
@@ -32,10 +32,10 @@ pub(super) async fn an_instance_with_a_heartbeat_is_alive(harness: &CaseHarness<
     assert_eq!(bob.heartbeat(LONG_TTL * 2, b"weight=2").await, Reply::Done, "a heartbeat always succeeds");
     let members = alice.instances().await;
     let shown: Vec<_> = members.iter().map(|m| (m.instance.as_str(), m.record.as_slice())).collect();
-    assert_eq!(shown, [("alice", &b"weight=1"[..]), ("bob", &b"weight=2"[..])], "with what each says about itself");
+    assert_eq!(shown, [("alice", &b"weight=1"[..]), ("bob", &b"weight=2"[..])], "each with its own record");
     for (member, ttl) in members.iter().zip([LONG_TTL, LONG_TTL * 2]) {
         let left = member.remaining;
-        assert!(left > Duration::ZERO && left <= ttl, "{left:?} of {ttl:?} may be believed: {member:?}");
+        assert!(left > Duration::ZERO && left <= ttl, "{left:?} of {ttl:?} is left: {member:?}");
     }
 }
 
@@ -44,8 +44,8 @@ pub(super) async fn a_later_heartbeat_replaces_the_earlier_one(harness: &CaseHar
     for record in [&b"status=up"[..], b"", b"status=draining"] {
         alice.heartbeat(LONG_TTL, record).await;
         let members = alice.instances().await;
-        assert_eq!(members.len(), 1, "one instance is one member: {members:?}");
-        assert_eq!(members[0].record, record, "and says what it said last");
+        assert_eq!(members.len(), 1, "an instance is listed once: {members:?}");
+        assert_eq!(members[0].record, record, "with its last record");
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn an_instance_without_heartbeats_is_gone_after_its_ttl(harness
     alice.heartbeat(SHORT_TTL, b"").await;
     bob.heartbeat(LONG_TTL, b"").await;
     harness.outlast(SHORT_TTL).await;
-    assert_eq!(ids(&bob).await, ["bob"], "a heartbeat is believed for its ttl and no longer");
+    assert_eq!(ids(&bob).await, ["bob"], "a heartbeat is valid for its ttl and no longer");
 }
 
 pub(super) async fn an_instance_that_goes_on_sending_heartbeats_stays_alive(harness: &CaseHarness<'_>) {
@@ -75,12 +75,12 @@ pub(super) async fn an_instance_that_leaves_is_gone_at_once(harness: &CaseHarnes
         assert_eq!(ids(&bob).await, ["bob"], "only alice has left");
     }
     alice.heartbeat(LONG_TTL, b"").await;
-    assert_eq!(ids(&bob).await, ["alice", "bob"], "and may come back");
+    assert_eq!(ids(&bob).await, ["alice", "bob"], "and may join again");
 }
 
 pub(super) async fn instances_and_leases_are_independent(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    // The same text in every place where a store may put a name.
+    // The same text for every kind of name in a store.
     let name = lease("alice");
     let term = alice.acquire(&name, LONG_TTL).await;
     alice.heartbeat(LONG_TTL, b"").await;
@@ -115,7 +115,7 @@ pub(super) async fn groups_are_independent(harness: &CaseHarness<'_>) {
         let members = bob.instances_of(group).await;
         let shown: Vec<String> =
             members.iter().map(|m| format!("{} {}", m.instance, String::from_utf8_lossy(&m.record))).collect();
-        assert_eq!(shown, [expected], "only those of {group:?}");
+        assert_eq!(shown, [expected], "only the instances of {group:?}");
     }
     alice.send(Request::Leave { group: one.clone(), instance: alice.id.clone() }).await;
     assert!(bob.instances_of(&one).await.is_empty(), "alice has left one group");
@@ -131,20 +131,20 @@ pub(super) async fn joining_and_leaving_a_group_is_announced(harness: &CaseHarne
     alice.send(beat(&alice, &group, b"")).await;
     alice.send(Request::Leave { group: group.clone(), instance: alice.id.clone() }).await;
     let left = Announcement::Left { group, instance: alice.id.clone() };
-    assert_eq!(subscriber.next_announcement().await, left, "a second heartbeat is no news");
+    assert_eq!(subscriber.next_announcement().await, left, "a second heartbeat is not announced");
 }
 
 pub(super) async fn a_heartbeat_may_travel_with_any_lease_request(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let group = candidates("my-app:heartbeat:");
     let name = lease("job");
-    // Granted, renewed, refused and held: whatever the lease's answer is, the heartbeat is one.
+    // Granted, renewed, refused and held: whatever the reply about the lease, the heartbeat succeeds.
     let claim = alice.claim(&name, LONG_TTL);
     let outcomes = alice.submit(vec![acquire(&claim), beat(&alice, &group, b"asks")]).await;
     let Ok([Outcome::Answered(reply), Outcome::Answered(Reply::Done)]) = <[Outcome; 2]>::try_from(outcomes) else {
-        panic!("a question and a heartbeat have two answers");
+        panic!("a request and a heartbeat have two replies");
     };
-    let term = HeldTerm { claim, grant: granted(reply, "a free lease is granted") };
+    let term = HeldTerm { claim, grant: granted(reply, "an unheld lease is granted") };
     let outcomes = alice.submit(vec![term.renewal(), beat(&alice, &group, b"leads"), term.renewal()]).await;
     for at in [0, 2] {
         assert!(matches!(outcomes[at], Outcome::Answered(Reply::Renewed { .. })), "{:?}", outcomes[at]);
@@ -188,7 +188,7 @@ pub(super) async fn an_index_lists_what_was_added_and_not_removed(harness: &Case
     for entry in ["b", "b", "never-there"] {
         assert_eq!(bob.send(remove("targets", entry)).await, Reply::Done, "removing may be repeated");
     }
-    assert_eq!(alice.index("targets").await, ["a", "c"], "what was removed is gone");
+    assert_eq!(alice.index("targets").await, ["a", "c"], "removed entries are gone");
     for entry in ["a", "c"] {
         alice.send(remove("targets", entry)).await;
     }
@@ -210,9 +210,9 @@ pub(super) async fn a_flush_forgets_instances_and_indexes(harness: &CaseHarness<
     alice.send(add("targets", "a")).await;
     harness.inject(StoreFault::Flush).await?;
     alice.reattach(harness).await;
-    assert!(alice.instances().await.is_empty(), "a flush forgets who is alive");
+    assert!(alice.instances().await.is_empty(), "a flush deletes the heartbeats");
     assert!(alice.index("targets").await.is_empty(), "and every index");
     alice.heartbeat(LONG_TTL, b"").await;
-    assert_eq!(ids(&alice).await, ["alice"], "a closed namespace still knows who is alive");
+    assert_eq!(ids(&alice).await, ["alice"], "heartbeats work during a quarantine");
     Ok(())
 }

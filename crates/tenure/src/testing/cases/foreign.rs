@@ -1,4 +1,4 @@
-//! Outsiders who write and delete leases with tools of their own.
+//! Foreign programs that write and delete leases with their own tools.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) async fn a_foreign_lease_is_respected(harness: &CaseHarness<'_>) -> C
     let alice = harness.client("alice").await;
     harness.inject(foreign_write(&job(), "stranger", Some(LONG_TTL))).await?;
     let held = alice.expect_held(&job()).await;
-    assert_eq!(held.holder, InstanceId::foreign("stranger"), "whoever wrote the lease has it");
+    assert_eq!(held.holder, InstanceId::foreign("stranger"), "the writer of the lease holds it");
     assert_eq!(held.token, None, "a foreign program has no token");
     assert!(held.remaining.is_some_and(|left| left <= LONG_TTL), "its ttl is known: {held:?}");
     Ok(())
@@ -80,7 +80,7 @@ pub(super) async fn a_foreign_lease_cannot_be_revoked(harness: &CaseHarness<'_>)
     harness.inject(foreign_write(&job(), "stranger", Some(LONG_TTL))).await?;
     let reply = alice.send(Request::Revoke { name: job(), token: Token::ZERO }).await;
     let taken = Reply::Refused(Refusal::Taken { holder: InstanceId::foreign("stranger") });
-    assert_eq!(reply, taken, "there is no term to be ended");
+    assert_eq!(reply, taken, "there is no term to end");
     Ok(())
 }
 
@@ -90,7 +90,7 @@ pub(super) async fn a_term_whose_lease_was_deleted_is_missing(harness: &CaseHarn
     harness.inject(foreign_delete(&job())).await?;
     for request in term.fenced_requests() {
         let reply = alice.send(request.clone()).await;
-        assert_eq!(reply, Reply::Refused(Refusal::Missing), "an outsider ended the lease: {}", shown(&request));
+        assert_eq!(reply, Reply::Refused(Refusal::Missing), "a foreign program deleted the lease: {}", shown(&request));
     }
     assert_eq!(alice.read(&job(), "result").await, None, "nothing was published");
     Ok(())
@@ -103,7 +103,7 @@ pub(super) async fn a_deleted_lease_is_granted_with_a_larger_token(harness: &Cas
     let new = bob.acquire(&job(), LONG_TTL).await;
     assert!(new.token() > old.token(), "the record of the last term outlives its lease");
     let taken = Reply::Refused(Refusal::Taken { holder: bob.id.clone() });
-    assert_eq!(alice.send(old.renewal()).await, taken, "the old holder learns who has the lease");
+    assert_eq!(alice.send(old.renewal()).await, taken, "the old holder learns who holds the lease");
     Ok(())
 }
 
@@ -114,11 +114,11 @@ pub(super) async fn a_term_whose_lease_was_overwritten_is_taken(harness: &CaseHa
     let taken = Reply::Refused(Refusal::Taken { holder: InstanceId::foreign("stranger") });
     for request in term.fenced_requests() {
         let reply = alice.send(request.clone()).await;
-        assert_eq!(reply, taken, "an outsider has the lease: {}", shown(&request));
+        assert_eq!(reply, taken, "a foreign program holds the lease: {}", shown(&request));
     }
     assert_eq!(alice.send(term.abandon()).await, Reply::Done);
     let held = alice.inspect(&job()).await.held.map(|held| held.holder);
-    assert_eq!(held, Some(InstanceId::foreign("stranger")), "nothing of ours may remove a foreign lease");
+    assert_eq!(held, Some(InstanceId::foreign("stranger")), "no request of ours may remove a foreign lease");
     Ok(())
 }
 
@@ -137,7 +137,7 @@ pub(super) async fn a_lease_in_our_name_without_a_term_is_not_ours(harness: &Cas
     Ok(())
 }
 
-/// A token is for one term. An outsider who writes the holder's name back must not bring an ended one to life.
+/// A token is for one term. A foreign program that writes the holder's name back must not revive an ended term.
 pub(super) async fn a_released_term_is_not_revived_by_its_name_in_the_lease(harness: &CaseHarness<'_>) -> Checked {
     let alice = harness.client("alice").await;
     let term = alice.acquire(&job(), LONG_TTL).await;

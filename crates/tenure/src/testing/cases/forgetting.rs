@@ -1,4 +1,4 @@
-//! What nobody will use again is forgotten, and does no harm by it.
+//! Records that will not be used again can be deleted without harm.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn has_log(client: &Client, name: &LeaseName) -> bool {
 
 pub(super) async fn a_forgotten_lease_leaves_only_its_token_behind(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done, "there is nothing");
+    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done, "there is nothing to delete");
     let term = alice.acquire(&job(), LONG_TTL).await;
     alice.send(term.publication("state", b"1")).await;
     let (log, value) = ("results".to_owned(), b"1".to_vec());
@@ -38,21 +38,21 @@ pub(super) async fn a_lease_in_use_is_not_forgotten(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
     let term = alice.acquire(&job(), LONG_TTL).await;
     alice.send(term.publication("state", b"1")).await;
-    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::InUse, "somebody holds it");
+    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::InUse, "the lease is held");
     alice.send(term.release()).await;
     assert_eq!(forget(&alice, &job(), LONG_TTL).await, Reply::InUse, "it was in use until just now");
     let (id, value) = ("a".to_owned(), Some(b"{}".to_vec()));
     alice.send(Request::WriteSession { id: id.clone(), expected: None, value: value.clone(), fresh: true }).await;
-    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::InUse, "there is the session");
+    assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::InUse, "the session exists");
     assert!(alice.read(&job(), "state").await.is_some());
     alice.send(Request::WriteSession { id: id.clone(), expected: value.clone(), value: None, fresh: false }).await;
     assert_eq!(alice.index("gone").await, ["a"]);
     let again = || Request::WriteSession { id: id.clone(), expected: None, value: value.clone(), fresh: true };
-    assert_eq!(alice.send(again()).await, Reply::InUse, "something is left of it");
+    assert_eq!(alice.send(again()).await, Reply::InUse, "records of it are left");
     assert_eq!(forget(&alice, &job(), Duration::ZERO).await, Reply::Done);
-    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "it is not done again");
+    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "it is removed from the index");
     assert_eq!(alice.send(again()).await, Reply::Done);
-    assert_eq!(alice.send(again()).await, Reply::Done, "it is so already");
+    assert_eq!(alice.send(again()).await, Reply::Done, "the session already is as requested");
 }
 
 pub(super) async fn a_session_that_is_deleted_is_listed_as_gone(harness: &CaseHarness<'_>) {
@@ -68,10 +68,10 @@ pub(super) async fn a_session_that_is_deleted_is_listed_as_gone(harness: &CaseHa
     };
     alice.send(write("a", None, Some("1"))).await;
     alice.send(write("b", None, None)).await;
-    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "what never was is not gone");
+    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "a session that never existed is not listed");
     alice.send(write("a", Some("1"), None)).await;
     alice.send(write("a", Some("1"), None)).await;
     assert_eq!(alice.index("gone").await, ["a"]);
     alice.send(write("a", None, Some("2"))).await;
-    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "it is there again");
+    assert_eq!(alice.index("gone").await, Vec::<String>::new(), "it exists again");
 }

@@ -1,4 +1,4 @@
-//! Handing a lease over: the sender's term ends, and one named instance has a window to take it up.
+//! Handing a lease over: the sender's term ends, and one named instance has a window to accept it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::testing::client::{Client, HeldTerm, acquire, granted, shown};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, job};
 use crate::token::Token;
 
-/// A lease that alice had and has handed to bob.
+/// A lease that alice held and has handed over to bob.
 struct Offer {
     alice: Client,
     bob: Client,
@@ -35,8 +35,8 @@ pub(super) async fn a_lease_is_handed_to_the_named_instance_under_a_new_token(ha
     let Offer { alice, bob, sent, token, .. } = offer(harness, LONG_TTL).await;
     assert!(token > sent.token(), "a hand-over begins a new term");
     let claim = bob.claim(&job(), LONG_TTL);
-    let grant = granted(bob.send(acquire(&claim)).await, "the receiver takes up an offer by acquiring the lease");
-    assert_eq!(grant.token, token, "the term was begun by the hand-over");
+    let grant = granted(bob.send(acquire(&claim)).await, "the receiver accepts an offer by acquiring the lease");
+    assert_eq!(grant.token, token, "the hand-over began the term");
     assert_eq!(grant.wait_out, Duration::ZERO, "the sender's work has ended");
     let previous = PreviousTerm { token: sent.token(), holder: alice.id.clone(), ended: RecordedEnd::HandedOver };
     assert_eq!(grant.previous, Some(previous), "the receiver learns who handed over");
@@ -64,7 +64,7 @@ pub(super) async fn an_offer_cannot_be_used_before_it_is_taken_up(harness: &Case
         let reply = bob.send(request.clone()).await;
         assert!(matches!(reply, Reply::Refused(_)), "{} must be refused, not {reply:?}", shown(&request));
     }
-    let grant = granted(bob.send(acquire(&bob.claim(&job(), LONG_TTL))).await, "the offer must still stand");
+    let grant = granted(bob.send(acquire(&bob.claim(&job(), LONG_TTL))).await, "the offer must still be valid");
     assert_eq!(grant.token, token, "and be the same");
 }
 
@@ -72,9 +72,9 @@ pub(super) async fn only_the_named_instance_can_take_up_an_offer(harness: &CaseH
     let Offer { alice, bob, carol, token, .. } = offer(harness, LONG_TTL).await;
     for stranger in [&alice, &carol] {
         let held = stranger.expect_held(&job()).await;
-        assert_eq!((held.holder, held.token), (bob.id.clone(), Some(token)), "the lease is kept for the receiver");
+        assert_eq!((held.holder, held.token), (bob.id.clone(), Some(token)), "the lease is reserved for the receiver");
     }
-    let grant = granted(bob.try_acquire(&job()).await, "strangers who ask must not spoil the offer");
+    let grant = granted(bob.try_acquire(&job()).await, "claims of other instances must not affect the offer");
     assert_eq!(grant.token, token);
 }
 
@@ -82,22 +82,22 @@ pub(super) async fn an_offer_is_taken_up_by_one_claim_only(harness: &CaseHarness
     let Offer { bob, token, .. } = offer(harness, LONG_TTL).await;
     let claim = bob.claim(&job(), LONG_TTL);
     for _ in 0..2 {
-        let grant = granted(bob.send(acquire(&claim)).await, "the claim that took the offer up may be repeated");
+        let grant = granted(bob.send(acquire(&claim)).await, "the accepting claim may be repeated");
         assert_eq!(grant.token, token, "and stays the same term");
     }
     let held = bob.expect_held(&job()).await;
-    assert_eq!(held.holder, bob.id, "another claim of the receiver is a stranger once the offer was taken up");
+    assert_eq!(held.holder, bob.id, "another claim of the receiver is refused once the offer is accepted");
 }
 
 pub(super) async fn a_taken_up_offer_lasts_for_a_ttl_and_not_for_the_window(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
-    // The window may be over before the receiver's claim arrives, on a slow machine; then it is a grant like any other.
+    // On a slow machine the window may end before the receiver's claim arrives; then it is a grant like any other.
     let sent = alice.acquire(&job(), LONG_TTL).await;
     hand_over_to(&alice, &sent, &bob.id, SHORT_TTL).await;
     let term = bob.acquire(&job(), LONG_TTL).await;
     harness.outlast(SHORT_TTL).await;
     let renewed = bob.send(term.renewal()).await;
-    assert!(matches!(renewed, Reply::Renewed { .. }), "the window ends when the offer is taken up: {renewed:?}");
+    assert!(matches!(renewed, Reply::Renewed { .. }), "the window ends when the offer is accepted: {renewed:?}");
 }
 
 pub(super) async fn an_offer_that_is_not_taken_up_ends_with_its_window(harness: &CaseHarness<'_>) {
@@ -106,9 +106,9 @@ pub(super) async fn an_offer_that_is_not_taken_up_ends_with_its_window(harness: 
     let term = carol.acquire(&job(), LONG_TTL).await;
     assert!(term.token() > token, "the offered term has used up its token");
     let previous = PreviousTerm { token, holder: bob.id.clone(), ended: RecordedEnd::Unreported };
-    assert_eq!(term.grant.previous, Some(previous), "the receiver never said anything");
+    assert_eq!(term.grant.previous, Some(previous), "the receiver reported no end");
     let late = bob.expect_held(&job()).await;
-    assert_eq!(late.holder, carol.id, "the receiver comes too late");
+    assert_eq!(late.holder, carol.id, "the receiver is too late");
 }
 
 pub(super) async fn the_remaining_time_of_an_offer_is_its_window(harness: &CaseHarness<'_>) {
@@ -121,7 +121,7 @@ pub(super) async fn the_remaining_time_of_an_offer_is_its_window(harness: &CaseH
 pub(super) async fn a_receiver_may_decline(harness: &CaseHarness<'_>) {
     let Offer { bob, carol, sent, token, .. } = offer(harness, LONG_TTL).await;
     let offered = sent.claimed_by(&bob.id).under(token);
-    assert_eq!(bob.send(offered.release()).await, Reply::Done, "the receiver may let go of what it was handed");
+    assert_eq!(bob.send(offered.release()).await, Reply::Done, "the receiver may release an offer");
     let term = carol.acquire(&job(), LONG_TTL).await;
     assert!(term.token() > token, "the offered term has used up its token");
 }
@@ -130,7 +130,7 @@ pub(super) async fn a_repeated_hand_over_changes_nothing(harness: &CaseHarness<'
     let Offer { alice, bob, sent, token, .. } = offer(harness, LONG_TTL).await;
     let again = alice.send(sent.hand_over(&bob.id, LONG_TTL)).await;
     assert_eq!(again, Reply::Refused(Refusal::Taken { holder: bob.id.clone() }), "the first one was carried out");
-    let grant = granted(bob.try_acquire(&job()).await, "the offer still stands");
+    let grant = granted(bob.try_acquire(&job()).await, "the offer is still valid");
     assert_eq!(grant.token, token, "under the token of the first hand-over");
 }
 
@@ -143,7 +143,7 @@ pub(super) async fn a_lease_can_be_handed_on_and_on(harness: &CaseHarness<'_>) {
         let token = hand_over_to(from, &term, &to.id, LONG_TTL).await;
         term = to.acquire(&job(), LONG_TTL).await;
         assert_eq!(term.token(), token, "hop {n}");
-        assert!(token > last, "tokens must grow with every hand-over: {token} after {last}");
+        assert!(token > last, "tokens must increase with every hand-over: {token} after {last}");
         last = token;
     }
 }

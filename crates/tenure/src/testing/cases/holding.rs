@@ -38,7 +38,7 @@ pub(super) async fn a_renewal_with_an_old_token_is_refused(harness: &CaseHarness
     assert!(matches!(renewed, Reply::Renewed { .. }), "the new term must have stayed: {renewed:?}");
 }
 
-/// Sends everything that only the current term may do, under a holding that is not the current one.
+/// Sends every request that only the current term may make, under a holding that is not the current one.
 async fn assert_refused(harness: &CaseHarness<'_>, wrong: impl Fn(&HeldTerm) -> HeldTerm, why: &str) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
@@ -58,7 +58,7 @@ async fn assert_refused(harness: &CaseHarness<'_>, wrong: impl Fn(&HeldTerm) -> 
 
 pub(super) async fn the_right_token_under_another_holder_is_refused(harness: &CaseHarness<'_>) {
     let bob = harness.client("bob").await;
-    assert_refused(harness, |term| term.claimed_by(&bob.id), "the holder is not the one").await;
+    assert_refused(harness, |term| term.claimed_by(&bob.id), "the holder differs").await;
 }
 
 pub(super) async fn the_right_holder_under_a_smaller_token_is_refused(harness: &CaseHarness<'_>) {
@@ -73,7 +73,8 @@ pub(super) async fn the_right_holder_under_a_larger_token_is_refused(harness: &C
 pub(super) async fn the_right_holder_under_a_token_that_differs_in_the_last_digit_is_refused(
     harness: &CaseHarness<'_>,
 ) {
-    // Above 2^53 a double cannot tell neighbours apart, and a number that was formatted as one loses digits earlier.
+    // Above 2^53 a double cannot distinguish neighbours, and a number that was formatted as a double loses digits
+    // earlier.
     let alice = harness.client("alice").await;
     let term = alice.acquire(&job(), LONG_TTL).await;
     for by in [1, 2, 9, 10, 100] {
@@ -89,7 +90,7 @@ pub(super) async fn a_lease_that_was_never_granted_cannot_be_used(harness: &Case
     invented.claim.name = job();
     for request in invented.fenced_requests() {
         let reply = alice.send(request.clone()).await;
-        assert_eq!(reply, Reply::Refused(Refusal::StoreReset), "there is no trace of such a term: {}", shown(&request));
+        assert_eq!(reply, Reply::Refused(Refusal::StoreReset), "no such term is on record: {}", shown(&request));
     }
     assert_eq!(alice.read(&job(), "result").await, None, "and nothing was published");
 }
@@ -97,9 +98,9 @@ pub(super) async fn a_lease_that_was_never_granted_cannot_be_used(harness: &Case
 pub(super) async fn a_released_lease_is_free_at_once(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
-    assert_eq!(alice.send(term.release()).await, Reply::Done, "the holder may let go");
+    assert_eq!(alice.send(term.release()).await, Reply::Done, "the holder may release");
     let report = bob.inspect(&job()).await;
-    assert_eq!(report.held, None, "nobody has the lease now");
+    assert_eq!(report.held, None, "the lease is unheld");
     let last = report.last.map(|last| (last.token, last.holder, last.ended));
     assert_eq!(last, Some((term.token(), alice.id, RecordedEnd::Released)), "the last term stays on record");
     let next = bob.acquire(&job(), LONG_TTL).await;
@@ -110,9 +111,9 @@ pub(super) async fn how_a_term_ended_is_on_record(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
     for ending in [Ending::Released(ReleaseReason::Rebalance), Ending::Lost(Loss::Stalled)] {
         let term = alice.acquire(&job(), LONG_TTL).await;
-        assert_eq!(alice.inspect(&job()).await.ending, None, "a term that goes on has not ended");
+        assert_eq!(alice.inspect(&job()).await.ending, None, "a current term has not ended");
         alice.send(Request::Release { holding: term.holding(), ending: ending.clone() }).await;
-        assert_eq!(alice.inspect(&job()).await.ending, Some(ending), "its holder said so");
+        assert_eq!(alice.inspect(&job()).await.ending, Some(ending), "as its holder reported");
     }
 }
 
@@ -134,11 +135,11 @@ pub(super) async fn a_released_term_can_do_nothing_more(harness: &CaseHarness<'_
         if matches!(request, Request::Release { .. }) {
             assert_eq!(reply, Reply::Done, "this very release was already made");
         } else {
-            assert_eq!(reply, Reply::Refused(Refusal::Missing), "the lease is free: {}", shown(&request));
+            assert_eq!(reply, Reply::Refused(Refusal::Missing), "the lease is unheld: {}", shown(&request));
         }
     }
     let value = alice.read_value(&job(), "result").await;
-    assert_eq!(value.as_deref(), Some(&b"true"[..]), "what was published before stays");
+    assert_eq!(value.as_deref(), Some(&b"true"[..]), "earlier publications stay");
 }
 
 pub(super) async fn a_publication_can_be_read_by_every_instance(harness: &CaseHarness<'_>) {
@@ -147,14 +148,14 @@ pub(super) async fn a_publication_can_be_read_by_every_instance(harness: &CaseHa
     let term = alice.acquire(&job(), LONG_TTL).await;
     assert_eq!(alice.send(term.publication("result", b"one")).await, Reply::Done, "the holder may publish");
     let first = bob.read(&job(), "result").await;
-    let Some(first) = first else { panic!("what was published must be readable") };
+    let Some(first) = first else { panic!("a published record must be readable") };
     assert_eq!((first.token, first.value.as_slice()), (term.token(), &b"one"[..]), "with the term it was published in");
     assert!(first.at >= term.grant.server, "and when, by the store's clock: {first:?}");
 
     alice.send(term.publication("result", b"two")).await;
     let second = bob.read_value(&job(), "result").await;
     assert_eq!(second.as_deref(), Some(&b"two"[..]), "a later publication replaces an earlier one");
-    assert_eq!(bob.read(&job(), "other").await, None, "and touches no other record");
+    assert_eq!(bob.read(&job(), "other").await, None, "and changes no other record");
     assert_eq!(bob.read(&lease("other"), "result").await, None, "nor that of another lease");
 }
 
@@ -165,10 +166,10 @@ pub(super) async fn a_publication_outlives_its_term(harness: &CaseHarness<'_>) {
     alice.send(term.release()).await;
     let next = bob.acquire(&job(), LONG_TTL).await;
     let kept = bob.read(&job(), "result").await.map(|record| (record.token, record.value));
-    assert_eq!(kept, Some((term.token(), b"kept".to_vec())), "results are there for whoever comes next");
+    assert_eq!(kept, Some((term.token(), b"kept".to_vec())), "results are there for the next holder");
     bob.send(next.publication("result", b"newer")).await;
     let newer = bob.read(&job(), "result").await.map(|record| (record.token, record.value));
-    assert_eq!(newer, Some((next.token(), b"newer".to_vec())), "who may replace them");
+    assert_eq!(newer, Some((next.token(), b"newer".to_vec())), "which may replace them");
 }
 
 pub(super) async fn the_holders_of_many_leases_are_listed_in_order(harness: &CaseHarness<'_>) {
@@ -178,16 +179,16 @@ pub(super) async fn the_holders_of_many_leases_are_listed_in_order(harness: &Cas
     let ask = || bob.send(Request::Holders { names: vec![job(), other.clone(), job()] });
     let answer =
         |holder: Option<&InstanceId>| Reply::Holders(vec![holder.cloned(), Some(alice.id.clone()), holder.cloned()]);
-    assert_eq!(ask().await, answer(None), "nobody yet");
+    assert_eq!(ask().await, answer(None), "unheld at first");
     let term = alice.acquire(&job(), LONG_TTL).await;
     assert_eq!(ask().await, answer(Some(&alice.id)));
     alice.send(term.hand_over(&bob.id, LONG_TTL)).await;
-    assert_eq!(ask().await, answer(Some(&bob.id)), "whom it is kept for");
+    assert_eq!(ask().await, answer(Some(&bob.id)), "reserved for bob");
     let term = bob.acquire(&job(), LONG_TTL).await;
     bob.send(term.release()).await;
-    assert_eq!(ask().await, answer(None), "let go of");
+    assert_eq!(ask().await, answer(None), "released");
     alice.acquire(&job(), SHORT_TTL).await;
     harness.outlast(SHORT_TTL).await;
-    assert_eq!(ask().await, answer(None), "run out");
+    assert_eq!(ask().await, answer(None), "expired");
     alice.send(kept.release()).await;
 }

@@ -1,4 +1,4 @@
-//! Requests that were given up on and arrive after all, over whatever connection: none may touch what came after.
+//! Late requests, which arrive after their sender has given up, over any connection: none may affect a later term.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::testing::StoreFault;
 use crate::testing::client::{Client, HeldTerm, acquire, acquire_after, granted, shown, take_over};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, job};
 
-/// Everything that a holder may have sent in a term, once with each way to end it.
+/// Every request that a holder may have sent during a term, with each way to end it.
 fn stale_requests(term: &HeldTerm, heir: &Client) -> Vec<Request> {
     let mut requests = term.fenced_requests();
     requests.extend([
@@ -21,7 +21,7 @@ fn stale_requests(term: &HeldTerm, heir: &Client) -> Vec<Request> {
     requests
 }
 
-/// Sends everything that `old` may have left behind, and checks that the lease of `current` is as it was.
+/// Sends every request that may be left over from `old`, and checks that the lease of `current` has not changed.
 async fn assert_untouched(courier: &Client, old: &HeldTerm, current: &HeldTerm, holder: &Client) {
     holder.send(current.publication("result", b"current")).await;
     let before = courier.inspect(&job()).await;
@@ -35,13 +35,13 @@ async fn assert_untouched(courier: &Client, old: &HeldTerm, current: &HeldTerm, 
         let after = courier.inspect(&job()).await;
         let held = after.held.as_ref().map(|held| (&held.holder, held.token));
         assert_eq!(held, Some((&holder.id, Some(current.token()))), "the holder must stay after {}", shown(&request));
-        assert_eq!(after.asked, before.asked, "nothing is asked of another term by {}", shown(&request));
+        assert_eq!(after.asked, before.asked, "another term is asked nothing by {}", shown(&request));
         assert_eq!(after.since, before.since, "the term must be the same after {}", shown(&request));
         let value = courier.read_value(&job(), "result").await;
         assert_eq!(value.as_deref(), Some(&b"current"[..]), "the record must stay after {}", shown(&request));
     }
     let renewed = holder.send(current.renewal()).await;
-    assert!(matches!(renewed, Reply::Renewed { asked: None, .. }), "the term must go on: {renewed:?}");
+    assert!(matches!(renewed, Reply::Renewed { asked: None, .. }), "the term must continue: {renewed:?}");
 }
 
 pub(super) async fn nothing_of_a_released_term_touches_the_next_holder(harness: &CaseHarness<'_>) {
@@ -86,7 +86,7 @@ pub(super) async fn nothing_of_a_taken_over_term_touches_its_taker(harness: &Cas
     alice.send(old.renewal()).await;
     let claim = bob.claim(&job(), LONG_TTL);
     let reply = bob.send(take_over(&claim, old.token(), Duration::ZERO)).await;
-    let grant = granted(reply, "a holder may be deposed after no time at all");
+    let grant = granted(reply, "a term may be taken over after no time at all");
     let courier = harness.client("courier").await;
     assert_untouched(&courier, &old, &HeldTerm { claim, grant }, &bob).await;
 }
@@ -98,7 +98,7 @@ pub(super) async fn a_late_claim_of_a_released_term_does_not_revive_it(harness: 
     for request in [acquire(&old.claim), acquire_after(&old.claim, old.token())] {
         assert_eq!(courier.send(request).await, Reply::TermOver, "a released term is never revived");
     }
-    assert_eq!(courier.inspect(&job()).await.held, None, "the lease must stay free");
+    assert_eq!(courier.inspect(&job()).await.held, None, "the lease must stay unheld");
 }
 
 pub(super) async fn a_late_take_over_does_not_revive_its_own_term(harness: &CaseHarness<'_>) {
@@ -108,10 +108,10 @@ pub(super) async fn a_late_take_over_does_not_revive_its_own_term(harness: &Case
     let claim = bob.claim(&job(), LONG_TTL);
     let request = take_over(&claim, victim.token(), Duration::ZERO);
     let reply = bob.send(request.clone()).await;
-    let term = HeldTerm { claim, grant: granted(reply, "the victim must be deposed") };
+    let term = HeldTerm { claim, grant: granted(reply, "the victim's term must be taken over") };
     bob.send(term.release()).await;
     assert_eq!(alice.send(request).await, Reply::TermOver, "a take-over is good for one term");
-    assert_eq!(alice.inspect(&job()).await.held, None, "the lease must stay free");
+    assert_eq!(alice.inspect(&job()).await.held, None, "the lease must stay unheld");
 }
 
 pub(super) async fn a_late_release_leaves_a_free_lease_free(harness: &CaseHarness<'_>) {
@@ -120,9 +120,9 @@ pub(super) async fn a_late_release_leaves_a_free_lease_free(harness: &CaseHarnes
     harness.outlast(SHORT_TTL).await;
     for request in old.fenced_requests() {
         let reply = courier.send(request.clone()).await;
-        assert_eq!(reply, Reply::Refused(Refusal::Missing), "the term ran out: {}", shown(&request));
+        assert_eq!(reply, Reply::Refused(Refusal::Missing), "the term has expired: {}", shown(&request));
     }
-    assert_eq!(courier.inspect(&job()).await.held, None, "the lease must stay free");
+    assert_eq!(courier.inspect(&job()).await.held, None, "the lease must stay unheld");
     assert_eq!(courier.read(&job(), "result").await, None, "and nothing was published");
 }
 
@@ -132,7 +132,7 @@ pub(super) async fn a_late_acceptance_does_not_revive_a_declined_offer(harness: 
     alice.send(sent.hand_over(&bob.id, LONG_TTL)).await;
     let term = bob.acquire(&job(), LONG_TTL).await;
     bob.send(term.release()).await;
-    assert_eq!(alice.send(acquire(&term.claim)).await, Reply::TermOver, "the receiver has let go");
+    assert_eq!(alice.send(acquire(&term.claim)).await, Reply::TermOver, "the receiver has released it");
 }
 
 pub(super) async fn a_claim_of_an_older_generation_is_not_granted(harness: &CaseHarness<'_>) -> Checked {
@@ -140,7 +140,7 @@ pub(super) async fn a_claim_of_an_older_generation_is_not_granted(harness: &Case
     harness.inject(StoreFault::Flush).await?;
     bob.reattach(harness).await;
     for _ in 0..2 {
-        assert_eq!(alice.try_acquire(&job()).await, Reply::NotAttached, "the data that alice attached is gone");
+        assert_eq!(alice.try_acquire(&job()).await, Reply::NotAttached, "the data that alice attached to is gone");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Logs beside a lease: what holders add, bounded, in order, and by nobody else.
+//! Logs beside a lease: bounded, in order, and written only by holders.
 
 use crate::name::LeaseName;
 use crate::store::{EntryId, LogEntry, Refusal, Reply, Request};
@@ -38,7 +38,11 @@ pub(super) async fn a_log_keeps_its_latest_entries_in_order(harness: &CaseHarnes
     assert_eq!(values(&read(&alice, &job(), Some(entries[0].id), 2).await), ["c", "d"], "the next");
     assert_eq!(read(&alice, &job(), Some(entries[3].id), 2).await, [], "there is no more");
     let long_ago = EntryId { millis: 0, number: 0 };
-    assert_eq!(values(&read(&alice, &job(), Some(long_ago), 9).await), ["b", "c", "d", "e"], "what is left since then");
+    assert_eq!(
+        values(&read(&alice, &job(), Some(long_ago), 9).await),
+        ["b", "c", "d", "e"],
+        "the entries left since then"
+    );
     let never = EntryId { millis: u64::MAX, number: u64::MAX };
     assert_eq!(read(&alice, &job(), Some(never), 9).await, []);
     assert_eq!(read(&alice, &lease("other"), None, 10).await, [], "another lease has its own");
@@ -50,11 +54,7 @@ pub(super) async fn an_entry_that_is_added_again_is_the_same_entry(harness: &Cas
     for value in ["a", "a", "b", "a"] {
         assert_eq!(add(&alice, &term, value, 10).await, Reply::Done);
     }
-    assert_eq!(
-        values(&read(&alice, &job(), None, 10).await),
-        ["a", "b", "a"],
-        "a request that is repeated adds nothing"
-    );
+    assert_eq!(values(&read(&alice, &job(), None, 10).await), ["a", "b", "a"], "a repeated request adds nothing");
 }
 
 pub(super) async fn an_ended_term_appends_nothing(harness: &CaseHarness<'_>) {
@@ -82,7 +82,7 @@ pub(super) async fn a_record_is_written_with_an_entry_or_neither_is(harness: &Ca
     assert_eq!(alice.send(add("a", "1")).await, Reply::Done);
     assert_eq!(alice.read_value(&job(), "due").await, Some(b"1".to_vec()));
     assert_eq!(alice.read_value(&job(), "state").await, Some(b"whole".to_vec()));
-    // An entry that is there already is not added again, and its record is what it should be.
+    // An entry that exists already is not added again, but its records are written.
     assert_eq!(alice.send(add("a", "2")).await, Reply::Done);
     assert_eq!(alice.read_value(&job(), "due").await, Some(b"2".to_vec()));
     alice.send(term.release()).await;

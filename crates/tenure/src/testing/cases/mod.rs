@@ -1,4 +1,4 @@
-//! The list of cases: one list, from which the tests and [`cases`] are both made.
+//! The list of cases: one list, from which both the tests and [`cases`] are generated.
 
 mod acquire;
 mod announcements;
@@ -27,7 +27,7 @@ mod values;
 use super::Case;
 use super::harness::IntoVerdict;
 
-/// Makes one `#[test]` for each case of the [conformance suite](crate::testing).
+/// Generates one `#[test]` for each case of the [conformance suite](crate::testing).
 ///
 /// Its argument is an async function without arguments that returns a fresh [`StoreFixture`](crate::testing::StoreFixture).
 #[macro_export]
@@ -50,7 +50,7 @@ macro_rules! __conformance_tests {
     };
 }
 
-/// Every case. A function in one of the modules above that is missing here is an unused function, and does not build.
+/// Every case. A function of the modules above that is missing here is unused, and does not compile.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_cases {

@@ -1,11 +1,11 @@
-//! Names that look like structure: whatever the crate admits as a name, a store must keep apart from every other.
+//! Names that look like structure: a store must keep every name that the crate accepts apart from every other.
 
 use crate::name::{Group, LeaseKind, LeaseName};
 use crate::store::{Reply, Request};
 use crate::testing::client::Client;
 use crate::testing::harness::{CaseHarness, LONG_TTL, instance, job, lease};
 
-/// Labels with characters that mean something to patterns, query languages, scripts, paths and key layouts.
+/// Labels with characters that have a meaning in patterns, query languages, scripts, paths and key layouts.
 fn hostile_labels() -> Vec<String> {
     let mut labels: Vec<String> = [
         "plain",
@@ -60,17 +60,17 @@ fn hostile_labels() -> Vec<String> {
     ]
     .map(str::to_owned)
     .to_vec();
-    // As long as can be, and differing in the last byte only.
+    // Of the maximum length, and different only in the last byte.
     labels.push("x".repeat(256));
     labels.push(format!("{}y", "x".repeat(255)));
     labels.push("ü".repeat(128));
     labels
 }
 
-/// Leases with hostile labels, of every kind and under prefixes that come close to Tenure's own.
+/// Leases with hostile labels, of every kind and under prefixes similar to Tenure's own.
 fn hostile_names() -> Vec<LeaseName> {
     let mut names: Vec<_> = hostile_labels().iter().map(|label| lease(label)).collect();
-    // Some of these the crate may refuse; what it admits must work.
+    // The crate may refuse some of these; those that it accepts must work.
     names.extend(["x", "tenure:ns", "*"].iter().filter_map(|label| LeaseName::role(label).ok()));
     names.extend(["poll", "a:b", "*", "'"].iter().filter_map(|pool| LeaseName::target(pool, "x").ok()));
     let with = |prefix, label| LeaseName::with_prefix(LeaseKind::Lease, prefix, label).ok();
@@ -98,14 +98,14 @@ pub(super) async fn hostile_names_are_held_independently(harness: &CaseHarness<'
         let renewed = holder.send(term.renewal()).await;
         assert!(matches!(renewed, Reply::Renewed { .. }), "{} must be renewable: {renewed:?}", names[n]);
     }
-    // Every second one goes; the others must not notice.
+    // Every second lease is released; the others must not change.
     for term in terms.iter().step_by(2) {
         assert_eq!(alice.send(term.release()).await, Reply::Done, "{}", term.claim.name);
     }
     for (n, name) in names.iter().enumerate() {
         let held = alice.inspect(name).await.held.map(|held| held.holder);
         let expected = if n % 2 == 0 { None } else { Some(bob.id.clone()) };
-        assert_eq!(held, expected, "releasing other leases must not touch {name}");
+        assert_eq!(held, expected, "releasing other leases must not affect {name}");
     }
 }
 
@@ -123,7 +123,7 @@ pub(super) async fn hostile_names_survive_every_kind_of_request(harness: &CaseHa
         assert_eq!(taken.token(), token, "accepting {name}");
         assert_eq!(alice.send(taken.revocation()).await, Reply::Done, "revoking {name}");
         assert_eq!(bob.send(taken.release()).await, Reply::Done, "releasing {name}");
-        assert_eq!(alice.inspect(&name).await.held, None, "{name} must be free");
+        assert_eq!(alice.inspect(&name).await.held, None, "{name} must be unheld");
     }
     alice.acquire(&lease("still-works"), LONG_TTL).await;
 }
@@ -147,7 +147,7 @@ pub(super) async fn hostile_instance_ids_are_kept_apart(harness: &CaseHarness<'_
     expected.sort();
     let members = observer.instances().await;
     let ids: Vec<_> = members.iter().map(|member| member.instance.clone()).collect();
-    assert_eq!(ids, expected, "every instance is a member of its own");
+    assert_eq!(ids, expected, "every instance is listed separately");
     for member in &members {
         assert_eq!(member.record, member.instance.as_str().as_bytes(), "with its own record");
     }

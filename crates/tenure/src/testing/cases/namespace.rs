@@ -1,4 +1,4 @@
-//! Attaching with a memory: is this still the store that we knew?
+//! Attaching with a memory: checks whether the store's data is the data that the instance knew.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::testing::StoreFault;
 use crate::testing::client::{Client, HeldTerm, acquire, granted};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, REPLY_TIMEOUT, SHORT_TTL, job, lease};
 
-/// Checks that whoever asks is told how long nothing is granted.
+/// Checks that a claim is refused and that the reply has the rest of the quarantine.
 async fn assert_quarantined(client: &Client) {
     match client.try_acquire(&lease("anything")).await {
         Reply::Quarantined(Quarantine { remaining, .. }) => {
             let longest = client.longest_ttl().await;
-            assert!(!remaining.is_zero() && remaining <= longest, "closed for {remaining:?} of {longest:?}");
+            assert!(!remaining.is_zero() && remaining <= longest, "quarantined for {remaining:?} of {longest:?}");
         }
-        other => panic!("nothing may be granted while the namespace is closed; the store answered {other:?}"),
+        other => panic!("nothing may be granted during a quarantine; the store answered {other:?}"),
     }
 }
 
 async fn assert_renewable(client: &Client, term: &HeldTerm) {
     let renewed = client.send(term.renewal()).await;
-    assert!(matches!(renewed, Reply::Renewed { .. }), "a lease that is still there stays renewable: {renewed:?}");
+    assert!(matches!(renewed, Reply::Renewed { .. }), "a surviving lease stays renewable: {renewed:?}");
 }
 
 pub(super) async fn reattaching_with_nothing_lost_changes_nothing(harness: &CaseHarness<'_>) {
@@ -33,10 +33,10 @@ pub(super) async fn reattaching_with_nothing_lost_changes_nothing(harness: &Case
         assert_eq!(alice.reattach(harness).await, Continuity::Same, "the same data in the same run");
         let attached = alice.attached();
         assert_eq!(attached.generation, first.generation, "the generation stays");
-        assert!(!attached.minted && !attached.rolled_back, "there is nothing to write anew: {attached:?}");
+        assert!(!attached.minted && !attached.rolled_back, "there is no new generation: {attached:?}");
         assert!(
             attached.quarantine_remaining().is_zero() && attached.new_quarantine_reason().is_none(),
-            "nor to close: {attached:?}"
+            "and no quarantine: {attached:?}"
         );
     }
     assert_renewable(&alice, &term).await;
@@ -47,7 +47,7 @@ pub(super) async fn a_cut_connection_loses_nothing(harness: &CaseHarness<'_>) ->
     let mut alice = harness.client("alice").await;
     let term = alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::CutConnections).await?;
-    assert_eq!(alice.reattach(harness).await, Continuity::Same, "the server ran on");
+    assert_eq!(alice.reattach(harness).await, Continuity::Same, "the server kept running");
     assert_renewable(&alice, &term).await;
     Ok(())
 }
@@ -56,12 +56,12 @@ pub(super) async fn a_cut_connection_says_that_it_is_closed(harness: &CaseHarnes
     let alice = harness.client("alice").await;
     alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::CutConnections).await?;
-    // Nothing is asked over it: whoever has nothing to ask must learn of it, too.
+    // Without a request: a client that sends nothing must learn of it, too.
     let told = tokio::time::timeout(REPLY_TIMEOUT, alice.connection.closed()).await;
-    assert!(told.is_ok(), "a closed connection must say so within {REPLY_TIMEOUT:?}");
+    assert!(told.is_ok(), "a closed connection must report it within {REPLY_TIMEOUT:?}");
     for outcome in alice.submit(vec![Request::Inspect { name: job() }; 2]).await {
         let answered = matches!(outcome, Outcome::Answered(_));
-        assert!(!answered, "a connection that said it was closed must not answer: {outcome:?}");
+        assert!(!answered, "a connection that is reported as closed must not answer: {outcome:?}");
     }
     Ok(())
 }
@@ -72,7 +72,7 @@ pub(super) async fn a_connection_that_is_refused_something_is_not_closed(harness
     alice.send(term.release()).await;
     alice.send(term.renewal()).await;
     let told = tokio::time::timeout(Duration::ZERO, alice.connection.closed()).await;
-    assert!(told.is_err(), "it still works");
+    assert!(told.is_err(), "the connection still works");
     alice.acquire(&job(), LONG_TTL).await;
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn a_connection_does_not_outlive_a_restart(harness: &CaseHarnes
     let alice = harness.client("alice").await;
     alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::Restart).await?;
-    // A connection that quietly connected again would reach a store that it has not attached.
+    // A connection that silently reconnected would reach a store to which it has not attached.
     for outcome in alice.submit(vec![Request::Inspect { name: job() }; 2]).await {
         let answered = matches!(outcome, Outcome::Answered(_));
         assert!(!answered, "a connection from before a restart must not answer: {outcome:?}");
@@ -93,7 +93,7 @@ pub(super) async fn a_missing_record_is_replaced_and_begins_a_quarantine(harness
     let before = alice.attached().generation.number;
     let term = alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::Flush).await?;
-    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "held leases must be verified");
     let attached = alice.attached();
     assert!(
         attached.minted && attached.generation.number > before,
@@ -103,7 +103,7 @@ pub(super) async fn a_missing_record_is_replaced_and_begins_a_quarantine(harness
     assert_eq!(attached.quarantine_remaining(), LONG_TTL, "leases from before may be relied on for the longest ttl");
     assert_quarantined(&alice).await;
     let refused = alice.send(term.renewal()).await;
-    assert_eq!(refused, Reply::Refused(Refusal::StoreReset), "there is no trace of what was held");
+    assert_eq!(refused, Reply::Refused(Refusal::StoreReset), "the held term is not on record");
     Ok(())
 }
 
@@ -117,7 +117,7 @@ pub(super) async fn an_older_generation_than_remembered_is_replaced_and_begins_a
     alice.reattach(harness).await;
     let newer = alice.attached().generation.number;
     harness.inject(StoreFault::RestoreSnapshot).await?;
-    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "held leases must be verified");
     let attached = alice.attached();
     assert!(
         attached.minted && attached.generation.number > newer,
@@ -141,17 +141,17 @@ pub(super) async fn a_newer_generation_is_adopted_and_never_written_over(harness
     let newer = alice.attached().generation;
     assert_eq!(bob.reattach(harness).await, Continuity::Reset, "everything that bob held is lost");
     let attached = bob.attached();
-    assert_eq!(attached.generation, newer, "somebody else's newer generation is adopted");
+    assert_eq!(attached.generation, newer, "another instance's newer generation is adopted");
     assert!(!attached.minted, "and not written again: {attached:?}");
-    assert_eq!(attached.new_quarantine_reason(), None, "whoever wrote it has closed the namespace already");
+    assert_eq!(attached.new_quarantine_reason(), None, "its minter has begun the quarantine already");
     assert!(
         !attached.quarantine_remaining().is_zero() && attached.quarantine_remaining() <= LONG_TTL,
         "which still lasts: {attached:?}"
     );
     assert_quarantined(&bob).await;
-    // Alice's connection would be told to attach again if bob had changed the generation.
+    // Alice's connection would have to attach again if bob had changed the generation.
     assert_quarantined(&alice).await;
-    assert_eq!(harness.client("carol").await.attached().generation, newer, "a third one finds the same");
+    assert_eq!(harness.client("carol").await.attached().generation, newer, "a third instance finds the same");
     Ok(())
 }
 
@@ -162,16 +162,16 @@ pub(super) async fn a_restart_begins_a_quarantine_and_surviving_leases_stay_rene
     let before = alice.attached().clone();
     let term = alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::Restart).await?;
-    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "held leases must be verified");
     let attached = alice.attached();
-    assert_ne!(attached.run, before.run, "every run of a server is another one");
+    assert_ne!(attached.run, before.run, "every run of a server has its own id");
     assert_eq!((attached.generation, attached.minted), (before.generation, false), "the data is the same");
     assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::ServerRestarted), "{attached:?}");
     assert_eq!(attached.quarantine_remaining(), LONG_TTL, "the last grants may have been lost");
     assert_quarantined(&alice).await;
     assert_renewable(&alice, &term).await;
     assert_eq!(alice.send(term.publication("result", b"x")).await, Reply::Done, "and may be used");
-    assert_eq!(alice.send(term.release()).await, Reply::Done, "and be let go of");
+    assert_eq!(alice.send(term.release()).await, Reply::Done, "and be released");
     assert_quarantined(&alice).await;
     Ok(())
 }
@@ -184,8 +184,11 @@ pub(super) async fn a_restart_begins_only_one_quarantine(harness: &CaseHarness<'
     harness.advance_time(SHORT_TTL).await;
     bob.reattach(harness).await;
     let attached = bob.attached();
-    assert_eq!(attached.new_quarantine_reason(), None, "alice has already closed the namespace: {attached:?}");
-    assert!(attached.quarantine_remaining() <= LONG_TTL - SHORT_TTL / 2, "it opens when alice said: {attached:?}");
+    assert_eq!(attached.new_quarantine_reason(), None, "alice has already begun the quarantine: {attached:?}");
+    assert!(
+        attached.quarantine_remaining() <= LONG_TTL - SHORT_TTL / 2,
+        "it ends when alice's attach reported: {attached:?}"
+    );
     Ok(())
 }
 
@@ -207,7 +210,7 @@ pub(super) async fn a_durable_store_begins_no_quarantine_after_a_restart(harness
     let term = alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::Restart).await?;
     let continuity = alice.reattach_with(harness, |request| AttachRequest { durable: true, ..request }).await;
-    assert_eq!(continuity, Continuity::Changed, "it is another run all the same");
+    assert_eq!(continuity, Continuity::Changed, "the run is another one all the same");
     let attached = alice.attached();
     assert!(
         attached.new_quarantine_reason().is_none() && attached.quarantine_remaining().is_zero(),
@@ -223,12 +226,12 @@ pub(super) async fn a_durable_instance_does_not_hide_a_restart_from_the_others(h
     alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::Restart).await?;
     alice.reattach_with(harness, |request| AttachRequest { durable: true, ..request }).await;
-    assert_eq!(alice.attached().quarantine, None, "alice was told that nothing was lost");
+    assert_eq!(alice.attached().quarantine, None, "alice is configured as durable");
     let newcomer = harness.client("newcomer").await;
     assert_eq!(
         newcomer.attached().new_quarantine_reason(),
         Some(QuarantineReason::ServerRestarted),
-        "the newcomer was not"
+        "the newcomer is not"
     );
     assert_quarantined(&alice).await;
     Ok(())
@@ -255,14 +258,15 @@ pub(super) async fn replaced_data_is_not_the_data_that_was_attached(harness: &Ca
     harness.inject(StoreFault::TakeSnapshot).await?;
     alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::ReplaceData).await?;
-    // A store may close every connection then, or be replaced under those that stay; nothing is granted over them.
+    // A store may close every connection then, or its data may be replaced under those that stay; neither grants
+    // anything.
     let over_the_old = bob.submit(vec![acquire(&bob.claim(&job(), LONG_TTL))]).await;
     let granted = matches!(over_the_old.as_slice(), [Outcome::Answered(Reply::Granted(_))]);
-    assert!(!granted, "alice may rely on what the other data does not know: {over_the_old:?}");
-    assert_eq!(bob.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    assert!(!granted, "alice may rely on a lease that the other data lacks: {over_the_old:?}");
+    assert_eq!(bob.reattach(harness).await, Continuity::Changed, "held leases must be verified");
     assert_eq!(bob.attached().new_quarantine_reason(), Some(QuarantineReason::DataReplaced), "{:?}", bob.attached());
     assert_quarantined(&bob).await;
-    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "for everybody");
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "for every instance");
     assert_renewable(&alice, &term).await;
     Ok(())
 }
@@ -294,7 +298,7 @@ pub(super) async fn even_a_durable_store_is_quarantined_when_its_record_is_missi
     assert_eq!(
         alice.attached().new_quarantine_reason(),
         Some(QuarantineReason::RecordMissing),
-        "a restart is excused, a loss is not"
+        "`durable` covers a restart, not a loss"
     );
     assert_quarantined(&alice).await;
     Ok(())
@@ -321,20 +325,20 @@ pub(super) async fn a_forgotten_token_begins_a_quarantine(harness: &CaseHarness<
     harness.inject(StoreFault::TakeSnapshot).await?;
     let seen = alice.acquire(&job(), LONG_TTL).await.token();
     alice.memory().learn_token(seen);
-    assert_eq!(alice.reattach(harness).await, Continuity::Same, "a token that the store knows is nothing new");
+    assert_eq!(alice.reattach(harness).await, Continuity::Same, "the store knows the token");
     harness.inject(StoreFault::RestoreSnapshot).await?;
-    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "what is held must be verified");
+    assert_eq!(alice.reattach(harness).await, Continuity::Changed, "held leases must be verified");
     let attached = alice.attached();
-    assert!(attached.rolled_back && !attached.minted, "the same generation has forgotten a token: {attached:?}");
+    assert!(attached.rolled_back && !attached.minted, "the same generation has lost a token: {attached:?}");
     assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::TokensWentBack), "{attached:?}");
     assert_eq!(
         attached.quarantine_remaining(),
         LONG_TTL,
-        "leases that the store forgot may be relied on for the longest ttl"
+        "leases that the store lost may be relied on for the longest ttl"
     );
-    assert!(attached.token_floor >= seen, "the floor is put back: {attached:?}");
+    assert!(attached.token_floor >= seen, "the floor is restored: {attached:?}");
     assert_quarantined(&alice).await;
-    // Bob's connection is from before and of the same generation: the record is read with every claim.
+    // Bob's connection is older and of the same generation: every claim reads the record.
     assert_quarantined(&bob).await;
     Ok(())
 }
@@ -356,21 +360,21 @@ pub(super) async fn a_restored_backup_is_as_good_as_a_loss(harness: &CaseHarness
     let refused = bob.send(new.renewal()).await;
     assert!(matches!(refused, Reply::Refused(_)), "bob's term is not in the backup: {refused:?}");
     harness.outlast(QUARANTINE_TTL).await;
-    let next = granted(bob.try_acquire(&job()).await, "the namespace must have opened again");
+    let next = granted(bob.try_acquire(&job()).await, "the quarantine must be over");
     assert!(next.token > new.token(), "no token is granted twice");
     Ok(())
 }
 
 pub(super) async fn a_generation_carries_the_stamp_of_its_minter(harness: &CaseHarness<'_>) {
-    // The largest number there is, which a double does not hold.
+    // The largest number there is, which a double cannot represent.
     let request = |stamp| AttachRequest { stamp, max_ttl: LONG_TTL, bootstrap: true, ..AttachRequest::default() };
     let first = harness.attach(request(u64::MAX)).await.attached().generation;
-    assert_eq!(first.stamp, u64::MAX, "whoever mints a generation stamps it");
+    assert_eq!(first.stamp, u64::MAX, "the minting instance stamps the generation");
     let second = harness.attach(request(7)).await.attached().generation;
-    assert_eq!(second, first, "and nobody else does");
+    assert_eq!(second, first, "and no other instance does");
 }
 
-/// Two losses, each noticed by another client that remembers the same: their numbers may be equal.
+/// Two losses, each noticed by another client with the same memory: their generation numbers may be equal.
 pub(super) async fn two_generations_with_one_number_are_told_apart(harness: &CaseHarness<'_>) -> Checked {
     let (mut alice, mut bob) = (harness.client("alice").await, harness.client("bob").await);
     harness.inject(StoreFault::Flush).await?;
@@ -380,7 +384,7 @@ pub(super) async fn two_generations_with_one_number_are_told_apart(harness: &Cas
     alice.reattach(harness).await;
     assert!(alice.attached().minted, "alice has noticed the second");
     assert_ne!(alice.attached().generation, bob.attached().generation, "they are not the same data");
-    assert_eq!(bob.try_acquire(&job()).await, Reply::NotAttached, "what bob attached is gone");
+    assert_eq!(bob.try_acquire(&job()).await, Reply::NotAttached, "the data that bob attached to is gone");
     let continuity = bob.reattach(harness).await;
     assert_ne!(continuity, Continuity::Same, "and bob learns of it");
     Ok(())
@@ -392,7 +396,7 @@ pub(super) async fn a_new_generation_is_announced(harness: &CaseHarness<'_>) -> 
     harness.inject(StoreFault::Flush).await?;
     alice.reattach(harness).await;
     let generation = alice.attached().generation;
-    // Whoever knows of longer leases must hear of it, to make the closing longer.
+    // Instances that know of longer leases must learn of it, to extend the quarantine.
     assert_eq!(
         subscriber.next_announcement().await,
         Announcement::GenerationMinted { generation },

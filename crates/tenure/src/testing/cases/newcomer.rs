@@ -1,4 +1,4 @@
-//! Attaching without a memory: is this namespace new, or was it lost?
+//! Attaching without a memory: checks whether the namespace is new or was lost.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::testing::StoreFault;
 use crate::testing::client::Client;
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, SHORT_TTL, instance, job};
 
-/// An instance that knows nothing and was told nothing.
+/// An instance without a memory and without the operator's statements.
 async fn newcomer(harness: &CaseHarness<'_>, max_ttl: Duration) -> Client {
     let connection = harness.attach(AttachRequest { max_ttl, ..AttachRequest::default() }).await;
     Client::new(instance("newcomer"), connection)
@@ -20,7 +20,7 @@ pub(super) async fn a_newcomer_alone_on_an_old_server_starts_at_once(harness: &C
     assert!(attached.minted, "there was no record: {attached:?}");
     assert!(
         attached.new_quarantine_reason().is_none() && attached.quarantine_remaining().is_zero(),
-        "nobody can hold anything: {attached:?}"
+        "no instance can hold a lease: {attached:?}"
     );
     alice.acquire(&job(), SHORT_TTL).await;
     Ok(())
@@ -32,7 +32,7 @@ pub(super) async fn bootstrap_opens_a_new_namespace_however_young_the_server(har
     assert!(attached.minted, "there was no record: {attached:?}");
     assert!(
         attached.new_quarantine_reason().is_none() && attached.quarantine_remaining().is_zero(),
-        "the operator's word counts: {attached:?}"
+        "the operator vouches for it: {attached:?}"
     );
     alice.acquire(&job(), LONG_TTL).await;
 }
@@ -40,7 +40,7 @@ pub(super) async fn bootstrap_opens_a_new_namespace_however_young_the_server(har
 pub(super) async fn bootstrap_changes_nothing_about_a_namespace_that_exists(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     assert_eq!(bob.attached().generation, alice.attached().generation, "the record is there and stays");
-    assert!(!bob.attached().minted, "and is not written anew");
+    assert!(!bob.attached().minted, "and is not minted again");
     alice.acquire(&job(), LONG_TTL).await;
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn a_newcomer_begins_a_quarantine_when_others_are_subscribed(ha
     assert_eq!(
         attached.new_quarantine_reason(),
         Some(QuarantineReason::OthersListening),
-        "whoever listens may hold leases: {attached:?}"
+        "a subscriber may hold leases: {attached:?}"
     );
     assert_eq!(attached.quarantine_remaining(), QUARANTINE_TTL, "for the longest ttl");
     drop(subscriber);
@@ -69,7 +69,7 @@ pub(super) async fn bootstrap_does_not_skip_the_quarantine_for_subscribers(harne
     assert_eq!(
         alice.attached().new_quarantine_reason(),
         Some(QuarantineReason::OthersListening),
-        "they may hold leases"
+        "subscribers may hold leases"
     );
     Ok(())
 }
@@ -79,7 +79,7 @@ pub(super) async fn a_newcomer_begins_a_quarantine_when_the_record_was_erased(ha
     let alice = harness.client("alice").await;
     alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::AgeServer(QUARANTINE_TTL)).await?;
-    // Alice is connected and cannot hear.
+    // Alice is connected, but not subscribed.
     harness.inject(StoreFault::Flush).await?;
     let bob = harness.client_with_max_ttl("bob", QUARANTINE_TTL).await;
     let attached = bob.attached();
@@ -105,7 +105,12 @@ pub(super) async fn bootstrap_ends_the_quarantine_of_a_young_server(harness: &Ca
         first.attached()
     );
     let second = harness.client("second").await;
-    assert_eq!(second.attached().quarantine, None, "the operator makes up for the age: {:?}", second.attached());
+    assert_eq!(
+        second.attached().quarantine,
+        None,
+        "the operator vouches for the server's age: {:?}",
+        second.attached()
+    );
     second.acquire(&job(), LONG_TTL).await;
     Ok(())
 }
@@ -146,10 +151,7 @@ pub(super) async fn the_uptime_of_a_young_server_shortens_its_quarantine(harness
     let alice = newcomer(harness, LONG_TTL).await;
     let attached = alice.attached();
     assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::ServerTooYoung), "{attached:?}");
-    assert!(
-        attached.quarantine_remaining() <= LONG_TTL - age,
-        "what the server has already been up for counts: {attached:?}"
-    );
+    assert!(attached.quarantine_remaining() <= LONG_TTL - age, "the server's uptime counts: {attached:?}");
     Ok(())
 }
 
@@ -176,12 +178,12 @@ pub(super) async fn a_newcomers_generation_is_above_what_others_remember(harness
     let mut alice = harness.client("alice").await;
     let before = alice.attached().generation.number;
     harness.inject(StoreFault::Flush).await?;
-    // Without a memory there is only the store's clock to grow by.
+    // Without a memory, generations can grow only by the store's clock.
     harness.advance_time(SHORT_TTL).await;
     let bob = harness.client("bob").await;
     assert!(
         bob.attached().minted && bob.attached().generation.number > before,
-        "generations grow without a memory too"
+        "generations increase without a memory, too"
     );
     let continuity = alice.reattach(harness).await;
     assert_eq!(continuity, Continuity::Reset, "everything that alice held is lost");

@@ -1,4 +1,4 @@
-//! What is written down about terms.
+//! Notes about terms.
 
 use crate::lease::{Ending, ReleaseReason};
 use crate::store::{Reply, Request, TermNote};
@@ -27,7 +27,7 @@ pub(super) async fn only_the_latest_notes_are_listed(harness: &CaseHarness<'_>) 
     let notes: Vec<TermNote> = (1..=30).map(|number| note(&alice, number)).collect();
     alice.submit(notes.iter().cloned().map(Request::Note).collect()).await;
     assert_eq!(latest(&alice, 7).await, notes[23..], "the seven latest");
-    assert_eq!(latest(&alice, 0).await, [], "none were asked for");
+    assert_eq!(latest(&alice, 0).await, [], "a limit of zero");
 }
 
 pub(super) async fn the_number_of_notes_is_bounded(harness: &CaseHarness<'_>) {
@@ -58,6 +58,6 @@ fn note(client: &Client, number: u64) -> TermNote {
 async fn latest(client: &Client, limit: usize) -> Vec<TermNote> {
     match client.send(Request::Notes { limit }).await {
         Reply::Notes(notes) => notes,
-        other => panic!("notes were asked for, not {other:?}"),
+        other => panic!("notes must be listed; the store answered {other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! How long a namespace is closed, and what a closed one still does.
+//! The length of a quarantine, and what a namespace in quarantine still does.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::testing::harness::{
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A namespace that was just closed by the loss of its record, in which a lease of this ttl was held.
+/// A namespace in a quarantine that the loss of its record has just begun. Before, a lease of this ttl was held.
 async fn quarantined(harness: &CaseHarness<'_>, ttl: Duration) -> Result<Client, Unsupported> {
     let mut alice = harness.client("alice").await;
     alice.acquire(&job(), ttl).await;
@@ -20,12 +20,12 @@ async fn quarantined(harness: &CaseHarness<'_>, ttl: Duration) -> Result<Client,
     Ok(alice)
 }
 
-/// How long the store says that nothing is granted.
+/// How long nothing is granted, as the store reports.
 async fn remaining(client: &Client) -> Duration {
     match client.send(acquire(&client.claim(&job(), SHORT_TTL))).await {
         Reply::Quarantined(Quarantine { remaining, .. }) => remaining,
         Reply::Granted(_) => Duration::ZERO,
-        other => panic!("a free lease is granted unless the namespace is closed; the store answered {other:?}"),
+        other => panic!("an unheld lease is granted except in quarantine; the store answered {other:?}"),
     }
 }
 
@@ -39,11 +39,11 @@ pub(super) async fn a_quarantine_ends_after_the_longest_ttl(harness: &CaseHarnes
 pub(super) async fn the_remaining_time_of_a_quarantine_only_shrinks(harness: &CaseHarness<'_>) -> Checked {
     let alice = quarantined(harness, LONG_TTL).await?;
     let mut before = remaining(&alice).await;
-    assert!(!before.is_zero(), "the namespace must be closed");
+    assert!(!before.is_zero(), "the namespace must be in quarantine");
     for _ in 0..3 {
         harness.advance_time(SHORT_TTL).await;
         let now = remaining(&alice).await;
-        assert!(now < before, "{now:?} left after {before:?}: asking must not make it longer");
+        assert!(now < before, "{now:?} left after {before:?}: a claim must not extend it");
         before = now;
     }
     Ok(())
@@ -55,10 +55,10 @@ pub(super) async fn reattaching_does_not_extend_a_quarantine(harness: &CaseHarne
     harness.advance_time(SHORT_TTL).await;
     alice.reattach(harness).await;
     let attached = alice.attached();
-    assert_eq!(attached.new_quarantine_reason(), None, "this entry found nothing new: {attached:?}");
+    assert_eq!(attached.new_quarantine_reason(), None, "this attach found nothing new: {attached:?}");
     assert!(
         !attached.quarantine_remaining().is_zero() && attached.quarantine_remaining() < before,
-        "the closing goes on: {attached:?}"
+        "the quarantine continues: {attached:?}"
     );
     Ok(())
 }
@@ -68,7 +68,7 @@ pub(super) async fn a_clock_set_back_does_not_extend_a_quarantine_beyond_the_lon
 ) -> Checked {
     let alice = quarantined(harness, QUARANTINE_TTL).await?;
     harness.inject(StoreFault::StepClockBack(HOUR)).await?;
-    assert!(remaining(&alice).await <= QUARANTINE_TTL, "a closing never lasts longer than the longest ttl");
+    assert!(remaining(&alice).await <= QUARANTINE_TTL, "a quarantine never lasts longer than the longest ttl");
     harness.outlast(QUARANTINE_TTL).await;
     alice.acquire(&lease("another"), SHORT_TTL).await;
     Ok(())
@@ -81,7 +81,7 @@ pub(super) async fn attaching_after_a_clock_was_set_back_does_not_extend_a_quara
     harness.inject(StoreFault::StepClockBack(HOUR)).await?;
     alice.reattach(harness).await;
     let remaining = alice.attached().quarantine_remaining();
-    assert!(remaining <= QUARANTINE_TTL, "a closing never lasts longer than the longest ttl: {remaining:?}");
+    assert!(remaining <= QUARANTINE_TTL, "a quarantine never lasts longer than the longest ttl: {remaining:?}");
     harness.outlast(QUARANTINE_TTL).await;
     alice.acquire(&job(), SHORT_TTL).await;
     Ok(())
@@ -104,10 +104,10 @@ pub(super) async fn every_reply_about_a_lease_carries_the_longest_ttl(harness: &
     assert_eq!(
         bob.expect_held(&job()).await.max_ttl,
         LONG_TTL,
-        "whoever waits must learn how long a closing has to last"
+        "a waiter must learn how long a quarantine has to last"
     );
     match alice.send(term.renewal_for(LONG_TTL * 2)).await {
-        Reply::Renewed { max_ttl, .. } => assert_eq!(max_ttl, LONG_TTL * 2, "so must whoever holds"),
+        Reply::Renewed { max_ttl, .. } => assert_eq!(max_ttl, LONG_TTL * 2, "so must the holder"),
         other => panic!("the holder must be able to renew; the store answered {other:?}"),
     }
 }
@@ -126,10 +126,10 @@ pub(super) async fn nothing_is_granted_during_a_quarantine(harness: &CaseHarness
     ];
     for request in requests {
         let reply = rival.send(request.clone()).await;
-        assert!(matches!(reply, Reply::Quarantined(_)), "{request:?} must wait; the store answered {reply:?}");
+        assert!(matches!(reply, Reply::Quarantined(_)), "{request:?} must be refused; the store answered {reply:?}");
     }
     let renewed = alice.send(term.renewal()).await;
-    assert!(matches!(renewed, Reply::Renewed { .. }), "whoever still holds a lease goes on: {renewed:?}");
+    assert!(matches!(renewed, Reply::Renewed { .. }), "a surviving holder continues: {renewed:?}");
     Ok(())
 }
 
@@ -143,7 +143,7 @@ pub(super) async fn a_missing_record_grants_nothing_until_an_instance_attaches(h
         take_over(&alice.claim(&job(), LONG_TTL), term.token(), Duration::ZERO),
     ] {
         let reply = alice.send(request.clone()).await;
-        assert_eq!(reply, Reply::NotAttached, "a store without a record must be attached first: {request:?}");
+        assert_eq!(reply, Reply::NotAttached, "a client must attach to a store without a record first: {request:?}");
     }
     assert_eq!(alice.inspect(&job()).await.held, None, "nothing was granted");
     Ok(())
@@ -153,7 +153,11 @@ pub(super) async fn a_generation_minted_by_another_requires_a_reattach(harness: 
     let mut alice = harness.client("alice").await;
     harness.inject(StoreFault::Flush).await?;
     harness.client("newcomer").await;
-    assert_eq!(alice.try_acquire(&job()).await, Reply::NotAttached, "the namespace is not the one that alice attached");
+    assert_eq!(
+        alice.try_acquire(&job()).await,
+        Reply::NotAttached,
+        "the namespace is not the one that alice attached to"
+    );
     alice.reattach(harness).await;
     let reply = alice.try_acquire(&job()).await;
     assert!(matches!(reply, Reply::Granted(_) | Reply::Quarantined(_)), "from then on it is: {reply:?}");
@@ -165,7 +169,7 @@ pub(super) async fn attaching_does_not_raise_the_longest_ttl(harness: &CaseHarne
     assert_eq!(alice.longest_ttl().await, Duration::ZERO, "only leases can be relied on");
     alice.acquire(&job(), SHORT_TTL).await;
     let bob = harness.client_with_max_ttl("bob", LONG_TTL).await;
-    assert_eq!(bob.longest_ttl().await, SHORT_TTL, "whatever those who attach use");
+    assert_eq!(bob.longest_ttl().await, SHORT_TTL, "whatever ttl an attaching instance uses");
 }
 
 pub(super) async fn a_longer_ttl_of_a_claim_raises_the_longest(harness: &CaseHarness<'_>) {
@@ -203,7 +207,11 @@ pub(super) async fn another_longest_ttl_is_announced(harness: &CaseHarness<'_>) 
             announced.push(ttl);
         }
     }
-    assert_eq!(announced, [LONG_TTL, LONG_TTL * 2, LONG_TTL * 3, LONG_TTL * 2], "whoever remembers must learn of it");
+    assert_eq!(
+        announced,
+        [LONG_TTL, LONG_TTL * 2, LONG_TTL * 3, LONG_TTL * 2],
+        "instances that remember it must learn of it"
+    );
 }
 
 pub(super) async fn a_released_lease_is_no_longer_relied_on(harness: &CaseHarness<'_>) -> Checked {
@@ -218,7 +226,11 @@ pub(super) async fn a_released_lease_is_no_longer_relied_on(harness: &CaseHarnes
     alice.send(kept.renewal()).await;
     harness.inject(StoreFault::Flush).await?;
     alice.reattach(harness).await;
-    assert_eq!(alice.attached().quarantine_remaining(), LONG_TTL, "a quarantine waits for what can be relied on");
+    assert_eq!(
+        alice.attached().quarantine_remaining(),
+        LONG_TTL,
+        "a quarantine waits for leases that can be relied on"
+    );
     Ok(())
 }
 
@@ -231,7 +243,7 @@ pub(super) async fn a_released_lease_does_not_extend_the_quarantine_after_a_rest
     alice.send(long.release()).await;
     harness.inject(StoreFault::Restart).await?;
     let newcomer = harness.client_with_max_ttl("newcomer", SHORT_TTL).await;
-    assert_eq!(newcomer.attached().quarantine_remaining(), LONG_TTL, "the record says what can be relied on");
+    assert_eq!(newcomer.attached().quarantine_remaining(), LONG_TTL, "the record has the ttls that can be relied on");
     Ok(())
 }
 
@@ -239,7 +251,7 @@ pub(super) async fn a_lease_that_was_handed_over_is_no_longer_relied_on_by_its_s
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL * 100).await;
     alice.send(term.hand_over(&bob.id, LONG_TTL)).await;
-    assert_eq!(bob.longest_ttl().await, Duration::ZERO, "nor by its receiver, before it has taken it up");
+    assert_eq!(bob.longest_ttl().await, Duration::ZERO, "nor by its receiver before it accepts");
     let taken = bob.acquire(&job(), LONG_TTL).await;
     assert_eq!(bob.longest_ttl().await, LONG_TTL, "from then on it is");
     bob.send(taken.release()).await;
@@ -254,7 +266,7 @@ pub(super) async fn a_claim_repeated_counts_once(harness: &CaseHarness<'_>) {
     }
     alice.send(term.release()).await;
     alice.send(term.release()).await;
-    assert_eq!(alice.longest_ttl().await, Duration::ZERO, "it is held no more");
+    assert_eq!(alice.longest_ttl().await, Duration::ZERO, "it is no longer held");
 }
 
 pub(super) async fn a_term_replaced_by_its_own_process_counts_once(harness: &CaseHarness<'_>) {
@@ -262,8 +274,7 @@ pub(super) async fn a_term_replaced_by_its_own_process_counts_once(harness: &Cas
     let first = alice.acquire(&job(), LONG_TTL).await;
     let claim = alice.claim(&job(), LONG_TTL);
     let ended = Some(first.token());
-    let grant =
-        granted(alice.send(Request::Acquire { claim: claim.clone(), ended }).await, "its process is done with it");
+    let grant = granted(alice.send(Request::Acquire { claim: claim.clone(), ended }).await, "its process has ended it");
     alice.send(HeldTerm { claim, grant }.release()).await;
     assert_eq!(alice.longest_ttl().await, Duration::ZERO, "both terms are over");
 }
@@ -317,7 +328,7 @@ pub(super) async fn every_ttl_counts_and_none_is_left_behind(harness: &CaseHarne
     }
 }
 
-/// Waiters may correct a lease that seems to last too long. A holder that was promised its ttl must not lose it so.
+/// A claim may correct a lease that seems to last too long. The holder must not lose a part of its ttl by that.
 pub(super) async fn a_waiter_does_not_shorten_a_lease(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
@@ -326,8 +337,8 @@ pub(super) async fn a_waiter_does_not_shorten_a_lease(harness: &CaseHarness<'_>)
     bob.send(other.release()).await;
     let held = bob.expect_held(&job()).await;
     let left = bob.remaining(&job()).await;
-    assert!(left > LONG_TTL * 2, "the holder was promised {:?}, and {left:?} are left", LONG_TTL * 4);
-    assert!(held.remaining > Some(LONG_TTL * 2), "and whoever waits is told so: {held:?}");
+    assert!(left > LONG_TTL * 2, "the holder relies on {:?}, and {left:?} are left", LONG_TTL * 4);
+    assert!(held.remaining > Some(LONG_TTL * 2), "and the waiter learns it: {held:?}");
 }
 
 pub(super) async fn an_instance_that_remembers_longer_leases_extends_a_quarantine(
@@ -363,7 +374,11 @@ pub(super) async fn an_instance_that_remembers_corrects_what_a_newcomer_assumed(
     harness.inject(StoreFault::Flush).await?;
     let newcomer = harness.attach(AttachRequest { max_ttl: LONG_TTL * 10, ..AttachRequest::default() }).await;
     let newcomer = Client::new(instance("newcomer"), newcomer);
-    assert!(newcomer.attached().quarantine_remaining() > LONG_TTL, "it can only assume: {:?}", newcomer.attached());
+    assert!(
+        newcomer.attached().quarantine_remaining() > LONG_TTL,
+        "the newcomer can only assume: {:?}",
+        newcomer.attached()
+    );
     let mut subscriber = harness.subscriber().await;
     alice.reattach(harness).await;
     let left = alice.attached().quarantine_remaining();
@@ -371,9 +386,9 @@ pub(super) async fn an_instance_that_remembers_corrects_what_a_newcomer_assumed(
     assert_eq!(
         subscriber.next_announcement().await,
         Announcement::Reopened,
-        "those who were told of a later end look again"
+        "waiters that expect a later end must check again"
     );
-    assert!(remaining(&newcomer).await <= LONG_TTL, "and find out");
+    assert!(remaining(&newcomer).await <= LONG_TTL, "and learn of the earlier end");
     let another = harness.client_with_max_ttl("another", LONG_TTL * 10).await;
     let left = another.attached().quarantine_remaining();
     assert!(left <= LONG_TTL, "no later assumption counts: {left:?}");
@@ -385,7 +400,7 @@ pub(super) async fn the_longest_assumed_ttl_counts(harness: &CaseHarness<'_>) ->
     for (max_ttl, least) in [(LONG_TTL, Duration::ZERO), (LONG_TTL * 2, LONG_TTL), (SHORT_TTL, LONG_TTL)] {
         let newcomer = harness.attach(AttachRequest { max_ttl, ..AttachRequest::default() }).await;
         let left = newcomer.attached().quarantine_remaining();
-        assert!(left > least && left <= LONG_TTL * 2, "nobody knows better: {left:?}");
+        assert!(left > least && left <= LONG_TTL * 2, "no instance remembers better: {left:?}");
     }
     Ok(())
 }
@@ -406,7 +421,7 @@ pub(super) async fn a_quarantine_is_remembered_while_it_lasts(harness: &CaseHarn
     assert_eq!(alice.longest_ttl().await, LONG_TTL, "that is what it waits for");
     harness.inject(StoreFault::Flush).await?;
     alice.reattach(harness).await;
-    assert_eq!(alice.attached().quarantine_remaining(), LONG_TTL, "a second loss does not make it shorter");
+    assert_eq!(alice.attached().quarantine_remaining(), LONG_TTL, "a second loss does not shorten it");
     Ok(())
 }
 
@@ -414,14 +429,14 @@ pub(super) async fn a_quarantine_says_why(harness: &CaseHarness<'_>) -> Checked 
     let alice = quarantined(harness, LONG_TTL).await?;
     let expected = QuarantineReason::RecordMissing;
     match alice.try_acquire(&job()).await {
-        Reply::Quarantined(Quarantine { reason, .. }) => assert_eq!(reason, expected, "for whoever is refused"),
+        Reply::Quarantined(Quarantine { reason, .. }) => assert_eq!(reason, expected, "for a refused claim"),
         other => panic!("nothing may be granted; the store answered {other:?}"),
     }
     let found = alice.namespace().await.quarantine.map(|quarantine| quarantine.reason);
-    assert_eq!(found, Some(expected), "for whoever looks");
+    assert_eq!(found, Some(expected), "for an inspection");
     let newcomer = harness.client("newcomer").await;
     let found = newcomer.attached().quarantine.map(|quarantine| quarantine.reason);
-    assert_eq!(found, Some(expected), "for whoever comes later");
+    assert_eq!(found, Some(expected), "for a later attach");
     Ok(())
 }
 
@@ -429,14 +444,18 @@ pub(super) async fn an_operator_ends_a_quarantine(harness: &CaseHarness<'_>) -> 
     let alice = quarantined(harness, LONG_TTL).await?;
     let generation = alice.attached().generation;
     let other = crate::store::Generation { stamp: generation.stamp ^ 1, ..generation };
-    assert_eq!(alice.send(Request::Reopen { generation: other }).await, Reply::NotAttached, "it is not that one");
+    assert_eq!(
+        alice.send(Request::Reopen { generation: other }).await,
+        Reply::NotAttached,
+        "the generation is another one"
+    );
     assert!(!remaining(&alice).await.is_zero(), "so it lasts");
     let mut subscriber = harness.subscriber().await;
     assert_eq!(alice.send(Request::Reopen { generation }).await, Reply::Done, "an operator may end it");
-    assert_eq!(subscriber.next_announcement().await, Announcement::Reopened, "and those who wait are told");
+    assert_eq!(subscriber.next_announcement().await, Announcement::Reopened, "and it is announced to waiters");
     assert_eq!(alice.namespace().await.quarantine, None, "it is over");
     alice.acquire(&job(), LONG_TTL).await;
-    assert_eq!(alice.send(Request::Reopen { generation }).await, Reply::Done, "said again it changes nothing");
+    assert_eq!(alice.send(Request::Reopen { generation }).await, Reply::Done, "a repetition changes nothing");
     Ok(())
 }
 
@@ -457,6 +476,6 @@ pub(super) async fn an_observer_leaves_no_trace(harness: &CaseHarness<'_>) -> Ch
         "{:?}",
         alice.attached()
     );
-    assert_eq!(alice.attached().quarantine_remaining(), LONG_TTL, "and nothing is longer for it");
+    assert_eq!(alice.attached().quarantine_remaining(), LONG_TTL, "and the observer has not extended it");
     Ok(())
 }

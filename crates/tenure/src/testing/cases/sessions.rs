@@ -1,4 +1,4 @@
-//! Sessions: written by whoever has seen what they were.
+//! Sessions. A write succeeds only if its writer has seen the present value.
 
 use crate::store::{Announcement, Reply, Request};
 use crate::testing::client::Client;
@@ -25,9 +25,9 @@ async fn read(client: &Client, ids: &[&str]) -> Vec<Option<String>> {
 
 pub(super) async fn a_session_is_made_changed_listed_and_deleted(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    assert_eq!(read(&alice, &["a", "b"]).await, [None, None], "there is none");
+    assert_eq!(read(&alice, &["a", "b"]).await, [None, None], "there are no sessions");
     assert_eq!(alice.send(write("a", None, Some("one"))).await, Reply::Done);
-    assert_eq!(alice.send(write("b", None, Some(""))).await, Reply::Done, "what it is is nobody's business");
+    assert_eq!(alice.send(write("b", None, Some(""))).await, Reply::Done, "a store accepts any value");
     assert_eq!(read(&alice, &["b", "a", "c"]).await, [Some(String::new()), Some("one".to_owned()), None]);
     assert_eq!(alice.index("sessions").await, ["a", "b"]);
     assert_eq!(alice.send(write("a", Some("one"), Some("two"))).await, Reply::Done);
@@ -39,15 +39,19 @@ pub(super) async fn a_session_is_made_changed_listed_and_deleted(harness: &CaseH
 pub(super) async fn a_session_changes_only_if_its_writer_knows_its_value(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     alice.send(write("a", None, Some("one"))).await;
-    assert_eq!(bob.send(write("a", None, Some("another"))).await, conflict("one"), "it is there");
+    assert_eq!(bob.send(write("a", None, Some("another"))).await, conflict("one"), "the session exists");
     assert_eq!(bob.send(write("a", Some("one"), Some("paused"))).await, Reply::Done);
-    assert_eq!(alice.send(write("a", Some("one"), Some("polled"))).await, conflict("paused"), "nothing is undone");
-    assert_eq!(alice.send(write("a", Some("one"), None)).await, conflict("paused"), "nor deleted unseen");
+    assert_eq!(
+        alice.send(write("a", Some("one"), Some("polled"))).await,
+        conflict("paused"),
+        "an unseen change is not overwritten"
+    );
+    assert_eq!(alice.send(write("a", Some("one"), None)).await, conflict("paused"), "nor deleted");
     assert_eq!(bob.send(write("a", Some("paused"), None)).await, Reply::Done);
     assert_eq!(
         alice.send(write("a", Some("paused"), Some("back"))).await,
         Reply::Conflict(None),
-        "nobody brings it back"
+        "a deleted session is not revived"
     );
     assert_eq!(alice.index("sessions").await, Vec::<String>::new());
 }
@@ -55,7 +59,7 @@ pub(super) async fn a_session_changes_only_if_its_writer_knows_its_value(harness
 pub(super) async fn a_session_may_be_written_again_with_the_same_value(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
     for _ in 0..2 {
-        assert_eq!(alice.send(write("a", None, Some("one"))).await, Reply::Done, "a request that is repeated");
+        assert_eq!(alice.send(write("a", None, Some("one"))).await, Reply::Done, "a repeated request succeeds");
     }
     for _ in 0..2 {
         assert_eq!(alice.send(write("a", Some("one"), None)).await, Reply::Done);
@@ -72,7 +76,7 @@ pub(super) async fn a_change_of_a_session_is_announced(harness: &CaseHarness<'_>
     for _ in 0..3 {
         assert_eq!(subscriber.next_announcement().await, Announcement::SessionChanged { id: "a".to_owned() });
     }
-    // What changed nothing was not told: the next is another's.
+    // A write without a change was not announced: the next announcement is about another session.
     alice.send(write("b", None, Some("one"))).await;
     assert_eq!(subscriber.next_announcement().await, Announcement::SessionChanged { id: "b".to_owned() });
 }

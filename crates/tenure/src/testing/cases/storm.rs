@@ -1,4 +1,4 @@
-//! Everybody at once.
+//! Many concurrent requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::token::Token;
 
 const TASK_COUNT: usize = 200;
 
-/// So many tasks share so many connections, as the leases of one process do.
+/// Number of connections that the tasks share, as the leases of one process do.
 const CONNECTION_COUNT: usize = 20;
 
 async fn connections(harness: &CaseHarness<'_>) -> Vec<Arc<dyn Connection>> {
@@ -36,7 +36,7 @@ async fn send(connection: &dyn Connection, request: Request) -> Reply {
     }
 }
 
-/// Sends all claims at once, each from a task of its own.
+/// Sends all claims at once, each from its own task.
 async fn race(connections: &[Arc<dyn Connection>], claims: Vec<Claim>) -> Vec<(Claim, Reply)> {
     let mut tasks = tokio::task::JoinSet::new();
     for (task, claim) in claims.into_iter().enumerate() {
@@ -49,22 +49,22 @@ async fn race(connections: &[Arc<dyn Connection>], claims: Vec<Claim>) -> Vec<(C
     tasks.join_all().await
 }
 
-/// The one winner among these, whom all the others must have been told of.
+/// The one winner among these. All other claimants must have learned of it.
 fn winner(replies: &[(Claim, Reply)]) -> HeldTerm {
     let mut winners = replies.iter().filter_map(|(claim, reply)| match reply {
         Reply::Granted(grant) => Some(HeldTerm { claim: claim.clone(), grant: grant.clone() }),
         _ => None,
     });
-    let Some(winner) = winners.next() else { panic!("a free lease must be granted to somebody: {replies:?}") };
+    let Some(winner) = winners.next() else { panic!("an unheld lease must be granted: {replies:?}") };
     assert_eq!(winners.next().map(|term| term.claim), None, "{} was granted to another as well", winner.claim.holder);
     for (claim, reply) in replies {
         match reply {
             Reply::Held(held) => {
-                assert_eq!(held.holder, winner.claim.holder, "{} must be told who won", claim.holder);
-                assert_eq!(held.token, Some(winner.token()), "{} must be told the term", claim.holder);
+                assert_eq!(held.holder, winner.claim.holder, "{} must learn who won", claim.holder);
+                assert_eq!(held.token, Some(winner.token()), "{} must learn the term", claim.holder);
             }
             Reply::Granted(_) => {}
-            other => panic!("a claim in a race is granted or told who won, not {other:?}"),
+            other => panic!("a claim in a race is granted or refused with the winner, not {other:?}"),
         }
     }
     winner
@@ -78,7 +78,7 @@ pub(super) async fn of_two_hundred_claims_on_one_lease_one_wins_every_round(harn
         let term = winner(&replies);
         assert!(term.token() > last, "round {round}: the token {} must be above {last}", term.token());
         last = term.token();
-        assert_eq!(send(&*connections[0], term.release()).await, Reply::Done, "round {round}: the winner may let go");
+        assert_eq!(send(&*connections[0], term.release()).await, Reply::Done, "round {round}: the winner may release");
     }
 }
 
@@ -90,7 +90,7 @@ pub(super) async fn of_two_hundred_claims_on_twenty_leases_one_wins_each(harness
     for (claim, reply) in race(&connections, claims).await {
         by_name.entry(claim.name.clone()).or_default().push((claim, reply));
     }
-    assert_eq!(by_name.len(), names.len(), "every lease was asked for");
+    assert_eq!(by_name.len(), names.len(), "every lease was claimed");
     for replies in by_name.values() {
         winner(replies);
     }
@@ -117,13 +117,13 @@ pub(super) async fn an_offer_in_a_storm_is_taken_up_once(harness: &CaseHarness<'
     let Reply::HandedOver { token } = alice.send(term.hand_over(&receiver.holder, LONG_TTL)).await else {
         panic!("the holder must be able to hand over");
     };
-    // Half of the claims are the receiver's, each by a nonce of its own.
+    // Half of the claims are the receiver's, each with its own nonce.
     let claims = (0..TASK_COUNT).map(|task| claim(if task % 2 == 0 { 7 } else { task }, &job())).collect();
     let taken = winner(&race(&connections, claims).await);
     assert_eq!((taken.claim.holder.clone(), taken.token()), (receiver.holder, token), "only the receiver can win");
 }
 
-/// Everybody takes the lease, looks whether anybody else is inside, and lets go again.
+/// Every task acquires the lease, checks that no other task is inside, and releases it again.
 pub(super) async fn a_storm_of_grants_and_releases_has_one_holder_at_a_time_and_no_repeated_token(
     harness: &CaseHarness<'_>,
 ) {
@@ -137,18 +137,18 @@ pub(super) async fn a_storm_of_grants_and_releases_has_one_holder_at_a_time_and_
             for _ in 0..5 {
                 let claim = claim(task, &job());
                 let Reply::Granted(grant) = send(&*connection, acquire(&claim)).await else { continue };
-                assert!(!inside.swap(true, Ordering::SeqCst), "two hold the lease at once");
+                assert!(!inside.swap(true, Ordering::SeqCst), "two tasks hold the lease at once");
                 tokens.push(grant.token);
                 tokio::task::yield_now().await;
                 inside.store(false, Ordering::SeqCst);
                 let released = send(&*connection, HeldTerm { claim, grant }.release()).await;
-                assert_eq!(released, Reply::Done, "whoever holds the lease may let go");
+                assert_eq!(released, Reply::Done, "the holder may release");
             }
             tokens
         });
     }
     let tokens: Vec<_> = tasks.join_all().await.concat();
-    assert!(!tokens.is_empty(), "somebody must have won");
+    assert!(!tokens.is_empty(), "a claim must have won");
     let distinct: BTreeSet<_> = tokens.iter().collect();
     assert_eq!(distinct.len(), tokens.len(), "every term has a token of its own");
 }
@@ -171,7 +171,7 @@ pub(super) async fn twenty_concurrent_attaches_after_a_loss_agree_on_one_generat
     }
     let attached = tasks.join_all().await.into_iter().map(|attached| match attached {
         Ok(connection) => connection.attached().clone(),
-        Err(error) => panic!("the store must let everybody in: {error}"),
+        Err(error) => panic!("every instance must be able to attach: {error}"),
     });
     let attached: Vec<_> = attached.collect();
     assert_eq!(attached.iter().filter(|attached| attached.minted).count(), 1, "one of them writes it: {attached:?}");
@@ -180,7 +180,7 @@ pub(super) async fn twenty_concurrent_attaches_after_a_loss_agree_on_one_generat
     assert!(attached.iter().all(|attached| attached.generation == generation), "all of them see it: {attached:?}");
     assert!(
         attached.iter().all(|attached| !attached.quarantine_remaining().is_zero()),
-        "and that it is closed: {attached:?}"
+        "and its quarantine: {attached:?}"
     );
     Ok(())
 }

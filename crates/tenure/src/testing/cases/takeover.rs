@@ -1,4 +1,4 @@
-//! Taking a lease from a holder that renews and makes no progress.
+//! Taking over a lease from a holder that renews and makes no progress.
 
 use std::time::Duration;
 
@@ -6,22 +6,19 @@ use crate::store::{Grant, PreviousTerm, RecordedEnd, Refusal, Reply};
 use crate::testing::client::{Client, HeldTerm, acquire, granted, shown, take_over};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, job};
 
-/// Deposes the holder of `victim`, who must be idle enough.
+/// Takes over the lease of `victim`, whose holder must be idle enough.
 async fn take_over_idle(client: &Client, victim: &HeldTerm, ttl: Duration) -> HeldTerm {
     let claim = client.claim(&job(), ttl);
     client.send(victim.renewal()).await;
     let reply = client.send(take_over(&claim, victim.token(), Duration::ZERO)).await;
-    HeldTerm { claim, grant: granted(reply, "an idle holder may be deposed") }
+    HeldTerm { claim, grant: granted(reply, "an idle holder's term may be taken over") }
 }
 
-/// Checks that a grant sends its receiver to wait for a holder that may rely on its lease for about this long.
+/// Checks that a grant makes its receiver wait for a holder that may rely on its lease for about this long.
 #[track_caller]
 fn assert_waits_for(grant: &Grant, ttl: Duration) {
     let wait = grant.wait_out;
-    assert!(
-        wait > ttl / 2 && wait <= ttl,
-        "the deposed holder may go on for about {ttl:?}, to be waited out: {wait:?}"
-    );
+    assert!(wait > ttl / 2 && wait <= ttl, "the old holder may rely on it for about {ttl:?}, not {wait:?}");
 }
 
 pub(super) async fn a_holder_without_progress_is_taken_over(harness: &CaseHarness<'_>) {
@@ -31,13 +28,13 @@ pub(super) async fn a_holder_without_progress_is_taken_over(harness: &CaseHarnes
     alice.send(old.renewal()).await;
     let claim = bob.claim(&job(), LONG_TTL);
     let reply = bob.send(take_over(&claim, old.token(), SHORT_TTL)).await;
-    let term = HeldTerm { claim, grant: granted(reply, "a holder that was idle for long enough may be deposed") };
-    assert!(term.token() > old.token(), "the taker's term has a larger token");
+    let term = HeldTerm { claim, grant: granted(reply, "a holder that is idle for too long is taken over") };
+    assert!(term.token() > old.token(), "the new term has a larger token");
     assert_waits_for(&term.grant, LONG_TTL);
     let previous = PreviousTerm { token: old.token(), holder: alice.id.clone(), ended: RecordedEnd::TakenOver };
-    assert_eq!(term.grant.previous, Some(previous), "the taker learns from whom");
+    assert_eq!(term.grant.previous, Some(previous), "the new holder learns of the old one");
     let renewed = bob.send(term.renewal()).await;
-    assert!(matches!(renewed, Reply::Renewed { .. }), "the taker holds the lease: {renewed:?}");
+    assert!(matches!(renewed, Reply::Renewed { .. }), "the new holder holds the lease: {renewed:?}");
 }
 
 pub(super) async fn a_taken_over_holder_is_told_that_it_stalled(harness: &CaseHarness<'_>) {
@@ -46,11 +43,11 @@ pub(super) async fn a_taken_over_holder_is_told_that_it_stalled(harness: &CaseHa
     let new = take_over_idle(&bob, &old, LONG_TTL).await;
     for request in old.fenced_requests() {
         let reply = alice.send(request.clone()).await;
-        assert_eq!(reply, Reply::Refused(Refusal::Stalled), "the term was taken: {}", shown(&request));
+        assert_eq!(reply, Reply::Refused(Refusal::Stalled), "the term was taken over: {}", shown(&request));
     }
-    assert_eq!(alice.read(&job(), "result").await, None, "a deposed holder publishes nothing");
+    assert_eq!(alice.read(&job(), "result").await, None, "the old holder publishes nothing");
     let renewed = bob.send(new.renewal()).await;
-    assert!(matches!(renewed, Reply::Renewed { .. }), "the taker's term must have stayed: {renewed:?}");
+    assert!(matches!(renewed, Reply::Renewed { .. }), "the new term must have stayed: {renewed:?}");
 }
 
 pub(super) async fn a_repeated_take_over_is_the_same_term_with_the_remaining_wait(harness: &CaseHarness<'_>) {
@@ -59,18 +56,18 @@ pub(super) async fn a_repeated_take_over_is_the_same_term_with_the_remaining_wai
     alice.send(old.renewal()).await;
     let claim = bob.claim(&job(), LONG_TTL);
     let request = take_over(&claim, old.token(), Duration::ZERO);
-    let first = granted(bob.send(request.clone()).await, "an idle holder may be deposed");
+    let first = granted(bob.send(request.clone()).await, "an idle holder's term may be taken over");
     harness.advance_time(SHORT_TTL).await;
     for request in [request, acquire(&claim)] {
         let again = granted(bob.send(request).await, "a repeated claim must be granted again");
         assert_eq!(again.token, first.token, "and be the same term");
-        assert_eq!(again.previous, first.previous, "with the same one before it");
-        assert!(!again.wait_out.is_zero(), "the deposed holder is still to be waited for: {again:?}");
-        assert!(again.wait_out <= first.wait_out - SHORT_TTL / 2, "by what is left of it: {again:?} after {first:?}");
+        assert_eq!(again.previous, first.previous, "with the same term before it");
+        assert!(!again.wait_out.is_zero(), "the old holder must still be waited out: {again:?}");
+        assert!(again.wait_out <= first.wait_out - SHORT_TTL / 2, "for the time left: {again:?} after {first:?}");
     }
 }
 
-/// Whether a machine is fast enough is not asked: if the lease is taken, the store's own clock must excuse it.
+/// The machine's speed does not matter: if the lease is taken over, the store's own clock must justify it.
 pub(super) async fn a_holder_that_made_progress_is_not_taken_over(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
@@ -80,15 +77,15 @@ pub(super) async fn a_holder_that_made_progress_is_not_taken_over(harness: &Case
         panic!("the holder must be able to renew");
     };
     match bob.send(take_over(&bob.claim(&job(), LONG_TTL), term.token(), stale_after)).await {
-        Reply::Held(held) => assert_eq!(held.holder, alice.id, "whoever makes progress keeps the lease"),
+        Reply::Held(held) => assert_eq!(held.holder, alice.id, "a holder with progress keeps the lease"),
         Reply::Granted(grant) => {
             let idle = grant.server.since(progressed);
             assert!(
                 idle >= stale_after,
-                "deposed after {idle:?}, although {stale_after:?} without progress are allowed"
+                "taken over after {idle:?}, although {stale_after:?} without progress are allowed"
             );
         }
-        other => panic!("a lease is held or taken; the store answered {other:?}"),
+        other => panic!("a lease is held or taken over; the store answered {other:?}"),
     }
 }
 
@@ -111,15 +108,15 @@ pub(super) async fn a_holder_that_has_not_renewed_yet_is_not_taken_over(harness:
     let reply = bob.send(tries()).await;
     assert!(
         matches!(&reply, Reply::Held(held) if held.holder == alice.id),
-        "nobody knows yet whether it works: {reply:?}"
+        "it is not known yet whether it makes progress: {reply:?}"
     );
-    // The same after progress that was reported.
+    // The same after reported progress.
     alice.send(term.renewal()).await;
     alice.send(term.progress()).await;
     let reply = bob.send(tries()).await;
-    assert!(matches!(&reply, Reply::Held(held) if held.holder == alice.id), "it has said that it works: {reply:?}");
+    assert!(matches!(&reply, Reply::Held(held) if held.holder == alice.id), "it has reported progress: {reply:?}");
     alice.send(term.renewal()).await;
-    granted(bob.send(tries()).await, "renewed without progress, it may be deposed");
+    granted(bob.send(tries()).await, "renewed without progress, it may be taken over");
 }
 
 pub(super) async fn a_new_holder_is_not_taken_over_for_its_predecessor(harness: &CaseHarness<'_>) {
@@ -135,10 +132,7 @@ pub(super) async fn a_new_holder_is_not_taken_over_for_its_predecessor(harness: 
         "another term is not the victim: {reply:?}"
     );
     let reply = bob.send(take_over(&bob.claim(&job(), LONG_TTL), new.token(), LONG_TTL)).await;
-    assert!(
-        matches!(&reply, Reply::Held(held) if held.holder == carol.id),
-        "whoever just began is not idle: {reply:?}"
-    );
+    assert!(matches!(&reply, Reply::Held(held) if held.holder == carol.id), "a new holder is not idle: {reply:?}");
     let renewed = carol.send(new.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "the new term must have stayed: {renewed:?}");
 }
@@ -152,7 +146,7 @@ pub(super) async fn a_waiting_taker_is_not_taken_over(harness: &CaseHarness<'_>)
     let reply = carol.send(take_over(&carol.claim(&job(), LONG_TTL), waiting.token(), SHORT_TTL)).await;
     assert!(
         matches!(&reply, Reply::Held(held) if held.holder == bob.id),
-        "whoever has to wait cannot work yet: {reply:?}"
+        "a holder that must wait cannot work yet: {reply:?}"
     );
 }
 
@@ -161,12 +155,12 @@ pub(super) async fn a_take_over_of_a_free_lease_is_an_ordinary_grant(harness: &C
     let old = alice.acquire(&job(), LONG_TTL).await;
     alice.send(old.release()).await;
     let reply = bob.send(take_over(&bob.claim(&job(), LONG_TTL), old.token(), LONG_TTL)).await;
-    let grant = granted(reply, "a free lease is granted");
-    assert_eq!(grant.wait_out, Duration::ZERO, "there is nobody to wait for");
+    let grant = granted(reply, "an unheld lease is granted");
+    assert_eq!(grant.wait_out, Duration::ZERO, "there is no earlier holder to wait for");
     assert!(grant.token > old.token(), "the next term has a larger token");
 }
 
-/// The deposed holder may go on until its own deadline, whatever becomes of the taker.
+/// The old holder may rely on its term until its own deadline, whatever becomes of the new one.
 pub(super) async fn the_wait_for_a_taken_over_holder_outlives_a_taker_that_releases(harness: &CaseHarness<'_>) {
     let (alice, bob, carol) =
         (harness.client("alice").await, harness.client("bob").await, harness.client("carol").await);
@@ -198,7 +192,7 @@ pub(super) async fn the_wait_for_a_taken_over_holder_outlives_a_taker_that_is_ta
     let (alice, bob, carol) =
         (harness.client("alice").await, harness.client("bob").await, harness.client("carol").await);
     let old = alice.acquire(&job(), LONG_TTL).await;
-    // The taker's own lease is much shorter than what is left of the one it took.
+    // The new holder's lease is much shorter than what is left of the one it took over.
     let taker = take_over_idle(&bob, &old, Duration::from_secs(5)).await;
     assert_waits_for(&take_over_idle(&carol, &taker, LONG_TTL).await.grant, LONG_TTL);
 }

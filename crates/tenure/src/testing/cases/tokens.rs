@@ -1,4 +1,4 @@
-//! Tokens only ever grow.
+//! Tokens only ever increase.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(super) async fn tokens_grow_with_every_way_a_term_can_end(harness: &CaseHarn
     bob.send(term.renewal()).await;
     let claim = alice.claim(&job(), LONG_TTL);
     let reply = alice.send(take_over(&claim, term.token(), Duration::ZERO)).await;
-    let term = HeldTerm { claim, grant: granted(reply, "a holder may be deposed after no time at all") };
+    let term = HeldTerm { claim, grant: granted(reply, "a term may be taken over after no time at all") };
     growing.then(term.token(), "a take-over");
 
     alice.send(term.revocation()).await;
@@ -75,7 +75,7 @@ pub(super) async fn a_token_is_at_least_the_stores_clock(harness: &CaseHarness<'
     let alice = harness.client("alice").await;
     let term = alice.acquire(&job(), LONG_TTL).await;
     let micros = term.grant.server.as_micros();
-    // So that tokens go on growing when the store has lost its counters and nobody remembers them.
+    // So that tokens keep increasing when the store has lost its counters and no instance remembers them.
     assert!(term.token().get() >= micros, "the token {} must be at least {micros} µs", term.token());
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn a_clients_high_water_raises_the_floor_for_every_instance(har
     let term = alice.acquire(&lease("elsewhere"), LONG_TTL).await;
     let seen = token_above(term.token(), 1_000_000_000_000);
     alice.raise_floor(harness, seen).await;
-    assert!(alice.attached().token_floor >= seen, "what a client has seen must be merged into the floor");
+    assert!(alice.attached().token_floor >= seen, "the floor must cover the tokens that a client has seen");
     let next = bob.acquire(&job(), LONG_TTL).await;
     assert!(next.token() > seen, "every later token, of any lease and holder, must be above {seen}");
     let carol = harness.client("carol").await;
@@ -110,7 +110,7 @@ pub(super) async fn the_floor_is_never_lowered(harness: &CaseHarness<'_>) {
     assert!(bob.attached().token_floor >= seen, "a client that has seen less must not lower the floor");
 }
 
-/// A lease whose record an outsider has spoilt: its next token is this far from the largest.
+/// A lease whose record a foreign program has corrupted: its next token is this far from the largest.
 async fn corrupt_lease_token(harness: &CaseHarness<'_>, client: &Client, left: u64) -> Checked {
     let term = client.acquire(&job(), LONG_TTL).await;
     client.send(term.release()).await;
@@ -118,7 +118,7 @@ async fn corrupt_lease_token(harness: &CaseHarness<'_>, client: &Client, left: u
     harness.inject(StoreFault::CorruptToken { name: job(), token }).await
 }
 
-/// Near the end doubles still hold every integer; what is formatted with fewer digits does not.
+/// Near the end doubles still represent every integer; a number formatted with fewer digits does not.
 pub(super) async fn large_tokens_are_exact_to_the_last_one(harness: &CaseHarness<'_>) -> Checked {
     let alice = harness.client("alice").await;
     let left = 3;
@@ -146,16 +146,16 @@ pub(super) async fn without_a_larger_token_nothing_is_handed_over(harness: &Case
     Ok(())
 }
 
-/// Tokens are the store's microseconds or little more, whatever stands in somebody's record.
+/// Tokens are the store's microseconds or little more, whatever a corrupt record contains.
 fn assert_ordinary_token(term: &HeldTerm) {
     let (token, clock) = (term.token().get(), term.grant.server.as_micros());
-    assert!(token < clock + 1_000_000, "a spoilt record must not raise the token {token} at {clock} µs");
+    assert!(token < clock + 1_000_000, "a corrupt record must not raise the token {token} at {clock} µs");
 }
 
 pub(super) async fn a_corrupt_token_blocks_only_its_own_lease(harness: &CaseHarness<'_>) -> Checked {
     let (mut alice, mut bob) = (harness.client("alice").await, harness.client("bob").await);
     corrupt_lease_token(harness, &alice, 2).await?;
-    // Whatever can be learned from it is learned: by a grant, a hand-over, those who wait and those who look.
+    // The clients learn the token in every possible way: by a grant, a hand-over, a refused claim and an inspection.
     let term = alice.acquire(&job(), LONG_TTL).await;
     bob.expect_held(&job()).await;
     bob.inspect(&job()).await;
@@ -164,7 +164,7 @@ pub(super) async fn a_corrupt_token_blocks_only_its_own_lease(harness: &CaseHarn
     assert_eq!(alice.reattach(harness).await, Continuity::Same, "nothing was lost");
     assert_eq!(bob.reattach(harness).await, Continuity::Same, "nothing was lost");
     for (client, name) in [(&alice, "first"), (&bob, "second")] {
-        assert_eq!(client.attached().quarantine, None, "a spoilt token is no sign of a loss");
+        assert_eq!(client.attached().quarantine, None, "a corrupt token is not a sign of a loss");
         assert_ordinary_token(&client.acquire(&lease(name), LONG_TTL).await);
     }
     Ok(())
@@ -175,16 +175,16 @@ pub(super) async fn forgetting_a_corrupt_token_keeps_the_floor(harness: &CaseHar
     corrupt_lease_token(harness, &alice, 0).await?;
     let (name, logs, session) = (job(), Vec::new(), "no-such-session".to_owned());
     let reply = alice.send(Request::Forget { name, logs, idle_for: Duration::ZERO, session }).await;
-    assert_eq!(reply, Reply::Done, "a lease that is free can be forgotten");
+    assert_eq!(reply, Reply::Done, "an unheld lease can be forgotten");
     assert_ordinary_token(&alice.acquire(&job(), LONG_TTL).await);
     Ok(())
 }
 
-/// Waits out the closing that follows a loss, and wins the lease again.
+/// Waits out the quarantine after a loss, and acquires the lease again.
 async fn acquire_after_quarantine(harness: &CaseHarness<'_>, client: &Client) -> HeldTerm {
     harness.outlast(QUARANTINE_TTL).await;
     let claim = client.claim(&job(), SHORT_TTL);
-    HeldTerm { grant: granted(client.send(acquire(&claim)).await, "the namespace must have opened again"), claim }
+    HeldTerm { grant: granted(client.send(acquire(&claim)).await, "the quarantine must be over"), claim }
 }
 
 pub(super) async fn tokens_grow_across_a_flush(harness: &CaseHarness<'_>) -> Checked {
@@ -225,7 +225,7 @@ pub(super) async fn tokens_grow_when_the_clock_is_set_back(harness: &CaseHarness
     let before = alice.acquire(&job(), SHORT_TTL).await;
     alice.send(before.release()).await;
     harness.inject(StoreFault::StepClockBack(HOUR)).await?;
-    // Whether the namespace closes for a moment is up to the store; it opens again in time.
+    // The store may begin a short quarantine; it ends in time.
     let _ = alice.send(acquire(&alice.claim(&lease("elsewhere"), SHORT_TTL))).await;
     let after = acquire_after_quarantine(harness, &alice).await;
     Growing::from(before.token()).then(after.token(), "a clock that was set back");

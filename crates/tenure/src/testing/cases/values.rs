@@ -1,4 +1,4 @@
-//! Contents that look like structure: records, values and index entries are bytes or text without any rule.
+//! Contents that look like structure: records, values and index entries are arbitrary bytes or text.
 
 use crate::store::{Reply, Request};
 use crate::testing::harness::{CaseHarness, LONG_TTL, job, lease};
@@ -52,7 +52,7 @@ fn hostile_values() -> Vec<Vec<u8>> {
     values.push((0..=255).collect());
     values.push(vec![0; 1_000]);
     values.push(vec![0xff, 0xfe, 0xc0, 0x80, 0xed, 0xa0, 0x80]);
-    // What Redis sends on the wire, for a store that speaks its protocol.
+    // What Redis sends on the wire, for a store that uses its protocol.
     values.push(b"$-1\r\n*2\r\n+OK\r\n".to_vec());
     values
 }
@@ -90,7 +90,7 @@ pub(super) async fn any_record_name_names_a_record_of_its_own(harness: &CaseHarn
     }
 }
 
-/// A store that puts names together into one key must not let two pairs meet in the middle.
+/// A store that joins names into one key must not map two pairs to the same key.
 pub(super) async fn a_record_belongs_to_its_lease_alone(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
     let pairs =
@@ -114,7 +114,7 @@ pub(super) async fn a_record_named_like_tenures_own_data_harms_nothing(harness: 
         alice.send(term.publication(record, b"not what it looks like")).await;
     }
     let renewed = alice.send(term.renewal()).await;
-    assert!(matches!(renewed, Reply::Renewed { .. }), "records are kept apart from what a store needs: {renewed:?}");
+    assert!(matches!(renewed, Reply::Renewed { .. }), "records are separate from the store's own data: {renewed:?}");
     alice.send(term.release()).await;
     let next = alice.acquire(&job(), LONG_TTL).await;
     assert!(next.token() > term.token(), "and so is the record of the last term");
@@ -125,7 +125,7 @@ pub(super) async fn any_heartbeat_record_is_listed_as_it_was_sent(harness: &Case
     for value in hostile_values() {
         alice.heartbeat(LONG_TTL, &value).await;
         let members = alice.instances().await;
-        assert_eq!(members.len(), 1, "one instance is one member");
+        assert_eq!(members.len(), 1, "an instance is listed once");
         assert_eq!(members[0].record, value, "a heartbeat must be listed as it was sent");
     }
 }

@@ -2,8 +2,8 @@
 -- exists, and afterwards in the index of deleted sessions.
 --
 -- KEYS  1 session, 2 index, 3 index of deleted sessions
--- ARGV  1 '1' if the writer saw a value, 2 that value, 3 '1' to set and otherwise delete, 4 the new value, 5 its id, 6 announcement, 7 channel,
---       8 '1' to refuse while anything is left of a deleted session
+-- ARGV  1 '1' if the writer saw a value, 2 that value, 3 '1' to set and otherwise delete, 4 the new value,
+--       5 its id, 6 announcement, 7 channel, 8 '1' to refuse while anything is left of a deleted session
 local now, gone = redis.call('GET', KEYS[1]), redis.call('SISMEMBER', KEYS[3], ARGV[5])
 redis.call('SISMEMBER', KEYS[2], ARGV[5]) -- an index that cannot be written must fail before anything is written
 local seen, wanted = ARGV[1] == '1' and ARGV[2], ARGV[3] == '1' and ARGV[4]
