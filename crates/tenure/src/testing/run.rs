@@ -70,7 +70,7 @@ impl Case {
         if let Verdict::NotChecked { needs } = &verdict {
             // Written past `eprintln!`, whose output the test harness discards when a test passes. A failed write is
             // ignored: then the stream has no reader.
-            let note = format!("NOT CHECKED: {}: the subject does not support {needs}\n", self.name);
+            let note = format!("NOT CHECKED: {}: the fixture does not support {needs}\n", self.name);
             let _ = std::io::stderr().write_all(note.as_bytes());
         }
         verdict

@@ -94,7 +94,7 @@ fn a_case_whose_fault_is_not_supported_does_not_pass() {
     let without_faults = || async { FixtureWithoutFaults(memory().await) };
     for (case, needs) in [
         ("tokens_grow_across_a_flush", "Flush"),
-        ("a_newcomer_begins_a_quarantine_when_others_are_subscribed", "counting who listens"),
+        ("a_newcomer_begins_a_quarantine_when_others_are_subscribed", "counting subscribers"),
     ] {
         assert_eq!(run_case(case, without_faults), Verdict::NotChecked { needs: needs.to_owned() });
     }

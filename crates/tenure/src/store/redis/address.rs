@@ -51,7 +51,8 @@ pub(super) struct Address {
 }
 
 impl Address {
-    /// Reads `redis://[user:password@]host[:port][/database]`, or `rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME]`.
+    /// Parses `redis://[user:password@]host[:port][/database]`, or
+    /// `rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME]`.
     pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
         let bad = |why: &str| {
             let form = "use redis://[user:password@]host[:port][/database], or rediss://…[?ca=FILE&cert=FILE&key=FILE&server-name=NAME] \

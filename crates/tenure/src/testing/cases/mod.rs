@@ -29,7 +29,8 @@ use super::harness::IntoVerdict;
 
 /// Generates one `#[test]` for each case of the [conformance suite](crate::testing).
 ///
-/// Its argument is an async function without arguments that returns a fresh [`StoreFixture`](crate::testing::StoreFixture).
+/// Its argument is an async function without arguments that returns a fresh
+/// [`StoreFixture`](crate::testing::StoreFixture).
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
