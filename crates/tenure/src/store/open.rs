@@ -33,7 +33,7 @@ const SUPPORTED_URLS: &str = "use `redis://host`, `rediss://host`, `sqlite:PATH`
 pub fn open(url: &str, keyspace: &Keyspace) -> Result<Arc<dyn Store>, StoreError> {
     let bad = |message: String| Err(StoreError::new(ErrorKind::Address, message));
     let Some((scheme, rest)) = url.split_once(':') else {
-        return bad(format!("not a store URL; {SUPPORTED_URLS}"));
+        return bad(format!("cannot open the store: not a URL; {SUPPORTED_URLS}"));
     };
     match scheme {
         "memory" => memory(rest),

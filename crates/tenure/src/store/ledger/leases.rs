@@ -269,7 +269,7 @@ impl Ledger {
         let key = name.key();
         if let Some(term) = self.terms.get(key) {
             let waits = term.wait_out_until.is_some_and(|until| until > now);
-            // A time in the future is not in the past by any amount.
+            // A start in the future has no age, and the lease counts as in use.
             let idle = now.as_micros().checked_sub(term.since.as_micros()).map(Duration::from_micros);
             let token = term.token;
             if self.namespace.is_none() || waits || idle < Some(idle_for) {
@@ -503,8 +503,8 @@ impl Ledger {
             None => (namespace.ttls.class_of(ttl), Extension::Granted),
         };
         let changed = namespace.ttls.extend(now, class, extension);
-        // After a restart, every class on record is waited for, so lapsed classes must not stay there. A quarantine may
-        // be waiting for them.
+        // After a restart, every class on record is waited for, so lapsed classes must not stay there, except
+        // in a quarantine, which may be waiting for them.
         if changed && namespace.quarantine(now).is_none() && !self.mutations.has(Mutation::MaxTtlNeverFalls) {
             namespace.ttls.expire(now);
         }

@@ -159,7 +159,7 @@ pub(super) fn missing_run_id(location: &str) -> StoreError {
 
 /// The server sent a reply that does not match the request.
 pub(super) fn unreadable(location: &str, what: &str) -> StoreError {
-    StoreError::new(ErrorKind::Corrupt, format!("{location}: cannot read the reply to {what}"))
+    StoreError::new(ErrorKind::Corrupt, format!("{location}: cannot read the reply about {what}"))
 }
 
 #[cfg(test)]

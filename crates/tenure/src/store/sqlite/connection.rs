@@ -159,7 +159,7 @@ fn carry_out(
     let failed = |error: rusqlite::Error| BatchFailure::NotApplied(failure::from_sqlite(&config.path, &error));
     let clock = file.clock();
     let tx = file.write(until).map_err(BatchFailure::NotApplied)?;
-    // Read only once the lock is ours: a batch that waited for it happens now.
+    // Read after taking the lock: a batch that waited for it happens now.
     let now = clock.now();
     let mut rows = Rows::load(&tx, &config.namespace).map_err(failed)?;
     let mut outcomes = Vec::with_capacity(batch.len());

@@ -27,7 +27,7 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
         Some(ErrorCode::PermissionDenied) => (ErrorKind::Configuration, "permission denied".to_owned()),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => (
             ErrorKind::Corrupt,
-            "the file is damaged or is not an SQLite database; to start anew, stop its users and move it away"
+            "the file is damaged or not an SQLite database; to start anew, stop all processes using it and move it away"
                 .to_owned(),
         ),
         _ => (ErrorKind::Unavailable, "SQLite failed".to_owned()),

@@ -31,8 +31,8 @@ elseif n[1] then
   max_ttl = math.max(waited_for, longest_ttl(classes, now))
   class = digits(extended)
   if changed then
-    -- After a restart every class on record is waited for, so lapsed classes must not stay there. A quarantine may be
-    -- waiting for them.
+    -- After a restart every class on record is waited for, so lapsed classes must not stay there, except in a
+    -- quarantine, which may be waiting for them.
     if waited_for == 0 then
       expire_ttls(classes, now)
     end
