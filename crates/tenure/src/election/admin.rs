@@ -1,4 +1,4 @@
-//! Who leads, for anybody who asks; and asking it to go.
+//! Looking up the leader, asking it to step down, and revoking its term.
 
 use std::time::Duration;
 
@@ -7,33 +7,35 @@ use crate::store::{Ask, ROLES, Reply, Request, StoreError};
 use crate::tenure::Tenure;
 use crate::token::Token;
 
-/// The record beside the lease that says more about the leader.
+/// The record beside the lease that holds the leader's metadata.
 pub(super) const METADATA_RECORD: &str = "leader";
 
-/// Who leads a role.
+/// The leader of a role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
     /// The instance.
     pub instance: InstanceId,
-    /// The term. `None` for a program that is not Tenure's.
+    /// The token of its term. `None` for a program that is not Tenure's.
     pub token: Option<Token>,
-    /// How long it leads without renewing. `None`: the lease has no end.
+    /// How long it leads without a renewal. `None`: the lease never expires.
     pub remaining: Option<Duration>,
-    /// Whether its term was revoked: it is told so with its next renewal.
+    /// Whether its term was revoked. The leader learns of it with its next renewal.
     pub is_revoked: bool,
-    /// Whether it has said so itself: one to whom the lease was handed over and who has not taken it up yet has not.
+    /// Whether the leader has confirmed its term itself. After a handover this is `false` until the new leader has
+    /// accepted.
     pub is_confirmed: bool,
-    /// What it has published about itself, if it has.
+    /// The metadata it has published, if any.
     pub metadata: Option<Vec<u8>>,
 }
 
 impl Tenure {
-    /// Asks the leader of a role, or the holder of any lease, to step down: to this instance, or to anybody. The request is
-    /// stored and heeded with the next renewal at the latest. Returns the term that was asked; `None` when there is none.
+    /// Asks the leader of a role, or the holder of any lease, to step down in favour of an instance, or of any. The
+    /// request is stored, and the holder follows it with its next renewal at the latest. Returns the token of the term
+    /// that was asked; `None` when there is none.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// The holder may or may not have been asked.
@@ -42,19 +44,19 @@ impl Tenure {
         let ask = Ask::StepDown { to: to.cloned() };
         match self.call(Request::Ask { name: lease.clone(), token, ask }).await? {
             Reply::Done => Ok(Some(token)),
-            // It was over before it was asked.
+            // The term ended before the request.
             Reply::Refused(_) => Ok(None),
             other => Err(self.unexpected_reply(&other)),
         }
     }
 
-    /// Ends the present term of a lease by force: its holder is told that it was revoked, and whoever is next has a larger
-    /// token. Returns whose it was; `None` when it was nobody's.
+    /// Revokes the current term of a lease. Its holder learns of it with the next renewal at the latest, and the next
+    /// term has a larger token. Returns the holder; `None` when the lease was unheld.
     ///
-    /// Until the holder has heard of it, at its next renewal at the latest, it works on, while the lease is not granted again.
+    /// Until the holder learns of it, it continues to work, and the lease is not granted again.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// The lease may or may not have been revoked.
@@ -68,10 +70,10 @@ impl Tenure {
         }
     }
 
-    /// All roles that somebody has ever led in this namespace.
+    /// Lists all roles that have ever had a leader in this namespace.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -82,14 +84,15 @@ impl Tenure {
         }
     }
 
-    /// Forgets a role that is not led: its last term, its records, and that it was ever led. Tokens go on growing all the same.
-    /// Returns whether it was forgotten: not while it is led. A candidate that leads it again lists it again.
+    /// Forgets a role without a leader: its last term, its records, and its entry in the list of roles. Tokens keep
+    /// increasing. Returns whether it was forgotten: `false` while the role has a leader. A candidate that leads the
+    /// role again lists it again.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// It may or may not be forgotten.
+    /// The role may or may not be forgotten.
     pub async fn forget_role(&self, role: &LeaseName) -> Result<bool, StoreError> {
         let forget =
             Request::Forget { name: role.clone(), logs: Vec::new(), idle_for: Duration::ZERO, session: String::new() };
@@ -100,10 +103,10 @@ impl Tenure {
         self.call(Request::IndexRemove { index, entry, announced: false }).await.map(|_| true)
     }
 
-    /// Who leads a role, also for those who are no candidates.
+    /// Looks up the leader of a role. The caller need not be a candidate.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.

@@ -1,28 +1,28 @@
-//! How long a candidate waits before it asks again: a pure function of what became of it.
+//! How long a candidate waits before it campaigns again: a pure function of how the last attempt ended.
 
 use std::time::Duration;
 
 use crate::lease::LeaseSettings;
 
-/// The first and the longest pause after something that waiting does not mend.
+/// The first and the longest backoff after an error that waiting does not fix.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(2);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// What became of asking for an office.
+/// How a candidate's last attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackoffReason {
-    /// It could not even be asked for.
+    /// The candidate could not acquire the lease because of an error.
     AcquireFailed,
-    /// The candidate led and gave the office up: others come first.
+    /// The candidate led and resigned: other candidates go first.
     Resigned,
-    /// The candidate led for so long, and lost the office.
+    /// The candidate led and lost the lease.
     Lost {
         /// How long it led.
         led_for: Duration,
     },
 }
 
-/// How long a candidate waits before it asks again: nothing, unless it has had setbacks in a row.
+/// How long a candidate waits before it campaigns again: zero, unless several attempts in a row have failed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// How long to wait. `chance` is between 0 and 1: candidates must not move in step.
+    /// Returns the time to wait. `chance` is a random number between 0 and 1, so that candidates do not retry in step.
     pub fn next_delay(&mut self, reason: BackoffReason, settings: &LeaseSettings, chance: f64) -> Duration {
         let growing =
             |first: Duration, times: u32| first.saturating_mul(1 << times.min(10)).mul_f64(0.5 + 0.5 * chance);
@@ -57,7 +57,7 @@ impl Backoff {
                 self.failures = 0;
                 Duration::ZERO
             }
-            // Somebody who keeps losing what it wins leaves it to others for a while.
+            // A candidate that keeps losing its terms lets others lead for a while.
             BackoffReason::Lost { .. } => {
                 self.failures = self.failures.saturating_add(1);
                 match self.failures {
@@ -79,10 +79,10 @@ mod tests {
         let mut lost = |after: u64| {
             backoff.next_delay(BackoffReason::Lost { led_for: Duration::from_secs(after) }, &settings, 1.0)
         };
-        assert_eq!(lost(60), Duration::ZERO, "an honest loss costs nothing");
+        assert_eq!(lost(60), Duration::ZERO, "a loss after a long term needs no backoff");
         let pauses: Vec<u64> = (0..6).map(|_| lost(1).as_secs()).collect();
         assert_eq!(pauses, [0, 4, 8, 16, 30, 30]);
-        assert_eq!(lost(60), Duration::ZERO, "all is forgiven");
+        assert_eq!(lost(60), Duration::ZERO, "a long term resets the backoff");
         assert_eq!(lost(1), Duration::ZERO);
     }
 
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(pauses, [2, 4, 8, 16, 30, 30]);
         assert!(
             backoff.next_delay(BackoffReason::AcquireFailed, &settings, 0.0) >= Duration::from_secs(15),
-            "not in step, and not at once"
+            "the jitter takes at most half of the backoff"
         );
         assert_eq!(backoff.next_delay(BackoffReason::Resigned, &settings, 1.0), settings.renew_every());
         assert_eq!(backoff.next_delay(BackoffReason::AcquireFailed, &settings, 1.0).as_secs(), 2);

@@ -1,4 +1,4 @@
-//! How an election is set up; checked when built.
+//! The settings of an election, checked when built.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 use crate::name::{Group, LeaseKind, LeaseName, NameError};
 use crate::tenure::{Tenure, TermHandle};
 
-/// Sets up an [`Election`]. What is not set follows from the ttl, which is 30 s by default.
+/// Sets up an [`Election`]. Settings not given here follow from the ttl, which is 30 s by default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -48,13 +48,13 @@ pub struct ElectionBuilder {
     timeout: Option<Duration>,
 }
 
-/// It travels with every claim and every renewal.
+/// Metadata is part of every acquire request and every renewal.
 const MAX_METADATA_BYTES: usize = 16 * 1024;
 
-/// How long the lowest priority waits for others.
+/// How long a candidate of the lowest priority waits for others.
 const MAX_ACQUIRE_DELAY: Duration = Duration::from_secs(1);
 
-/// The priority of whoever says nothing, and the highest.
+/// The highest priority, and the default.
 const HIGHEST_PRIORITY: u8 = 100;
 
 impl ElectionBuilder {
@@ -74,77 +74,80 @@ impl ElectionBuilder {
         }
     }
 
-    /// The length of the lease: how long after a crash somebody else leads, at most.
+    /// Sets the ttl of the lease: the longest time from a crash of the leader until another candidate leads.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings = self.settings.ttl(ttl);
         self
     }
 
-    /// How often the leader renews, a third of the ttl by default.
+    /// Sets the interval of the leader's renewals. The default is a third of the ttl.
     pub fn renew_every(mut self, interval: Duration) -> Self {
         self.settings = self.settings.renew_every(interval);
         self
     }
 
-    /// How often a follower looks although it was told nothing, half of the ttl by default (15 s at a ttl of 30 s).
+    /// Sets how often a follower checks the lease without an announcement. The default is half of the ttl (15 s at a
+    /// ttl of 30 s).
     pub fn election_interval(mut self, interval: Duration) -> Self {
         self.election_interval = Some(interval);
         self
     }
 
-    /// How often the leader says that it lives, with its renewals: it renews at least this often. Followers say so whenever they
-    /// look. What they say can be believed for a ttl and five seconds, and is what [`candidates`](Election::candidates) lists.
+    /// Sets the interval of the leader's heartbeats. They travel with its renewals, so it renews at least this often.
+    /// Followers send a heartbeat with every check. A heartbeat is valid for the ttl plus five seconds, and
+    /// [`candidates`](Election::candidates) lists the valid ones.
     pub fn heartbeat_interval(mut self, interval: Duration) -> Self {
         self.heartbeat_interval = Some(interval);
         self
     }
 
-    /// What the keys of heartbeats begin with, instead of `heartbeat:<role>:`; the instance follows.
+    /// Sets the prefix of the heartbeat keys, instead of `heartbeat:<role>:`. The instance id follows it.
     pub fn heartbeat_prefix(mut self, prefix: &str) -> Self {
         self.heartbeat_prefix = Some(prefix.to_owned());
         self
     }
 
-    /// From 0 to 100, which is the default. When the office falls vacant, candidates of a lower priority let others go first, by
-    /// up to a tenth of the ttl and at most a second. Nobody who leads is replaced for it.
+    /// Sets the priority, from 0 to 100, which is the default. When the role loses its leader, candidates of a lower
+    /// priority wait for others, for up to a tenth of the ttl and at most one second. Priority never replaces a leader.
     pub fn priority(mut self, priority: u8) -> Self {
         self.priority = priority;
         self
     }
 
-    /// When the leader's lease has run out, candidates ask up to this much later, by chance. 25 ms by default.
+    /// Sets the largest random delay before candidates acquire an expired lease. The default is 25 ms.
     pub fn retry_jitter(mut self, longest: Duration) -> Self {
         self.settings = self.settings.expiry_jitter(longest);
         self
     }
 
-    /// The time that the leader's work gets, once cancelled, to be gone before the lease can end.
+    /// Sets the time that the leader's cancelled work has to end before the lease can expire.
     pub fn stop_budget(mut self, budget: Duration) -> Self {
         self.settings = self.settings.stop_budget(budget);
         self
     }
 
-    /// Without [progress](TermHandle::progress) for this long, the leader stops renewing and loses its office as stalled.
+    /// Makes the leader stop renewing, and lose its leadership as stalled, after this long without
+    /// [progress](TermHandle::progress).
     pub fn stall_after(mut self, timeout: Duration) -> Self {
         self.settings = self.settings.stall_after(timeout);
         self
     }
 
-    /// Candidates take over from a leader that renews but has made no progress for this long.
+    /// Makes candidates take over from a leader that renews but has made no progress for this long.
     pub fn take_over_after(mut self, timeout: Duration) -> Self {
         self.settings = self.settings.take_over_after(timeout);
         self
     }
 
-    /// Up to this long is waited, by chance, before the first question. Nothing by default: it protects from nothing here,
-    /// since a refused candidate waits to be told. Who asks for [one term](Self::acquire) asks at once.
+    /// Sets the largest random delay before the first request. The default is zero: jitter protects from nothing here,
+    /// since a refused candidate waits for an announcement. [`acquire`](Self::acquire) ignores it.
     pub fn start_jitter(mut self, longest: Duration) -> Self {
         self.start_jitter = longest;
         self
     }
 
-    /// The whole key of the lease in the store, with a colon in it, instead of `leader:<role>`. Logs call the role by what stands after its
-    /// last colon.
+    /// Sets the whole key of the lease in the store, instead of `leader:<role>`. It must contain a colon. Logs name the
+    /// role by the part after the last colon.
     pub fn key(mut self, key: &str) -> Self {
         self.name = match key.rfind(':') {
             Some(at) => LeaseName::with_prefix(LeaseKind::Role, &key[..=at], &key[at + 1..]),
@@ -153,22 +156,22 @@ impl ElectionBuilder {
         self
     }
 
-    /// Published with the leadership, for whoever asks who leads: an address, a version. 16 KiB at most.
+    /// Sets metadata published with the leadership, such as an address or a version. At most 16 KiB.
     pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
         self.metadata = Some(metadata.into());
         self
     }
 
-    /// How long [`acquire`](Self::acquire) waits at most.
+    /// Limits the time that [`acquire`](Self::acquire) waits.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Checks that the numbers fit together.
+    /// Builds the election and checks that the settings fit together.
     ///
     /// # Errors
-    /// When they do not, or when the role or the key cannot be a name.
+    /// When they do not, or when the role or the key is not a valid name.
     pub fn build(self) -> Result<Election, ElectionError> {
         self.build_with_max_delay(MAX_ACQUIRE_DELAY)
     }
@@ -177,7 +180,7 @@ impl ElectionBuilder {
         let name = self.name?;
         let group = match &self.heartbeat_prefix {
             Some(prefix) => Group::candidates(prefix)?,
-            // A role that could not be part of a key has a key that can.
+            // The key of a role is a valid name even if the role itself is not.
             None => Group::of_role(&self.role).or_else(|_| Group::of_role(name.key()))?,
         };
         if let Some(prefix) = group.prefix().filter(|prefix| name.key().starts_with(prefix)) {
@@ -216,7 +219,8 @@ impl ElectionBuilder {
         Ok(Election::new(LocalCandidate::new(self.tenure, config)))
     }
 
-    /// Waits its turn and leads for one term, which is renewed until it is released: for something that is done once.
+    /// Waits to become leader and leads for one term, which is renewed until it is released. For work that is done
+    /// once.
     ///
     /// ```
     /// use std::time::Duration;
@@ -233,35 +237,36 @@ impl ElectionBuilder {
     /// ```
     ///
     /// # Errors
-    /// When the election cannot be held like this, the [limit](Self::timeout) has passed, the store refuses for a reason that waiting does not
-    /// mend, or Tenure was shut down.
+    /// When the settings of the election are not valid, the [timeout](Self::timeout) has passed, the store refuses for
+    /// a reason that waiting does not fix, or Tenure was shut down.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future gives up.
+    /// Safe: dropping the future stops waiting.
     pub async fn acquire(self) -> Result<Leadership, AcquireError> {
         self.acquire_one_term(AcquireMode::Wait).await
     }
 
-    /// Leads for one term, if nobody else leads.
+    /// Leads for one term, if the role has no leader.
     ///
     /// # Errors
-    /// [`AcquireError::Held`] when somebody does; otherwise as for [`acquire`](Self::acquire), and when the store cannot be reached.
+    /// [`AcquireError::Held`] when the role has a leader. Otherwise as for [`acquire`](Self::acquire), and when the
+    /// store cannot be reached.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future gives up.
+    /// Safe: dropping the future stops the attempt.
     pub async fn try_acquire(self) -> Result<Leadership, AcquireError> {
         self.acquire_one_term(AcquireMode::Try).await
     }
 
     async fn acquire_one_term(self, mode: AcquireMode) -> Result<Leadership, AcquireError> {
         let timeout = self.timeout;
-        // Whoever only tries lets nobody go first, and whoever has little time not for all of it.
+        // `try_acquire` ignores the acquire delay; with a timeout, the delay is at most half of it.
         let max_delay = match (mode, timeout) {
             (AcquireMode::Try, _) => Duration::ZERO,
             (AcquireMode::Wait, Some(timeout)) => MAX_ACQUIRE_DELAY.min(timeout / 2),
@@ -270,11 +275,11 @@ impl ElectionBuilder {
         Leadership::acquire(self.build_with_max_delay(max_delay)?, mode, timeout).await
     }
 
-    /// Leads, term after term: `work` is run for each term, and dropped when the term ends. The next term begins only after
-    /// that.
+    /// Leads, term after term: runs `work` for each term, and drops it when the term ends. The next term begins only
+    /// after that.
     ///
-    /// Work that returns resigns: the lease is let go of, and asked for again after a while. Work that returns an error
-    /// ends the whole, after the lease was let go of.
+    /// Work that returns `Ok` resigns: the lease is released, and the candidate campaigns again after a backoff. Work
+    /// that returns an error ends the campaign, after the lease was released.
     ///
     /// ```
     /// use std::time::Duration;
@@ -305,42 +310,42 @@ impl ElectionBuilder {
     }
 }
 
-/// An election that cannot be held like this.
+/// Settings of an election that are not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ElectionError {
-    /// The role or the key is not acceptable.
+    /// The role or the key is not a valid name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The lease's numbers do not fit together.
+    /// The settings of the lease do not fit together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Followers must look at least once in a ttl.
-    #[error("an election interval of {interval:?} does not fit a ttl of {ttl:?}: it must not be longer")]
+    /// Followers must check the lease at least once per ttl.
+    #[error("election interval must not be longer than the ttl of {ttl:?}, got {interval:?}")]
     ElectionInterval {
         /// The interval.
         interval: Duration,
-        /// The length of the lease.
+        /// The ttl of the lease.
         ttl: Duration,
     },
-    /// Metadata travels with every heartbeat.
-    #[error("metadata of {length} bytes is too long: {MAX_METADATA_BYTES} is the most; publish where to find the rest")]
+    /// Metadata is part of every heartbeat.
+    #[error("metadata must have at most {MAX_METADATA_BYTES} bytes, got {length}; publish where to find the rest")]
     Metadata {
         /// Its length in bytes.
         length: usize,
     },
-    /// There are no higher priorities.
-    #[error("a priority of {priority} is out of range: 0 to 100")]
+    /// The priority is above the highest one.
+    #[error("priority must be between 0 and 100, got {priority}")]
     Priority {
         /// The priority.
         priority: u8,
     },
-    /// Waiting longer than a crash takes is a mistake.
-    #[error("a start jitter of {jitter:?} does not fit a ttl of {ttl:?}: it must not be longer")]
+    /// A start jitter beyond the ttl would take longer than a failover.
+    #[error("start jitter must not be longer than the ttl of {ttl:?}, got {jitter:?}")]
     StartJitter {
-        /// The longest that is waited.
+        /// The largest delay.
         jitter: Duration,
-        /// The length of the lease.
+        /// The ttl of the lease.
         ttl: Duration,
     },
 }

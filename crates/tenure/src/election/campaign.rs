@@ -1,4 +1,4 @@
-//! Driving a candidacy: asking, leading, and asking again.
+//! The campaign of a candidate: acquire, lead, and campaign again.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,10 +20,10 @@ use crate::store::Request;
 use crate::tenure::{Tenure, Term, TermHandle};
 use crate::token::Token;
 
-/// The longest pause between two attempts to say who leads.
+/// The longest backoff between two attempts to publish the leader.
 const MAX_PUBLISH_BACKOFF: Duration = Duration::from_secs(60);
 
-/// What a candidate stands for, and how.
+/// The role of a candidate and its settings.
 pub(super) struct CandidateConfig {
     pub(super) role: String,
     pub(super) name: LeaseName,
@@ -33,13 +33,13 @@ pub(super) struct CandidateConfig {
     pub(super) heartbeat: Arc<Heartbeat>,
 }
 
-/// One candidate, and what others see of it.
+/// A candidate of this process, with its state as others see it.
 pub(super) struct LocalCandidate {
     pub(super) tenure: Tenure,
     pub(super) config: CandidateConfig,
     pub(super) listeners: Listeners,
     pub(super) state: watch::Sender<ElectionState>,
-    /// The present term.
+    /// The current term.
     pub(super) term: Mutex<Option<TermHandle>>,
 }
 
@@ -57,8 +57,8 @@ impl LocalCandidate {
         *self.term.lock().unwrap_or_else(PoisonError::into_inner) = term;
     }
 
-    /// Takes itself off the list of candidates, unless another one of this process is on it under the same name. Nobody waits for it:
-    /// what cannot be said now is over soon by itself.
+    /// Leaves the list of candidates, unless another campaign of this process uses the same group. The reply is not
+    /// awaited: if the request fails, the heartbeat expires soon.
     fn leave(&self) {
         let group = &self.config.heartbeat.group;
         if !self.tenure.elections().has_group(group) {
@@ -70,7 +70,7 @@ impl LocalCandidate {
     }
 }
 
-/// A candidacy that is under way. However it ends, also when it is dropped in the middle of everything, its end is told.
+/// A running campaign. However it ends, even dropped at any point, it reports its end.
 pub(super) struct Campaign {
     guard: Option<CampaignGuard>,
     candidate: Arc<LocalCandidate>,
@@ -89,7 +89,7 @@ impl Campaign {
         self.apply(CandidateInput::TermStarted(term.token()));
     }
 
-    /// Tells listeners, the standing's watchers, and whoever hears the events of the whole.
+    /// Reports to the election's listeners, to the watchers of its state, and to the event streams of the `Tenure`.
     pub(super) fn apply(&mut self, input: CandidateInput) {
         let candidate = &self.candidate;
         if matches!(input, CandidateInput::TermEnded(_)) {
@@ -120,21 +120,21 @@ impl Drop for Campaign {
     }
 }
 
-/// How much is wanted.
+/// How many terms a campaign is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CampaignKind {
-    /// Term after term.
+    /// Every term, one after another.
     EveryTerm,
-    /// One term, to be had within the limit.
+    /// One term, acquired within the timeout.
     OneTerm { mode: AcquireMode, timeout: Option<Duration> },
 }
 
-/// Tells a campaign to stop, and why.
+/// Receives the reason to stop a campaign.
 pub(super) type StopReceiver = watch::Receiver<Option<ReleaseReason>>;
 
 /// How a campaign ended.
 pub(super) enum CampaignOutcome<E> {
-    /// It was told to stop.
+    /// It was stopped.
     Stopped,
     /// The keeper has ended.
     ShutDown,
@@ -142,7 +142,7 @@ pub(super) enum CampaignOutcome<E> {
     Failed(E),
 }
 
-/// Asks for the leadership until told to stop, and works whenever it has it.
+/// Campaigns until stopped, and runs the work in every term.
 pub(super) async fn run_campaign<W, F, E>(
     guard: CampaignGuard,
     mut stop: StopReceiver,
@@ -152,7 +152,7 @@ where
     W: FnMut(TermHandle) -> F,
     F: Future<Output = Result<(), E>>,
 {
-    // Dropped last, when everything of the term is gone.
+    // Dropped last, when nothing of the term is left.
     let mut campaign = Campaign::new(guard);
     let settings = campaign.candidate.config.settings;
     let mut pause = campaign.candidate.config.start_jitter.mul_f64(fastrand::f64());
@@ -179,7 +179,7 @@ where
                     LeadOutcome::Failed(error) => return CampaignOutcome::Failed(error),
                     LeadOutcome::Resigned | LeadOutcome::SteppedDown => BackoffReason::Resigned,
                     LeadOutcome::Lost => BackoffReason::Lost { led_for: began.elapsed() },
-                    // Whoever asks again is told that there is nobody to ask.
+                    // A further request would only be refused: the keeper has ended.
                     LeadOutcome::ShutDown => return CampaignOutcome::ShutDown,
                 }
             }
@@ -188,17 +188,17 @@ where
     }
 }
 
-/// Waits. Returns whether it was told to stop meanwhile.
+/// Sleeps. Returns whether the campaign was stopped meanwhile.
 async fn sleep_or_stop(span: Duration, stop: &mut StopReceiver) -> bool {
     tokio::time::timeout(span, wait_for_stop(stop)).await.is_ok() || stop.borrow().is_some()
 }
 
-/// Ends when told to stop, or when nobody is left who could tell.
+/// Waits until the campaign is stopped, or the sender is gone.
 async fn wait_for_stop(stop: &mut StopReceiver) -> ReleaseReason {
     stop.wait_for(Option::is_some).await.ok().and_then(|reason| *reason).unwrap_or(ReleaseReason::Voluntary)
 }
 
-/// Asks until the leadership is won or cannot be, and tells how it goes.
+/// Waits until the lease is acquired or cannot be, and reports the status meanwhile.
 pub(super) async fn acquire_term(campaign: &mut Campaign) -> Result<Term, AcquireError> {
     let (status_sender, mut statuses) = StatusSender::new();
     let config = &campaign.candidate.config;
@@ -231,7 +231,7 @@ enum LeadOutcome<E> {
     Failed(E),
 }
 
-/// One term: from the grant until everything of it is over.
+/// Runs one term, from the grant until nothing of it is left.
 async fn run_term<W, F, E>(campaign: &mut Campaign, term: Term, stop: &mut StopReceiver, work: &mut W) -> LeadOutcome<E>
 where
     W: FnMut(TermHandle) -> F,
@@ -243,7 +243,7 @@ where
     let working = handle.run(async {
         tokio::select! {
             done = work(handle.clone()) => done,
-            // Beside the work, which does not wait for it.
+            // Concurrent with the work, which does not wait for it.
             never = publish_metadata(&candidate, &handle) => match never {},
         }
     });
@@ -254,7 +254,7 @@ where
             Err(lost) => {
                 let ended = match lost.reason {
                     Ending::Released(ReleaseReason::Shutdown) => LeadOutcome::ShutDown,
-                    // Whoever was asked to step down leaves it to others for a while.
+                    // A leader that was asked to step down lets others lead for a while.
                     Ending::Released(_) => LeadOutcome::SteppedDown,
                     _ => LeadOutcome::Lost,
                 };
@@ -263,19 +263,19 @@ where
         },
         reason = wait_for_stop(stop) => (LeadOutcome::Stopped, Ending::Released(reason)),
     };
-    // The work is gone. Whoever looks must not see a leader while the store is being told.
+    // The work has ended. Report it before the release, so that no caller sees a leader during the release.
     let reason = match &ending {
         Ending::Released(reason) => *reason,
         _ => ReleaseReason::Voluntary,
     };
     campaign.apply(CandidateInput::TermEnded(ending));
-    // A loss has been told; that the lease is over all the same is what counts here.
+    // A loss was reported above; here it matters only that the term is over.
     let _ = term.release_with_reason(reason).await;
     ended
 }
 
-/// Writes down what is to be known of this leader, which also tells observers that there is one. Tried while the term lasts, and less and
-/// less often: nothing depends on it.
+/// Publishes the metadata of this leader, which also announces the leader to observers. It retries during the whole
+/// term, with growing backoff: nothing depends on it.
 pub(super) async fn publish_metadata(candidate: &LocalCandidate, term: &TermHandle) -> Infallible {
     let record = candidate.config.metadata.clone().unwrap_or_default();
     let mut pause = candidate.config.settings.attempt_timeout();

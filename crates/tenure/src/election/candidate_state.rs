@@ -1,4 +1,4 @@
-//! Where a candidate stands, and what is told of it: a state machine without I/O, clock or async.
+//! The state of a candidate and the events it emits: a state machine without I/O, clock or async.
 
 use crate::event::ElectionState;
 use crate::lease::{AcquireStatus, Ending};
@@ -6,22 +6,22 @@ use crate::token::Token;
 
 use super::ElectionEventKind;
 
-/// Something that happened to a [`CandidateState`].
+/// An input of a [`CandidateState`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CandidateInput {
-    /// The outlook changed.
+    /// The status of the acquisition changed.
     StatusChanged(AcquireStatus),
     /// A term began.
     TermStarted(Token),
-    /// It is over.
+    /// The term is over.
     TermEnded(Ending),
-    /// The leadership cannot be asked for.
+    /// The lease cannot be acquired.
     Failed(String),
-    /// Nobody wants it any more.
+    /// The campaign was stopped.
     Stopped,
 }
 
-/// Where one candidate for one role stands: a state machine that takes in what happened and says what is to be told.
+/// The state of one candidate for one role: a state machine that takes inputs and returns the events to emit.
 ///
 /// ```
 /// use tenure::election::{CandidateState, CandidateInput};
@@ -40,7 +40,7 @@ pub enum CandidateInput {
 pub struct CandidateState {
     current: ElectionState,
     term: Option<Token>,
-    /// What was last said to be wrong, so that it is said once.
+    /// The error last reported, so that it is reported once.
     last_error: Option<String>,
 }
 
@@ -51,16 +51,16 @@ impl Default for CandidateState {
 }
 
 impl CandidateState {
-    /// Where it stands.
+    /// The current state.
     pub fn current(&self) -> ElectionState {
         self.current
     }
 
-    /// Takes in what happened and returns what is to be told, in order, each with the term that it is about.
+    /// Applies an input. Returns the events to emit, in order, each with the token of its term.
     pub fn step(&mut self, input: CandidateInput) -> Vec<(Option<Token>, ElectionEventKind)> {
         let mut events = Vec::new();
         match input {
-            // While it leads there is nothing to be seen from behind.
+            // A leader has no acquisition whose status could matter.
             CandidateInput::StatusChanged(_) if self.current == ElectionState::Leader => {}
             CandidateInput::StatusChanged(AcquireStatus::Requesting) => {
                 self.change_state(ElectionState::Candidate, &mut events)
@@ -79,7 +79,7 @@ impl CandidateState {
             }
             CandidateInput::TermStarted(token) => {
                 self.last_error = None;
-                // Nobody leads who was not a candidate, however quickly it went.
+                // Every leader is a candidate first, however quickly it acquired the lease.
                 self.change_state(ElectionState::Candidate, &mut events);
                 self.term = Some(token);
                 self.change_state(ElectionState::Leader, &mut events);
@@ -154,7 +154,7 @@ mod tests {
         let lost = Ending::Lost(Loss::Missing);
         let events = words(state.step(CandidateInput::TermEnded(lost)));
         assert_eq!(events, ["leader → follower 7", "leadership lost (missing) 7"]);
-        assert_eq!(words(state.step(CandidateInput::TermEnded(Ending::GivenUp))), [""; 0], "it is lost once");
+        assert_eq!(words(state.step(CandidateInput::TermEnded(Ending::GivenUp))), [""; 0], "a term is lost only once");
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(words(state.step(down())), ["candidate → follower", "election failed: the store is down"]);
         assert_eq!(words(state.step(down())), [""; 0]);
         state.step(behind());
-        assert_eq!(words(state.step(down())), ["election failed: the store is down"], "again");
+        assert_eq!(words(state.step(down())), ["election failed: the store is down"], "reported again after recovery");
     }
 
     #[test]

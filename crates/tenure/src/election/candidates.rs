@@ -1,4 +1,4 @@
-//! Who stands for a role: what candidates say about themselves with their heartbeats.
+//! The candidates of a role, as their heartbeats describe them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use crate::name::{Group, InstanceId};
 use crate::store::{LiveInstance, Reply, Request, StoreError};
 use crate::tenure::Tenure;
 
-/// A heartbeat outlives the lease by this much, so that whoever has just been replaced is still listed.
+/// A heartbeat outlives the lease by this much, so that a leader that was just replaced is still listed.
 const HEARTBEAT_EXTRA_TTL: Duration = Duration::from_secs(5);
 
-/// Somebody who stands for a role, leading or not.
+/// A candidate for a role, leading or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
@@ -19,9 +19,9 @@ pub struct Candidate {
     pub instance: InstanceId,
     /// Its [priority](super::ElectionBuilder::priority). `None` for a program that is not Tenure's.
     pub priority: Option<u8>,
-    /// What it would publish as leader.
+    /// The metadata it would publish as leader.
     pub metadata: Option<Vec<u8>>,
-    /// How long it is listed without another heartbeat.
+    /// How long it stays listed without another heartbeat.
     pub remaining: Duration,
 }
 
@@ -33,12 +33,12 @@ impl Candidate {
     }
 }
 
-/// What a candidate sends with everything that it asks.
+/// The heartbeat that a candidate sends with all its requests.
 pub(super) fn heartbeat(group: Group, ttl: Duration, priority: u8, metadata: Option<&[u8]>) -> Arc<Heartbeat> {
     Arc::new(Heartbeat { group, ttl: ttl + HEARTBEAT_EXTRA_TTL, record: encode(priority, metadata) })
 }
 
-/// The priority, and after a space the metadata.
+/// Encodes the priority and, after a space, the metadata.
 fn encode(priority: u8, metadata: Option<&[u8]>) -> Vec<u8> {
     let mut record = priority.to_string().into_bytes();
     if let Some(metadata) = metadata {
@@ -55,11 +55,11 @@ fn decode(record: &[u8]) -> Option<(u8, Option<Vec<u8>>)> {
 }
 
 impl Tenure {
-    /// Those who stand for a role, leading or not, by their heartbeats. The group of a role whose election has no prefix of its own is
-    /// [`Group::of_role`].
+    /// Lists the candidates for a role, leading or not, by their heartbeats. The group of a role whose election has no
+    /// prefix of its own is [`Group::of_role`].
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.

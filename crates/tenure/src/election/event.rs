@@ -1,4 +1,4 @@
-//! What happens in an election, as it is told.
+//! The events of an election.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -7,7 +7,7 @@ use crate::event::{ElectionState, EventKind};
 use crate::lease::Ending;
 use crate::token::Token;
 
-/// Something that happened in an election.
+/// An event of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ElectionEvent {
@@ -15,9 +15,9 @@ pub struct ElectionEvent {
     pub role: String,
     /// When, by this host's clock.
     pub at: SystemTime,
-    /// The term that it is about.
+    /// The token of its term.
     pub token: Option<Token>,
-    /// What happened.
+    /// The kind of event.
     pub kind: ElectionEventKind,
 }
 
@@ -30,25 +30,25 @@ impl fmt::Display for ElectionEvent {
     }
 }
 
-/// What happened in an election. A change of state is told before what it means.
+/// The kind of an election event. A change of state is emitted before its consequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ElectionEventKind {
-    /// The candidate stands elsewhere.
+    /// The candidate's state changed.
     StateChanged {
-        /// What it was.
+        /// The state before.
         from: ElectionState,
-        /// What it is.
+        /// The state now.
         to: ElectionState,
     },
     /// The candidate leads.
     LeadershipAcquired,
-    /// The candidate leads no more.
+    /// The candidate no longer leads.
     LeadershipLost {
         /// Why.
         reason: Ending,
     },
-    /// The leadership cannot be asked for just now.
+    /// The candidate cannot campaign now.
     ElectionFailed {
         /// What went wrong.
         cause: String,

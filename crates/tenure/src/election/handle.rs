@@ -1,4 +1,4 @@
-//! A candidate that campaigns beside the program, which asks it or listens to it.
+//! A candidate that campaigns in the background. The program queries it or listens to it.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::store::StoreError;
 use crate::tenure::{Tenure, TermHandle};
 use crate::token::Token;
 
-/// A candidate for a role. Clones are the same candidate; when the last is dropped, it stops.
+/// A candidate for a role. Clones are the same candidate. It stops when the last clone is dropped.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,7 +45,7 @@ pub(super) struct ElectionInner {
     campaign: Mutex<Option<CampaignHandle>>,
 }
 
-/// A campaign under way, or the last one.
+/// A running campaign, or the last one.
 #[derive(Clone)]
 struct CampaignHandle {
     stop: Arc<watch::Sender<Option<ReleaseReason>>>,
@@ -58,7 +58,7 @@ impl CampaignHandle {
     }
 
     async fn wait_until_done(mut self) {
-        // One whose task is gone is over, too.
+        // A campaign whose task is gone is done, too.
         let _ = self.done.wait_for(|done| *done).await;
     }
 }
@@ -68,8 +68,8 @@ impl Election {
         Self(Arc::new(ElectionInner { candidate: Arc::new(candidate), campaign: Mutex::default() }))
     }
 
-    /// Begins to campaign, beside the caller. Does nothing while it does so already; after a [stop](Self::stop) it begins
-    /// anew, when what was before is over.
+    /// Starts a campaign in the background. Does nothing while one is running. After a [stop](Self::stop), the new
+    /// campaign begins when the old one has ended.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -86,7 +86,7 @@ impl Election {
             if let Some(before) = before {
                 before.wait_until_done().await;
             }
-            // There is no work: whoever asks or listens does it.
+            // No work runs here: the callers and listeners do it.
             let mut hold = |_: TermHandle| std::future::pending::<Result<(), Infallible>>();
             match run_campaign(guard, stopped, &mut hold).await {
                 CampaignOutcome::Stopped | CampaignOutcome::ShutDown => {}
@@ -97,10 +97,10 @@ impl Election {
         *slot = Some(CampaignHandle { stop: Arc::new(stop), done });
     }
 
-    /// Stops campaigning and leading: the term's work is dropped, and the lease let go of. Ends when all of that is done.
+    /// Stops the campaign: drops the term's work and releases the lease. Returns when all of that is done.
     ///
     /// # Cancel safety
-    /// Safe: it goes on without anybody waiting.
+    /// Safe: it continues in the background.
     pub async fn stop(&self) {
         let campaign = self.0.campaign.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(campaign) = campaign {
@@ -109,18 +109,18 @@ impl Election {
         }
     }
 
-    /// Whether this candidate leads, computed from the deadline at every look.
+    /// Whether this candidate leads, computed from the deadline at every call.
     pub fn is_leader(&self) -> bool {
         self.term().is_some()
     }
 
-    /// The present term, while this candidate leads.
+    /// The current term, while this candidate leads.
     pub fn term(&self) -> Option<TermHandle> {
         self.0.candidate.term().filter(TermHandle::is_valid)
     }
 
-    /// Where this candidate stands, computed: whoever has a term that lasts leads, and one whose term has run out is a
-    /// follower, whatever was told so far.
+    /// The state of this candidate, computed: a candidate with a valid term is the leader, and one whose term has
+    /// expired is a follower, whatever was reported so far.
     pub fn state(&self) -> ElectionState {
         if self.is_leader() {
             return ElectionState::Leader;
@@ -131,17 +131,17 @@ impl Election {
         }
     }
 
-    /// The standing, now and whenever it changes.
+    /// Watches the state of this candidate.
     pub fn watch(&self) -> ElectionWatch {
         ElectionWatch(self.0.candidate.state.subscribe())
     }
 
-    /// Which instance this is.
+    /// The id of this instance.
     pub fn id(&self) -> &InstanceId {
         self.0.candidate.tenure.instance()
     }
 
-    /// The lease that is the leadership.
+    /// The name of the lease that is the leadership.
     pub fn name(&self) -> &LeaseName {
         &self.0.candidate.config.name
     }
@@ -151,10 +151,10 @@ impl Election {
         &self.0.candidate.config.role
     }
 
-    /// Who leads, by the store's account.
+    /// Looks up the leader in the store.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -162,10 +162,10 @@ impl Election {
         self.0.candidate.tenure.leader_of(&self.0.candidate.config.name).await
     }
 
-    /// Those who stand for this role, leading or not, by their heartbeats.
+    /// Lists the candidates for this role, leading or not, by their heartbeats.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -176,7 +176,7 @@ impl Election {
     /// Waits until this candidate leads.
     ///
     /// # Errors
-    /// When it does not within the limit.
+    /// When it does not lead within the timeout.
     ///
     /// # Cancel safety
     /// Safe.
@@ -187,7 +187,7 @@ impl Election {
                 if let Some(term) = self.term() {
                     return term;
                 }
-                // The sender is ours, so there is always another change to wait for.
+                // This candidate owns the sender, so the channel never closes.
                 let _ = state.changed().await;
             }
         };
@@ -196,16 +196,17 @@ impl Election {
             .map_err(|_| NotLeader { role: self.role().to_owned(), waited: timeout })
     }
 
-    /// Registers a listener, which is called for every event from now on: in order, on a thread of its own, so that it may
-    /// block. One that panics hurts nobody.
+    /// Registers a listener for every event from now on. It is called in order, on its own thread, so that it may
+    /// block. A panic in it affects nothing else.
     ///
     /// # Errors
-    /// When the process can have no more threads.
+    /// When this process cannot start a thread.
     pub fn on(&self, listener: impl Fn(&ElectionEvent) + Send + 'static) -> std::io::Result<Registration> {
         self.0.candidate.listeners.add(listener)
     }
 
-    /// Registers a listener for each term that begins, with its token. It is called as those of [`on`](Self::on) are.
+    /// Registers a listener for each term that begins, with its token. It is called like a listener of
+    /// [`on`](Self::on).
     ///
     /// # Errors
     /// When this process cannot start a thread.
@@ -217,7 +218,8 @@ impl Election {
         })
     }
 
-    /// Registers a listener for each term that ends, with its token and why it ended. It is called as those of [`on`](Self::on) are.
+    /// Registers a listener for each term that ends, with its token and the reason. It is called like a listener of
+    /// [`on`](Self::on).
     ///
     /// # Errors
     /// When this process cannot start a thread.
@@ -229,7 +231,8 @@ impl Election {
         })
     }
 
-    /// Registers a listener for each change of this candidate's state. It is called as those of [`on`](Self::on) are.
+    /// Registers a listener for each change of this candidate's state. It is called like a listener of
+    /// [`on`](Self::on).
     ///
     /// # Errors
     /// When this process cannot start a thread.
@@ -244,7 +247,7 @@ impl Election {
         })
     }
 
-    /// Registers a listener for each election that failed, with what went wrong. It is called as those of [`on`](Self::on) are.
+    /// Registers a listener for each failed election, with the cause. It is called like a listener of [`on`](Self::on).
     ///
     /// # Errors
     /// When this process cannot start a thread.
@@ -256,7 +259,7 @@ impl Election {
         })
     }
 
-    /// Registers a listener whose futures run one after the other, in a task of their own.
+    /// Registers a listener whose futures run one after the other, in their own task.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -283,18 +286,18 @@ impl fmt::Debug for Election {
     }
 }
 
-/// The standing of a candidate as it changes.
+/// The state of a candidate as it changes.
 #[derive(Clone, Debug)]
 pub struct ElectionWatch(watch::Receiver<ElectionState>);
 
 impl ElectionWatch {
-    /// The standing as it was last told.
+    /// The state as last reported.
     pub fn current(&self) -> ElectionState {
         *self.0.borrow()
     }
 
-    /// Waits until the standing is another than when this was last called. Short-lived ones in between may be skipped;
-    /// `None` when the election is gone.
+    /// Waits until the state differs from that of the last call. It may skip short-lived states. Returns `None` when
+    /// the election is gone.
     ///
     /// # Cancel safety
     /// Safe.
@@ -311,17 +314,17 @@ impl ElectionWatch {
 pub struct NotLeader {
     /// The role.
     pub role: String,
-    /// How long was waited.
+    /// How long the caller waited.
     pub waited: Duration,
 }
 
 impl Tenure {
-    /// Sets up a candidacy for a role.
+    /// Sets up an election for a role.
     pub fn election(&self, role: &str) -> ElectionBuilder {
         ElectionBuilder::new(self.clone(), role, LeaseName::role(role))
     }
 
-    /// Sets up a candidacy for a role whose lease has this name.
+    /// Sets up an election for a role whose lease has this name.
     pub fn election_named(&self, name: LeaseName) -> ElectionBuilder {
         let role = name.label().to_owned();
         ElectionBuilder::new(self.clone(), &role, Ok(name))

@@ -1,4 +1,4 @@
-//! Leading as one future: term after term, until told to stop.
+//! Leading as one future: term after term, until stopped.
 
 use std::fmt;
 use std::future::Future;
@@ -14,8 +14,8 @@ use super::{Election, ElectionEvent};
 use crate::lease::ReleaseReason;
 use crate::tenure::TermHandle;
 
-/// What [`lead`](super::ElectionBuilder::lead) gives: lead [until](Self::until) something happens.
-#[must_use = "nobody leads until this is awaited"]
+/// A campaign built by [`lead`](super::ElectionBuilder::lead), not yet started: run it with [`until`](Self::until).
+#[must_use = "the campaign does not start until `until` is awaited"]
 pub struct Lead<W> {
     election: Result<Election, ElectionError>,
     work: W,
@@ -29,7 +29,7 @@ impl<W> Lead<W> {
     /// Registers a listener; see [`Election::on`].
     ///
     /// # Errors
-    /// When the process can have no more threads.
+    /// When this process cannot start a thread.
     pub fn on(self, listener: impl Fn(&ElectionEvent) + Send + 'static) -> std::io::Result<Self> {
         if let Ok(election) = &self.election {
             election.on(listener)?;
@@ -37,13 +37,13 @@ impl<W> Lead<W> {
         Ok(self)
     }
 
-    /// Leads until the future ends; then the work is dropped, the lease let go of, and all is done.
+    /// Leads until `shutdown` completes. Then drops the work, releases the lease, and returns.
     ///
     /// # Errors
-    /// When the election cannot be held like this, when the work has failed, or when Tenure was shut down.
+    /// When the settings of the election are not valid, when the work fails, or when Tenure was shut down.
     ///
     /// # Cancel safety
-    /// Safe: the work is dropped, and the lease let go of in the background.
+    /// Safe: the work is dropped, and the lease is released in the background.
     pub async fn until<F, E>(self, shutdown: impl Future) -> Result<(), LeadError<E>>
     where
         W: FnMut(TermHandle) -> F,
@@ -75,15 +75,15 @@ impl<W> fmt::Debug for Lead<W> {
     }
 }
 
-/// Why leading has ended.
+/// Why a campaign ended.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LeadError<E> {
-    /// The election cannot be held like this.
+    /// The settings of the election are not valid.
     #[error(transparent)]
     Election(#[from] ElectionError),
-    /// The work has failed. The lease was let go of.
-    #[error("the leader's work has failed: {0}")]
+    /// The work failed. The lease was released.
+    #[error("the leader's work failed: {0}")]
     Work(#[source] E),
     /// This [`Tenure`](crate::Tenure) was shut down.
     #[error("tenure was shut down")]

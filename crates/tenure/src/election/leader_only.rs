@@ -1,4 +1,4 @@
-//! One piece of work, done by the leader and by nobody else.
+//! Work that only the leader does.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -11,26 +11,26 @@ use crate::name::InstanceId;
 use crate::store::StoreError;
 use crate::tenure::{Lost, Tenure};
 
-/// Why a piece of work was not done, or not to its end.
+/// Why the work was not done, or not completed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LeaderOnlyError {
-    /// Somebody else leads. Nothing was begun.
+    /// This process does not lead. The work did not begin.
     #[error("not leader{}", LeaderSuffix(leader.as_ref()))]
     NotLeader {
-        /// Who does, when that is known.
+        /// The leader, if known.
         leader: Option<InstanceId>,
     },
-    /// The leadership was lost, and the work dropped.
+    /// The leadership was lost, and the work was dropped.
     #[error(transparent)]
     Lost(#[from] Lost),
-    /// The store could not be asked. Nothing was begun.
+    /// The store could not be reached or refused the request. The work did not begin.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The role is not acceptable.
+    /// The role is not a valid name, or its settings are not valid.
     #[error(transparent)]
     Election(#[from] ElectionError),
-    /// Tenure was shut down. Nothing was begun.
+    /// Tenure was shut down. The work did not begin.
     #[error("tenure was shut down")]
     ShutDown,
 }
@@ -45,10 +45,11 @@ impl std::fmt::Display for LeaderSuffix<'_> {
 }
 
 impl Tenure {
-    /// Does something if this process leads the role, and nothing otherwise.
+    /// Runs the work if this process leads the role. Otherwise does nothing.
     ///
-    /// While an [`Election`](super::Election) of that role is started on this `Tenure`, or [led](super::ElectionBuilder::lead), it decides. Without one the leadership is
-    /// asked for, kept while the work runs, and let go of: one at a time, but as often as anybody calls.
+    /// If an [`Election`](super::Election) of that role is started on this `Tenure`, or
+    /// [led](super::ElectionBuilder::lead), it decides. Otherwise this call acquires the leadership, keeps it while the
+    /// work runs, and releases it. Then the work runs at most once at a time, but once for every call.
     ///
     /// ```
     /// use tenure::Tenure;
@@ -61,10 +62,10 @@ impl Tenure {
     /// ```
     ///
     /// # Errors
-    /// When it was not done, or not to its end.
+    /// When the work was not done, or not completed.
     ///
     /// # Cancel safety
-    /// As safe as the work itself, which is dropped; the lease is let go of in the background.
+    /// As safe as the work itself, which is dropped; the lease is released in the background.
     pub async fn run_as_leader<W: Future>(&self, role: &str, work: W) -> Result<W::Output, LeaderOnlyError> {
         if let Some(candidates) = self.elections().for_role(role) {
             let leading = candidates.iter().find_map(|candidate| candidate.term().filter(crate::TermHandle::is_valid));
@@ -85,7 +86,7 @@ impl Tenure {
             }
         })?;
         let done = leadership.run(work).await;
-        // A loss has been told by then.
+        // A loss was reported by then.
         let _ = leadership.release().await;
         Ok(done?)
     }
@@ -93,16 +94,17 @@ impl Tenure {
 
 static INSTALLED: OnceLock<Tenure> = OnceLock::new();
 
-/// Makes this the store of every `#[leader_only]` function that names none. Returns whether it was the first: there is one.
+/// Sets the `Tenure` of every `#[leader_only]` function that names none. Returns whether this was the first call; later
+/// calls change nothing.
 pub fn install(tenure: Tenure) -> bool {
     INSTALLED.set(tenure).is_ok()
 }
 
-/// What was [installed](install).
+/// Returns the [installed](install) `Tenure`.
 ///
 /// # Panics
-/// When nothing was: that is a mistake in the program.
-#[expect(clippy::expect_used, reason = "documented: a program that forgets it is told at its first call")]
+/// When none is installed: that is a mistake in the program.
+#[expect(clippy::expect_used, reason = "documented: a program without install() fails at its first call")]
 pub fn installed() -> Tenure {
     INSTALLED.get().expect("call tenure::install(…) before a #[leader_only] function, or give it `store = …`").clone()
 }

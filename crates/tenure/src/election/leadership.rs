@@ -1,4 +1,4 @@
-//! One term and no more.
+//! Leadership of one term.
 
 use std::fmt;
 use std::ops::Deref;
@@ -16,17 +16,17 @@ use crate::keeper::{AcquireError, AcquireMode};
 use crate::lease::{Ending, ReleaseReason};
 use crate::tenure::{Lost, Term, TermHandle};
 
-/// A term as leader that was asked for by itself, with [`ElectionBuilder::acquire`](super::ElectionBuilder::acquire). It is renewed until it is
-/// [released](Self::release) or dropped; all that can be asked of a term is on its [`TermHandle`].
-#[must_use = "dropping it gives up the leadership"]
+/// One term as leader, acquired with [`ElectionBuilder::acquire`](super::ElectionBuilder::acquire). It is renewed until
+/// it is [released](Self::release) or dropped. The methods of a term are on its [`TermHandle`].
+#[must_use = "dropping it releases the leadership"]
 pub struct Leadership {
-    // Dropped in this order: what tells of the end, the lease, and then the candidacy.
+    // Dropped in this order: the reporter of the end, the lease, and then the campaign.
     end_reporter: EndReporter,
     term: Term,
     campaign: Arc<Mutex<Campaign>>,
 }
 
-/// Tells of the end of a term, once: when it is lost, or when it is given up.
+/// Reports the end of a term once: when it is lost, or when it is released.
 struct EndReporter {
     campaign: Arc<Mutex<Campaign>>,
     term: TermHandle,
@@ -61,22 +61,22 @@ impl Leadership {
         let handle = (*term).clone();
         campaign.begin_term(&handle);
         let campaign = Arc::new(Mutex::new(campaign));
-        // Without a runtime there is nobody to watch: then the end is told when it is given up.
+        // Without a runtime there is no watcher: then the end is reported at the release.
         let watching = watch_term(Arc::downgrade(&campaign), election.0.candidate.clone(), handle.clone());
         let watcher = Handle::try_current().ok().map(|runtime| runtime.spawn(watching).abort_handle());
         Ok(Self { end_reporter: EndReporter { campaign: campaign.clone(), term: handle, watcher }, term, campaign })
     }
 
-    /// Stops the work, waits until it is gone, and gives up the leadership.
+    /// Stops the work, waits until it has ended, and releases the leadership.
     ///
     /// # Errors
-    /// When it was lost before.
+    /// When the term was lost before its release.
     ///
     /// # Cancel safety
-    /// Safe: it goes on without anybody waiting.
+    /// Safe: it continues in the background.
     pub async fn release(self) -> Result<(), Lost> {
         let Self { end_reporter, term, campaign } = self;
-        // Whoever looks must not see a leader while the store is being told.
+        // Report the end before the release, so that no caller sees a leader during the release.
         drop(end_reporter);
         let released = term.release().await;
         drop(campaign);
@@ -84,7 +84,7 @@ impl Leadership {
     }
 }
 
-/// Tells who leads, and that it does no more.
+/// Publishes the leader's metadata, and reports the loss of the term.
 async fn watch_term(campaign: Weak<Mutex<Campaign>>, candidate: Arc<LocalCandidate>, term: TermHandle) {
     let lost = tokio::select! {
         lost = term.lost() => lost,

@@ -1,4 +1,4 @@
-//! Whoever wants to hear of an election: each on a thread or a task of its own, in order, for as long as it likes.
+//! The listeners of an election. Each runs on its own thread or task and gets the events in order, however slow it is.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,19 +21,19 @@ struct Registry {
 }
 
 impl Listeners {
-    /// One that is called on a thread of its own, so that it may block.
+    /// Adds a listener that is called on its own thread, so that it may block.
     pub(super) fn add(&self, listener: impl Fn(&ElectionEvent) + Send + 'static) -> std::io::Result<Registration> {
         let (queue, mut events) = mpsc::unbounded_channel::<ElectionEvent>();
         std::thread::Builder::new().name("tenure-listener".to_owned()).spawn(move || {
             while let Some(event) = events.blocking_recv() {
-                // One that panics is called again next time.
+                // A listener that panics is called again for the next event.
                 let _ = catch_unwind(AssertUnwindSafe(|| listener(&event)));
             }
         })?;
         Ok(self.register(queue))
     }
 
-    /// One whose futures run one after the other in a task of their own.
+    /// Adds a listener whose futures run one after the other in their own task.
     pub(super) fn add_async<F, Fut>(&self, listener: F) -> Registration
     where
         F: Fn(ElectionEvent) -> Fut + Send + 'static,
@@ -42,16 +42,16 @@ impl Listeners {
         let (queue, mut events) = mpsc::unbounded_channel::<ElectionEvent>();
         tokio::spawn(async move {
             while let Some(event) = events.recv().await {
-                // Made outside the task below, where a panic would end this loop.
+                // Created outside the task below, where a panic would end this loop.
                 let Ok(future) = catch_unwind(AssertUnwindSafe(|| listener(event))) else { continue };
-                // A task of its own, whose panic is its own; it ends before the next begins.
+                // Runs in its own task, so that a panic ends only that task. It ends before the next begins.
                 let _ = tokio::spawn(future).await;
             }
         });
         self.register(queue)
     }
 
-    /// Tells everybody. Nobody is waited for.
+    /// Queues an event for every listener, without waiting.
     pub(super) fn emit(&self, event: &ElectionEvent) {
         self.lock().queues.retain(|_, queue| queue.send(event.clone()).is_ok());
     }
@@ -69,15 +69,15 @@ impl Listeners {
     }
 }
 
-/// A listener that was registered. Dropping this changes nothing; the listener hears of the election until it is
-/// [removed](Self::remove) or the election is gone.
+/// A registered listener. Dropping this changes nothing: the listener gets events until it is [removed](Self::remove)
+/// or the election is gone.
 pub struct Registration {
     number: u64,
     listeners: Weak<Mutex<Registry>>,
 }
 
 impl Registration {
-    /// From now on it is told nothing more. What it was told before it may still be at.
+    /// Removes the listener. It gets no further events, but may still be handling earlier ones.
     pub fn remove(self) {
         if let Some(listeners) = self.listeners.upgrade() {
             listeners.lock().unwrap_or_else(PoisonError::into_inner).queues.remove(&self.number);

@@ -1,14 +1,14 @@
-//! Elections: a role is a lease that candidates keep asking for.
+//! Elections: a role is a lease that candidates keep acquiring.
 //!
 //! ```text
-//!   Follower ──nobody leads──▶ Candidate ──granted──▶ Leader
-//!      ▲                           │                     │
-//!      └────── somebody else ──────┴──── lost, let go ───┘
+//!   Follower ───unheld───▶ Candidate ───granted───▶ Leader
+//!      ▲                       │                       │
+//!      └──held by another──────┴───lost, released──────┘
 //! ```
 //!
-//! [`ElectionBuilder::lead`] runs work for each term and is all that most programs need. An [`Election`] that is
-//! [started](Election::start) campaigns beside the program, which asks it or listens to it.
-//! [`CandidateState`] and [`Backoff`] decide, without I/O; all else drives them.
+//! [`ElectionBuilder::lead`] runs work for each term and is all that most programs need. A [started](Election::start)
+//! [`Election`] campaigns in the background; the program queries it or listens to it. [`CandidateState`] and
+//! [`Backoff`] decide, without I/O; all other code drives them.
 
 #[cfg(feature = "keeper")]
 mod admin;

@@ -1,4 +1,4 @@
-//! Watching who leads, without standing for it.
+//! Watching the leader of a role without being a candidate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use crate::name::LeaseName;
 use crate::store::StoreError;
 use crate::tenure::Tenure;
 
-/// How often is looked although nothing was heard, as long as nobody says otherwise; and how often at most.
+/// The default and the smallest interval of checks without an announcement.
 const DEFAULT_RECHECK_EVERY: Duration = Duration::from_secs(15);
 const MIN_RECHECK_EVERY: Duration = Duration::from_millis(100);
 
-/// Just after a lease has run out.
+/// The delay after the expiry of a lease before the next check.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(25);
 
-/// Who leads, as far as it can be seen.
+/// The leader of a role, as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaderStatus {
-    /// Somebody does.
+    /// The role has this leader.
     Leader(Leader),
-    /// Nobody does.
+    /// The role has no leader.
     NoLeader,
-    /// The store cannot be asked.
+    /// The store cannot be reached or refused the request.
     Unknown(StoreError),
 }
 
@@ -41,10 +41,10 @@ impl LeaderStatus {
         }
     }
 
-    /// Whether this is news to whoever has seen that.
+    /// Whether this is a change worth reporting.
     fn differs_from(&self, before: &Self) -> bool {
         match (self, before) {
-            // A lease that goes on is no news; a term that does not is.
+            // A renewal is not a change; a new term is.
             (Self::Leader(now), Self::Leader(then)) => {
                 (&now.instance, now.token, &now.metadata) != (&then.instance, then.token, &then.metadata)
             }
@@ -54,7 +54,7 @@ impl LeaderStatus {
         }
     }
 
-    /// When to look again if nothing is heard.
+    /// When to check again without an announcement.
     fn recheck_after(&self, interval: Duration) -> Duration {
         match self {
             Self::Leader(Leader { remaining: Some(left), .. }) => (*left + EXPIRY_MARGIN).min(interval),
@@ -64,8 +64,9 @@ impl LeaderStatus {
     }
 }
 
-/// Watches who leads a role, or holds any lease, for a process that is no candidate. It is told of changes, and looks by itself
-/// where nobody tells: a leader that dies, a program that is not Tenure's, and a plain lease that somebody acquires.
+/// Watches the leader of a role, or the holder of any lease, for a process that is not a candidate. The store announces
+/// most changes. The observer also checks periodically, because three changes are not announced: a leader that dies, a
+/// lease of a program that is not Tenure's, and the acquisition of a plain lease.
 ///
 /// ```
 /// use tenure::election::LeaderStatus;
@@ -88,33 +89,33 @@ pub struct Observer {
     recheck_every: Duration,
     hint: Arc<Notify>,
     status: Option<LeaderStatus>,
-    /// When to look; `None` is now.
+    /// When to check again; `None` means now.
     next_recheck_at: Option<Instant>,
 }
 
 impl Observer {
-    /// Looks this often although nothing was heard, 15 s by default and 100 ms at least.
+    /// Sets how often to check without an announcement. The default is 15 s, the minimum 100 ms.
     #[must_use]
     pub fn recheck_every(mut self, interval: Duration) -> Self {
         self.recheck_every = interval.max(MIN_RECHECK_EVERY);
         self
     }
 
-    /// What was last seen.
+    /// The status last seen.
     pub fn status(&self) -> Option<&LeaderStatus> {
         self.status.as_ref()
     }
 
-    /// Waits until there is something else to be seen than before; the first time, looks.
+    /// Waits until the status differs from the last one. The first call checks at once.
     ///
     /// # Cancel safety
-    /// Safe: what was not returned is news the next time.
+    /// Safe: a status that was not returned is returned by the next call.
     pub async fn changed(&mut self) -> LeaderStatus {
         loop {
             if let Some(at) = self.next_recheck_at {
-                // A hint that came while we looked is not lost.
+                // A hint that arrived during the check is not lost.
                 let _ = tokio::time::timeout_at(at, self.hint.notified()).await;
-                // Until a look has been taken, one is due, however often we are interrupted.
+                // A check is due until one has completed, however often the future is dropped.
                 self.next_recheck_at = None;
             }
             let now = LeaderStatus::from_lookup(self.tenure.leader_of(&self.name).await);
@@ -135,7 +136,7 @@ impl fmt::Debug for Observer {
 }
 
 impl Tenure {
-    /// Watches who leads a role, or holds any lease, without standing for it.
+    /// Watches the leader of a role, or the holder of any lease, without being a candidate.
     pub fn observe(&self, lease: &LeaseName) -> Observer {
         let hint = Arc::new(Notify::new());
         self.keeper().send(Command::Observe(lease.clone(), Arc::downgrade(&hint)));
@@ -178,7 +179,7 @@ mod tests {
         let unknown = |kind| LeaderStatus::Unknown(StoreError::new(kind, "gone"));
         assert!(
             unknown(ErrorKind::Unreachable).differs_from(&LeaderStatus::NoLeader),
-            "not knowing is not the same as nobody"
+            "an unknown leader is not the same as no leader"
         );
         assert!(!unknown(ErrorKind::Unreachable).differs_from(&unknown(ErrorKind::Unreachable)));
     }

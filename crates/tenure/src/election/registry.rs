@@ -1,4 +1,4 @@
-//! The campaigns that are under way on one `Tenure`, for whoever wants to do something as leader.
+//! The campaigns running on one `Tenure`, for callers that want to run work as leader.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::campaign::{CampaignKind, LocalCandidate};
 use crate::name::Group;
 
-/// By role: an election may have any key.
+/// Campaigns by role: an election may have any key.
 #[derive(Clone, Default)]
 pub(crate) struct CampaignRegistry(Arc<Mutex<HashMap<String, Vec<RegistryEntry>>>>);
 
 struct RegistryEntry {
     candidate: Weak<LocalCandidate>,
-    /// A term that was asked for by itself is for whoever asked for it.
+    /// `false` for a campaign for one term, which belongs to its caller alone.
     every_term: bool,
 }
 
 impl CampaignRegistry {
-    /// Those that decide who leads this role here, or `None` when there are none.
+    /// Returns the candidates that decide whether this process leads the role, or `None` when there are none.
     pub(super) fn for_role(&self, role: &str) -> Option<Vec<Arc<LocalCandidate>>> {
         let entries = self.lock();
         let every_term = entries.get(role)?.iter().filter(|entry| entry.every_term);
@@ -25,7 +25,7 @@ impl CampaignRegistry {
         (!candidates.is_empty()).then_some(candidates)
     }
 
-    /// Whether any of them beats in this group.
+    /// Whether any candidate sends heartbeats in this group.
     pub(super) fn has_group(&self, group: &Group) -> bool {
         let beats =
             |entry: &RegistryEntry| entry.candidate.upgrade().is_some_and(|o| o.config.heartbeat.group == *group);
@@ -37,7 +37,7 @@ impl CampaignRegistry {
     }
 }
 
-/// A campaign that is under way until this is dropped.
+/// Keeps a campaign registered until dropped.
 pub(super) struct CampaignGuard {
     pub(super) candidate: Arc<LocalCandidate>,
     pub(super) kind: CampaignKind,

@@ -1,25 +1,26 @@
-//! Small lists of words in the store, which anybody may read: for what an instance leaves behind that is about to end.
+//! Small lists of words in the store that any instance may read: for notes of an instance that is about to end.
 
 use super::Tenure;
 use crate::store::{Reply, Request, StoreError};
 
 impl Tenure {
-    /// Puts a word into a small list in the store, for whoever [reads](Self::list_entries) it; of one word there is one.
+    /// Adds a word to a small list in the store, unless the list has it. Any instance can [read](Self::list_entries)
+    /// the list.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// It may or may not be written.
+    /// The word may or may not be added.
     pub async fn add_to_list(&self, list: &str, entry: &str) -> Result<(), StoreError> {
         let (index, entry) = (list_index(list), entry.to_owned());
         self.call_for_work(Request::IndexAdd { index, entry, announced: false }).await.map(drop)
     }
 
-    /// The words of a small list.
+    /// Reads the words of a small list.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -30,20 +31,20 @@ impl Tenure {
         }
     }
 
-    /// Takes a word out of a small list.
+    /// Removes a word from a small list.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// It may or may not be taken out.
+    /// The word may or may not be removed.
     pub async fn remove_from_list(&self, list: &str, entry: &str) -> Result<(), StoreError> {
         let (index, entry) = (list_index(list), entry.to_owned());
         self.call(Request::IndexRemove { index, entry, announced: false }).await.map(drop)
     }
 }
 
-/// The index that a list is.
+/// The index that stores a list.
 fn list_index(list: &str) -> String {
     format!("words:{list}")
 }

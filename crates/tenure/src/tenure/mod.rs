@@ -1,4 +1,4 @@
-//! The front door: what a program uses.
+//! The front end: [`Tenure`] and the types a program uses.
 
 mod lists;
 mod request;
@@ -33,8 +33,8 @@ use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
 /// Leases on one store, for one process.
 ///
-/// Behind it is a thread that keeps every lease acquired here. Clones share it; when the last clone, and the last
-/// [`Term`], is dropped, it ends.
+/// A background thread, the keeper, renews every lease acquired here. Clones share the keeper. It ends when the last
+/// clone and the last [`Term`] are dropped.
 ///
 /// ```
 /// use tenure::Tenure;
@@ -53,17 +53,17 @@ use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 pub struct Tenure {
     keeper: Arc<KeeperHandle>,
     streams: WeakEventStreams,
-    /// Most leases have the same settings; they share them.
+    /// Shared between leases, because most have the same settings.
     settings: Arc<Mutex<Arc<LeaseSettings>>>,
     elections: CampaignRegistry,
-    /// What this instance says about itself to the fleet, once it has joined.
+    /// The record this instance publishes to the fleet, once it has joined.
     record: Arc<Mutex<Option<InstanceRecord>>>,
     keyspace: Arc<Keyspace>,
-    /// Whether this instance was given its name.
+    /// Whether the program gave this instance its name.
     is_named: bool,
 }
 
-/// Streams of events, which end with the keeper.
+/// The event streams. They end with the keeper.
 #[derive(Clone)]
 struct WeakEventStreams {
     all: broadcast::WeakSender<Event>,
@@ -71,58 +71,60 @@ struct WeakEventStreams {
 }
 
 impl Tenure {
-    /// Opens the store at a [URL](store::open()) and enters it.
+    /// Opens the store at a [URL](store::open()) and attaches to it.
     ///
     /// # Errors
-    /// When the URL is not one, or the store cannot be entered. To start while the store is down, use
+    /// When the URL is not valid, or the instance cannot attach to the store. To start while the store is down, use
     /// [`TenureBuilder::start`].
     ///
     /// # Cancel safety
-    /// Safe: nothing is kept.
+    /// Safe: nothing is left behind.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Self::builder(url).connect().await
     }
 
-    /// A [`Tenure`] with something other than the defaults.
+    /// Builds a [`Tenure`] with settings other than the defaults.
     pub fn builder(url: &str) -> TenureBuilder {
         TenureBuilder::new(StoreSource::Url(url.to_owned()))
     }
 
-    /// A [`Tenure`] on a store of one's own.
+    /// Builds a [`Tenure`] on a caller-supplied store.
     pub fn with_store(store: Arc<dyn Store>) -> TenureBuilder {
         TenureBuilder::new(StoreSource::Store(store))
     }
 
-    /// A lease by this name, to be acquired. Its key is `lease:<name>`.
+    /// Requests the lease with this name. Its key is `lease:<name>`.
     pub fn lease(&self, name: &str) -> LeaseRequest {
         LeaseRequest::new(self.clone(), LeaseName::lease(name))
     }
 
-    /// A lease by this name, to be acquired: that of a role, of a target, or one with a prefix of its own.
+    /// Requests the lease with this full name: the lease of a role, of a target, or one with its own prefix.
     pub fn lease_named(&self, name: LeaseName) -> LeaseRequest {
         LeaseRequest::new(self.clone(), Ok(name))
     }
 
-    /// Who this process is, to the store and to others.
+    /// The id of this instance, as the store and other instances see it.
     pub fn instance(&self) -> &InstanceId {
         &self.keeper.instance
     }
 
-    /// Where the store is, without secrets.
+    /// The location of the store, without secrets.
     pub fn location(&self) -> &str {
         &self.keeper.location
     }
 
-    /// Waits until it is known whether the store can be entered, after [`TenureBuilder::start`]. Whatever comes of it, it goes on being tried.
+    /// Waits for the result of the first attempt to attach to the store, after [`TenureBuilder::start`]. Whatever the
+    /// result, the keeper keeps trying.
     ///
     /// # Errors
-    /// Why it cannot be entered now. If [waiting](StoreError::is_retryable) does not mend that, somebody has to.
+    /// Why the instance cannot attach now. If the error is not [retryable](StoreError::is_retryable), an operator must
+    /// fix the cause.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn ready(&self) -> Result<(), StoreError> {
         let mut connection_state = self.keeper.connection_state.clone();
-        let over = || StoreError::new(ErrorKind::Unreachable, "the keeper has ended");
+        let over = || StoreError::new(ErrorKind::Unreachable, "cannot use the store: the keeper has ended");
         match &*connection_state
             .wait_for(|connection_state| *connection_state != ConnectionState::Pending)
             .await
@@ -139,11 +141,11 @@ impl Tenure {
         format!("{}{}", self.keyspace.prefix(), name.key())
     }
 
-    /// What is known about a lease: who has it and until when, and its last term, which is the present one while somebody
-    /// has it.
+    /// Reads a lease: its holder, how long it is held, and its last term. While the lease is held, the last term is the
+    /// current one.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -154,10 +156,10 @@ impl Tenure {
         }
     }
 
-    /// What is known about the namespace: whether there is a quarantine, and which ttls can be relied on.
+    /// Reads the state of the namespace: whether it is in quarantine, and which ttls are reliable.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -168,14 +170,15 @@ impl Tenure {
         }
     }
 
-    /// Ends a [quarantine](store::Quarantine) by an operator's word that no holder from before is alive. Returns whether it
-    /// did: not when the namespace is of another generation by now.
+    /// Ends a [quarantine](store::Quarantine) on an operator's assurance that no earlier holder is alive. Returns
+    /// whether it did: `false` when the namespace has another generation by now.
     ///
     /// # Errors
-    /// When the store cannot be asked. The quarantine may have been ended all the same; asking again is safe.
+    /// When the store cannot be reached or refuses the request. The quarantine may have ended all the same; a retry is
+    /// safe.
     ///
     /// # Cancel safety
-    /// It may or may not be ended.
+    /// The quarantine may or may not have ended.
     pub async fn reopen(&self, generation: Generation) -> Result<bool, StoreError> {
         match self.call(Request::Reopen { generation }).await? {
             Reply::Done => Ok(true),
@@ -184,10 +187,10 @@ impl Tenure {
         }
     }
 
-    /// What was last [published](TermHandle::publish) beside a lease, by whoever held it then.
+    /// Reads the record that a holder last [published](TermHandle::publish) beside a lease.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -198,11 +201,11 @@ impl Tenure {
         }
     }
 
-    /// What was [added](TermHandle::append) to a log beside a lease, the oldest first: the latest so many, or the first so many after one that
-    /// is known.
+    /// Reads entries that holders [appended](TermHandle::append) to a log beside a lease, oldest first: the latest
+    /// `limit` entries, or the first `limit` entries after `after`.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -220,11 +223,11 @@ impl Tenure {
         }
     }
 
-    /// What was written down about the latest terms of every lease, the latest last: one note when a term begins and one
-    /// when it ends, each a moment later, and at most so many notes.
+    /// Reads the notes about the latest terms of all leases, latest last, at most `limit` notes. The keeper writes one
+    /// note when a term begins and one when it ends, each after a short delay.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -235,19 +238,20 @@ impl Tenure {
         }
     }
 
-    /// Everything that happens from now on.
+    /// Subscribes to all events from now on.
     pub fn events(&self) -> EventStream {
         let stream = self.streams.all.upgrade();
         EventStream::new(stream, self.keeper.gauges.clone(), |gauges| &gauges.all_listeners)
     }
 
-    /// The same without [the routine](EventKind::is_routine), which costs next to nothing then.
+    /// Subscribes to all events except the [routine](EventKind::is_routine) ones. Routine events without a subscriber
+    /// cost almost nothing.
     pub fn notable_events(&self) -> EventStream {
         let stream = self.streams.notable.upgrade();
         EventStream::new(stream, self.keeper.gauges.clone(), |gauges| &gauges.notable_listeners)
     }
 
-    /// Numbers about the keeper.
+    /// Statistics of the keeper.
     pub fn stats(&self) -> Stats {
         let gauges = &self.keeper.gauges;
         Stats {
@@ -260,19 +264,19 @@ impl Tenure {
         }
     }
 
-    /// Stops all work, lets go of every lease, and ends the keeper. Whoever waits for a lease is refused. Work that is still
-    /// there when its lease has run out is not waited for. While the store cannot be reached it goes on trying, until
-    /// every lease has run out; a program that cannot wait that long puts a time-out around it.
+    /// Stops all work, releases every lease, and ends the keeper. Waiters are refused. The keeper does not wait for
+    /// work that still runs when its lease has expired. While the store cannot be reached, it retries until every lease
+    /// has expired; a program that cannot wait that long adds its own timeout.
     ///
     /// # Cancel safety
-    /// Safe: it goes on without anybody waiting.
+    /// Safe: it continues in the background.
     pub async fn shutdown(&self) {
         if self.keeper.is_forked() {
             return;
         }
         self.keeper.send(Command::ShutDown);
         let mut connection_state = self.keeper.connection_state.clone();
-        // A keeper that has ended without a word is over, too.
+        // A keeper thread that ended without reporting it is closed, too.
         let _ = connection_state.wait_for(|connection_state| *connection_state == ConnectionState::Closed).await;
     }
 
@@ -280,12 +284,12 @@ impl Tenure {
         &self.keeper
     }
 
-    /// The elections that are started on this.
+    /// The campaigns running on this `Tenure`.
     pub(crate) fn elections(&self) -> &CampaignRegistry {
         &self.elections
     }
 
-    /// These settings, shared with whoever used the same last.
+    /// Returns these settings, shared with the previous caller if they are equal.
     pub(crate) fn share_settings(&self, settings: LeaseSettings) -> Arc<LeaseSettings> {
         let mut last = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         if **last != settings {
@@ -298,7 +302,7 @@ impl Tenure {
         self.call_with_priority(request, false).await
     }
 
-    /// The same for work that waits for it: it is not behind those who only look on.
+    /// Like [`call`](Self::call), for requests that work waits for: they go before the requests of observers.
     pub(crate) async fn call_for_work(&self, request: Request) -> Result<Reply, StoreError> {
         self.call_with_priority(request, true).await
     }
@@ -311,19 +315,20 @@ impl Tenure {
         }
     }
 
-    /// Tells the store something, without waiting for an answer.
+    /// Sends a request to the store without waiting for the reply.
     pub(crate) fn call_detached(&self, request: Request) {
         let (reply, _) = oneshot::channel();
         let timeout = LeaseSettings::default().attempt_timeout();
         self.keeper.send(Command::Call(StoreCall { request, timeout, is_work: true, reply }));
     }
 
-    /// Tells logs, streams and listeners of this process that something happened that is no lease's.
+    /// Reports an event that belongs to no lease to the logs, streams and listeners of this process.
     pub fn emit(&self, kind: EventKind) {
         self.keeper.send(Command::Emit(Event { instance: self.instance().clone(), lease: None, token: None, kind }));
     }
 
-    /// Says something about this instance to the fleet, with its heartbeats: a word under a name. Neither may have a space or an equals sign.
+    /// Adds an annotation about this instance to its heartbeats. Neither key nor value may contain whitespace or an
+    /// equals sign; such an annotation is ignored.
     pub fn describe(&self, key: &str, value: &str) {
         let is_word =
             |text: &str| !text.is_empty() && !text.contains(|letter: char| letter.is_whitespace() || letter == '=');
@@ -336,12 +341,12 @@ impl Tenure {
         }
     }
 
-    /// Whether this instance was given its name: then it is the same again after a restart.
+    /// Whether the program gave this instance its name. Then it keeps the name after a restart.
     pub(crate) fn is_named(&self) -> bool {
         self.is_named
     }
 
-    /// Changes what this instance says about itself to the fleet, joining it if it has not.
+    /// Changes the record this instance publishes to the fleet. Joins the fleet if needed.
     pub(crate) fn update_record(&self, change: impl FnOnce(&mut InstanceRecord)) {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         let record = record.get_or_insert_with(|| InstanceRecord {
@@ -352,7 +357,7 @@ impl Tenure {
         self.join_fleet(record);
     }
 
-    /// This instance has no more to do with a pool. With none left it leaves the fleet.
+    /// Removes this instance from a pool. It leaves the fleet with its last pool.
     pub(crate) async fn leave_pool(&self, pool: &str) {
         {
             let mut said = self.record.lock().unwrap_or_else(PoisonError::into_inner);
@@ -365,18 +370,18 @@ impl Tenure {
             *said = None;
             self.leave_fleet();
         }
-        // Once more, so that it can be waited for.
+        // Sent again, because this request can be awaited.
         let (group, instance) = (Group::FLEET, self.instance().clone());
         let _ = self.call(Request::Leave { group, instance }).await;
     }
 
-    /// When the store's clock shows this time, as far as is known.
+    /// The local time at which the store's clock shows `server`, as far as known.
     pub(crate) fn local_moment(&self, server: ServerTime) -> Moment {
         keeper::local_moment(server, self.keeper.gauges.server_offset.load(Ordering::Relaxed))
     }
 
     pub(crate) fn unexpected_reply(&self, reply: &Reply) -> StoreError {
-        let message = format!("{}: an answer to another question: {reply:?}", self.location());
+        let message = format!("{}: unexpected reply: {reply:?}", self.location());
         StoreError::new(ErrorKind::Corrupt, message)
     }
 }
@@ -387,7 +392,7 @@ impl fmt::Debug for Tenure {
     }
 }
 
-/// Asks the store something that work waits for, over the keeper's connection.
+/// Sends a request that work waits for over the keeper's connection.
 pub(crate) async fn call_store(keeper: &KeeperHandle, request: Request, timeout: Duration) -> Outcome {
     call_store_with_priority(keeper, request, timeout, true).await
 }
@@ -400,39 +405,39 @@ async fn call_store_with_priority(
 ) -> Outcome {
     let (reply, answer) = oneshot::channel();
     if keeper.is_forked() {
-        let message = "this is a forked process; the connection is its parent's";
+        let message = "cannot use the connection in a forked process: it belongs to the parent";
         return Outcome::Failed(StoreError::new(ErrorKind::Unreachable, message));
     }
     keeper.send(Command::Call(StoreCall { request, timeout, is_work, reply }));
     answer.await.unwrap_or_else(|_| {
         if *keeper.connection_state.borrow() == ConnectionState::Closed {
-            let message = "tenure was shut down, and asks nothing any more";
+            let message = "cannot send the request: tenure was shut down";
             return Outcome::Failed(StoreError::new(ErrorKind::Configuration, message));
         }
-        let message = format!("{}: the connection was lost before the answer came", keeper.location);
+        let message = format!("{}: the connection was lost before the reply", keeper.location);
         Outcome::Unknown(StoreError::new(ErrorKind::Unreachable, message))
     })
 }
 
-/// Numbers about a keeper.
+/// Statistics of a keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Whether there is a connection to the store.
+    /// Whether the keeper is attached to the store.
     pub connected: bool,
-    /// How many leases are held.
+    /// Number of leases held.
     pub held: u64,
-    /// The longest that the keeper was late for anything in the last half minute.
+    /// The longest delay of any keeper action in the last 30 s.
     pub lag: Duration,
-    /// How many events were dropped because nobody took them in time.
+    /// Number of events dropped because their listeners were too slow.
     pub events_dropped: u64,
-    /// How many notes about terms were dropped: there were too many, or the store could not be reached for too long.
+    /// Number of notes about terms dropped: there were too many, or the store could not be reached for too long.
     pub notes_dropped: u64,
-    /// From sending a renewal to its answer.
+    /// Time from sending a renewal to its reply.
     pub renewals: HistogramSnapshot,
 }
 
-/// Everything that happens, in order.
+/// A stream of events, in order.
 #[derive(Debug)]
 pub struct EventStream {
     events: Option<broadcast::Receiver<Event>>,
@@ -452,7 +457,7 @@ impl EventStream {
         Self { events: stream.map(|stream| stream.subscribe()), gauges, counter }
     }
 
-    /// The next event; `None` when there will be no more. Whoever is too slow misses some.
+    /// Returns the next event, or `None` when there will be no more. A slow reader misses events.
     ///
     /// # Cancel safety
     /// Safe: no event is lost.
@@ -467,7 +472,7 @@ impl EventStream {
     }
 }
 
-/// Makes a [`Tenure`].
+/// Builds a [`Tenure`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -524,48 +529,48 @@ impl TenureBuilder {
     /// Puts `NAME:` before every key, so that deployments can share a store.
     ///
     /// # Errors
-    /// When the name is not acceptable.
+    /// When the name is not valid.
     pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
         self.keyspace = self.keyspace.namespace(name)?;
         Ok(self)
     }
 
-    /// The prefix of the keys that say who is alive, `poll:node:` by default.
+    /// Sets the prefix of the heartbeat keys. The default is `poll:node:`.
     ///
     /// # Errors
-    /// When the prefix is not acceptable.
+    /// When the prefix is not valid.
     pub fn node_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
         self.keyspace = self.keyspace.node_prefix(prefix)?;
         Ok(self)
     }
 
-    /// The prefix of the keys of sessions, `session:` by default.
+    /// Sets the prefix of the session keys. The default is `session:`.
     ///
     /// # Errors
-    /// When the prefix is not acceptable.
+    /// When the prefix is not valid.
     pub fn session_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
         self.keyspace = self.keyspace.session_prefix(prefix)?;
         Ok(self)
     }
 
-    /// Lets everybody who hears [announcements](Tenure::announcements) hear of what happens to this instance's leases and in its elections, a
-    /// moment later.
+    /// Announces the events of this instance's leases and elections to every subscriber of
+    /// [announcements](Tenure::announcements), after a short delay.
     pub fn share_events(mut self) -> Self {
         self.shares_events = true;
         self
     }
 
-    /// Keeps this instance's events out of the log (`tracing`). Listeners and streams have them.
+    /// Keeps this instance's events out of the log (`tracing`). Listeners and streams still get them.
     pub fn unlogged(mut self) -> Self {
         self.unlogged = true;
         self
     }
 
-    /// What the instance's id begins with, the host's name by default. A name that is given is this instance's own: started again
-    /// under it within ten minutes, it gets back the targets that it had.
+    /// Sets the name that the instance's id begins with. The default is the host's name. An instance restarted under an
+    /// explicit name within ten minutes gets its targets back.
     ///
     /// # Errors
-    /// When the name is not acceptable.
+    /// When the name is not valid.
     pub fn name(mut self, name: &str) -> Result<Self, NameError> {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -574,70 +579,73 @@ impl TenureBuilder {
         Ok(self)
     }
 
-    /// The instance's id. It must be another one for every start of every process.
+    /// Sets the instance's id. It must differ for every start of every process.
     pub fn instance(mut self, instance: InstanceId) -> Self {
         self.instance = Some(instance);
         self
     }
 
-    /// The longest ttl that instances of this fleet use, when it is above 30 s. It is how long nothing is granted when this
-    /// instance finds a store without a record of Tenure's and cannot tell a new one from one that lost its data.
+    /// Sets the longest ttl that instances of this fleet use, when it is above 30 s. It is the length of the quarantine
+    /// when this instance finds a store without a record of Tenure's and cannot tell a new store from one that lost its
+    /// data.
     pub fn longest_ttl(mut self, ttl: Duration) -> Self {
         self.assumed_ttl = self.assumed_ttl.max(ttl);
         self
     }
 
-    /// Only observes: this instance writes nothing when it enters the store, begins no quarantine, and acquires no lease.
+    /// Makes this instance an observer: it writes nothing when it attaches to the store, starts no quarantine, and
+    /// acquires no lease.
     pub fn observer(mut self) -> Self {
         self.observer = true;
         self
     }
 
-    /// The word of an operator that the server is new: a store without a record of Tenure's is used at once, however young
-    /// its server. Not when there are signs that leases may be held: an instance is listening, or this run of the server
+    /// An operator's assurance that the server is new: a store without a record of Tenure's is used at once, however
+    /// young its server. It is ignored when leases may be held: an instance is subscribed, or this run of the server
     /// has served the namespace.
     pub fn bootstrap(mut self) -> Self {
         self.bootstrap = true;
         self
     }
 
-    /// The word of an operator that a restart of the store loses nothing: it begins no quarantine. Proof of a loss does all
-    /// the same, and so does a restart for instances that were not told so.
+    /// An operator's assurance that a restart of the store loses no data: the restart starts no quarantine. Proof of a
+    /// loss still does, and so does a restart seen by an instance without this setting.
     pub fn durable(mut self) -> Self {
         self.durable = true;
         self
     }
 
-    /// Calls this for every event, in order, on a thread of its own. A slow one misses events and holds up no lease.
+    /// Calls `listener` for every event, in order, on its own thread. A slow listener misses events but delays no
+    /// lease.
     pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
         self.listeners.push(Box::new(listener));
         self
     }
 
-    /// Starts, and waits until the store has been entered.
+    /// Starts the keeper and waits until it is attached to the store.
     ///
     /// # Errors
-    /// When the URL is not one, or the first attempt to enter the store fails.
+    /// When the URL is not valid, or the first attempt to attach to the store fails.
     ///
     /// # Cancel safety
-    /// Safe: nothing is kept.
+    /// Safe: nothing is left behind.
     pub async fn connect(self) -> Result<Tenure, StoreError> {
         let tenure = self.start()?;
         tenure.ready().await?;
         Ok(tenure)
     }
 
-    /// Starts without waiting for the store, and keeps trying to reach it.
+    /// Starts the keeper without waiting for the store. The keeper retries until it is attached.
     ///
     /// # Errors
-    /// When the URL is not one, or this process cannot start a thread.
+    /// When the URL is not valid, or this process cannot start a thread.
     pub fn start(self) -> Result<Tenure, StoreError> {
         let store = match self.source {
             StoreSource::Url(url) => store::open(&url, &self.keyspace)?,
             StoreSource::Store(store) => store,
         };
         let failed = |error: std::io::Error| {
-            StoreError::new(ErrorKind::Unavailable, format!("the keeper's thread cannot be started: {error}"))
+            StoreError::new(ErrorKind::Unavailable, format!("cannot start the keeper's thread: {error}"))
         };
         let gauges = Arc::new(Gauges { unlogged: self.unlogged.into(), ..Gauges::default() });
         let streams = EventStreams::open();

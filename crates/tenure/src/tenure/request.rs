@@ -1,4 +1,4 @@
-//! Asking for a lease.
+//! Requests for leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::keeper::{
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder};
 use crate::name::{LeaseName, NameError};
 
-/// A lease to be acquired. What is not set follows from the ttl, which is 30 s by default.
+/// A request for a lease. Settings not given here follow from the ttl, which is 30 s by default.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,56 +42,57 @@ impl LeaseRequest {
         Self { tenure, name, settings: LeaseSettings::builder(), checked: None, timeout: None }
     }
 
-    /// The length of the lease.
+    /// Sets the ttl of the lease.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings = self.settings.ttl(ttl);
         self
     }
 
-    /// The time that work gets, once cancelled, to be gone before the lease can end.
+    /// Sets the time that cancelled work has to end before the lease can expire.
     pub fn stop_budget(mut self, budget: Duration) -> Self {
         self.settings = self.settings.stop_budget(budget);
         self
     }
 
-    /// Without [progress](super::TermHandle::progress) for this long, renewals stop and the term ends as stalled.
+    /// Ends the term as stalled, by stopping renewals, after this long without [progress](super::TermHandle::progress).
     pub fn stall_after(mut self, timeout: Duration) -> Self {
         self.settings = self.settings.stall_after(timeout);
         self
     }
 
-    /// While waiting, take the lease from a holder that renews but has made no progress for this long.
+    /// While waiting, takes the lease over from a holder that renews but has made no progress for this long.
     pub fn take_over_after(mut self, timeout: Duration) -> Self {
         self.settings = self.settings.take_over_after(timeout);
         self
     }
 
-    /// All settings at once, instead of those above.
+    /// Sets all settings at once, instead of those above.
     pub fn settings(mut self, settings: LeaseSettings) -> Self {
         self.checked = Some(settings);
         self
     }
 
-    /// How long to wait at most.
+    /// Limits the time to wait.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Acquires the lease, waiting its turn: told when it is free, not polling. While the store cannot be reached, it
-    /// waits for that, too. A task that has the lease and acquires it again waits for itself, until it lets go.
+    /// Acquires the lease, in turn with other waiters. A waiter is notified of the release and does not poll. While the
+    /// store cannot be reached, it waits for that, too. A task that acquires a lease it already holds waits until it
+    /// releases it.
     ///
     /// # Errors
-    /// When the name or the settings are not acceptable, the timeout has passed, the store refuses for a reason that
-    /// waiting does not mend, or Tenure was shut down.
+    /// When the name or the settings are not valid, the timeout has passed, the store refuses for a reason that waiting
+    /// does not fix, or Tenure was shut down.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
+    /// Safe: dropping the future stops waiting, and a lease granted meanwhile is released.
     pub async fn acquire(self) -> Result<Term, AcquireError> {
         self.acquire_with(AcquireMode::Wait, None, None).await
     }
 
-    /// The same for a candidate, which is told how it goes meanwhile and beats all the while.
+    /// Like [`acquire`](Self::acquire), for a candidate: reports its status and sends heartbeats while waiting.
     pub(crate) async fn acquire_as_candidate(
         self,
         mode: AcquireMode,
@@ -101,14 +102,14 @@ impl LeaseRequest {
         self.acquire_with(mode, Some(status_sender), Some(heartbeat)).await
     }
 
-    /// Acquires the lease if it is free.
+    /// Acquires the lease if it is unheld.
     ///
     /// # Errors
-    /// [`AcquireError::Held`] when somebody else has it, also when that is another task of this process; otherwise as
-    /// for [`acquire`](Self::acquire), and when the store cannot be reached.
+    /// [`AcquireError::Held`] when another holder has it, even another task of this process. Otherwise as for
+    /// [`acquire`](Self::acquire), and when the store cannot be reached.
     ///
     /// # Cancel safety
-    /// Safe: dropping the future gives up, and a lease that was granted meanwhile is let go of.
+    /// Safe: dropping the future stops the attempt, and a lease granted meanwhile is released.
     pub async fn try_acquire(self) -> Result<Term, AcquireError> {
         self.acquire_with(AcquireMode::Try, None, None).await
     }
@@ -125,7 +126,7 @@ impl LeaseRequest {
             None => self.settings.build()?,
         };
         let settings = self.tenure.share_settings(settings);
-        // Whoever only tries waits no longer than an answer and a new connection may take.
+        // `try_acquire` waits no longer than one reply and a new connection may take.
         let try_timeout = (settings.attempt_timeout() * 2).max(Duration::from_secs(1));
         let timeout = if mode == AcquireMode::Try { Some(self.timeout.unwrap_or(try_timeout)) } else { self.timeout };
         let keeper = self.tenure.keeper().clone();
@@ -153,7 +154,7 @@ impl LeaseRequest {
     }
 }
 
-/// Somebody who waits, and gives up when dropped.
+/// A waiter, which gives up when dropped.
 struct WaitGuard<'a> {
     keeper: &'a KeeperHandle,
     waiter_id: WaiterId,

@@ -1,4 +1,4 @@
-//! Sessions: small documents in the store that say what is to be worked on, one target each.
+//! Sessions: small documents in the store that describe the work, one target each.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ impl Tenure {
     /// The ids of all sessions.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -28,10 +28,10 @@ impl Tenure {
         format!("{}{id}", self.keyspace.session())
     }
 
-    /// What these sessions are, in the same order, if they are there.
+    /// Reads these sessions, in the same order; `None` for each that does not exist.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -45,7 +45,8 @@ impl Tenure {
         }
     }
 
-    /// Makes a session what it should be, or nothing, if it still is what was seen of it, or is so already. Everybody is told.
+    /// Writes a session, or deletes it with `None`, if it still has the value `seen` or already has the new one. The
+    /// change is announced to every instance.
     ///
     /// ```
     /// use tenure::{SessionError, Tenure};
@@ -62,21 +63,23 @@ impl Tenure {
     /// ```
     ///
     /// # Errors
-    /// When it is something else by now, or the store cannot be asked.
+    /// When the session has another value by now, or the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// It may or may not be written.
+    /// The session may or may not be written.
     pub async fn write_session(&self, id: &str, seen: Option<&[u8]>, value: Option<&[u8]>) -> Result<(), SessionError> {
         self.change_session(id, seen, value, false).await
     }
 
-    /// Makes a session, if there is none with this id and nothing is left of one that was deleted. Everybody is told.
+    /// Creates a session, if none exists with this id and no data of a deleted one is left. The new session is
+    /// announced to every instance.
     ///
     /// # Errors
-    /// When there is one; when something is [left](SessionError::Leftovers) of one; or when the store cannot be asked.
+    /// When the session exists, when data of a deleted session is [left](SessionError::Leftovers), or when the store
+    /// cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// It may or may not be made.
+    /// The session may or may not be created.
     pub async fn create_session(&self, id: &str, value: &[u8]) -> Result<(), SessionError> {
         self.change_session(id, None, Some(value), true).await
     }
@@ -97,14 +100,14 @@ impl Tenure {
         }
     }
 
-    /// Clears away what is left of sessions that were deleted: the last terms, records and logs of their leases. Tokens go on growing all the
-    /// same. What is or was in use until just now is left for another time. Returns of how many nothing is left.
+    /// Purges the data of deleted sessions: the last terms, records and logs of their leases. Tokens keep increasing.
+    /// Data that is in use, or was until just now, is left for a later purge. Returns the number of sessions purged.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// Some may have been cleared away.
+    /// Some sessions may have been purged.
     pub async fn purge_deleted_sessions(
         &self,
         lease: impl Fn(&str) -> Option<LeaseName>,
@@ -118,7 +121,7 @@ impl Tenure {
         for session in gone {
             let is_cleared = match lease(&session) {
                 Some(name) => self.purge_session(&session, name, logs, idle_for).await,
-                // What cannot have a lease has left nothing.
+                // A session that cannot have a lease has left no data.
                 None => {
                     let (index, announced) = (DELETED_SESSIONS.to_owned(), false);
                     self.call(Request::IndexRemove { index, entry: session, announced }).await.map(|_| true)
@@ -127,21 +130,21 @@ impl Tenure {
             match is_cleared {
                 Ok(is_cleared) => cleared += usize::from(is_cleared),
                 Err(error) if error.is_retryable() => return Err(error),
-                // What an outsider has spoilt stays; the others do not wait for it.
+                // Data that another program has corrupted stays; the other sessions do not wait for it.
                 Err(_) => {}
             }
         }
         Ok(cleared)
     }
 
-    /// Clears away what is left of one session that was deleted, under this lease. Returns whether nothing is left: not while the session is there, its
-    /// lease is held, or its last term began less than `idle_for` ago.
+    /// Purges the data of one deleted session with this lease. Returns whether no data is left: `false` while the
+    /// session exists, its lease is held, or its last term began less than `idle_for` ago.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// It may or may not have been cleared away.
+    /// The session may or may not have been purged.
     pub async fn purge_session(
         &self,
         session: &str,
@@ -159,14 +162,14 @@ impl Tenure {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// It is something else than its writer has seen: this, or nothing.
-    #[error("the session was changed meanwhile; read it again")]
+    /// The session does not have the value its writer has seen. Contains the current value, if any.
+    #[error("cannot write the session: it was changed meanwhile; read it again")]
     Changed(Option<Vec<u8>>),
-    /// Something is left of one with this id that was deleted: its results, or a holder that has not let go. See
+    /// A deleted session with this id has left data: its results, or a holder that has not released it. See
     /// [`purge_session`](Tenure::purge_session).
-    #[error("something is left of a session with this id that was deleted")]
+    #[error("cannot create the session: data of a deleted session with this id is left; purge it first")]
     Leftovers,
-    /// The store could not be asked.
+    /// The store could not be reached or refused the request.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

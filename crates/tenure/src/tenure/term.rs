@@ -1,4 +1,4 @@
-//! A term that is held: the right to act, and how it is taken away in time.
+//! A term: the right to work, and how it ends in time.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -20,13 +20,13 @@ use crate::store::{ErrorKind, Holding, Outcome, Reply, Request, StoreError};
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 use crate::token::Token;
 
-/// A lease that is held, from grant to goodbye. Dropping it stops its work and lets go of the lease in the background; at the
-/// end of a program wait for that, with [`release`](Term::release) or [`Tenure::shutdown`](crate::Tenure::shutdown), or the
-/// lease is held until its ttl ends. A lease cannot be acquired again inside its own work.
+/// A held lease, from grant to release. Dropping it stops its work and releases the lease in the background. At the end
+/// of a program wait for that, with [`release`](Term::release) or [`Tenure::shutdown`](crate::Tenure::shutdown);
+/// otherwise the lease stays held until its ttl ends. A lease cannot be acquired again inside its own work.
 ///
-/// Everything that can be asked of a term is on its [`TermHandle`], which can be cloned and passed around; the term
-/// itself is the one thing that decides how long it is held.
-#[must_use = "dropping a term lets go of the lease"]
+/// The methods of a term are on its [`TermHandle`], which can be cloned and shared. Only the term itself keeps the
+/// lease.
+#[must_use = "dropping a term releases the lease"]
 pub struct Term(TermGuard);
 
 impl Term {
@@ -34,26 +34,26 @@ impl Term {
         Self(granted)
     }
 
-    /// Stops the work, waits until it is gone, lets go of the lease and waits until the store has confirmed that. While the
-    /// store cannot be reached it goes on trying, until the lease has run out by itself.
+    /// Stops the work, waits until it has ended, releases the lease, and waits for the store's confirmation. While the
+    /// store cannot be reached, the keeper retries until the lease has expired.
     ///
     /// # Errors
-    /// When the term was lost before it could be let go of, or when its work is still there at its deadline: then the
-    /// lease runs out by itself.
+    /// When the term was lost before its release, or when its work still runs at its deadline. Then the lease expires.
     ///
     /// # Cancel safety
-    /// Safe: it goes on without anybody waiting.
+    /// Safe: it continues in the background.
     pub async fn release(self) -> Result<(), Lost> {
         self.release_with_reason(ReleaseReason::Voluntary).await
     }
 
-    /// Lets the work that runs finish, and then lets go of the lease, or hands it over. The term must be kept until it is over.
+    /// Lets running work finish, then releases the lease or hands it over. The caller must keep the term until it is
+    /// over.
     pub(crate) fn drain(&self, intent: Intent) {
         let shared = &self.0.handle().0;
         shared.keeper.send(Command::Intent(shared.id(), intent));
     }
 
-    /// The same, for a reason.
+    /// Like [`release`](Self::release), for a given reason.
     pub(crate) async fn release_with_reason(mut self, reason: ReleaseReason) -> Result<(), Lost> {
         let handle = (*self).clone();
         self.0.reason = reason;
@@ -77,42 +77,41 @@ impl fmt::Debug for Term {
     }
 }
 
-/// A term as seen by whoever works under it. Cheap to clone; it does not keep the lease.
+/// A term as seen by its work. Cheap to clone; it does not keep the lease.
 #[derive(Clone)]
 pub struct TermHandle(pub(crate) Arc<SharedTerm>);
 
 impl TermHandle {
-    /// The number of this term. Pass it with every effect on the outside world and refuse smaller ones there.
+    /// The token of this term. Pass it with every effect on other systems, and reject smaller tokens there.
     pub fn token(&self) -> Token {
         self.0.token()
     }
 
-    /// Which lease this is a term of.
+    /// The lease of this term.
     pub fn name(&self) -> &LeaseName {
         &self.0.name
     }
 
-    /// How it stands with the lease, computed now.
+    /// The state of the lease, computed now.
     pub fn state(&self) -> LeaseState {
         self.0.state()
     }
 
-    /// Whether the term may be relied on, computed now: there is no flag that could be out of date. Never in a forked
-    /// child.
+    /// Whether the term may be relied on, computed now: there is no flag that could be out of date. Always `false` in a
+    /// forked child.
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// For how long the term may be relied on if it is not renewed, computed now.
+    /// How long the term may be relied on without a renewal, computed now.
     pub fn remaining(&self) -> Duration {
         self.0.remaining()
     }
 
-    /// Sees that something that takes this long can be begun: the lease is certain, and has this much time left without
-    /// a renewal.
+    /// Checks that work of this length may begin: the lease is certain, and has this much time left without a renewal.
     ///
     /// # Errors
-    /// When it is not certain, or has less.
+    /// When the lease is not certain, or has less time left.
     pub fn require(&self, span: Duration) -> Result<(), RequireError> {
         let (state, remaining) = (self.state(), self.remaining());
         if state == LeaseState::Owned && remaining >= span {
@@ -121,7 +120,7 @@ impl TermHandle {
         Err(RequireError { state, remaining, required: span })
     }
 
-    /// The term in a few words, for people.
+    /// A summary of the term, for people.
     pub fn info(&self) -> TermInfo {
         let (acquired, renewed) = self.0.times();
         let (now, wall) = (SystemClock.now(), SystemTime::now());
@@ -136,23 +135,23 @@ impl TermHandle {
         }
     }
 
-    /// Says that the work is getting on. Needed only where [`stall_after`](super::LeaseRequest::stall_after) or
-    /// somebody's `take_over_after` asks for it.
+    /// Reports progress of the work. Needed only with [`stall_after`](super::LeaseRequest::stall_after), or when a
+    /// waiter uses `take_over_after`.
     pub fn progress(&self) {
         self.0.progress();
     }
 
-    /// Waits until the term is over or about to be, and says why.
+    /// Waits until the term is over or about to be, and returns why.
     ///
-    /// This alone keeps nobody from being granted the lease next: only work that is *counted* is waited for. Let it
-    /// [run](Self::run) under the lease, or [begin](Self::begin) it and stop within the stop budget when this ends.
+    /// This alone does not delay the next grant: the keeper waits only for work that is *counted*. [Run](Self::run) the
+    /// work under the lease, or [begin](Self::begin) it and stop within the stop budget when this ends.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn lost(&self) -> Lost {
         loop {
             let mut changed = pin!(self.0.changed());
-            // Before the look, so that no change can come between.
+            // Enabled before the check, so that no change is missed.
             changed.as_mut().enable();
             if self.0.must_stop() {
                 return self.lost_error();
@@ -161,16 +160,16 @@ impl TermHandle {
         }
     }
 
-    /// Whether the lease is to be let go of when the work that runs has ended: begin nothing more.
+    /// Whether the lease will be released when the running work has ended. Then nothing more may begin.
     pub(crate) fn is_draining(&self) -> bool {
         self.0.is_draining()
     }
 
-    /// Waits until nothing more should be begun: the lease is to be let go of, over, or about to be.
+    /// Waits until no more work should begin: the lease is draining, over, or about to be.
     pub(crate) async fn draining(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
-            // Before the look, so that no change can come between.
+            // Enabled before the check, so that no change is missed.
             changed.as_mut().enable();
             if self.0.is_draining() || self.0.must_stop() {
                 return;
@@ -179,11 +178,11 @@ impl TermHandle {
         }
     }
 
-    /// Waits until work may begin again, or nothing more should be begun.
+    /// Waits until work may begin again, or no more work should begin.
     pub(crate) async fn wait_until_certain(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
-            // Before the look, so that no change can come between.
+            // Enabled before the check, so that no change is missed.
             changed.as_mut().enable();
             if self.0.state() == LeaseState::Owned || self.0.is_draining() || self.0.must_stop() {
                 return;
@@ -192,24 +191,24 @@ impl TermHandle {
         }
     }
 
-    /// The store's time, as well as it is known here.
+    /// The store's time, as far as known here.
     pub(crate) fn server_time(&self) -> ServerTime {
         let offset = self.0.keeper.gauges.server_offset.load(std::sync::atomic::Ordering::Relaxed);
         crate::keeper::server_time(SystemClock.now(), offset)
     }
 
-    /// Waits until work may begin: at once while the lease is certain, and after a blink of the store when it is certain
-    /// again.
+    /// Waits until work may begin: at once while the lease is certain, and after a short outage of the store when it is
+    /// certain again.
     ///
     /// # Errors
-    /// When the term is over first.
+    /// When the term ends first.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn begin(&self) -> Result<Work, Lost> {
         loop {
             let mut changed = pin!(self.0.changed());
-            // Before the look, so that no change can come between.
+            // Enabled before the check, so that no change is missed.
             changed.as_mut().enable();
             match self.0.start_work() {
                 WorkStart::Started => return Ok(Work(self.clone())),
@@ -219,20 +218,21 @@ impl TermHandle {
         }
     }
 
-    /// Runs work under the lease. It begins when the lease is certain, and is dropped a stop budget before the lease can be anybody else's, or at once when
-    /// the lease is lost or let go of; every time it is polled, it is the clock that decides.
+    /// Runs work under the lease. The work begins when the lease is certain. It is dropped a stop budget before another
+    /// instance could acquire the lease, or at once when the lease is lost or released. The clock is checked at every
+    /// poll.
     ///
-    /// The lease is not let go of before the work is gone, so keep polling it or drop it. What the work has spawned
-    /// elsewhere (a task, a blocking thread) is not stopped with it: such work [begins](Self::begin) and ends by itself. Work
-    /// that is done says nothing about the lease: it may have been lost since.
+    /// The lease is not released before the work has ended, so keep polling the future or drop it. Tasks and threads
+    /// that the work has spawned do not stop with it: such work must [begin](Self::begin) and end by itself. Finished
+    /// work says nothing about the lease, which may have been lost since.
     ///
     /// # Errors
-    /// When the lease was lost or let go of before the work was done.
+    /// When the lease was lost or released before the work was done.
     ///
     /// # Cancel safety
     /// As safe as the work itself, which is dropped.
     pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Lost> {
-        // Dropped after the work, which is therefore gone when it is counted out.
+        // Dropped after the work, so that the work has ended when it is no longer counted.
         let _counted = self.begin().await?;
         let mut work = pin!(work);
         let mut changed = pin!(self.0.changed());
@@ -253,8 +253,8 @@ impl TermHandle {
         outcome.ok_or_else(|| self.lost_error())
     }
 
-    /// Waits this long, or until the term is over, about to be, or to be given away when its work has ended. Returns whether the work may go on: the
-    /// turn of a loop.
+    /// Waits this long, or until the term is over, about to be, or draining. Returns whether the work may continue: the
+    /// condition of a loop.
     ///
     /// # Cancel safety
     /// Safe.
@@ -262,16 +262,16 @@ impl TermHandle {
         tokio::time::timeout(span, self.draining()).await.is_err()
     }
 
-    /// The term, as the store knows it.
+    /// The term, as the store identifies it.
     pub(crate) fn holding(&self) -> Holding {
         Holding { name: self.0.name.clone(), holder: self.0.keeper.instance.clone(), token: self.token() }
     }
 
-    /// Writes a record beside the lease, unless the term is over: what a holder writes that was paused for an hour, and
-    /// has not noticed, is refused. Anybody can [read](super::Tenure::read) it.
+    /// Writes a record beside the lease, unless the term is over. The store refuses the write of a holder that was
+    /// paused for an hour and has not noticed. Any instance can [read](super::Tenure::read) the record.
     ///
     /// # Errors
-    /// When the term is over, or the store cannot be asked.
+    /// When the term is over, or the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// The record may or may not be written.
@@ -280,14 +280,15 @@ impl TermHandle {
         self.write(Request::Publish { holding, record, value, announced: true }).await
     }
 
-    /// The same for what is of no use to anybody before it is needed: nobody is told.
+    /// Like [`publish`](Self::publish), without an announcement, for records that no instance uses before it needs
+    /// them.
     pub(crate) async fn publish_silently(&self, record: &str, value: Vec<u8>) -> Result<(), PublishError> {
         let (holding, record) = (self.holding(), record.to_owned());
         self.write(Request::Publish { holding, record, value, announced: false }).await
     }
 
-    /// Adds an entry to a log beside the lease, of which so many of the latest are kept, unless the term is over. Anybody can
-    /// [read](super::Tenure::recent) it.
+    /// Appends an entry to a log beside the lease, unless the term is over. The log keeps the latest `kept` entries.
+    /// Any instance can [read](super::Tenure::recent) it.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -303,16 +304,16 @@ impl TermHandle {
     /// ```
     ///
     /// # Errors
-    /// When the term is over, or the store cannot be asked.
+    /// When the term is over, or the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// The entry may or may not be added.
+    /// The entry may or may not be appended.
     pub async fn append(&self, log: &str, value: impl Into<Vec<u8>>, kept: usize) -> Result<(), PublishError> {
         let (holding, log, value) = (self.holding(), log.to_owned(), value.into());
         self.write(Request::Append { holding, log, value, kept, records: Vec::new() }).await
     }
 
-    /// Asks something under this term, soon. The answer can be waited for later: nobody is woken by it until then.
+    /// Sends a request under this term soon. The caller can await the reply later; until then the reply wakes no task.
     pub(crate) fn call_ahead(&self, request: Request) -> oneshot::Receiver<Outcome> {
         let (reply, answer) = oneshot::channel();
         let timeout = self.0.settings.attempt_timeout();
@@ -327,14 +328,14 @@ impl TermHandle {
             Outcome::Answered(Reply::Done) => Ok(()),
             Outcome::Answered(Reply::Refused(refusal)) => Err(PublishError::Refused(refusal.into())),
             Outcome::Answered(other) => {
-                let message = format!("{}: an answer to another question: {other:?}", self.0.keeper.location);
+                let message = format!("{}: unexpected reply: {other:?}", self.0.keeper.location);
                 Err(PublishError::Store(StoreError::new(ErrorKind::Corrupt, message)))
             }
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(PublishError::Store(error)),
         }
     }
 
-    /// Tells logs, streams and listeners that something happened under this term.
+    /// Reports an event of this term to logs, streams and listeners.
     pub fn emit(&self, kind: EventKind) {
         if !self.0.keeper.gauges.has_listener_for(&kind) {
             return;
@@ -343,7 +344,7 @@ impl TermHandle {
         self.0.keeper.send(Command::Emit(Event { instance, lease, token: Some(self.token()), kind }));
     }
 
-    /// Waits until everything is done, the goodbye to the store included.
+    /// Waits until the term is over, including its release in the store.
     pub(crate) async fn ended(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
@@ -355,7 +356,7 @@ impl TermHandle {
         }
     }
 
-    /// Whether a term that is over was let go of, and not lost.
+    /// Whether a term that is over was released rather than lost.
     fn release_result(&self) -> Result<(), Lost> {
         match self.0.ending() {
             Some(Ending::Lost(_)) | None => Err(self.lost_error()),
@@ -368,7 +369,7 @@ impl TermHandle {
         self.0.must_stop().then(|| self.0.presumed_cause())
     }
 
-    /// How it ended, once everything is done.
+    /// How the term ended, once it is over.
     pub(crate) fn ending(&self) -> Ending {
         self.0.ending().cloned().unwrap_or_else(|| self.0.presumed_cause())
     }
@@ -384,10 +385,11 @@ impl fmt::Debug for TermHandle {
     }
 }
 
-/// A piece of work that has [begun](TermHandle::begin). Until it is dropped the lease is not let go of, so drop it only when
-/// nothing of the work is running any more: within the stop budget after [`lost`](TermHandle::lost) has ended.
+/// A piece of work that has [begun](TermHandle::begin). The lease is not released until this is dropped. So drop it
+/// only when no part of the work runs any more, and within the stop budget after [`lost`](TermHandle::lost) has
+/// returned.
 ///
-/// For work that cannot be dropped, because it runs on a thread of its own or needs a moment to stop:
+/// For work that cannot be dropped, because it runs on its own thread or needs time to stop:
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -409,7 +411,8 @@ impl fmt::Debug for TermHandle {
 pub struct Work(TermHandle);
 
 impl Work {
-    /// Whether the work may go on: it was not told to stop, and the deadline is not nearer than the stop budget.
+    /// Whether the work may continue: it was not told to stop, and more than the stop budget is left until the
+    /// deadline.
     pub fn is_valid(&self) -> bool {
         !self.0.0.must_stop()
     }
@@ -435,29 +438,29 @@ impl fmt::Debug for Work {
     }
 }
 
-/// A term is over.
+/// The term is over.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the term {token} of {name} is over: {reason}")]
 #[non_exhaustive]
 pub struct Lost {
-    /// Which lease.
+    /// The lease.
     pub name: LeaseName,
-    /// Which term.
+    /// The token of the term.
     pub token: Token,
-    /// Why.
+    /// Why it is over.
     pub reason: Ending,
 }
 
-/// There is not enough time for what was to be begun.
+/// The lease is not certain, or has too little time left for the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{required:?} are needed, and the lease is {state} with {remaining:.1?} left")]
+#[error("cannot begin work of {required:?}: the lease is {state} with {remaining:.1?} left")]
 #[non_exhaustive]
 pub struct RequireError {
-    /// How it stands with the lease.
+    /// The state of the lease.
     pub state: LeaseState,
-    /// How much time there is without a renewal.
+    /// How much time is left without a renewal.
     pub remaining: Duration,
-    /// How much was required.
+    /// How much time the work requires.
     pub required: Duration,
 }
 
@@ -468,22 +471,22 @@ pub enum PublishError {
     /// The term is over; nothing was written.
     #[error("the term is over: {0}")]
     Refused(Loss),
-    /// The store could not be asked, or did not answer: the record may have been written.
+    /// The store could not be reached, refused the request, or did not reply: the record may have been written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A term in a few words.
+/// A summary of a term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TermInfo {
-    /// Which lease.
+    /// The lease.
     pub name: LeaseName,
-    /// Who holds it.
+    /// Its holder.
     pub holder: InstanceId,
-    /// Which term.
+    /// The token of the term.
     pub token: Token,
-    /// How it stands.
+    /// The state of the lease.
     pub state: LeaseState,
     /// When the term began.
     pub acquired_at: SystemTime,
