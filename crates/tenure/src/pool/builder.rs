@@ -1,4 +1,4 @@
-//! How a pool is set up; checked when it is started.
+//! The settings of a pool, checked when it starts.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -23,16 +23,16 @@ use crate::name::NameError;
 use crate::placement::FULL_WEIGHT;
 use crate::tenure::{Tenure, TermHandle};
 
-/// Heartbeats are not read more often than this, unless something was heard.
+/// The smallest interval of heartbeat reads without an announcement.
 const MIN_READ_EVERY: Duration = Duration::from_millis(50);
 
-/// Longer than anybody waits, and short enough to be counted with.
+/// The longest duration accepted: longer than any real wait, and short enough for arithmetic.
 const MAX_WAIT: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// The largest weight.
 const MAX_WEIGHT: f64 = 1_000.0;
 
-/// The numbers of a pool, all of which fit together.
+/// The checked settings of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolSettings {
     pub(super) lease: LeaseSettings,
@@ -53,18 +53,18 @@ impl PoolSettings {
             max_settle: self.settle.saturating_mul(10),
             accept_window: self.lease.accept_window(),
             read_every: self.read_every,
-            // An instance that is dead is missed within 1.7 intervals: its heartbeat is late after 1.2. Its leases last for two at least, and what it
-            // held has to be read before they end.
+            // A dead instance is detected within 1.7 heartbeat intervals: its heartbeat is late after 1.2. Its leases
+            // last for at least two, and the list of its targets has to be read before they expire.
             late_recheck_every: self.heartbeat_every.min(self.read_every) / 2,
             reconcile_every: self.read_every,
-            // A store that is back is reached again within this, too.
+            // Instances also reconnect to a recovered store within this time.
             outage_grace: self.heartbeat_ttl.max(Duration::from_secs(5)),
             hand_back: self.hand_back,
         }
     }
 }
 
-/// Sets up a pool. What is not set follows from the ttl, which is 30 s by default.
+/// Sets up a pool. Settings not given here follow from the ttl, which is 30 s by default.
 #[must_use]
 pub struct PoolBuilder {
     tenure: Tenure,
@@ -84,7 +84,7 @@ pub struct PoolBuilder {
 }
 
 impl Tenure {
-    /// Sets up a pool: `<pool>:lease:<target>` is the lease of each of its targets.
+    /// Sets up a pool. The lease of each target is `<pool>:lease:<target>`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -129,20 +129,21 @@ impl Tenure {
 }
 
 impl PoolBuilder {
-    /// The prefix of the leases of targets, `<pool>:lease:` by default. It may carry one hash tag.
+    /// Sets the prefix of the targets' leases. The default is `<pool>:lease:`. It may contain one hash tag.
     pub fn lease_prefix(mut self, prefix: &str) -> Self {
         self.naming = self.naming.with_prefix(prefix);
         self
     }
 
-    /// The targets. They can be [others](Pool::retarget) later.
+    /// Sets the targets. [`Pool::retarget`] changes them later.
     pub fn targets<T: AsRef<str>>(mut self, targets: impl IntoIterator<Item = T>) -> Self {
         self.targets = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
         self
     }
 
-    /// The targets, from a stream of sets: each set is all targets from then on, and what it leaves out is let go of; so a target that is
-    /// paused is left out for a while, and keeps its phase. Names that cannot be targets are [left out](Pool::rejected), too.
+    /// Takes the targets from a stream of sets. Each set replaces the one before, and targets it omits are released. To
+    /// pause a target, omit it for a while; it keeps its phase. Names that are not valid targets are
+    /// [rejected](Pool::rejected).
     ///
     /// ```
     /// use std::pin::Pin;
@@ -177,8 +178,8 @@ impl PoolBuilder {
         self
     }
 
-    /// The targets are the [sessions of the store](Tenure::sessions), those included that other programs write there: one instance of the fleet
-    /// looks for them.
+    /// Takes the targets from the [sessions of the store](Tenure::sessions), including those that other programs write
+    /// there: one instance of the fleet discovers them.
     ///
     /// ```
     /// use tenure::Tenure;
@@ -198,89 +199,94 @@ impl PoolBuilder {
         self.targets_from(sessions).discover_sessions()
     }
 
-    /// One instance of the fleet looks for sessions that other programs write or delete, and lists them, every discovery interval.
+    /// Makes one instance of the fleet discover the sessions that other programs write or delete, at every discovery
+    /// interval, and list them.
     pub fn discover_sessions(mut self) -> Self {
         self.discover_sessions = true;
         self
     }
 
-    /// The length of each lease: how long after a crash a target is taken over, at most.
+    /// Sets the ttl of each lease: the longest time from a crash until a target is taken over.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.lease = self.lease.ttl(ttl);
         self
     }
 
-    /// How often each is renewed, a third of the ttl by default.
+    /// Sets the interval of renewals. The default is a third of the ttl.
     pub fn renew_every(mut self, interval: Duration) -> Self {
         self.lease = self.lease.renew_every(interval);
         self
     }
 
-    /// The time that work gets, once cancelled, to be gone before its lease can end.
+    /// Sets the time that cancelled work has to end before its lease can expire.
     pub fn stop_budget(mut self, budget: Duration) -> Self {
         self.lease = self.lease.stop_budget(budget);
         self
     }
 
-    /// Why a target is let go of that is none any more: [`Removed`](ReleaseReason::Removed), unless this says otherwise.
+    /// Sets the reason for releasing a removed target. The default is [`Removed`](ReleaseReason::Removed).
     pub fn removal_reason(mut self, why: impl Fn(&str) -> ReleaseReason + Send + Sync + 'static) -> Self {
         self.removal_reason = Arc::new(why);
         self
     }
 
-    /// How many targets this instance should have, compared with the others: 1 by default, 2 for twice as many, 1 000 at most.
+    /// Sets the weight of this instance: its number of targets relative to others. The default is 1, twice as many is
+    /// 2, the maximum 1 000.
     pub fn weight(mut self, weight: f64) -> Self {
         self.weight = weight;
         self
     }
 
-    /// Whether targets of an instance that stopped go back to it when it starts again under the same
-    /// [name](crate::TenureBuilder::name), within ten minutes: they do by default. Otherwise a restarted instance gets what is new or
-    /// unheld, and what others hold that stop.
+    /// Sets whether an instance that restarts under the same [name](crate::TenureBuilder::name) within ten minutes gets
+    /// its targets back. The default is `true`. Otherwise it gets new and unheld targets, and those of instances that
+    /// stop.
     pub fn hand_back(mut self, hand_back: bool) -> Self {
         self.hand_back = hand_back;
         self
     }
 
-    /// The prefix of the role that the pool elects for itself, `<pool>-scout`: `leader:` by default.
+    /// Sets the prefix of the role `<pool>-scout`, which the pool elects its reconciler for. The default is `leader:`.
     pub fn role_prefix(mut self, prefix: &str) -> Self {
         self.naming = self.naming.with_role_prefix(prefix);
         self
     }
 
-    /// How often this instance says that it lives, at least: it does so whenever leases are renewed, too, which costs nothing.
+    /// Sets the longest interval of this instance's heartbeats. It also sends one with every renewal of leases, which
+    /// costs nothing.
     pub fn heartbeat_every(mut self, interval: Duration) -> Self {
         self.heartbeat_every = Some(interval);
         self
     }
 
-    /// For how long that may be believed, as long as a lease by default.
+    /// Sets how long a heartbeat is valid. The default is the ttl of a lease.
     pub fn heartbeat_ttl(mut self, ttl: Duration) -> Self {
         self.heartbeat_ttl = Some(ttl);
         self
     }
 
-    /// How often the others are looked at although nothing was heard, a third of the ttl by default.
+    /// Sets how often to read the heartbeats of other instances without an announcement. The default is a third of the
+    /// ttl.
     pub fn discover_every(mut self, interval: Duration) -> Self {
         self.discover_every = Some(interval);
         self
     }
 
-    /// How long all must be quiet before targets move for balance, 3 s or a tenth of the ttl by default. What nobody holds is taken at once.
+    /// Sets how long the pool must be quiet before targets move to rebalance. The default is 3 s or a tenth of the ttl.
+    /// Unheld targets are claimed at once.
     pub fn settle(mut self, window: Duration) -> Self {
         self.settle = Some(window);
         self
     }
 
-    /// How long [`Pool::stop`] waits for targets to be handed over, 10 s by default.
+    /// Limits the time that [`Pool::stop`] waits for handovers. The default is 10 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
 
-    /// What is done with each target that this instance holds. The future is dropped a stop budget before the target can be anybody
-    /// else's; when the target is to be given away, [ticks](super::Ticks) end, and the work should. Work that ends or panics before is begun
-    /// again after a while.
+    /// Sets the work for each target that this instance holds. The future is dropped a stop budget before another
+    /// instance could acquire the target. When the target is to be handed over, its [ticks](super::Ticks) end, and the
+    /// work should end, too. Work that ends or panics earlier is restarted after a backoff.
     pub fn run<W, F>(self, work: W) -> ReadyPool
     where
         W: Fn(Target, TermHandle) -> F + Send + Sync + 'static,
@@ -289,7 +295,7 @@ impl PoolBuilder {
         ReadyPool { builder: self, work: Arc::new(move |target, term| Box::pin(work(target, term))) }
     }
 
-    /// Sees whether the numbers fit together and all names can be names, as starting it does.
+    /// Checks that the settings fit together and all names are valid, as [`start`](ReadyPool::start) does.
     ///
     /// # Errors
     /// When they do not.
@@ -303,7 +309,7 @@ impl PoolBuilder {
             self.naming.lease(target)?;
         }
         let lease = self.lease.max_drain(self.drain_timeout).build()?;
-        // Whoever is dead must be missed before its leases have run out.
+        // A dead instance must be detected before its leases expire.
         let heartbeat_every = self.heartbeat_every.unwrap_or(Duration::MAX).min(lease.renew_every());
         let heartbeat_ttl = self.heartbeat_ttl.unwrap_or(lease.ttl());
         if heartbeat_every.is_zero() || heartbeat_every.saturating_mul(2) > heartbeat_ttl {
@@ -330,18 +336,18 @@ impl PoolBuilder {
     }
 }
 
-/// A pool that can be started.
-#[must_use = "nothing happens until it is started"]
+/// A pool that is ready to start.
+#[must_use = "the pool does nothing until it is started"]
 pub struct ReadyPool {
     builder: PoolBuilder,
     work: PoolWork,
 }
 
 impl ReadyPool {
-    /// Joins the fleet and begins to take targets.
+    /// Joins the fleet and starts to claim targets.
     ///
     /// # Errors
-    /// When the numbers do not fit together, or a target cannot be a name.
+    /// When the settings do not fit together, or a target is not a valid name.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -351,7 +357,7 @@ impl ReadyPool {
         let (sender, commands) = mpsc::unbounded_channel();
         let (held, histograms) = (HeldTerms::default(), Arc::<PoolHistograms>::default());
         let (live, seen) = watch::channel(Vec::new());
-        // In the queue before anything else.
+        // Queued before any other command.
         let _ = sender.send(PoolCommand::Targets(builder.targets));
         let (tenure, naming, discover_sessions) = (builder.tenure, builder.naming, builder.discover_sessions);
         let removal_reason = builder.removal_reason;
@@ -400,25 +406,25 @@ impl std::fmt::Debug for ReadyPool {
     }
 }
 
-/// A pool that cannot be like this.
+/// Settings of a pool that are not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The pool's name or a target is not acceptable.
+    /// The pool's name or a target is not valid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The leases' numbers do not fit together.
+    /// The settings of the leases do not fit together.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// It must be a number between 0 and 1 000.
-    #[error("a weight is a number between 0 and {MAX_WEIGHT}")]
+    /// The weight must be a number between 0 and 1 000.
+    #[error("weight must be a number between 0 and {MAX_WEIGHT}")]
     Weight,
-    /// One heartbeat may be lost.
-    #[error("a heartbeat every {every:?} does not fit a heartbeat ttl of {ttl:?}: two must fit into it")]
+    /// The heartbeat ttl must allow for one lost heartbeat.
+    #[error("heartbeat interval must be at most half of the heartbeat ttl of {ttl:?}, got {every:?}")]
     Heartbeat {
-        /// How often it is sent.
+        /// The heartbeat interval.
         every: Duration,
-        /// For how long it may be believed.
+        /// How long a heartbeat is valid.
         ttl: Duration,
     },
 }

@@ -1,5 +1,5 @@
-//! What one instance does about all targets of a pool: a state machine without I/O, clock or async. It knows of every target who
-//! holds it, as far as it was told, and asks for those that it should have; placement says which.
+//! The decisions of one instance about all targets of a pool: a state machine without I/O, clock or async. It tracks
+//! the known holder of every target and claims the targets that placement assigns to this instance.
 
 mod home;
 mod offers;
@@ -19,41 +19,44 @@ use super::membership::Membership;
 use super::table::{Successor, TargetEntry, TargetState, TargetTable};
 use home::TargetHome;
 
-/// How many of its targets an instance gives away at once for balance, as a fraction.
+/// An instance moves at most this fraction of its targets at once to rebalance.
 const MOVES_PER_ROUND_DIVISOR: usize = 10;
 
-/// How long whoever is back after an outage has for asking for what it had.
+/// How long an instance that is back after an outage has to claim its former targets.
 const RECLAIM_WINDOW: Duration = Duration::from_secs(1);
 
-/// How many rounds of a scout there are for one in which it looks at everything, whatever the others say.
+/// Every so many rounds, the reconciler checks all targets, even if the published counts say that none is unheld.
 const RECONCILE_FULL_EVERY: u32 = 10;
 
-/// How many claims are on their way at once, and how many targets are looked at in one go: what is urgent must not be behind all of them.
+/// The limit of claims in flight, and of targets queried at once, so that urgent requests do not queue behind all of
+/// them.
 const MAX_CLAIMS_IN_FLIGHT: usize = 512;
 
-/// What was seen to be unheld may be claimed for this long. After that somebody else may have it, and a look costs less than a claim.
+/// How long a target seen as unheld may be claimed without another query. Later, another instance may hold it, and a
+/// query costs less than a claim.
 const UNHELD_FRESH_FOR: Duration = Duration::from_millis(200);
 
-/// For how many graces whoever has no room leaves unheld targets to those who are taking them, at most.
+/// The limit, in claim delays, for which an instance without room leaves unheld targets to instances that are claiming
+/// them.
 const MAX_CLAIM_DELAYS: u32 = 10;
 
-/// What one heartbeat in one reading may cost, with everything around it, and how long one waits for that at most.
+/// The assumed total cost of one heartbeat in one read, and the longest wait that follows from it.
 const READ_COST_PER_HEARTBEAT: Duration = Duration::from_micros(50);
 const MAX_READ_SPACING: Duration = Duration::from_secs(1);
 
-/// Just after a lease has expired: stores count in milliseconds.
+/// Added to the expiry of a lease: stores count in milliseconds.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(2);
 
-/// Where this instance stands among the others.
+/// The placement of this instance among the others.
 #[derive(Debug)]
 struct OwnPlacement {
     quota: usize,
     ranking: Ranking,
-    /// Whether there is an instance that takes what it should have.
+    /// Whether any instance may take targets.
     any_eligible: bool,
 }
 
-/// What one instance does about a pool.
+/// The engine of one instance in a pool.
 #[derive(Debug)]
 pub struct Engine {
     pub(super) me: InstanceId,
@@ -61,40 +64,42 @@ pub struct Engine {
     weight: u32,
     pub(super) targets: TargetTable,
     membership: Membership,
-    /// What is to be asked for as soon as not too much is on its way: what suits nobody better first, and then by when its turn came.
+    /// Targets to claim as soon as fewer claims are in flight: first those that no other instance ranks higher for,
+    /// then by claim time.
     claim_queue: BTreeSet<(bool, Moment, Target)>,
-    /// Whether some of these are being looked at.
+    /// Whether the holders of some of these are being queried.
     rechecking: bool,
-    /// When somebody was last seen to have taken what nobody held.
+    /// When another instance was last seen to have taken an unheld target.
     last_taken_at: Moment,
     draining: bool,
     able: bool,
     is_reconciler: bool,
-    /// What this instance should hold, and whom a target suits better, until something changes.
+    /// The quota and the rankings of this instance; `None` after a change.
     own_placement: Option<OwnPlacement>,
-    /// Since when it has been quiet, and since when it has not been balanced.
+    /// Since when nothing has changed, and since when the pool may be unbalanced.
     quiet_since: Moment,
     unsettled_since: Option<Moment>,
     next_read: Moment,
-    /// When heartbeats were last asked for.
+    /// When heartbeats were last requested.
     last_read_at: Moment,
     next_reconcile: Moment,
-    /// How often was scouted.
+    /// Number of reconcile rounds.
     reconcile_rounds: u32,
-    /// Whether heartbeats are being read, and whether they are to be read once more after that: of two readings nobody knows which is the later.
+    /// Whether heartbeats are being read, and whether to read them again afterwards. Reads never overlap, because the
+    /// order of two overlapping reads is unknown.
     reading: bool,
     read_again: bool,
-    /// Whether a reading of heartbeats was asked for to balance by.
+    /// Whether a read of heartbeats was requested in order to rebalance.
     balancing: bool,
-    /// How many of what was given away for balance are still on their way.
+    /// Number of rebalancing moves still in flight.
     moves_in_flight: usize,
-    /// When it is decided again who takes over what instances held that are gone.
+    /// When to plan again which instances take over the targets of instances that are gone.
     plan_at: Option<Moment>,
     actions: Vec<PoolAction>,
 }
 
 impl Engine {
-    /// An instance that has just come.
+    /// The engine of an instance that has just started.
     pub fn new(me: InstanceId, pool: &str, weight: u32, settings: EngineSettings) -> Self {
         Self {
             membership: Membership::new(me.clone(), pool, &settings),
@@ -124,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what happened, and returns what is to be done.
+    /// Applies an input and returns the actions to take.
     pub fn step(&mut self, now: Moment, input: PoolInput) -> Vec<PoolAction> {
         match input {
             PoolInput::Targets(targets) => self.set_targets(now, &targets),
@@ -162,7 +167,7 @@ impl Engine {
         std::mem::take(&mut self.actions)
     }
 
-    /// When to come back at the latest.
+    /// When to call [`step`](Self::step) again at the latest.
     pub fn next_wake(&self) -> Option<Moment> {
         let target = self.targets.next_due();
         let reconcile = self.is_reconciler.then_some(self.next_reconcile);
@@ -170,20 +175,20 @@ impl Engine {
         [target, Some(self.next_read), reconcile, balance, self.plan_at].into_iter().flatten().min()
     }
 
-    /// How many targets are held.
+    /// Number of targets held.
     pub fn held(&self) -> usize {
         self.targets.held() + self.targets.releasing()
     }
 
-    /// Whether nothing is held and nothing is being asked for.
+    /// Whether no target is held or being claimed.
     pub fn is_empty(&self) -> bool {
         self.held() == 0 && self.targets.claiming() == 0
     }
 
-    /// Who counts as there, this instance last.
+    /// The loads of all instances that count as present, this instance last.
     pub fn loads(&self, now: Moment) -> Vec<InstanceLoad> {
         let mut loads = self.membership.loads(now, |instance| self.targets.held_by(instance));
-        // What is on its way is as good as there.
+        // Targets being handed over count for their receiver.
         loads.iter_mut().for_each(|load| load.held += self.targets.promised_to(&load.instance));
         loads.push(InstanceLoad {
             instance: self.me.clone(),
@@ -192,7 +197,7 @@ impl Engine {
             presence: match (self.draining, self.able) {
                 (true, _) => Presence::Draining,
                 (false, false) => Presence::Unable,
-                // The others offer us nothing, either.
+                // The other instances offer us nothing, either.
                 (false, true) if self.membership.is_waiting(now, &self.me) => Presence::Capped,
                 (false, true) => Presence::Ready,
             },
@@ -200,12 +205,12 @@ impl Engine {
         loads
     }
 
-    /// Instances that wait for their share because they crashed: for how long, and how often they did.
+    /// Instances in crash backoff, with the remaining time and their number of crashes.
     pub fn crash_backoffs(&self, now: Moment) -> Vec<(InstanceId, Duration, u32)> {
         self.membership.crash_backoffs(now)
     }
 
-    /// Whether this instance gives everything away.
+    /// Whether this instance is handing over all its targets.
     pub fn is_draining(&self) -> bool {
         self.draining
     }
@@ -215,12 +220,12 @@ impl Engine {
         self.able
     }
 
-    /// Whether a claim of a target is on its way.
+    /// Whether a claim of a target is in flight.
     pub fn is_claiming(&self, target: &str) -> bool {
         self.targets.state(target) == Some(&TargetState::Claiming)
     }
 
-    /// Who holds a target, as far as is known.
+    /// The holder of a target, as far as known.
     pub fn holder(&self, target: &str) -> Option<&InstanceId> {
         match self.targets.state(target)? {
             TargetState::Held | TargetState::Releasing { .. } => Some(&self.me),
@@ -229,7 +234,7 @@ impl Engine {
         }
     }
 
-    // What there is.
+    // The set of targets.
 
     fn set_targets(&mut self, now: Moment, targets: &BTreeSet<Target>) {
         let gone = self.targets.iter().filter(|(known, entry)| entry.wanted && !targets.contains(*known));
@@ -237,7 +242,7 @@ impl Engine {
         for target in &gone {
             self.release(target, ReleaseReason::Removed);
             match self.targets.get_mut(target) {
-                // What is on its way comes to an end first: a claim that is granted after all is let go of then.
+                // Wait for a request in flight first: a claim that is granted after all is released then.
                 Some(entry) if matches!(entry.state(), TargetState::Claiming | TargetState::Releasing { .. }) => {
                     entry.wanted = false
                 }
@@ -290,7 +295,7 @@ impl Engine {
             self.next_read = self.next_read.min(pardon);
         }
         if let Some(doubt) = self.membership.next_late_at() {
-            // Not too often, however many there are to be doubted.
+            // Not too often, however many instances are late.
             self.next_read = self.next_read.min(doubt.max(now + self.settings.late_recheck_every));
         }
         let begun_before = self.finish_read(now);
@@ -305,7 +310,7 @@ impl Engine {
         }
     }
 
-    /// Nothing is decided by what was read before.
+    /// After a failed read, decide nothing by an earlier one.
     fn handle_read_failed(&mut self, now: Moment) {
         self.finish_read(now);
         if std::mem::take(&mut self.balancing) {
@@ -314,7 +319,7 @@ impl Engine {
         }
     }
 
-    // Who holds what.
+    // The holders of targets.
 
     fn update_holders(&mut self, now: Moment, holders: Vec<(Target, Option<InstanceId>)>) {
         self.rechecking = false;
@@ -344,7 +349,7 @@ impl Engine {
                 let is_quiet = !self.holder_announces(&holder);
                 let is_theirs = self.mark_held(now, target, holder);
                 self.set_last_holder(target, None);
-                // No announcement will say when it has expired.
+                // No announcement will report its expiry.
                 if is_theirs && is_quiet {
                     self.mark_orphaned(now, target, ends);
                 }
@@ -352,24 +357,24 @@ impl Engine {
         }
     }
 
-    /// Nobody holds it, says the store.
+    /// The store reports that the target is unheld.
     fn confirm_unheld(&mut self, now: Moment, target: &Target) {
         let (mut believed, mut offered) = (false, self.unaccepted_receiver(now, target));
         if let Some(entry) = self.targets.get(target)
             && let TargetState::HeldByOther { holder } = entry.state()
         {
-            // The others take it for held. What the dead held they look at themselves.
+            // Other instances believe it is held. They query the targets of dead instances themselves.
             believed = self.membership.is_alive(holder);
-            // What we gave away, looked at after the window: whoever does not have it did not want it.
+            // A target we handed over, checked after the accept window: its receiver has not accepted it.
             let is_ours = entry.last_holder.as_ref() == Some(&self.me) && *holder != self.me;
             offered = offered.or_else(|| Some(holder.clone()).filter(|_| is_ours));
         }
         self.mark_unheld(now, target);
-        // We were all away: then nobody could have taken it, and whoever had it asks for it itself.
+        // After an outage of all instances none could have taken it, and its former holder claims it itself.
         if self.membership.outage_grace_until(now).is_some() {
             return;
         }
-        // Whoever leaves will not see to it that somebody takes it.
+        // An instance that leaves will not make sure that another one takes it.
         if self.is_reconciler && believed || self.is_evacuating() && offered.is_some() {
             self.actions.push(PoolAction::AnnounceUnheld(target.clone()));
         }
@@ -377,12 +382,12 @@ impl Engine {
             self.membership.record_declined(now, receiver.clone());
             self.own_placement = None;
             self.actions.push(PoolAction::Forget { instance: receiver, target: target.clone() });
-            // It is not waited for any longer.
+            // Its receiver is not awaited any longer.
             self.schedule_claim(now, target);
         }
     }
 
-    /// Sees who holds these. What is heard from now on is newer than the answer.
+    /// Queries the holders of these targets. Announcements from now on are newer than the reply.
     fn query_holders(&mut self, targets: Vec<Target>) {
         for target in &targets {
             if let Some(entry) = self.targets.get_mut(target) {
@@ -392,7 +397,7 @@ impl Engine {
         self.actions.push(PoolAction::QueryHolders(targets));
     }
 
-    /// Sees who holds this one, and for how long.
+    /// Queries the holder of this target, and for how long it holds it.
     fn inspect(&mut self, target: Target) {
         if let Some(entry) = self.targets.get_mut(&target) {
             entry.heard = false;
@@ -400,7 +405,8 @@ impl Engine {
         self.actions.push(PoolAction::Inspect(target));
     }
 
-    /// Whether something was heard of a target since it was last looked at, so that the answer may be out of date: then it is looked at again.
+    /// Whether a target was announced since its last query, so that the reply may be out of date. If so, queries it
+    /// again.
     fn is_outdated(&mut self, target: &Target) -> bool {
         let outdated = self.targets.get(target).is_some_and(|entry| entry.heard);
         if outdated {
@@ -409,12 +415,13 @@ impl Engine {
         outdated
     }
 
-    /// Whether somebody says what becomes of what it holds. Whoever is not there does not, nor does an earlier life of this process.
+    /// Whether a holder announces what happens to its targets. An absent instance does not, nor does an earlier process
+    /// with our instance id.
     fn holder_announces(&self, holder: &InstanceId) -> bool {
         *holder != self.me && self.membership.is_announcing(holder)
     }
 
-    /// Somebody holds it, and for how long is to be found out, unless it will be told.
+    /// Records the holder of a target. Finds out how long it holds it, unless the holder will announce its release.
     fn mark_held_and_watch(&mut self, now: Moment, target: &Target, holder: InstanceId) {
         let (tells, is_foreign) =
             (self.holder_announces(&holder), self.membership.is_alive(&holder) && holder != self.me);
@@ -422,17 +429,17 @@ impl Engine {
             return;
         }
         if tells {
-            // What we gave away was taken up.
+            // The receiver of our handover has accepted the target.
             self.set_last_holder(target, None);
         } else if is_foreign {
-            // It lives and renews what it holds; one has to look now and then, at all of it in one go.
+            // It is alive and renews its leases but announces nothing; query all its targets together now and then.
             self.targets.set_due(target, Some(now + self.settings.read_every));
         } else {
             self.inspect(target.clone());
         }
     }
 
-    /// Somebody holds it. Whether that leaves it theirs.
+    /// Records the holder of a target. Returns whether the target then counts as held by it.
     fn mark_held(&mut self, now: Moment, target: &Target, holder: InstanceId) -> bool {
         match self.targets.state(target) {
             None | Some(TargetState::Held | TargetState::Releasing { .. } | TargetState::Claiming) => false,
@@ -440,7 +447,7 @@ impl Engine {
                 self.record_accepted(now, target);
                 true
             }
-            // It is kept for us, and we have not heard of it; or an earlier life of this process held it.
+            // The store keeps it for us and we missed the announcement, or an earlier process with our id held it.
             Some(_) if holder == self.me && !self.draining => {
                 self.claim(target);
                 false
@@ -449,7 +456,7 @@ impl Engine {
                 let is_alive = self.membership.is_alive(&holder);
                 self.record_move(now, target, None, &holder);
                 self.targets.set_state(target, TargetState::HeldByOther { holder });
-                // Whoever had it before is not what matters any more.
+                // The holder before does not matter any more.
                 self.set_last_holder(target, None);
                 self.targets.set_due(target, None);
                 if let Some(entry) = self.targets.get_mut(target).filter(|_| is_alive) {
@@ -501,7 +508,7 @@ impl Engine {
                 self.remember_home(now, target, &holder);
             }
             self.mark_unheld(now, target);
-            // Let go of on purpose: nobody is waited for, and whatever it was before, it is free as of now.
+            // Released on purpose: no instance is awaited, and the target is unheld as of now, whatever its state was.
             self.set_last_holder(target, None);
             self.targets.set_state(target, TargetState::Unheld { since: now, seen: now });
             self.schedule_claim(now, target);
@@ -515,7 +522,7 @@ impl Engine {
                 self.targets.state(target),
                 Some(TargetState::HeldByOther { .. } | TargetState::Unknown | TargetState::Unheld { .. })
             ) {
-                // Whoever gives it has said why.
+                // The giver has recorded the reason.
                 self.set_last_holder(target, None);
                 self.claim(target);
             }
@@ -527,7 +534,7 @@ impl Engine {
 
     fn handle_gap(&mut self, now: Moment) {
         self.next_read = now;
-        // Nobody knows for how long.
+        // It is unknown for how long they have been unheld.
         for target in self.targets.in_state(|state| matches!(state, TargetState::Unheld { .. })) {
             self.targets.set_state(&target, TargetState::Unknown);
         }
@@ -538,7 +545,7 @@ impl Engine {
         }
     }
 
-    // What is ours.
+    // The targets of this instance.
 
     fn schedule_claim(&mut self, now: Moment, target: &Target) {
         let turn = self.claim_at(now, target);
@@ -551,9 +558,9 @@ impl Engine {
         }
     }
 
-    /// When to ask for a target that nobody holds: at once when it suits nobody better, or when we held it last.
+    /// When to claim an unheld target: at once when no other instance ranks higher, or when we held it last.
     fn claim_at(&mut self, now: Moment, target: &Target) -> Option<Moment> {
-        // One that cannot work takes what no other can: it may be able soon.
+        // An instance that cannot work claims a target only if no other can: it may be able again soon.
         if self.draining || !self.membership.is_initialized() || !self.able && self.own_placement(now).any_eligible {
             return None;
         }
@@ -564,21 +571,21 @@ impl Engine {
         let (since, score, successor) = (*since, entry.score, entry.successor());
         Some(match &entry.last_holder {
             Some(last) if *last == self.me => since,
-            // Whoever held it has not had the time to ask for it again.
+            // The last holder has not had the time to claim it again.
             Some(last) if membership.awaited_until(now, last).is_some() => membership.awaited_until(now, last)?,
-            // It is back, and has as much to ask for as we have.
+            // The last holder is back, and has as many targets to claim as we have.
             Some(last) if membership.is_alive(last) && membership.outage_grace_until(now).is_some() => {
                 since.max(membership.joined_at(last).unwrap_or(since)) + longest.max(RECLAIM_WINDOW)
             }
             Some(last) if membership.is_alive(last) && !membership.is_waiting(now, last) => since + longest,
-            // We were away, and nobody knows who held it: whoever did asks for it when it is back.
+            // We were away and do not know its last holder, which claims it when it is back.
             None if membership.outage_grace_until(now).is_some() => {
                 membership.any_awaited_until(now).unwrap_or(since + longest.max(RECLAIM_WINDOW))
             }
             _ if successor == Some(Successor::Us) => since,
             _ if successor == Some(Successor::Other) => since + self.delay_behind_successor(now, score),
             _ if has_room => since + placement::claim_delay(self.own_placement(now).ranking.rank(score), true, longest),
-            // Those who have room come first, as long as they come.
+            // Instances with room go first, as long as they keep claiming.
             _ => {
                 since.max(self.last_taken_at).min(since + longest * MAX_CLAIM_DELAYS)
                     + placement::claim_delay(0, false, longest)
@@ -631,7 +638,7 @@ impl Engine {
     fn handle_refused(&mut self, now: Moment, target: &Target, holder: InstanceId, remaining: Option<Duration>) {
         if self.end_claim(target) {
             self.last_taken_at = now;
-            // By ourselves: then asking again is of no use before it has ended.
+            // Our own instance holds it: a retry is of no use before that term has ended.
             if holder == self.me {
                 self.targets.set_state(target, TargetState::HeldByOther { holder: holder.clone() });
             }
@@ -646,7 +653,7 @@ impl Engine {
         }
     }
 
-    /// A claim has come to nothing. Whether the target is still wanted.
+    /// Ends an unsuccessful claim. Returns whether the target is still wanted.
     fn end_claim(&mut self, target: &Target) -> bool {
         let asked = self.targets.get(target).filter(|entry| *entry.state() == TargetState::Claiming);
         let Some(wanted) = asked.map(|entry| entry.wanted) else { return false };
@@ -683,7 +690,7 @@ impl Engine {
                 self.record_move(now, target, Some(&me), &to);
                 self.targets.set_state(target, TargetState::HeldByOther { holder: to });
                 self.set_last_holder(target, Some(self.me.clone()));
-                // Whether it was taken up, nobody says.
+                // An acceptance is not announced, so check it after the accept window.
                 let at = now + self.settings.accept_window + EXPIRY_MARGIN;
                 self.targets.set_due(target, Some(at));
             }
@@ -692,7 +699,7 @@ impl Engine {
                 self.set_last_holder(target, None);
                 self.mark_unheld(now, target);
             }
-            // Whoever has it now, or nobody: then it is ours again.
+            // Another instance may hold it now. If none does, we claim it again.
             _ => {
                 self.targets.set_state(target, TargetState::Unknown);
                 if !matches!(ending, Ending::Lost(Loss::Taken { .. })) {
@@ -725,7 +732,7 @@ impl Engine {
         }
     }
 
-    // Balance.
+    // Rebalancing.
 
     fn mark_unsettled(&mut self, now: Moment) {
         self.quiet_since = now;
@@ -735,12 +742,12 @@ impl Engine {
         }
     }
 
-    /// When to move something for balance: after a while of quiet, or when that has not come for too long.
+    /// When to rebalance: after a quiet period, or when there has been none for too long.
     fn balance_at(&self, unsettled_since: Moment) -> Moment {
         (self.quiet_since + self.settings.settle).min(unsettled_since + self.settings.max_settle)
     }
 
-    /// Balances by what is so now, not by what was read a while ago.
+    /// Rebalances by a new read of heartbeats, not by an old one.
     fn read_then_rebalance(&mut self, now: Moment) {
         self.unsettled_since = None;
         self.balancing = true;
@@ -758,13 +765,14 @@ impl Engine {
         }
     }
 
-    /// How long after a reading the next may follow, whatever is announced: when everybody comes at once, everybody reads of everybody.
+    /// The minimum time between two reads, whatever is announced. When all instances join at once, each reads the
+    /// heartbeats of all.
     fn read_spacing(&self) -> Duration {
         let others = u32::try_from(self.membership.count()).unwrap_or(u32::MAX).min(1_000);
         (READ_COST_PER_HEARTBEAT * others * others).min(MAX_READ_SPACING)
     }
 
-    /// A reading is over. Returns whether another was wanted meanwhile, and is begun.
+    /// Ends a read. Returns whether another one was requested meanwhile, and starts it.
     fn finish_read(&mut self, now: Moment) -> bool {
         self.reading = false;
         let again = std::mem::take(&mut self.read_again);
@@ -774,12 +782,12 @@ impl Engine {
         again
     }
 
-    /// Gives away what is held beyond the share, a little at a time.
+    /// Hands over the targets above the quota, a few at a time.
     fn rebalance(&mut self, now: Moment) {
         self.unsettled_since = None;
         let budget = (self.held() / MOVES_PER_ROUND_DIVISOR).max(1);
         let moves = self.planned_moves(now, budget);
-        // The rest follows when these have left.
+        // The rest follows when these have been handed over.
         self.moves_in_flight = moves.len();
         let reason = MoveReason::Surplus { held: self.held(), quota: self.own_quota(now) };
         for (target, to) in moves {
@@ -797,8 +805,8 @@ impl Engine {
         for (target, to) in self.planned_moves(now, usize::MAX) {
             self.hand_over(now, &target, to, reason);
         }
-        // With no instance to take them, they are released; but one that cannot work keeps them: it may be able again before
-        // another comes.
+        // Without an eligible instance, a draining instance releases its targets. One that cannot work keeps them: it
+        // may be able again before another joins.
         if self.draining && !self.loads(now).iter().any(InstanceLoad::is_eligible) {
             for target in self.targets.in_state(|state| *state == TargetState::Held) {
                 self.release(&target, ReleaseReason::Shutdown);
@@ -806,7 +814,7 @@ impl Engine {
         }
     }
 
-    /// What is to be given away, and to whom.
+    /// The targets to hand over, and their receivers.
     pub(super) fn planned_moves(&self, now: Moment, budget: usize) -> Vec<(Target, InstanceId)> {
         let (names, scores): (Vec<&Target>, Vec<TargetScore>) = self
             .targets
@@ -843,7 +851,7 @@ impl Engine {
             None => {
                 let loads = self.loads(now);
                 let quotas = placement::quotas(&loads, self.unheld_count(&loads));
-                // This instance stands last among its peers.
+                // This instance is the last of the loads.
                 let quota = quotas.last().copied().unwrap_or(0);
                 let any_eligible = loads.iter().any(InstanceLoad::is_eligible);
                 OwnPlacement { quota, ranking: Ranking::new(&self.me, &loads), any_eligible }
@@ -864,7 +872,7 @@ impl Engine {
         self.own_placement = None;
         self.schedule_claims(now);
         if draining {
-            // Who is there now decides who gets what.
+            // The instances present now decide the placement.
             self.read_instances(now);
         }
     }
@@ -876,11 +884,11 @@ impl Engine {
         self.able = able;
         self.own_placement = None;
         self.schedule_claims(now);
-        // Who is there now, and able, decides who gets what.
+        // The instances present and able now decide the placement.
         self.read_instances(now);
     }
 
-    // Time.
+    // Timers.
 
     fn run_timers(&mut self, now: Moment) {
         if self.plan_at.is_some_and(|at| at <= now) {
@@ -894,7 +902,7 @@ impl Engine {
                     let holder = holder.clone();
                     let successor = self.targets.get(&target).and_then(TargetEntry::successor);
                     if successor == Some(Successor::Us) && !self.membership.is_alive(&holder) {
-                        // Claimed without a look: a claim says as much.
+                        // Claimed without a query: the reply to a claim says as much.
                         self.set_last_holder(&target, Some(holder));
                         self.targets.set_state(&target, TargetState::Unheld { since: at, seen: now });
                         self.claim_queue.insert((false, at, target));
@@ -921,7 +929,7 @@ impl Engine {
         if self.is_reconciler && now >= self.next_reconcile {
             self.next_reconcile = now + self.settings.reconcile_every;
             self.reconcile_rounds = self.reconcile_rounds.wrapping_add(1);
-            // By what everybody says that it holds, nothing is missing: then now and then is enough.
+            // By the published counts no target is unheld: then a check now and then is enough.
             if self.unheld_count(&self.loads(now)) == 0 && !self.reconcile_rounds.is_multiple_of(RECONCILE_FULL_EVERY) {
                 return;
             }
@@ -933,14 +941,14 @@ impl Engine {
         }
     }
 
-    /// Asks for what is in line, as long as not too much is on its way.
+    /// Sends queued claims, as long as not too many are in flight.
     fn send_claims(&mut self, now: Moment) {
         let mut doubtful = Vec::new();
         while self.targets.claiming() + doubtful.len() < MAX_CLAIMS_IN_FLIGHT {
             let Some((waited, at, target)) = self.claim_queue.pop_first() else { break };
             let Some(TargetState::Unheld { seen, .. }) = self.targets.state(&target) else { continue };
             let fresh = now.since(*seen) <= UNHELD_FRESH_FOR;
-            // Worked out again: there may be no room left, or somebody to be waited for.
+            // Computed again: there may be no room left, or an instance to wait for.
             match self.claim_at(now, &target) {
                 Some(turn) if turn <= now && fresh => self.claim(&target),
                 Some(turn) if turn <= now && self.rechecking => {
@@ -954,7 +962,7 @@ impl Engine {
         if !doubtful.is_empty() {
             self.rechecking = true;
             for target in &doubtful {
-                // Should there be no answer.
+                // In case no reply comes.
                 self.targets.set_due(target, Some(now + self.settings.read_every));
             }
             self.query_holders(doubtful);

@@ -1,4 +1,4 @@
-//! A pool that runs.
+//! The handle of a running pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::store::StoreError;
 use crate::tenure::{EventStream, Tenure, TermHandle};
 use crate::time::ServerTime;
 
-/// A pool that runs. Clones are the same pool; when the last is dropped, everything is let go of.
+/// A running pool. Clones are the same pool. When the last is dropped, all targets are released.
 #[derive(Clone)]
 pub struct Pool {
     tenure: Tenure,
@@ -34,7 +34,7 @@ pub struct Pool {
     reconciler_term: ReconcilerTerm,
 }
 
-/// What a handle shows of a pool without asking.
+/// The views of a pool that a handle reads without a request.
 pub(super) struct Views {
     pub(super) held: HeldTerms,
     pub(super) live: watch::Receiver<Vec<InstanceId>>,
@@ -54,15 +54,16 @@ impl Pool {
         Self { tenure, naming, commands, held, live, rejected, histograms, reconciler_term }
     }
 
-    /// Whether this instance holds a target, computed from the deadline at every look: ask before every unit of work.
+    /// Whether this instance holds a target, computed from the deadline at every call. Check it before every unit of
+    /// work.
     pub fn is_owned(&self, target: &str) -> bool {
         self.lease(target).is_some_and(|term| term.is_valid())
     }
 
-    /// The lease of a target.
+    /// The name of a target's lease.
     ///
     /// # Errors
-    /// When it cannot be a target.
+    /// When the target is not a valid name.
     pub fn lease_name(&self, target: &str) -> Result<LeaseName, NameError> {
         self.naming.lease(target)
     }
@@ -72,7 +73,7 @@ impl Pool {
         self.held.read().unwrap_or_else(PoisonError::into_inner).get(target).cloned()
     }
 
-    /// Everything that this instance holds, in order.
+    /// All targets that this instance holds, in order.
     pub fn owned(&self) -> Vec<Target> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         let mut owned: Vec<Target> =
@@ -81,7 +82,7 @@ impl Pool {
         owned
     }
 
-    /// What this instance knows of a target, whoever holds it. `None` when there is no such target.
+    /// What this instance knows about a target, whichever instance holds it. `None` when there is no such target.
     ///
     /// # Cancel safety
     /// Safe.
@@ -99,20 +100,21 @@ impl Pool {
         Some(info)
     }
 
-    /// The instances that count as alive, this one included.
+    /// The instances that count as alive, including this one.
     pub fn live_instances(&self) -> Vec<InstanceId> {
         self.live.borrow().clone()
     }
 
-    /// What the [source](super::PoolBuilder::targets_from) of targets last named that cannot be a target, and why.
+    /// The names in the last set of the [source](super::PoolBuilder::targets_from) that are not valid targets, and why.
     pub fn rejected(&self) -> Vec<(String, NameError)> {
         self.rejected.borrow().clone()
     }
 
-    /// Why a target last came to another holder, and when, by the store's clock. `None` when it never has, or that is not known.
+    /// Why a target last moved to another holder, and when, by the store's clock. `None` when it never moved, or when
+    /// that is not known.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -123,15 +125,17 @@ impl Pool {
         Ok(text.and_then(|text| Move::decode(target, &text)).map(|made| (made, record.at)))
     }
 
-    /// Everything that happens to this pool's leases and fleet from now on, as this instance sees it.
+    /// Subscribes to all events of this pool's leases and fleet from now on, as this instance sees them.
     pub fn events(&self) -> PoolEvents {
         PoolEvents { events: self.tenure.events(), naming: self.naming.clone() }
     }
 
-    /// Acquires a target at once, whichever instance should have it. Returns its term, also when this instance held it already.
+    /// Acquires a target at once, whichever instance should hold it. Returns its term, even when this instance already
+    /// held it.
     ///
     /// # Errors
-    /// When another instance holds it, the store cannot be asked or grants nothing, this instance drains, or there is no such target.
+    /// When another instance holds it, the store cannot be reached or refuses, this instance is draining, or there is
+    /// no such target.
     ///
     /// # Cancel safety
     /// The target may be acquired all the same.
@@ -142,7 +146,8 @@ impl Pool {
         answer.await.unwrap_or(Err(TargetError::Stopped))
     }
 
-    /// Who should hold a target: who holds it, unless it should move; whom it suits best, when nobody does. `None` when there is no such target.
+    /// The instance that should hold a target: its holder, unless it should move; the highest-ranked instance when it
+    /// is unheld. `None` when there is no such target.
     ///
     /// # Cancel safety
     /// Safe.
@@ -152,7 +157,7 @@ impl Pool {
         answer.await.ok()??.preferred
     }
 
-    /// How it stands with the pool. `None` when it runs no more.
+    /// The status of the pool. `None` when it has stopped.
     ///
     /// # Cancel safety
     /// Safe.
@@ -162,7 +167,7 @@ impl Pool {
         answer.await.ok()
     }
 
-    /// How it stands with each target. Empty when the pool runs no more.
+    /// The status of each target. Empty when the pool has stopped.
     ///
     /// # Cancel safety
     /// Safe.
@@ -174,36 +179,36 @@ impl Pool {
         answer.await.unwrap_or_default()
     }
 
-    /// The role that one instance has for the whole pool.
+    /// The role of the pool's reconciler.
     pub fn reconciler_role(&self) -> String {
         format!("{}-scout", self.naming.pool())
     }
 
-    /// The term of that role, while this instance has it.
+    /// The term of the reconciler role, while this instance has it.
     pub fn reconciler_term(&self) -> Option<TermHandle> {
         self.reconciler_term.term()
     }
 
-    /// How many of the targets that this instance holds it is not certain of.
+    /// Number of held targets whose lease is not certain.
     pub fn uncertain(&self) -> usize {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         held.values().filter(|term| term.state() == LeaseState::Uncertain).count()
     }
 
-    /// How long it took until targets were with somebody else.
+    /// Histograms of the time that moves of targets took.
     pub fn histograms(&self) -> &PoolHistograms {
         &self.histograms
     }
 
-    /// Who this instance is.
+    /// The id of this instance.
     pub fn instance_id(&self) -> &InstanceId {
         self.tenure.instance()
     }
 
-    /// Other targets: what is new is acquired, and what is gone is let go of.
+    /// Replaces the targets: new ones are acquired, and removed ones are released.
     ///
     /// # Errors
-    /// When one of them cannot be a name; then all stay as they are.
+    /// When one of them is not a valid name. Then the targets stay as they are.
     pub fn retarget<T: AsRef<str>>(&self, targets: impl IntoIterator<Item = T>) -> Result<(), NameError> {
         let targets: BTreeSet<Target> = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
         for target in &targets {
@@ -213,7 +218,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Releases a target when its work has ended, and waits for that. It goes to the instance that it suits best, which may be this one.
+    /// Releases a target when its work has ended, and waits for that. It moves to the highest-ranked instance, which
+    /// may be this one.
     ///
     /// # Errors
     /// When this instance does not hold it, or there is no such target.
@@ -227,27 +233,28 @@ impl Pool {
         answer.await.unwrap_or(Err(TargetError::Stopped))
     }
 
-    /// Gives everything away and takes nothing more, until it is [told otherwise](Self::undrain).
+    /// Hands over all targets and claims no more, until [`undrain`](Self::undrain).
     pub fn drain(&self) {
         let _ = self.commands.send(PoolCommand::Drain(true));
     }
 
-    /// Takes part again.
+    /// Claims targets again.
     pub fn undrain(&self) {
         let _ = self.commands.send(PoolCommand::Drain(false));
     }
 
-    /// Says whether this instance can work on its targets: holding without working is worse than not holding. While it cannot, it
-    /// gives its targets to instances that can, and takes no more; with no such instance it keeps them. It stays in the fleet.
+    /// Sets whether this instance can work on its targets: holding a target without working on it is worse than not
+    /// holding it. While it cannot, it hands its targets over to instances that can, and claims no more. Without such
+    /// an instance it keeps them. It stays in the fleet.
     pub fn set_able(&self, able: bool) {
         let _ = self.commands.send(PoolCommand::Able(able));
     }
 
-    /// Gives everything away, one by one as it falls idle, and leaves the fleet. What no instance takes within the drain time-out is released.
-    /// Returns what was not handed over.
+    /// Hands over all targets, each when its work is idle, and leaves the fleet. Targets that no instance accepts
+    /// within the drain timeout are released. Returns the targets that were not handed over.
     ///
     /// # Cancel safety
-    /// Safe: it goes on without anybody waiting.
+    /// Safe: it continues in the background.
     pub async fn stop(&self) -> StopReport {
         let (done, over) = oneshot::channel();
         if self.commands.send(PoolCommand::Stop(done)).is_ok() {
@@ -258,7 +265,7 @@ impl Pool {
     }
 }
 
-/// What happens to a pool, in order.
+/// The events of a pool, in order.
 #[derive(Debug)]
 pub struct PoolEvents {
     events: EventStream,
@@ -266,7 +273,7 @@ pub struct PoolEvents {
 }
 
 impl PoolEvents {
-    /// The next event; `None` when there will be no more. Whoever is too slow misses some.
+    /// Returns the next event, or `None` when there will be no more. A slow reader misses events.
     ///
     /// # Cancel safety
     /// Safe: no event is lost.

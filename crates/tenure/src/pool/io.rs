@@ -1,4 +1,4 @@
-//! What goes into the engine of a pool, and what comes out.
+//! Inputs and actions of a pool's engine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,111 +13,112 @@ use crate::time::Moment;
 /// A target, by its label.
 pub type Target = Arc<str>;
 
-/// The numbers of a pool.
+/// The settings of a pool's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
-    /// How long targets that nobody holds may wait for whom they suit best.
+    /// The longest delay with which an unheld target is left to higher-ranked instances.
     pub max_claim_delay: Duration,
-    /// How long all must be quiet before anything moves for balance.
+    /// How long the pool must be quiet before it rebalances.
     pub settle: Duration,
-    /// How long that is waited for at most.
+    /// How long to wait for such a quiet period at most.
     pub max_settle: Duration,
-    /// How long a target that was handed over waits for its receiver.
+    /// How long a handed-over target waits for its receiver to accept.
     pub accept_window: Duration,
-    /// How often heartbeats are read, although nothing was heard.
+    /// The interval of heartbeat reads without an announcement.
     pub read_every: Duration,
-    /// How long after a reading of heartbeats the next may follow because somebody is late.
+    /// The minimum time between two reads of heartbeats because an instance is late.
     pub late_recheck_every: Duration,
-    /// How often the scout sees whether a target is held by nobody.
+    /// The interval at which the reconciler looks for unheld targets.
     pub reconcile_every: Duration,
-    /// For how long whoever is not back after an outage counts as there.
+    /// How long an instance that is not back after an outage counts as present.
     pub outage_grace: Duration,
-    /// Whether a restarted instance gets back what it had. Otherwise it gets what becomes unheld or is given away by others that stop.
+    /// Whether a restarted instance gets its targets back. Otherwise it gets targets that become unheld, or that
+    /// stopping instances hand over.
     pub hand_back: bool,
 }
 
-/// What happened.
+/// An input of the engine.
 #[derive(Clone, Debug)]
 pub enum PoolInput {
-    /// These are the targets now.
+    /// The current set of targets.
     Targets(BTreeSet<Target>),
-    /// These are all heartbeats.
+    /// All heartbeats.
     Instances(Vec<LiveInstance>),
-    /// They could not be read.
+    /// The heartbeats could not be read.
     ReadFailed,
-    /// Who holds these.
+    /// The holders of these targets.
     Holders(Vec<(Target, Option<InstanceId>)>),
-    /// Who holds this one, and when its lease ends without renewal. Without an end it is not known.
+    /// The holder of one target, and when its lease expires without renewal. `None` as the end: not known.
     Report {
-        /// Which target.
+        /// The target.
         target: Target,
-        /// Who holds it, and until when.
+        /// Its holder, and until when.
         held: Option<(InstanceId, Option<Moment>)>,
     },
-    /// What an instance held when it was last heard of.
+    /// The targets that an instance held when it was last seen.
     PreviouslyHeld {
-        /// Who.
+        /// The instance.
         instance: InstanceId,
-        /// What it held.
+        /// Its targets.
         targets: Vec<Target>,
     },
-    /// A target was let go of.
+    /// A target was released.
     Released(Target),
-    /// Nobody holds a target, says the scout.
+    /// The reconciler announced an unheld target.
     Unheld(Target),
-    /// A target is kept for an instance.
+    /// A target was handed over to an instance.
     HandedOver {
-        /// Which target.
+        /// The target.
         target: Target,
-        /// Who should have it.
+        /// The receiver.
         to: InstanceId,
     },
-    /// This target is wanted at once, whosever turn it is.
+    /// A caller wants this target at once, whichever instance should hold it.
     ClaimNow(Target),
-    /// Somebody has joined or left.
+    /// An instance has joined or left.
     FleetChanged,
-    /// Anything may have happened.
+    /// Announcements may have been missed.
     Gap,
     /// A claim was granted.
     Granted(Target),
-    /// A target that was granted is one that an earlier life of this instance had.
+    /// A granted target is one that an earlier process of this instance held.
     HandedBack(Target),
-    /// Somebody else has what was claimed.
+    /// A claim was refused: another instance holds the target.
     Refused {
-        /// Which target.
+        /// The target.
         target: Target,
-        /// Who has it.
+        /// Its holder.
         holder: InstanceId,
-        /// How long it is theirs without renewal, when that is known.
+        /// How long it is held without renewal, if known.
         remaining: Option<Duration>,
     },
-    /// A claim could not be decided; it may be made again after a while.
+    /// A claim failed; it may be retried later.
     Failed {
-        /// Which target.
+        /// The target.
         target: Target,
-        /// After how long.
+        /// The time until the retry.
         retry_after: Duration,
     },
-    /// A term is over, and everything of it.
+    /// A term and its work have ended.
     TermEnded {
-        /// Which target.
+        /// The target.
         target: Target,
         /// How it ended.
         ending: Ending,
     },
-    /// This instance leaves: it gives everything away.
+    /// This instance is leaving: it hands over all targets.
     Drain,
-    /// It stays after all.
+    /// This instance stays after all.
     Undrain,
-    /// Whether this instance can work. While it cannot, it gives everything to those who can.
+    /// Whether this instance can work. While it cannot, it hands over all targets to instances that can.
     Able(bool),
-    /// Whether this instance looks at all targets for everybody.
+    /// Whether this instance is the reconciler.
     Reconciler(bool),
     /// Time has passed.
     Tick,
 }
 
-/// What a term that ends with a hand-over for this reason is said to have ended for.
+/// The release reason of a term that ends with a move for this reason.
 pub fn release_reason(reason: MoveReason) -> ReleaseReason {
     match reason {
         MoveReason::Unable => ReleaseReason::Unable,
@@ -126,51 +127,51 @@ pub fn release_reason(reason: MoveReason) -> ReleaseReason {
     }
 }
 
-/// What is to be done.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolAction {
     /// Read all heartbeats.
     ReadInstances,
-    /// See who holds these.
+    /// Query the holders of these targets.
     QueryHolders(Vec<Target>),
-    /// See who holds this one, and for how long.
+    /// Query the holder of this target, and for how long it holds it.
     Inspect(Target),
-    /// See what an instance held.
+    /// Read the list of targets that an instance held.
     QueryHeldIndex(InstanceId),
-    /// Ask for a target.
+    /// Claim a target.
     Claim(Target),
-    /// Let go of a target, when its work is done.
+    /// Release a target when its work has ended.
     Release {
-        /// Which target.
+        /// The target.
         target: Target,
         /// Why.
         reason: ReleaseReason,
     },
-    /// Give a target to somebody, when its work is done.
+    /// Hand a target over to an instance when its work has ended.
     HandOver {
-        /// Which target.
+        /// The target.
         target: Target,
-        /// Who should have it.
+        /// The receiver.
         to: InstanceId,
         /// Why.
         reason: MoveReason,
     },
-    /// Write down why a target that was taken up had to be.
+    /// Record why a target was taken over.
     RecordTakeover {
-        /// Which target.
+        /// The target.
         target: Target,
-        /// Who held it.
+        /// Its last holder.
         from: InstanceId,
     },
-    /// Tell everybody that nobody holds this one.
+    /// Announce that this target is unheld.
     AnnounceUnheld(Target),
-    /// A target that stands among what an instance held is not held by it.
+    /// Remove a target from the list of an instance that does not hold it.
     Forget {
-        /// Who.
+        /// The instance.
         instance: InstanceId,
-        /// Which target.
+        /// The target.
         target: Target,
     },
-    /// Tell the others how many are held now.
+    /// Publish the number of held targets.
     PublishRecord,
 }

@@ -1,4 +1,5 @@
-//! Who else is there, as one instance sees it: whom it counts on, whom it waits for, and whom it offers nothing.
+//! The membership of a pool as one instance sees it: which instances are present, which it waits for, and which it
+//! offers nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,39 +12,39 @@ use crate::time::Moment;
 
 use super::io::EngineSettings;
 
-/// An instance that did not take what it was offered is offered nothing for this many settle windows.
+/// An instance that did not accept an offer is offered nothing for this many settle windows.
 const DECLINED_FOR_SETTLE_WINDOWS: u32 = 20;
 
-/// A store that is back is reached again within this.
+/// Instances reconnect to a recovered store within this time.
 const REJOIN_WINDOW: Duration = Duration::from_secs(5);
 
-/// An instance that is restarted within this time gets back what it had.
+/// An instance that restarts within this time gets its targets back.
 pub(super) const HAND_BACK_WINDOW: Duration = Duration::from_secs(600);
 
-/// An instance that crashes within this time of being given work has crashed soon.
+/// A crash within this time after an instance got work counts as early.
 const EARLY_CRASH_WINDOW: Duration = Duration::from_secs(60);
 
-/// Within this time whoever is given something has told everybody else that it has it.
+/// An instance that received a target has published its new count within this time.
 const MAX_REPORT_DELAY: Duration = Duration::from_secs(1);
 
-/// What a reading of heartbeats has changed.
+/// The changes found by a read of heartbeats.
 #[derive(Debug)]
 pub(super) struct MembershipUpdate {
-    /// Who was there and is not any more.
+    /// Instances that have left.
     pub(super) left: Vec<InstanceId>,
-    /// Whether somebody has come.
+    /// Whether an instance has joined.
     pub(super) joined: bool,
-    /// Whether somebody holds, weighs or says something else than before.
+    /// Whether an instance's count, weight or status has changed.
     pub(super) changed: bool,
-    /// Whether other instances are offered nothing, or waited for, than before.
+    /// Whether the set of instances that are awaited or offered nothing has changed.
     pub(super) exceptions_changed: bool,
-    /// Whether other instances wait for their share than before.
+    /// Whether the set of instances in crash backoff has changed.
     pub(super) backoffs_changed: bool,
-    /// Whether heartbeats were never read before.
+    /// Whether this was the first read.
     pub(super) is_first: bool,
 }
 
-/// The others.
+/// The other instances.
 #[derive(Debug)]
 pub(super) struct Membership {
     me: InstanceId,
@@ -52,40 +53,40 @@ pub(super) struct Membership {
     outage_grace: Duration,
     late_recheck_every: Duration,
     liveness: Liveness,
-    /// Whose heartbeats were listed, late or not.
+    /// The instances whose heartbeats were listed, late or not.
     listed: BTreeSet<InstanceId>,
-    /// Whether heartbeats were read at all: before that nobody knows who else is there.
+    /// Whether heartbeats were ever read: before that the membership is unknown.
     has_read: bool,
-    /// Who was there before an outage, with how many targets, and until when it counts.
+    /// Instances that were present before an outage, with their number of targets, and until when they count.
     awaited: BTreeMap<InstanceId, (usize, Moment)>,
-    /// When we last lost something: we may have been away. And when heartbeats were first read after that.
+    /// When we last lost a term, because we may have been away, and when heartbeats were first read after that.
     lost_at: Option<Moment>,
     recovered_at: Option<Moment>,
     /// When heartbeats were last read.
     read_at: Moment,
-    /// Who has just come, and when that was seen.
+    /// Instances that have just joined, and when that was seen.
     joined_at: BTreeMap<InstanceId, Moment>,
-    /// Who has vanished how often.
+    /// How often instances have crashed.
     crash_history: CrashHistory,
     /// Since when instances were seen to have work.
     working_since: BTreeMap<InstanceId, Moment>,
-    /// Instances with a name of their own that are gone: the name, and since when.
+    /// Instances with explicit names that are gone: the name, and since when.
     departed: BTreeMap<InstanceId, (String, Moment)>,
-    /// When instances were last seen that were there to stay.
+    /// When instances were last seen that were neither gone nor leaving.
     last_staying_at: BTreeMap<InstanceId, Moment>,
     /// Instances that were restarted: an earlier one had the same name.
     restarted: BTreeSet<InstanceId>,
-    /// Whose heartbeats are late and have not ended: they may be back.
+    /// Instances whose heartbeats are late but not expired: they may be back.
     late: BTreeSet<InstanceId>,
-    /// Instances that were started while an earlier one of the same explicit name was listed: the earlier ones that may be dead, and from when
-    /// on the heartbeat is late that was listed then.
+    /// Instances that started while an earlier one of the same explicit name was listed. For each: the earlier ones
+    /// that may be dead, and when the heartbeat listed then becomes late.
     suspects: BTreeMap<InstanceId, BTreeMap<InstanceId, Moment>>,
-    /// Since when no earlier instance of our name is suspected, and when to see what the others say of it.
+    /// Since when no earlier instance of our name is suspect, and when to read what the others publish about it.
     cleared_at: Option<Moment>,
     review_at: Option<Moment>,
-    /// Who did not take what it was offered, or has a habit of vanishing, and until when it is offered nothing.
+    /// Instances that did not accept an offer or are in crash backoff, and until when they are offered nothing.
     capped_until: BTreeMap<InstanceId, Moment>,
-    /// How much those hold to whom we gave something, whatever they last said, and until when that counts.
+    /// The counts of instances that we handed targets to, whatever they last published, and until when these apply.
     recently_given: BTreeMap<InstanceId, (usize, Moment)>,
 }
 
@@ -119,7 +120,8 @@ impl Membership {
         }
     }
 
-    /// Takes in a reading of all heartbeats, knowing who was seen to hold how much.
+    /// Applies a read of all heartbeats. `seen_to_hold` returns the number of targets that an instance was seen to
+    /// hold.
     pub(super) fn update(
         &mut self,
         now: Moment,
@@ -153,14 +155,14 @@ impl Membership {
             if let Some(name) = &own_name {
                 self.departed.insert(id.clone(), (name.clone(), now));
             }
-            // Whoever was given something just now has not said so itself yet.
+            // An instance that has just received a target has not published it yet.
             let had_work = before.get(id).is_some_and(|held| *held > 0);
             let crashed_soon =
                 self.working_since.remove(id).map_or(had_work, |since| now.since(since) < EARLY_CRASH_WINDOW);
             if let Some((held, until)) = before.get(id).zip(self.outage_grace_until(now)) {
                 self.awaited.insert(id.clone(), (*held, until));
             } else if let Some(name) = own_name.filter(|_| crashed_soon && listed.contains(id)) {
-                // Whoever leaves as it should leaves no heartbeat behind.
+                // An instance that leaves regularly removes its heartbeat.
                 self.crash_history.record_crash(now, &name);
                 self.late.insert(id.clone());
             }
@@ -174,7 +176,7 @@ impl Membership {
         for (id, seen) in self.liveness.alive() {
             let works = seen.record.as_ref().is_some_and(|record| record.held.get(&self.pool) > Some(&0));
             if works && *id != self.me {
-                // For how long those have worked that were there before us, we do not know.
+                // We do not know for how long instances have worked that joined before us.
                 self.working_since.entry(id.clone()).or_insert(if is_first { Moment::ZERO } else { now });
             }
         }
@@ -196,7 +198,7 @@ impl Membership {
         self.learn_own_backoff(now);
         self.restarted.retain(|id| self.liveness.is_alive(id));
         self.capped_until.retain(|_, until| *until > now);
-        // One that was restarted does not come back for what it had.
+        // An instance that was restarted under its name does not come back for its targets.
         let (departed, liveness) = (&self.departed, &self.liveness);
         let is_replaced = |id: &InstanceId| {
             let name = departed.get(id).map(|(name, _)| name.as_str());
@@ -214,18 +216,18 @@ impl Membership {
         }
     }
 
-    /// The instances that are offered nothing, or waited for.
+    /// The instances that are offered nothing, or awaited.
     fn exceptions(&self) -> BTreeSet<InstanceId> {
         self.capped_until.keys().chain(self.awaited.keys()).chain(self.suspects.keys()).cloned().collect()
     }
 
-    /// The instances that count as alive and have explicit names.
+    /// The explicit names of the instances that count as alive.
     fn explicit_names(&self) -> BTreeMap<InstanceId, String> {
         let name = |(id, seen): (&InstanceId, &InstanceLiveness)| Some((id.clone(), explicit_name(seen)?.to_owned()));
         self.liveness.alive().filter_map(name).collect()
     }
 
-    /// Whether another live instance has this name, too: then nothing follows from what one of them does.
+    /// Whether another live instance has this name, too. Then the behaviour of one says nothing about the other.
     fn is_name_shared(&self, names: &BTreeMap<InstanceId, String>, name: &str, id: &InstanceId) -> bool {
         let suspects = |one: &InstanceId, other: &InstanceId| {
             self.suspects.get(one).is_some_and(|suspects| suspects.contains_key(other))
@@ -234,7 +236,8 @@ impl Membership {
         names.iter().any(|(other, known)| known == name && is_other(other))
     }
 
-    /// An instance has come while earlier ones of its name are listed. They are dead, or share the name: their next heartbeats tell.
+    /// Suspects the earlier instances of a new instance's name. They are dead, or share the name: their next heartbeats
+    /// will tell.
     fn suspect_earlier(&mut self, id: &InstanceId) {
         let Some(seen) = self.liveness.get(id) else { return };
         let (Some(name), Some(record)) = (explicit_name(seen), &seen.record) else { return };
@@ -251,7 +254,7 @@ impl Membership {
         }
     }
 
-    /// Remembers instances that were late when they were first seen: a later one of the same name was restarted.
+    /// Remembers instances that were already late when first seen: a later one of the same name was restarted.
     fn remember_earlier(&mut self, now: Moment, listed: &BTreeMap<InstanceId, InstanceRecord>) {
         for (id, earlier) in listed.iter().filter(|(id, _)| !self.liveness.is_alive(id)) {
             let is_earlier =
@@ -262,11 +265,11 @@ impl Membership {
         }
     }
 
-    /// Forgets suspects that are gone, or have sent a heartbeat. Returns the instances that suspect no other any more.
+    /// Drops suspects that are gone or have sent a heartbeat. Returns the instances that have no suspects left.
     fn clear_suspects(&mut self) -> Vec<InstanceId> {
         let liveness = &self.liveness;
         let may_be_dead = |id: &InstanceId, late_at: Moment| {
-            // The replies of two readings differ by less than one attempt takes, in the time that they were on their way.
+            // The transit times of two replies differ by less than the timeout of one attempt.
             let slack = |seen: &InstanceLiveness| {
                 seen.record.as_ref().map_or(Duration::ZERO, |record| record.heartbeat_every / 5)
             };
@@ -284,7 +287,7 @@ impl Membership {
         cleared
     }
 
-    /// An instance takes part from now on, or waits for its share if an earlier one of its name has crashed.
+    /// Admits an instance, or puts it into crash backoff if an earlier one of its name has crashed.
     fn admit(&mut self, now: Moment, names: &BTreeMap<InstanceId, String>, id: &InstanceId) {
         let name = names.get(id).filter(|name| !self.is_name_shared(names, name, id));
         if self.departed.remove(id).is_none() && name.is_some_and(|name| self.has_departed(name)) {
@@ -296,7 +299,7 @@ impl Membership {
         }
         if *id == self.me {
             self.cleared_at = Some(now);
-            // By then every other instance has seen what we saw, and has said so.
+            // By then every other instance has seen what we saw, and has published it.
             self.review_at = name.map(|_| now + self.late_recheck_every + MAX_REPORT_DELAY);
             return;
         }
@@ -306,7 +309,8 @@ impl Membership {
         }
     }
 
-    /// Learns from the others how often earlier instances of our name have crashed: we wait as long as they expect us to.
+    /// Learns from the other instances how often earlier instances of our name have crashed: we wait as long as they
+    /// expect us to.
     fn learn_own_backoff(&mut self, now: Moment) {
         self.review_at = self.review_at.filter(|at| *at > now);
         let Some(cleared_at) = self.cleared_at.filter(|_| !self.suspects.contains_key(&self.me)) else { return };
@@ -317,12 +321,13 @@ impl Membership {
         }
     }
 
-    /// Everybody else who counts as there, for whoever knows how much each was seen to hold.
+    /// The loads of all other instances that count as present. `seen_to_hold` returns the number of targets that an
+    /// instance was seen to hold.
     pub(super) fn loads(&self, now: Moment, seen_to_hold: impl Fn(&InstanceId) -> usize) -> Vec<InstanceLoad> {
         let others = self.liveness.alive().filter(|(id, _)| **id != self.me);
         let mut loads: Vec<InstanceLoad> =
             others.filter_map(|(id, seen)| self.load(now, id, seen, &seen_to_hold)).collect();
-        // What they had is kept for them, and nothing is given to them.
+        // Their targets are kept for them, and they are offered nothing.
         let awaited = self.awaited.iter().filter(|(id, (_, until))| *until > now && !self.liveness.is_alive(id));
         loads.extend(awaited.map(|(id, (held, _))| InstanceLoad {
             held: *held,
@@ -341,14 +346,14 @@ impl Membership {
     ) -> Option<InstanceLoad> {
         let instance = id.clone();
         let Some(record) = &seen.record else {
-            // A program that is not Tenure's takes what it likes, and hears of nothing that it is given.
+            // A program that is not Tenure's takes any target it likes, and does not learn of handovers.
             return Some(InstanceLoad { instance, weight: FULL_WEIGHT, held: held(id), presence: Presence::Excluded });
         };
-        // Of whoever has nothing to do with this pool nothing is expected.
+        // An instance that is not in this pool has no load here.
         let held = (*record.held.get(&self.pool)?).max(self.given_count(now, id));
         let presence = match () {
             _ if record.is_leaving(&self.pool) => Presence::Draining,
-            // What it holds is its own until its leases expire.
+            // It keeps its targets until its leases expire.
             _ if self.is_suspect(id) => Presence::Excluded,
             _ if record.is_unable(&self.pool) => Presence::Unable,
             _ if self.is_waiting(now, id) => Presence::Capped,
@@ -357,7 +362,7 @@ impl Membership {
         Some(InstanceLoad { instance, weight: record.weight_in(&self.pool), held, presence })
     }
 
-    /// Whether an instance may be dead: a later one has its name, and it has sent no heartbeat since that came.
+    /// Whether an instance may be dead: a later one has its name, and it has sent no heartbeat since that joined.
     fn is_suspect(&self, id: &InstanceId) -> bool {
         self.suspects.values().any(|suspects| suspects.contains_key(id))
     }
@@ -367,17 +372,17 @@ impl Membership {
         self.suspects.contains_key(id) || self.capped_until.get(id).is_some_and(|until| *until > now)
     }
 
-    /// When an instance need not wait any more, or when to see whether we have to.
+    /// When the next backoff ends, or when to check whether we are in one.
     pub(super) fn next_backoff_end(&self) -> Option<Moment> {
         self.capped_until.values().copied().chain(self.review_at).min()
     }
 
-    /// The instances that wait for their share because they crashed.
+    /// The instances in crash backoff, with their number of crashes.
     fn crash_counts(&self, now: Moment) -> BTreeMap<InstanceId, u32> {
         self.crash_backoffs(now).into_iter().map(|(id, _, crashes)| (id, crashes)).collect()
     }
 
-    /// The name of an instance, if it is its own.
+    /// The explicit name of an instance, if it has one.
     pub(super) fn own_name(&self, id: &InstanceId) -> Option<&str> {
         let record = self.liveness.get(id).and_then(|seen| seen.record.as_ref());
         match record {
@@ -391,7 +396,7 @@ impl Membership {
         self.departed.values().any(|(departed, _)| departed == name)
     }
 
-    /// The one instance that has this name as its own.
+    /// The only live instance with this explicit name.
     pub(super) fn instance_named(&self, name: &str) -> Option<&InstanceId> {
         let mut all = self
             .liveness
@@ -403,19 +408,19 @@ impl Membership {
         }
     }
 
-    /// Whether an instance has stopped, or is about to: what it has given away since then, it has given away for that reason.
+    /// Whether an instance had stopped, or was about to, by a time: that is then the reason for its handovers.
     pub(super) fn had_stopped(&self, id: &InstanceId, by: Moment) -> bool {
         !self.is_staying(id) && self.last_staying_at.get(id).is_none_or(|stayed| by >= *stayed)
     }
 
-    /// Whether an instance is there to stay: neither gone nor leaving.
+    /// Whether an instance is staying: neither gone nor leaving.
     fn is_staying(&self, id: &InstanceId) -> bool {
         self.liveness
             .get(id)
             .is_some_and(|seen| seen.record.as_ref().is_none_or(|record| !record.is_leaving(&self.pool)))
     }
 
-    /// Whether an instance has left, or is about to: not one whose heartbeat ends by itself.
+    /// Whether an instance has left or is about to. `false` for one whose heartbeat is only late.
     pub(super) fn has_left(&self, id: &InstanceId) -> bool {
         match self.liveness.get(id) {
             Some(_) => !self.is_staying(id),
@@ -423,12 +428,12 @@ impl Membership {
         }
     }
 
-    /// Whether an instance has been restarted: an earlier one had its name.
+    /// Whether an instance was restarted: an earlier one had its name.
     pub(super) fn was_restarted(&self, id: &InstanceId) -> bool {
         self.restarted.contains(id)
     }
 
-    /// Instances that wait for their share because they crashed: for how long, and how often they did.
+    /// Instances in crash backoff, with the remaining time and their number of crashes.
     pub(super) fn crash_backoffs(&self, now: Moment) -> Vec<(InstanceId, Duration, u32)> {
         let waits = |(id, until): (&InstanceId, &Moment)| {
             let crashes = self.own_name(id).map_or(0, |name| self.crash_history.crashes(now, name));
@@ -437,7 +442,7 @@ impl Membership {
         self.capped_until.iter().filter_map(waits).collect()
     }
 
-    /// Whether heartbeats were read at all.
+    /// Whether heartbeats were ever read.
     pub(super) fn is_initialized(&self) -> bool {
         self.has_read
     }
@@ -446,7 +451,8 @@ impl Membership {
         self.liveness.is_alive(instance)
     }
 
-    /// Whether it is there and says what becomes of what it holds; for others one has to look.
+    /// Whether an instance is present and announces what happens to its targets. The targets of others have to be
+    /// queried.
     pub(super) fn is_announcing(&self, instance: &InstanceId) -> bool {
         self.liveness.get(instance).is_some_and(|seen| seen.record.is_some())
     }
@@ -455,39 +461,39 @@ impl Membership {
         self.liveness.alive().count()
     }
 
-    /// When somebody is late who is not seen again by then.
+    /// When the next instance becomes late, unless it is seen again by then.
     pub(super) fn next_late_at(&self) -> Option<Moment> {
         self.liveness.next_late_at()
     }
 
-    /// We have lost something: we, or everybody, may have been away.
+    /// Records the loss of a term: we, or all instances, may have been away.
     pub(super) fn record_loss(&mut self, now: Moment) {
         self.lost_at = Some(now);
     }
 
-    /// Until when whoever is missing counts as there, when we ourselves have just been away.
+    /// Until when missing instances count as present, when we ourselves have just been away.
     pub(super) fn outage_grace_until(&self, now: Moment) -> Option<Moment> {
         let reunion = self.recovered_at.map_or(Moment::ZERO, |back| back + REJOIN_WINDOW);
         let until = (self.lost_at? + self.outage_grace).max(reunion);
         (until > now).then_some(until)
     }
 
-    /// When it was seen to come, if that was just now.
+    /// When an instance was seen to join, if that was just now.
     pub(super) fn joined_at(&self, instance: &InstanceId) -> Option<Moment> {
         self.joined_at.get(instance).copied()
     }
 
-    /// Until when somebody is waited for who is not back from an outage.
+    /// Until when an instance is awaited that is not back from an outage.
     pub(super) fn awaited_until(&self, now: Moment, instance: &InstanceId) -> Option<Moment> {
         self.awaited.get(instance).map(|(_, until)| *until).filter(|until| *until > now)
     }
 
-    /// Until when anybody is.
+    /// Until when any instance is awaited.
     pub(super) fn any_awaited_until(&self, now: Moment) -> Option<Moment> {
         self.awaited.values().map(|(_, until)| *until).filter(|until| *until > now).max()
     }
 
-    /// It was given something, of which its heartbeat cannot tell yet.
+    /// Counts a target handed to an instance, which its heartbeat cannot show yet.
     pub(super) fn record_given(&mut self, now: Moment, receiver: &InstanceId) {
         let record = self.liveness.get(receiver).and_then(|seen| seen.record.as_ref());
         let said = record.and_then(|record| record.held.get(&self.pool)).copied().unwrap_or(0);
@@ -499,14 +505,14 @@ impl Membership {
         self.recently_given.get(receiver).filter(|(_, until)| *until > now).map_or(0, |(held, _)| *held)
     }
 
-    /// It did not take what it was offered.
+    /// Records that an instance did not accept an offer.
     pub(super) fn record_declined(&mut self, now: Moment, receiver: InstanceId) {
         self.recently_given.remove(&receiver);
         self.capped_until.insert(receiver, now + self.settle.saturating_mul(DECLINED_FOR_SETTLE_WINDOWS));
     }
 }
 
-/// The name that an instance was given. A host's name may be that of many: nothing follows from what one of them does.
+/// The explicit name of an instance. Many instances may share a host's name, so one says nothing about another.
 fn explicit_name(seen: &InstanceLiveness) -> Option<&str> {
     seen.record.as_ref().filter(|record| record.is_named).map(|record| record.name.as_str())
 }

@@ -1,7 +1,7 @@
-//! A pool: many targets, each a lease, shared out over a fleet. Every target is held by exactly one instance, evenly, and as few
-//! as possible move when instances come and go.
+//! A pool: many targets, each a lease, distributed over a fleet. Exactly one instance holds each target. Placement is
+//! even, and few targets move when instances join and leave.
 //!
-//! [`Engine`] decides, without I/O; all else drives it.
+//! [`Engine`] decides, without I/O; all other code drives it.
 
 #[cfg(feature = "keeper")]
 mod builder;

@@ -1,7 +1,8 @@
-//! Where targets belong that moved because their holder stopped: back with it, when an instance of the same name starts again.
+//! Where targets belong that moved because their holder stopped: they go back when an instance of the same name
+//! restarts.
 //!
-//! A deploy restarts one instance after the other. Each is found again by its explicit name, and each target moves at most once
-//! away and once back.
+//! A deploy restarts one instance after the other. Each is recognised by its explicit name, and each target moves at
+//! most once away and once back.
 
 use super::Engine;
 use crate::name::InstanceId;
@@ -13,29 +14,29 @@ use crate::time::Moment;
 /// Where a target belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TargetHome {
-    /// Nowhere in particular.
+    /// With any instance.
     Anywhere,
     /// With this instance, which is back.
     With(InstanceId),
-    /// Here.
+    /// With this instance of ours.
     Here,
 }
 
 impl TargetHome {
-    /// How much rather it is given to this receiver than other targets are.
+    /// The preference for moving this target, rather than others, to this receiver.
     pub(super) fn preference(&self, receiver: &InstanceId) -> u8 {
         match self {
             Self::With(home) if home == receiver => 3,
             Self::Anywhere => 2,
             Self::With(_) => 1,
-            // It has been away and back: once is enough.
+            // It has moved away and back: once is enough.
             Self::Here => 0,
         }
     }
 }
 
 impl Engine {
-    /// A target has another holder.
+    /// Records that a target has another holder.
     pub(super) fn record_move(&mut self, now: Moment, target: &Target, from: Option<&InstanceId>, to: &InstanceId) {
         let holder = self.targets.get(target).and_then(|entry| match entry.state() {
             TargetState::HeldByOther { holder } => Some(holder.clone()),
@@ -58,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// A target has lost its holder. Where it was is remembered, unless it was away from home already.
+    /// Remembers where a target was that lost its holder, unless it was away from home already.
     pub(super) fn remember_home(&mut self, now: Moment, target: &Target, from: &InstanceId) {
         if self.home_name(now, target).is_some() {
             return;
@@ -69,19 +70,19 @@ impl Engine {
         }
     }
 
-    /// The name of the instance that a target is away from: it held the target until it stopped, a short time ago.
+    /// The name of the instance that a target is away from: that instance held it until it stopped, a short time ago.
     fn home_name(&self, now: Moment, target: &Target) -> Option<&str> {
         let home = self.targets.get(target)?.home.as_ref()?;
         let is_recent = now.since(home.since) < HAND_BACK_WINDOW;
         (is_recent && self.membership.had_stopped(&home.instance, home.since)).then_some(home.name.as_str())
     }
 
-    /// The instance that a target goes back to, if it is there.
+    /// The instance that a target goes back to, if it is present.
     pub(super) fn home_instance(&self, now: Moment, target: &Target) -> Option<&InstanceId> {
         self.membership.instance_named(self.home_name(now, target)?)
     }
 
-    /// Where a target belongs that this instance holds.
+    /// Where a target that this instance holds belongs.
     pub(super) fn target_home(&self, now: Moment, target: &Target) -> TargetHome {
         let is_home = self.targets.get(target).is_some_and(|entry| entry.is_home);
         match self.home_instance(now, target) {
@@ -92,7 +93,8 @@ impl Engine {
         }
     }
 
-    /// A target that was granted is one that an earlier life of this instance had: it is given away after the others.
+    /// Marks a granted target as one that an earlier process of this instance held: it moves away only after the
+    /// others.
     pub(super) fn mark_home(&mut self, target: &Target) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.is_home = true;

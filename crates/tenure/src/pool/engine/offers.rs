@@ -1,5 +1,5 @@
-//! Whether what was handed over is taken up. The giver sees to that; when it leaves, every other instance does, so that a receiver
-//! that is dead costs the accept window and no more.
+//! Whether a handed-over target is accepted. The giver checks that. When the giver leaves, every other instance does,
+//! so that a dead receiver costs the accept window and no more.
 
 use super::{EXPIRY_MARGIN, Engine};
 use crate::name::InstanceId;
@@ -9,7 +9,7 @@ use crate::pool::table::{PendingOffer, TargetState};
 use crate::time::Moment;
 
 impl Engine {
-    /// A target was handed over to another instance just now.
+    /// Records that a target was just handed over to another instance.
     pub(super) fn record_offer(&mut self, now: Moment, target: &Target, to: InstanceId) {
         let giver = match self.targets.state(target) {
             Some(TargetState::HeldByOther { holder }) if *holder != to => Some(holder.clone()),
@@ -24,7 +24,7 @@ impl Engine {
         }
     }
 
-    /// Other instances have left, or are about to: what they have handed over is looked after by those that stay.
+    /// Watches the offers of instances that have left or are about to: the instances that stay check them.
     pub(super) fn watch_offers(&mut self, now: Moment) {
         let offered = self.targets.iter().filter(|(_, entry)| entry.offer.is_some());
         for target in offered.map(|(target, _)| target.clone()).collect::<Vec<_>>() {
@@ -32,7 +32,8 @@ impl Engine {
         }
     }
 
-    /// Comes back at the end of the accept window, unless the giver does: the instance that suits the target best first.
+    /// Checks an offer at the end of the accept window, unless the giver does. The highest-ranked instance checks
+    /// first.
     fn watch_offer(&mut self, now: Moment, target: &Target) {
         if self.targets.has_due(target) {
             return;
@@ -47,20 +48,20 @@ impl Engine {
         self.targets.set_due(target, Some(ends.max(now) + EXPIRY_MARGIN + claim_delay));
     }
 
-    /// The receiver of a target that was not taken up when the accept window had ended.
+    /// The receiver of a target that was not accepted by the end of the accept window.
     pub(super) fn unaccepted_receiver(&self, now: Moment, target: &Target) -> Option<InstanceId> {
         let Some(TargetState::HeldByOther { holder }) = self.targets.state(target) else { return None };
         self.offer(now, target).filter(|(offer, _)| offer.ends <= now).map(|_| holder.clone())
     }
 
-    /// The hand-over of a target, unless that was so long ago that the giver has seen what became of it.
+    /// The offer of a target, unless it is so old that the giver has checked it.
     fn offer(&self, now: Moment, target: &Target) -> Option<(&PendingOffer, TargetScore)> {
         let entry = self.targets.get(target)?;
         let offer = entry.offer.as_ref().filter(|offer| now.since(offer.ends) < self.settings.read_every)?;
         Some((offer, entry.score))
     }
 
-    /// The store says that the receiver of a target holds it.
+    /// Records the store's report that the receiver of a target holds it.
     pub(super) fn record_accepted(&mut self, now: Moment, target: &Target) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.offer = entry.offer.take().filter(|offer| offer.ends > now);

@@ -1,5 +1,5 @@
-//! Who takes over what instances held that are gone: settled while their leases still run, so that each instance claims its
-//! own part at the moment when a lease expires.
+//! Which instances take over the targets of instances that are gone. It is decided while their leases still run, so
+//! that each instance claims its own part at the moment a lease expires.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::pool::io::{PoolAction, Target};
 use crate::pool::table::{Successor, TargetState};
 use crate::time::Moment;
 
-/// How long after a target turns out to be one of an instance that is gone it is decided who takes it over: there may be more.
+/// The delay from finding a target of an instance that is gone to the plan: there may be more such targets.
 const PLAN_SUCCESSION_DELAY: Duration = Duration::from_millis(50);
 
 impl Engine {
-    /// The holder of a target is gone, and its lease ends then, if that is known.
+    /// Records that the holder of a target is gone, and when its lease expires, if known.
     pub(super) fn mark_orphaned(&mut self, now: Moment, target: &Target, ends: Option<Moment>) {
         if let Some(entry) = self.targets.get_mut(target) {
             let orphan = entry.orphan.get_or_insert_default();
@@ -27,12 +27,12 @@ impl Engine {
         self.schedule_expiry(now, target);
     }
 
-    /// An instance that is gone held these.
+    /// Handles the list of targets that an instance held before it was gone.
     pub(super) fn handle_previously_held(&mut self, now: Moment, instance: &InstanceId, targets: Vec<Target>) {
         let mut held = Vec::new();
         for target in targets {
             match self.targets.state(&target) {
-                // Its holder is this instance by now, or there is no such target any more.
+                // This instance holds it by now, or it is not a target any more.
                 Some(TargetState::Held | TargetState::Releasing { .. }) | None => {
                     self.actions.push(PoolAction::Forget { instance: instance.clone(), target });
                 }
@@ -50,7 +50,8 @@ impl Engine {
                 entry.orphan.get_or_insert_default();
             }
         }
-        // What it was taken to hold, and what is not on its list: it was released or handed over, and we have not heard of it.
+        // Targets we believed it held that are not on its list: they were released or handed over, and we missed the
+        // announcement.
         let listed: BTreeSet<&Target> = held.iter().collect();
         let is_theirs =
             |state: &TargetState| matches!(state, TargetState::HeldByOther { holder } if holder == instance);
@@ -60,15 +61,15 @@ impl Engine {
             self.query_holders(moved);
         }
         self.plan_succession(now);
-        // Those that are ours to take come first: their ends must be known before they come.
+        // Query those that we take over first: their expiry must be known before it comes.
         let is_ours =
             |target: &Target| self.targets.get(target).is_some_and(|entry| entry.successor() == Some(Successor::Us));
         held.sort_by_key(|target| !is_ours(target));
         held.into_iter().for_each(|target| self.inspect(target));
     }
 
-    /// Decides who takes over what instances held that are gone, before their leases end: each takes its own part then, and
-    /// no instance has to see first what the others leave.
+    /// Plans which instances take over the targets of instances that are gone, before their leases expire. Each then
+    /// takes its own part, and no instance has to see first what the others leave.
     pub(super) fn plan_succession(&mut self, now: Moment) {
         self.plan_at = None;
         let (membership, me) = (&self.membership, &self.me);
@@ -77,7 +78,7 @@ impl Engine {
         for (target, entry) in self.targets.iter_mut().filter(|(_, entry)| entry.orphan.is_some()) {
             let is_orphan = match entry.state() {
                 TargetState::HeldByOther { holder } => is_gone(holder),
-                // What is asked for already has its place in the plan.
+                // A target that is already being claimed keeps its place in the plan.
                 TargetState::Unheld { .. } | TargetState::Claiming => entry.last_holder.as_ref().is_some_and(is_gone),
                 TargetState::Unknown | TargetState::Held | TargetState::Releasing { .. } => false,
             };
@@ -94,9 +95,9 @@ impl Engine {
         let quotas = placement::quotas(&loads, self.unheld_count(&loads));
         let scores: Vec<TargetScore> = orphans.iter().map(|(_, score)| *score).collect();
         let successors = placement::successors(&loads, &quotas, &scores);
-        // After an outage those who were there come first.
+        // After an outage the former holders go first.
         let is_outage = self.membership.outage_grace_until(now).is_some();
-        // This instance stands last among its peers.
+        // This instance is the last of the loads.
         let own = loads.len() - 1;
         for ((target, _), at) in orphans.into_iter().zip(successors) {
             let successor = at.map(|at| if at == own { Successor::Us } else { Successor::Other });
@@ -111,11 +112,11 @@ impl Engine {
         }
     }
 
-    /// Comes back when the lease of a holder that is gone has ended: at once if this instance takes it over, after the one
-    /// that does otherwise.
+    /// Schedules a check when the lease of a holder that is gone has expired: at once if this instance takes it over,
+    /// otherwise after the successor's turn.
     fn schedule_expiry(&mut self, now: Moment, target: &Target) {
         let Some(entry) = self.targets.get(target) else { return };
-        // When it ends may not be known yet: then something else is waited for.
+        // Its expiry may not be known yet: then a pending query will report it.
         let Some(ends) = entry.orphan.and_then(|orphan| orphan.ends) else { return };
         let (successor, score) = (entry.successor(), entry.score);
         let claim_delay = match successor {
@@ -125,7 +126,7 @@ impl Engine {
         self.targets.set_due(target, Some(ends + EXPIRY_MARGIN + claim_delay));
     }
 
-    /// How long the instance that takes a target over has for it before this one does.
+    /// How long the successor of a target has to claim it before this instance does.
     pub(super) fn delay_behind_successor(&mut self, now: Moment, score: TargetScore) -> Duration {
         let rank = self.own_placement(now).ranking.rank(score);
         placement::claim_delay(rank + 1, true, self.settings.max_claim_delay)
