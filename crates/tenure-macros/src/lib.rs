@@ -38,7 +38,7 @@ impl Parse for LeaderOnlyArgs {
                     settings.store = Some(input.parse()?);
                 }
                 "error" => settings.returns_error = true,
-                _ => return Err(Error::new(name.span(), "only `store = …` and `error` can be set here")),
+                _ => return Err(Error::new(name.span(), "unknown argument: expected `store = …` or `error`")),
             }
         }
         Ok(settings)
@@ -47,7 +47,7 @@ impl Parse for LeaderOnlyArgs {
 
 fn expand(settings: &LeaderOnlyArgs, mut function: ItemFn) -> syn::Result<Tokens> {
     if function.sig.asyncness.is_none() {
-        return Err(Error::new_spanned(function.sig.fn_token, "only an `async fn` can be left to the leader"));
+        return Err(Error::new_spanned(function.sig.fn_token, "`leader_only` requires an `async fn`"));
     }
     let role = &settings.role;
     let tenure = match &settings.store {

@@ -17,14 +17,14 @@ const TTL: Duration = Duration::from_secs(3);
 async fn main() -> Result<(), Box<dyn Error>> {
     let store = MemoryStore::default();
 
-    say("Anna asks for the lease and works.");
+    say("Anna acquires the lease and works.");
     let anna = start(&store, "anna").await?;
     let term = acquire(&anna).await?;
     let first = term.token();
     let report = term.run(build_report()).await?;
     term.publish("report", report).await?;
 
-    say("Ben asks, too, and waits.");
+    say("Ben waits for the lease, too.");
     let ben = start(&store, "ben").await?;
     let waiting = tokio::spawn({
         let ben = ben.clone();
@@ -32,12 +32,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     });
     tokio::time::sleep(Duration::from_millis(700)).await;
 
-    say("Anna is done: she lets go, and Ben is told.");
+    say("Anna is done: she releases the lease, and Ben acquires it.");
     term.release().await?;
     let term = waiting.await??;
     let (second, late) = (term.token(), (*term).clone());
 
-    say("The store goes down. Ben's renewals fail; his work stops before the lease can be anybody else's.");
+    say("The store goes down. Ben's renewals fail; his work stops before another instance can acquire the lease.");
     store.faults().stop();
     let lost = term.run(std::future::pending::<()>()).await.map_or_else(|lost| lost, |()| unreachable!());
     println!("        ({lost})");
@@ -49,20 +49,20 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let term = acquire(&carl).await?;
     let third = term.token();
 
-    say("Ben wakes up with a result from his old term, and is refused.");
+    say("Ben publishes a result under his old term, and the store refuses it.");
     match late.publish("report", "an old report").await {
         Err(PublishError::Refused(why)) => println!("        (refused: {why})"),
-        other => return Err(format!("a late result must be refused, but: {other:?}").into()),
+        other => return Err(format!("a late result must be refused, got {other:?}").into()),
     }
     if !(first < second && second < third) {
-        return Err(format!("tokens must grow: {first}, {second}, {third}").into());
+        return Err(format!("tokens must increase: {first}, {second}, {third}").into());
     }
     term.release().await?;
     say("Every token was larger than the one before. Done.");
     Ok(())
 }
 
-/// An instance of a service. It says what happens to it.
+/// Starts an instance of a service that prints its events.
 async fn start(store: &MemoryStore, name: &str) -> Result<Tenure, Box<dyn Error>> {
     let tenure = Tenure::with_store(Arc::new(store.clone()))
         .instance(InstanceId::new(name)?)

@@ -1,7 +1,7 @@
-//! A replica of a service: the one that has the lease works, the others wait; ctrl-c lets go of it at once.
+//! A replica of a service. The replica with the lease works, the others wait. Ctrl-C releases it at once.
 //!
-//! Start it in several terminals: `cargo run -p tenure --example service -- sqlite:/tmp/service.db` (or a `redis://` URL), stop
-//! one, kill another with `kill -9`, and watch who takes over and when.
+//! Start it in several terminals: `cargo run -p tenure --example service -- sqlite:/tmp/service.db` (or a `redis://`
+//! URL), stop one, kill another with `kill -9`, and watch which one takes over, and when.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tenure::{Tenure, TermHandle};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "sqlite:service.db".to_owned());
-    // Also when the store is down: it is waited for.
+    // This also works while the store is down: it keeps trying.
     let tenure = Tenure::builder(&url).on_event(|event| println!("{event}")).start()?;
     tokio::select! {
         ended = serve(&tenure) => ended?,
         interrupted = tokio::signal::ctrl_c() => interrupted?,
     }
-    // Stops the work, and lets go: the next replica need not wait for the ttl.
+    // Stops the work and releases the lease: the next replica need not wait for the ttl.
     tenure.shutdown().await;
     Ok(())
 }
@@ -27,7 +27,7 @@ async fn serve(tenure: &Tenure) -> Result<(), Box<dyn Error>> {
         let lease = tenure.lease("cleanup").ttl(Duration::from_secs(10)).acquire().await?;
         match lease.run(clean_up(&lease)).await {
             Ok(()) => lease.release().await?,
-            // The work was dropped before the lease could be anyone else's.
+            // The work was dropped before another replica could acquire the lease.
             Err(lost) => println!("stopped: {lost}"),
         }
     }

@@ -1,4 +1,4 @@
-//! Elections: a role is a lease that candidates keep acquiring.
+//! Elections: a role is a lease that candidates keep trying to acquire.
 //!
 //! ```text
 //!   Follower ───unheld───▶ Candidate ───granted───▶ Leader

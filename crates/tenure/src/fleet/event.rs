@@ -1,17 +1,17 @@
-//! What happened to any instance, as the whole fleet hears of it.
+//! Events of instances, as they are announced to the fleet.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::event::{Event, EventKind, Level};
 use crate::name::InstanceId;
 
-/// Between the parts; no name has one, and in a text it is as good as a space.
+/// Separates the fields. No name contains it, and in a text it can be replaced by a space.
 const FIELD_SEPARATOR: char = '\u{1f}';
 
-/// Years have four digits, in microseconds since 1970.
+/// The end of four-digit years, in microseconds since 1970.
 const YEAR_10_000: u64 = 253_402_300_800_000_000;
 
-/// An event of an instance, in the words of its log.
+/// An event of an instance, with the same names as in its log.
 ///
 /// ```
 /// use std::time::UNIX_EPOCH;
@@ -28,16 +28,16 @@ const YEAR_10_000: u64 = 253_402_300_800_000_000;
 pub struct FleetEvent {
     /// When it happened, by its instance's clock, to the microsecond.
     pub at: SystemTime,
-    /// How loud it is.
+    /// Its log level.
     pub level: String,
     /// Its name, such as `lease.acquired`.
     pub name: String,
-    /// What applies, the instance first.
+    /// Its fields, the instance first.
     pub fields: Vec<(String, String)>,
 }
 
 impl FleetEvent {
-    /// An event that happened just now.
+    /// Converts an event that happened at this time.
     pub fn of(event: &Event, at: SystemTime) -> Self {
         let micros = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         let fields =
@@ -50,7 +50,8 @@ impl FleetEvent {
         }
     }
 
-    /// Whether everybody should hear of it: what happens to leases and in elections, but not that all goes well, nor what others see for themselves.
+    /// Whether to announce this kind to the fleet: events of leases and elections, but not routine ones, nor those that
+    /// other instances see for themselves.
     pub fn is_fleet_wide(kind: &EventKind) -> bool {
         match kind {
             kind if kind.level() == Level::Debug => false,
@@ -59,13 +60,13 @@ impl FleetEvent {
         }
     }
 
-    /// Whom it happened to.
+    /// The instance of the event.
     pub fn instance(&self) -> Option<InstanceId> {
         let (_, id) = self.fields.iter().find(|(name, _)| name == "instance_id")?;
         InstanceId::new(id).ok()
     }
 
-    /// One line of text, which [`decode`](Self::decode) reads.
+    /// Encodes the event as one line of text for [`decode`](Self::decode).
     pub fn encode(&self) -> String {
         let micros = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         let mut text = format!("{micros}{FIELD_SEPARATOR}{}{FIELD_SEPARATOR}{}", self.level, self.name);
@@ -78,7 +79,7 @@ impl FleetEvent {
         text
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` for anything else: anybody can announce anything.
+    /// Decodes the output of [`encode`](Self::encode); `None` for anything else: announcements are untrusted input.
     pub fn decode(text: &str) -> Option<Self> {
         let is_word = |word: &&str| {
             (1..=64).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'.' || b == b'_')

@@ -1,4 +1,4 @@
-//! Joining the fleet, and seeing who is in it.
+//! Joining the fleet, and reading its membership.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::name::{Group, InstanceId};
 use crate::store::{LiveInstance, Reply, Request, StoreError, SubscriptionItem};
 use crate::tenure::Tenure;
 
-/// The index of instances that are asked to give everything away.
+/// The index of instances that are asked to drain.
 pub(crate) const DRAINING_INDEX: &str = "draining";
 
-/// How many announcements wait for a slow listener before it hears of a gap instead.
+/// The limit of announcements queued for a slow subscriber. Beyond it, the subscriber gets a gap instead.
 const MAX_QUEUED_ANNOUNCEMENTS: usize = 4_096;
 
 impl Tenure {
-    /// Says from now on that this instance lives, until it [leaves](Self::leave_fleet) or is shut down; from the keeper's own thread,
-    /// whatever the program does. Said again, it changes what is said.
+    /// Joins the fleet: the keeper's thread sends heartbeats, whatever the program does, until this instance
+    /// [leaves](Self::leave_fleet) or is shut down. Another call changes the record.
     ///
     /// ```
     /// use tenure::Tenure;
@@ -40,15 +40,15 @@ impl Tenure {
         self.keeper().send(Command::JoinFleet { heartbeat, every });
     }
 
-    /// Leaves the fleet, which is announced.
+    /// Leaves the fleet, and announces that.
     pub fn leave_fleet(&self) {
         self.keeper().send(Command::LeaveFleet);
     }
 
-    /// All instances whose heartbeats can be believed. A [`Liveness`](super::Liveness) knows who of them counts as alive.
+    /// Reads all valid heartbeats. A [`Liveness`](super::Liveness) decides which of these instances count as alive.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
@@ -59,32 +59,32 @@ impl Tenure {
         }
     }
 
-    /// Asks an instance to give away all its targets and to take no more, until it is [asked back](Self::undrain) or has gone. What is asked
-    /// stands in the store.
+    /// Asks an instance to hand over all its targets and to claim no more, until [`undrain`](Self::undrain) or until it
+    /// is gone. The request is kept in the store.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// It may or may not have been asked.
+    /// The request may or may not be stored.
     pub async fn drain(&self, instance: &InstanceId) -> Result<(), StoreError> {
         let (index, entry, announced) = (DRAINING_INDEX.to_owned(), instance.to_string(), true);
         self.call(Request::IndexAdd { index, entry, announced }).await.map(drop)
     }
 
-    /// Asks an instance to take part again.
+    /// Asks an instance to claim targets again.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
-    /// It may or may not have been asked.
+    /// The request may or may not be removed.
     pub async fn undrain(&self, instance: &InstanceId) -> Result<(), StoreError> {
         let (index, entry, announced) = (DRAINING_INDEX.to_owned(), instance.to_string(), true);
         self.call(Request::IndexRemove { index, entry, announced }).await.map(drop)
     }
 
-    /// Whether this instance is asked to give everything away.
+    /// Whether this instance is asked to drain.
     pub(crate) async fn is_asked_to_drain(&self) -> Result<bool, StoreError> {
         match self.call_for_work(Request::IndexList { index: DRAINING_INDEX.to_owned() }).await? {
             Reply::Index(entries) => Ok(entries.iter().any(|entry| entry == self.instance().as_str())),
@@ -92,8 +92,8 @@ impl Tenure {
         }
     }
 
-    /// Everything that is announced in the namespace from now on. Announcements are hints, and may be missed: then
-    /// [`SubscriptionItem::Gap`] is heard, also after the connection was lost.
+    /// Subscribes to all announcements in the namespace from now on. Announcements are hints and may be missed: then
+    /// the subscriber gets [`SubscriptionItem::Gap`], also after the connection was lost.
     pub fn announcements(&self) -> Announcements {
         let (queue, heard) = mpsc::channel(MAX_QUEUED_ANNOUNCEMENTS);
         self.keeper().send(Command::Subscribe(queue));
@@ -101,12 +101,12 @@ impl Tenure {
     }
 }
 
-/// What is announced, in order.
+/// A stream of announcements, in order.
 #[derive(Debug)]
 pub struct Announcements(mpsc::Receiver<SubscriptionItem>);
 
 impl Announcements {
-    /// The next thing heard; [`SubscriptionItem::Closed`] when there will be no more.
+    /// Returns the next item; [`SubscriptionItem::Closed`] when there will be no more.
     ///
     /// # Cancel safety
     /// Safe: nothing is lost.
@@ -114,7 +114,7 @@ impl Announcements {
         self.0.recv().await.unwrap_or(SubscriptionItem::Closed)
     }
 
-    /// Passes over everything that was announced by now.
+    /// Skips everything that was announced by now.
     pub(crate) fn skip(&mut self) {
         while self.0.try_recv().is_ok() {}
     }

@@ -1,8 +1,9 @@
-//! Who counts as alive, as one instance sees it: a pure function of the heartbeats that it has read.
+//! Which instances count as alive, as one instance sees it: a pure function of the heartbeats it has read.
 //!
-//! A heartbeat can be believed for its ttl. But leases end before that, and nobody should take what is left of a dead instance
-//! later than its leases end, so for placement an instance counts only while its heartbeat is not *late*: not longer past due than one
-//! attempt to send it takes. One that is late after all, and lives, costs a few reads; its leases are its own as long as it renews them.
+//! A heartbeat is valid for its ttl. But leases expire earlier, and the targets of a dead instance should be taken over
+//! when its leases expire. So for placement an instance counts only while its heartbeat is not *late*: overdue by more
+//! than one attempt to send it takes. An instance that is late but alive costs a few reads; it keeps its leases as long
+//! as it renews them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,30 +14,30 @@ use crate::time::Moment;
 
 use super::{InstanceRecord, InstanceStatus};
 
-/// How an instance was last seen.
+/// An instance as last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceLiveness {
-    /// What it says about itself. A program that is not Tenure's says nothing.
+    /// The record it published. `None` for a program that is not Tenure's.
     pub record: Option<InstanceRecord>,
-    /// From when on it is late, unless it is seen again.
+    /// When it becomes late, unless it is seen again.
     pub late_at: Moment,
 }
 
 impl InstanceLiveness {
-    /// Whether it says that it is leaving.
+    /// Whether it is leaving.
     pub fn is_draining(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.status == InstanceStatus::Draining)
     }
 }
 
-/// What a reading has changed.
+/// The changes found by a read of heartbeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MembershipDelta {
-    /// Who is there and was not.
+    /// Instances that are new.
     pub joined: Vec<InstanceId>,
-    /// Who was there and is gone, or late.
+    /// Instances that are gone or late.
     pub left: Vec<InstanceId>,
-    /// Whether anything else is different: what somebody holds, weighs, or that it leaves.
+    /// Whether anything else has changed: the count, weight or status of an instance.
     pub changed: bool,
 }
 
@@ -47,7 +48,7 @@ impl MembershipDelta {
     }
 }
 
-/// Who counts as alive.
+/// The instances that count as alive.
 ///
 /// ```
 /// use std::time::Duration;
@@ -70,7 +71,7 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Takes in a reading of all heartbeats.
+    /// Applies a read of all heartbeats.
     pub fn update(&mut self, now: Moment, members: Vec<LiveInstance>) -> MembershipDelta {
         let alive: BTreeMap<InstanceId, InstanceLiveness> = members
             .into_iter()
@@ -90,31 +91,31 @@ impl Liveness {
         MembershipDelta { joined, left, changed }
     }
 
-    /// Who counts as alive, by the last reading.
+    /// The instances that count as alive, by the last read.
     pub fn alive(&self) -> impl Iterator<Item = (&InstanceId, &InstanceLiveness)> {
         self.alive.iter()
     }
 
-    /// How somebody was last seen who counts as alive.
+    /// An instance that counts as alive, as last seen.
     pub fn get(&self, instance: &InstanceId) -> Option<&InstanceLiveness> {
         self.alive.get(instance)
     }
 
-    /// Whether somebody counts as alive.
+    /// Whether an instance counts as alive.
     pub fn is_alive(&self, instance: &InstanceId) -> bool {
         self.alive.contains_key(instance)
     }
 
-    /// When somebody is late who is not seen again by then.
+    /// When the next instance becomes late, unless it is seen again by then.
     pub fn next_late_at(&self) -> Option<Moment> {
         self.alive.values().map(|seen| seen.late_at).min()
     }
 }
 
-/// In how long an instance is late whose heartbeat has so much of its ttl left; `None` when it is already.
+/// The time until an instance is late, from the remaining ttl of its heartbeat. `None` when it is late already.
 fn time_until_late(record: Option<&InstanceRecord>, remaining: Duration) -> Option<Duration> {
     let Some(InstanceRecord { heartbeat_every: every, heartbeat_ttl: ttl, .. }) = record else {
-        // Nobody knows how often it beats: it can be believed for as long as it says.
+        // Its heartbeat interval is unknown, so its heartbeat counts until it expires.
         return Some(remaining).filter(|remaining| !remaining.is_zero());
     };
     let allowed = *every + *every / 5;

@@ -1,8 +1,9 @@
-//! The fleet: every instance says now and then that it lives, and what it holds.
+//! The fleet: every instance sends heartbeats that say it is alive and what it holds.
 //!
-//! A heartbeat is `poll:node:<instance>` = `1` with a ttl, so that other programs can read it; [what the instance says about
-//! itself](InstanceRecord) stands beside it. Whoever reads them keeps a [liveness](Liveness), which knows who counts as alive for
-//! [placement](crate::placement). Nothing depends on it but who asks for what, and when: only the lease decides who may act.
+//! A heartbeat is `poll:node:<instance>` = `1` with a ttl, so that other programs can read it. The
+//! [record](InstanceRecord) of the instance is stored beside it. A reader keeps a [`Liveness`], which decides which
+//! instances count as alive for [placement](crate::placement). Heartbeats decide only which instance claims which
+//! target, and when: only the lease decides which instance may work.
 
 mod crash_history;
 mod event;

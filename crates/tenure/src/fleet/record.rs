@@ -1,4 +1,4 @@
-//! What an instance says about itself with its heartbeat.
+//! The record that an instance publishes with its heartbeat.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,16 +9,16 @@ use crate::placement::FULL_WEIGHT;
 /// Whether an instance takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InstanceStatus {
-    /// It does.
+    /// It takes part.
     Online,
     /// It is leaving.
     Draining,
-    /// It stays, and cannot work at present.
+    /// It stays, but cannot work at present.
     Unable,
 }
 
 impl InstanceStatus {
-    /// The word for stores and interfaces.
+    /// The word used in stores and interfaces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Online => "online",
@@ -32,7 +32,7 @@ impl InstanceStatus {
     }
 }
 
-/// What an instance says about itself.
+/// The record that an instance publishes.
 ///
 /// ```
 /// use tenure::fleet::InstanceRecord;
@@ -46,34 +46,34 @@ impl InstanceStatus {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceRecord {
-    /// What its id begins with: the same for every start of the same replica.
+    /// The name that its id begins with: the same for every start of the same replica.
     pub name: String,
-    /// Whether it was given that name, which is its own then. The host's name it may share with others.
+    /// Whether the program gave it that name. A host's name may be shared by several instances.
     pub is_named: bool,
-    /// Its weight where none is said of a pool, in thousandths of [one that counts fully](FULL_WEIGHT).
+    /// Its default weight, in thousandths of [`FULL_WEIGHT`].
     pub weight: u32,
-    /// Its weight in a pool, where that is another.
+    /// Its weights in pools where they differ from the default.
     pub weights: BTreeMap<String, u32>,
     /// When it was started, by its own clock, to the millisecond.
     pub started_at: SystemTime,
     /// Whether it takes part.
     pub status: InstanceStatus,
-    /// How often it says that it lives.
+    /// The interval of its heartbeats.
     pub heartbeat_every: Duration,
-    /// For how long that may be believed.
+    /// How long a heartbeat is valid.
     pub heartbeat_ttl: Duration,
-    /// How many targets it holds, by pool. One that is not here it has nothing to do with.
+    /// Number of targets held, by pool. It is not in pools that are missing here.
     pub held: BTreeMap<String, usize>,
     /// The pools that it is leaving, although it stays in others.
     pub leaving: BTreeSet<String>,
     /// The pools whose work it cannot do at present.
     pub unable: BTreeSet<String>,
-    /// What else it says about itself: a word under each name.
+    /// Its annotations: a word under each name.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl InstanceRecord {
-    /// One that begins now, with the usual numbers.
+    /// A record of an instance that starts now, with default settings.
     pub fn new(name: &str) -> Self {
         let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         Self {
@@ -92,7 +92,7 @@ impl InstanceRecord {
         }
     }
 
-    /// Whether it gives away what it holds of a pool.
+    /// Whether it is leaving a pool and hands over its targets there.
     pub fn is_leaving(&self, pool: &str) -> bool {
         self.status == InstanceStatus::Draining || self.leaving.contains(pool)
     }
@@ -107,7 +107,7 @@ impl InstanceRecord {
         self.weights.get(pool).copied().unwrap_or(self.weight)
     }
 
-    /// It has this weight in a pool.
+    /// Sets its weight in a pool.
     pub fn set_weight(&mut self, pool: &str, weight: u32) {
         if weight == self.weight {
             self.weights.remove(pool);
@@ -116,7 +116,7 @@ impl InstanceRecord {
         }
     }
 
-    /// It holds so many targets of a pool, and is leaving it or not.
+    /// Sets the number of targets it holds in a pool, and whether it is leaving the pool.
     pub fn set_held(&mut self, pool: &str, held: usize, leaving: bool) {
         self.held.insert(pool.to_owned(), held);
         if leaving {
@@ -127,7 +127,7 @@ impl InstanceRecord {
         self.update_status();
     }
 
-    /// It can do the work of a pool, or cannot.
+    /// Sets whether it can do the work of a pool.
     pub fn set_able(&mut self, pool: &str, able: bool) {
         if able {
             self.unable.remove(pool);
@@ -137,7 +137,7 @@ impl InstanceRecord {
         self.update_status();
     }
 
-    /// It has no more to do with a pool. Whether it is in any other.
+    /// Removes it from a pool. Returns whether it is in any other.
     pub fn remove_pool(&mut self, pool: &str) -> bool {
         self.held.remove(pool);
         self.leaving.remove(pool);
@@ -147,7 +147,7 @@ impl InstanceRecord {
         !self.held.is_empty()
     }
 
-    /// An instance that leaves every pool that it is in leaves; one that cannot do the work of some pool says so.
+    /// An instance that leaves all its pools is draining; one that cannot do the work of some pool is unable.
     fn update_status(&mut self) {
         let leaves = !self.held.is_empty() && self.held.keys().all(|pool| self.leaving.contains(pool));
         self.status = match (leaves, self.unable.is_empty()) {
@@ -157,7 +157,7 @@ impl InstanceRecord {
         };
     }
 
-    /// Words with an equals sign in each, which [`decode`](Self::decode) reads and people can.
+    /// Encodes the record as `name=value` words, for [`decode`](Self::decode) and for people.
     pub fn encode(&self) -> Vec<u8> {
         let started = self.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let mut text = format!(
@@ -189,8 +189,8 @@ impl InstanceRecord {
         text.into_bytes()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote, of this version or another: words that are not known are not minded. `None` for
-    /// anything else, such as the heartbeat of a program that is not Tenure's.
+    /// Decodes the output of [`encode`](Self::encode), of this version or another: unknown words are ignored. `None`
+    /// for anything else, such as the heartbeat of a program that is not Tenure's.
     pub fn decode(record: &[u8]) -> Option<Self> {
         let words: BTreeMap<&str, &str> =
             std::str::from_utf8(record).ok()?.split_whitespace().filter_map(|word| word.split_once('=')).collect();
@@ -218,20 +218,20 @@ impl InstanceRecord {
     }
 }
 
-/// What stands before an instance in what others say about it: that it waits for its share.
+/// The prefix of annotations that say which instances are in crash backoff.
 const CRASH_BACKOFF_PREFIX: &str = "held_back:";
 
-/// An instance that waits for its share because it crashed soon after it was given work.
+/// The crash backoff of an instance that crashed soon after it got work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashBackoff {
-    /// Until when, by the clock of the instance that says so.
+    /// Its end, by the clock of the instance that publishes it.
     pub until: SystemTime,
-    /// How often it crashed lately.
+    /// How often the instance crashed lately.
     pub crashes: u32,
 }
 
 impl CrashBackoff {
-    /// All that these instances say about others.
+    /// Collects the crash backoffs that these records contain.
     pub fn from_records<'a>(records: impl IntoIterator<Item = &'a InstanceRecord>) -> BTreeMap<InstanceId, Self> {
         let mut found: BTreeMap<InstanceId, Self> = BTreeMap::new();
         for (name, word) in records.into_iter().flat_map(|record| &record.annotations) {
@@ -243,7 +243,7 @@ impl CrashBackoff {
         found
     }
 
-    /// For people: `share in 8 s: crashed twice`. `None` when it does not wait any more.
+    /// A note for people: `share in 8 s: crashed twice`. `None` when the backoff has ended.
     pub fn note(&self, now: SystemTime) -> Option<String> {
         let left = self.until.duration_since(now).ok().filter(|left| !left.is_zero())?;
         let times = match self.crashes {
@@ -266,10 +266,10 @@ impl CrashBackoff {
 }
 
 impl InstanceRecord {
-    /// Says which instances wait for their share, and nothing else about that.
+    /// Replaces the crash backoffs that this record publishes.
     pub fn set_crash_backoffs(&mut self, waiting: &[(InstanceId, CrashBackoff)]) {
         self.annotations.retain(|name, _| !name.starts_with(CRASH_BACKOFF_PREFIX));
-        // A foreign id could have anything in it.
+        // The id of a foreign instance could contain anything.
         let is_word = |id: &InstanceId| !id.as_str().contains(|letter: char| letter.is_whitespace() || letter == '=');
         let words = waiting.iter().filter(|(id, _)| is_word(id));
         self.annotations.extend(words.map(|(id, held)| (format!("{CRASH_BACKOFF_PREFIX}{id}"), held.encode())));
@@ -292,7 +292,7 @@ mod tests {
         );
         assert!(record.remove_pool("mail"));
         assert_eq!(record.status, InstanceStatus::Draining);
-        assert!(!record.remove_pool("poll"), "none is left");
+        assert!(!record.remove_pool("poll"), "no pool is left");
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
             (InstanceStatus::Unable, true, false)
         );
         record.set_held("poll", 3, true);
-        assert_eq!(record.status, InstanceStatus::Draining, "it leaves all the same");
+        assert_eq!(record.status, InstanceStatus::Draining, "leaving takes precedence");
         record.set_held("poll", 3, false);
         record.set_able("poll", true);
         assert_eq!(record.status, InstanceStatus::Online);

@@ -1,18 +1,21 @@
-//! Who *should* hold what: pure functions of who is there and what they hold. Never the truth: only the lease decides who may act.
+//! Which instance *should* hold which target: pure functions of the membership and its counts. Placement only proposes:
+//! the lease alone decides which instance may work.
 //!
-//! Every instance gets its share of the targets, ⌊M/N⌋ or ⌈M/N⌉ of them, or by weight. Holders keep what they hold up to their share, so
-//! that only the surplus moves: the fewest moves that there can be. Which of its targets an instance gives away, and who takes
-//! up what nobody holds, is decided by [scores](score()): a number for each pair of instance and target that everybody works out alike.
+//! Every instance has a quota of the targets: ⌊M/N⌋ or ⌈M/N⌉ of them, or by weight. Holders keep their targets up to
+//! their quota, so that only the surplus moves: the fewest moves possible. [Scores](score()) decide which targets an
+//! instance hands over, and which instance claims an unheld one: a score is a number for each pair of instance and
+//! target that all instances compute alike.
 //!
-//! There is no coordinator. An instance needs how many targets each of the others holds, and its own; from these it knows its
-//! [share](quotas), what it [gives away](plan_handoffs) and to whom, and [how long to wait](claim_delay) before it takes up what is unheld. All that look at
-//! the same numbers come to the same result and act on their own part of it; different numbers cost extra moves, never a second holder.
+//! There is no coordinator. An instance needs the number of targets that each other instance holds, and its own
+//! targets. From these it computes its [quota](quotas), its [handoffs](plan_handoffs), and [how long to
+//! wait](claim_delay) before it claims an unheld target. All instances with the same numbers compute the same result,
+//! and act on their own part of it. Different numbers cost extra moves, never a second holder.
 //!
 //! | file | what it decides |
 //! |---|---|
-//! | `score.rs` | who suits a target best |
-//! | `quota.rs` | how many each should hold |
-//! | `moves.rs` | what one instance does: what it gives away, when it takes up what is unheld |
+//! | `score.rs` | which instance ranks highest for a target |
+//! | `quota.rs` | how many targets each instance should hold |
+//! | `moves.rs` | what one instance does: which targets it hands over, when it claims unheld ones |
 //! | `plan.rs` | all of that for a whole fleet, with reasons: for `why` and `what-if` |
 
 mod moves;

@@ -1,5 +1,5 @@
-//! What one instance does: what it gives away and to whom, and when it takes up what nobody holds. It looks at the counts of the
-//! others and at its own targets, and at no target of anybody else's.
+//! The moves of one instance: which targets it hands over to which instance, and when it claims unheld ones. It uses
+//! the counts of other instances and its own targets, but not the targets of others.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use crate::name::InstanceId;
 
 use super::{InstanceLoad, InstanceScore, TargetScore};
 
-/// Something that an instance should give away.
+/// A target that an instance should hand over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handoff {
-    /// Which of its targets, by its place among them.
+    /// The index of the target among its own.
     pub target: usize,
-    /// Who should have it, by its place among the peers.
+    /// The index of the receiver among the loads.
     pub to: usize,
 }
 
-/// What an instance gives away: whatever it holds beyond its share, to those who hold less than theirs. Of its targets it gives those
-/// that have the highest preference for the receiver, by their places, and among these those that suit the receiver most and itself
-/// least.
+/// The handoffs of an instance: its surplus above its quota, to instances below theirs. It picks the targets with the
+/// highest preference for the receiver. Among those it picks the ones that score highest for the receiver and lowest
+/// for itself.
 ///
-/// Everybody lines up all surpluses and all deficits in the same order and looks at its own stretch of the line, so that no two
-/// give to the same gap.
+/// Every instance lines up all surpluses and all deficits in the same order, and takes its own stretch of the line, so
+/// that no two instances fill the same gap.
 pub fn plan_handoffs(
     me: &InstanceId,
     loads: &[InstanceLoad],
@@ -64,7 +64,7 @@ pub fn plan_handoffs(
     handoffs
 }
 
-/// One instance among the others that take part, for whom a target may be a better one.
+/// The rank of one instance among the eligible ones, by target.
 ///
 /// ```
 /// use tenure::InstanceId;
@@ -74,7 +74,7 @@ pub fn plan_handoffs(
 /// let loads = ids.clone().map(InstanceLoad::new);
 /// let mut ranks = ids.map(|id| Ranking::new(&id, &loads).rank(TargetScore::of("eu-1")));
 /// ranks.sort();
-/// assert_eq!(ranks, [0, 1, 2]); // everybody knows whose turn it is
+/// assert_eq!(ranks, [0, 1, 2]); // every instance computes the same order
 /// # Ok::<(), tenure::NameError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -84,14 +84,14 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// Hashes everybody once.
+    /// Hashes each instance once.
     pub fn new(me: &InstanceId, loads: &[InstanceLoad]) -> Self {
         let hashed = |instance: &InstanceId| (InstanceScore::of(instance), instance.clone());
         let others = loads.iter().filter(|load| load.is_eligible() && load.instance != *me);
         Self { me: hashed(me), others: others.map(|load| hashed(&load.instance)).collect() }
     }
 
-    /// How many of the others suit a target better than this instance.
+    /// Number of other instances that score higher for a target than this one.
     pub fn rank(&self, target: TargetScore) -> usize {
         let own = self.me.0.with(target);
         let better =
@@ -100,11 +100,11 @@ impl Ranking {
     }
 }
 
-/// Who takes over each of these targets, which no instance holds: the one it suits best among those that have room left for
-/// it, by its place among the peers. `None` when there is no room for it anywhere.
+/// The instance that takes over each of these unheld targets: the highest-ranked one with room left, by its index among
+/// the loads. `None` when no instance has room.
 ///
-/// Every instance that sees the same peers and the same targets comes to the same end, so each takes its own part at once
-/// and none is in the way of another.
+/// All instances with the same loads and targets compute the same result. So each claims its own part at once, and none
+/// conflicts with another.
 ///
 /// ```
 /// use tenure::InstanceId;
@@ -113,7 +113,7 @@ impl Ranking {
 /// let loads = [InstanceLoad::new(InstanceId::new("api-1")?), InstanceLoad::new(InstanceId::new("api-2")?)];
 /// let targets: Vec<TargetScore> = (0..10).map(|n| TargetScore::of(&format!("endpoint-{n}"))).collect();
 /// let successors = successors(&loads, &[6, 4], &targets);
-/// assert_eq!(successors.iter().filter(|successor| **successor == Some(0)).count(), 6); // no more than there is room for
+/// assert_eq!(successors.iter().filter(|successor| **successor == Some(0)).count(), 6); // no more than its quota
 /// # Ok::<(), tenure::NameError>(())
 /// ```
 pub fn successors(loads: &[InstanceLoad], quotas: &[usize], targets: &[TargetScore]) -> Vec<Option<usize>> {
@@ -124,7 +124,7 @@ pub fn successors(loads: &[InstanceLoad], quotas: &[usize], targets: &[TargetSco
         .filter(|(_, (load, quota))| load.is_eligible() && load.held < **quota)
         .map(|(at, (load, quota))| (InstanceScore::of(&load.instance), quota - load.held, at))
         .collect();
-    // In an order that is the targets' own, and not that of a list which may be longer elsewhere.
+    // Sorted by the targets themselves, because the lists of other instances may differ in length.
     let mut order: Vec<usize> = (0..targets.len()).collect();
     order.sort_by_key(|n| (targets[*n], *n));
     let mut successors = vec![None; targets.len()];
@@ -144,9 +144,9 @@ pub fn successors(loads: &[InstanceLoad], quotas: &[usize], targets: &[TargetSco
     successors
 }
 
-/// How long an instance of this rank waits before it takes up a target that nobody holds: nothing for the best, and never longer than
-/// `longest`. Whoever has no room left waits longest, so that all who have come first; but it does come, because an unheld
-/// target is worse than an unequal share.
+/// How long an instance of this rank waits before it claims an unheld target: zero for the highest rank, and never
+/// longer than `longest`. An instance without room waits longest, so that all instances with room go first. But it does
+/// claim, because an unheld target is worse than an uneven placement.
 ///
 /// ```
 /// use std::time::Duration;
@@ -219,7 +219,7 @@ mod tests {
     fn targets_the_receiver_held_before_move_first() {
         let fleet = fleet(&[10, 0, 0]);
         let mine = targets(10);
-        // The first three were held by the third instance before, the next three by the second.
+        // The third instance held the first three before, the second instance the next three.
         let home = |target: usize| match target {
             0..3 => Some(2),
             3..6 => Some(1),
@@ -263,13 +263,13 @@ mod tests {
             let room = if n == 4 { 0 } else { quotas[n] - load.held };
             assert_eq!(count, room, "{load:?}");
         }
-        // In another order, by another one.
+        // In another order, as seen by another instance.
         let mut backwards = targets.clone();
         backwards.reverse();
         let mut again = successors(&fleet, &quotas, &backwards);
         again.reverse();
         assert_eq!(again, taken);
-        // Without any limits it is the one it suits best.
+        // Without quotas it is the instance with the highest score.
         let free = successors(&fleet, &[100; 5], &targets);
         for (target, successor) in targets.iter().zip(free) {
             let best = (0..4).find(|n| Ranking::new(&id(*n), &fleet).rank(*target) == 0);

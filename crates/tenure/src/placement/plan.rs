@@ -1,4 +1,4 @@
-//! The plan for a whole fleet, with reasons. Nobody needs it to act; people want to see it.
+//! The plan for a whole fleet, with reasons. No instance needs it to act; it is for people.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,30 +7,30 @@ use crate::name::InstanceId;
 
 use super::{InstanceLoad, InstanceScore, Presence, TargetScore, plan_handoffs, quotas};
 
-/// A target, and who holds it.
+/// A target and its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Which target.
+    /// The target.
     pub target: String,
-    /// Who holds it. Somebody who is not among the peers is gone.
+    /// Its holder. A holder that is not among the loads is gone.
     pub holder: Option<InstanceId>,
 }
 
 /// A target that should have another holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which target.
+    /// The target.
     pub target: String,
-    /// Who holds it.
+    /// Its holder.
     pub from: Option<InstanceId>,
-    /// Who should.
+    /// The instance that should hold it.
     pub to: InstanceId,
     /// Why.
     pub reason: MoveReason,
 }
 
 impl Move {
-    /// Words for the record that stands beside the lease, which [`decode`](Self::decode) reads and people can.
+    /// Encodes the move as words for the record beside the lease, for [`decode`](Self::decode) and for people.
     pub fn encode(&self) -> String {
         let from = self.from.as_ref().map_or("", |from| from.as_str());
         let counts = match self.reason {
@@ -40,7 +40,7 @@ impl Move {
         format!("from={from} to={} why={}{counts}", self.to, self.reason.as_str())
     }
 
-    /// Reads what [`encode`](Self::encode) wrote of this target; `None` for anything else.
+    /// Decodes the output of [`encode`](Self::encode) for this target; `None` for anything else.
     ///
     /// ```
     /// use tenure::InstanceId;
@@ -72,27 +72,27 @@ impl Move {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MoveReason {
-    /// Nobody holds it.
+    /// It is unheld.
     Unheld,
-    /// Whoever holds it is gone, and its lease will run out.
+    /// Its holder is gone, and its lease will expire.
     HolderGone,
-    /// Whoever holds it is leaving.
+    /// Its holder is leaving.
     Draining,
     /// Its holder cannot work at present.
     Unable,
-    /// The instance that held it before has been restarted.
+    /// The instance that held it before was restarted.
     HandBack,
-    /// Whoever holds it holds more than its share.
+    /// Its holder holds more than its quota.
     Surplus {
-        /// How many it holds.
+        /// Number of targets it holds.
         held: usize,
-        /// How many it should.
+        /// Its quota.
         quota: usize,
     },
 }
 
 impl MoveReason {
-    /// The word for interfaces.
+    /// The word used in interfaces.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Unheld => "unheld",
@@ -108,29 +108,30 @@ impl MoveReason {
 impl fmt::Display for MoveReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unheld => f.write_str("nobody holds it"),
+            Self::Unheld => f.write_str("no instance holds it"),
             Self::HolderGone => f.write_str("its holder is gone"),
             Self::Draining => f.write_str("its holder is leaving"),
             Self::Unable => f.write_str("its holder cannot work"),
             Self::HandBack => f.write_str("the instance that held it before is back"),
-            Self::Surplus { held, quota } => write!(f, "its holder has {held}, and {quota} is its share"),
+            Self::Surplus { held, quota } => write!(f, "its holder has {held}, and its quota is {quota}"),
         }
     }
 }
 
-/// Who should hold what.
+/// Which instance should hold which target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlacementPlan {
-    /// How many each instance should hold.
+    /// The quota of each instance.
     pub quotas: BTreeMap<InstanceId, usize>,
-    /// What should move; all else stays where it is.
+    /// The targets that should move; all others stay.
     pub moves: Vec<Move>,
     holders: BTreeMap<String, InstanceId>,
 }
 
 impl PlacementPlan {
-    /// Who should hold a target: who holds it, unless it should move. `None` when there is nobody, or no such target.
+    /// The instance that should hold a target: its holder, unless it should move. `None` when there is no such instance
+    /// or target.
     pub fn holder(&self, target: &str) -> Option<&InstanceId> {
         self.holders.get(target)
     }
@@ -141,7 +142,7 @@ impl PlacementPlan {
     }
 }
 
-/// Works out who should hold what. The fewest targets move that can: those that nobody holds, and what is held beyond shares.
+/// Computes which instance should hold which target. The fewest targets possible move: unheld ones and surpluses.
 ///
 /// ```
 /// use tenure::InstanceId;
@@ -168,7 +169,7 @@ pub fn plan(loads: &[InstanceLoad], targets: &[Assignment]) -> PlacementPlan {
     let scores: Vec<TargetScore> = targets.iter().map(|held| TargetScore::of(&held.target)).collect();
     let mut moves = Vec::new();
 
-    // First what nobody holds, each to whom it suits best among those who have room.
+    // First the unheld targets, each to the highest-ranked instance with room.
     let room = quotas(&table.loads, table.unheld.len());
     for at in std::mem::take(&mut table.unheld) {
         let suits = |n: &usize| (InstanceScore::of(&loads[*n].instance).with(scores[at]), &loads[*n].instance);
@@ -182,7 +183,7 @@ pub fn plan(loads: &[InstanceLoad], targets: &[Assignment]) -> PlacementPlan {
     }
     table.count();
 
-    // Then what is held beyond shares, as everybody would give it away by itself.
+    // Then the surpluses, as every instance would hand them over by itself.
     let quotas = quotas(&table.loads, 0);
     let mut given = Vec::new();
     for (n, load) in table.loads.iter().enumerate() {
@@ -210,7 +211,7 @@ pub fn plan(loads: &[InstanceLoad], targets: &[Assignment]) -> PlacementPlan {
     PlacementPlan { quotas, moves, holders }
 }
 
-/// Who holds which targets, by their places.
+/// The targets of each instance, by index.
 struct Assignments {
     loads: Vec<InstanceLoad>,
     mine: Vec<Vec<usize>>,
@@ -218,7 +219,7 @@ struct Assignments {
 }
 
 impl Assignments {
-    /// What the table says is what counts, whatever the peers said.
+    /// The counts follow from the table, whatever the loads said.
     fn count(&mut self) {
         for (load, mine) in self.loads.iter_mut().zip(&self.mine) {
             load.held = mine.len();
@@ -348,7 +349,7 @@ mod tests {
                 let after = carried_out(&plan, &targets);
                 let ready = loads.iter().any(InstanceLoad::is_eligible);
                 if ready {
-                    // Whatever is not held by its own share's worth of keepers has to move, and nothing else does.
+                    // Only targets above the quota of their holder, or without one, have to move.
                     let (before, now) = (counts(&loads, &targets), counts(&loads, &after));
                     let kept: usize = before.iter().zip(&now).map(|(b, n)| *b.min(n)).sum();
                     prop_assert_eq!(plan.moves.len(), count - kept);

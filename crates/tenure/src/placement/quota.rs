@@ -4,21 +4,22 @@ use crate::name::InstanceId;
 
 use super::InstanceScore;
 
-/// The weight of an instance that counts like any other. Half of it means half of the targets.
+/// The weight of an ordinary instance. Half of it means half as many targets.
 pub const FULL_WEIGHT: u32 = 1_000;
 
 /// How an instance takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Presence {
-    /// It takes what it should have.
+    /// It accepts targets up to its quota.
     Ready,
-    /// It did not take what it was last offered, so it is offered no more than it holds.
+    /// It did not accept its last offer or is in crash backoff, so it is offered no more than it holds.
     Capped,
     /// It is leaving: it should hold nothing.
     Draining,
-    /// It cannot work at present: it should hold nothing, unless no other instance can take it.
+    /// It cannot work at present: it should hold nothing, unless no other instance can take its targets.
     Unable,
-    /// It takes what it likes, or may come back for what it had: what it holds is its share, and nothing is given to it or expected of it.
+    /// It takes any target it likes, or may come back for its targets. Its quota is what it holds; it is offered
+    /// nothing, and nothing is expected of it.
     Excluded,
 }
 
@@ -37,32 +38,32 @@ pub enum Presence {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceLoad {
-    /// Who.
+    /// The instance.
     pub instance: InstanceId,
-    /// Its weight, in thousandths of [one that counts fully](FULL_WEIGHT).
+    /// Its weight, in thousandths of [`FULL_WEIGHT`].
     pub weight: u32,
-    /// How many targets it holds.
+    /// Number of targets it holds.
     pub held: usize,
     /// How it takes part.
     pub presence: Presence,
 }
 
 impl InstanceLoad {
-    /// One that is ready, counts fully and holds nothing.
+    /// An instance that is ready, has full weight and holds nothing.
     pub fn new(instance: InstanceId) -> Self {
         Self { instance, weight: FULL_WEIGHT, held: 0, presence: Presence::Ready }
     }
 
-    /// Whether it may be given anything at all.
+    /// Whether it may get any target.
     pub(crate) fn is_eligible(&self) -> bool {
         matches!(self.presence, Presence::Ready | Presence::Capped) && self.weight > 0
     }
 }
 
-/// How many targets each instance should hold, when so many are unheld besides. Every share is the exact one by weight, rounded down or
-/// up; among those that could be rounded up, they are who thereby keep what they hold, so that the fewest targets move.
+/// How many targets each instance should hold, given the number of unheld ones. Every quota is the exact one by weight,
+/// rounded down or up. Those are rounded up first that thereby keep a target, so that the fewest targets move.
 ///
-/// When everybody is draining, all shares are zero.
+/// When all instances are draining, all quotas are zero.
 pub fn quotas(loads: &[InstanceLoad], unheld: usize) -> Vec<usize> {
     let is_excluded = |load: &InstanceLoad| load.presence == Presence::Excluded;
     let others = loads.iter().filter(|load| !is_excluded(load));
@@ -70,7 +71,7 @@ pub fn quotas(loads: &[InstanceLoad], unheld: usize) -> Vec<usize> {
     let mut quotas: Vec<usize> = loads.iter().map(|load| if is_excluded(load) { load.held } else { 0 }).collect();
     let (mut open, mut left): (Vec<usize>, usize) =
         ((0..loads.len()).filter(|at| loads[*at].is_eligible()).collect(), total);
-    // Whoever is stuck gets no more than it has; what that leaves over is for the others, of whom more may be stuck.
+    // A capped instance gets no more than it has. The rest is for the others, of which more may then be capped.
     loop {
         let round = apportion(loads, &open, left);
         let capped: Vec<(usize, usize)> = open
@@ -79,7 +80,7 @@ pub fn quotas(loads: &[InstanceLoad], unheld: usize) -> Vec<usize> {
             .filter(|(at, quota)| loads[**at].presence == Presence::Capped && **quota > loads[**at].held)
             .map(|(at, _)| (*at, loads[*at].held))
             .collect();
-        // With nobody else to take them, the stuck have to.
+        // With no other instance left, the capped ones take the rest.
         if capped.is_empty() || capped.len() == open.len() {
             for (at, quota) in open.into_iter().zip(round) {
                 quotas[at] = quota;
@@ -94,7 +95,7 @@ pub fn quotas(loads: &[InstanceLoad], unheld: usize) -> Vec<usize> {
     }
 }
 
-/// Divides a number of targets among these peers by weight.
+/// Divides a number of targets among these instances by weight.
 fn apportion(loads: &[InstanceLoad], among: &[usize], total: usize) -> Vec<usize> {
     let weights: u128 = among.iter().map(|at| u128::from(loads[*at].weight)).sum();
     if weights == 0 {
@@ -104,13 +105,14 @@ fn apportion(loads: &[InstanceLoad], among: &[usize], total: usize) -> Vec<usize
     let mut quotas: Vec<usize> =
         among.iter().map(|at| usize::try_from(exact(*at) / weights).unwrap_or(usize::MAX)).collect();
     let mut left = total - quotas.iter().sum::<usize>();
-    // A share that needs no rounding is not rounded.
+    // A quota that is exact is not rounded.
     let mut rounded: Vec<usize> = (0..among.len()).filter(|n| exact(among[*n]) % weights != 0).collect();
     rounded.sort_by_cached_key(|n| {
         let load = &loads[among[*n]];
         let keeps_one_more = load.held > quotas[*n];
         let remainder = exact(among[*n]) % weights;
-        // Whoever keeps one more comes first, and then whoever misses most by rounding down; then chance that is the same for all.
+        // First instances that keep one more target, then those that lose most by rounding down; then by a hash that is
+        // the same for all.
         std::cmp::Reverse((keeps_one_more, remainder, InstanceScore::of(&load.instance), load.instance.clone()))
     });
     for n in rounded {
@@ -165,7 +167,7 @@ mod tests {
         assert_eq!(quotas(&fleet, 0)[0], 0);
         fleet[0].presence = Presence::Capped;
         fleet[0].held = 1;
-        assert_eq!(quotas(&fleet, 5), [1, 6, 5].map(|n| n.min(6)), "what it will not take is for the others");
+        assert_eq!(quotas(&fleet, 5), [1, 6, 5].map(|n| n.min(6)), "the rest goes to the others");
         for load in &mut fleet {
             load.presence = Presence::Draining;
         }
@@ -197,13 +199,13 @@ mod tests {
                 let (down, up) = (exact / weights, exact.div_ceil(weights));
                 prop_assert!((down..=up).contains(&(*quota as u128)), "{} of {}", quota, exact as f64 / weights as f64);
             }
-            // Once everybody has its share, everybody keeps it.
+            // Once every instance has its quota, the quotas stay the same.
             let settled: Vec<InstanceLoad> =
                 fleet.iter().zip(&quotas).map(|(load, quota)| InstanceLoad { held: *quota, ..load.clone() }).collect();
             prop_assert_eq!(super::quotas(&settled, 0), quotas);
         }
 
-        /// By trying every way of rounding.
+        /// Tries every way of rounding.
         #[test]
         fn no_other_rounding_moves_fewer_targets(
             held in prop::collection::vec(0..12_usize, 1..8),

@@ -1,8 +1,9 @@
-//! Who suits a target best: rendezvous scores.
+//! Rendezvous scores: which instance ranks highest for a target.
 //!
-//! The hash is XXH3, which is specified, so that scores are the same on every platform and in every release; other programs can
-//! work them out, too. Instance and target are hashed apart, which separates `("a", "bc")` from `("ab", "c")`, and mixed by a
-//! finaliser in which every bit of either matters: names that differ in their last character only are as far apart as any.
+//! The hash is XXH3, which is specified, so that scores are the same on every platform and in every release, and other
+//! programs can compute them, too. Instance and target are hashed separately, which distinguishes `("a", "bc")` from
+//! `("ab", "c")`. A finaliser in which every bit of either matters mixes them: names that differ only in their last
+//! character are as far apart as any.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -18,7 +19,7 @@ impl InstanceScore {
         Self(mix(xxh3_64(instance.as_str().as_bytes())))
     }
 
-    /// How well this target suits it.
+    /// The score of this instance for a target.
     pub fn with(self, target: TargetScore) -> u64 {
         mix(self.0 ^ target.0)
     }
@@ -36,14 +37,14 @@ impl TargetScore {
 }
 
 impl TargetScore {
-    /// A number below `limit` that is the target's own.
+    /// A number below `limit` that depends on the target alone.
     pub fn spread(self, limit: u64) -> u64 {
         // The upper half of a product of 128 bits: even, and without a division.
         ((u128::from(mix(self.0)) * u128::from(limit)) >> 64) as u64
     }
 }
 
-/// How well an instance and a target suit each other: the higher, the better.
+/// The score of an instance for a target: the highest score ranks first.
 ///
 /// ```
 /// use tenure::InstanceId;
@@ -72,7 +73,7 @@ mod tests {
         InstanceId::new(text).unwrap()
     }
 
-    /// What every version and every platform must agree on: fleets are upgraded one by one.
+    /// All versions and platforms must agree, because fleets are upgraded one instance at a time.
     #[test]
     fn scores_never_change() {
         let vectors = include_str!("score_vectors.txt");

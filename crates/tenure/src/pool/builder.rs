@@ -96,7 +96,7 @@ impl Tenure {
     ///     .pool("poll")
     ///     .targets(["eu-1", "eu-2", "us-1"])
     ///     .run(async |target, lease| {
-    ///         let mut ticks = lease.every(Duration::from_secs(5)); // keeps its phase, whoever holds the target
+    ///         let mut ticks = lease.every(Duration::from_secs(5)); // keeps its phase across holders
     ///         while let Some(tick) = ticks.next().await {
     ///             println!("polling {target}, due at {:?}, under {}", tick.due(), lease.token());
     ///         }
@@ -298,7 +298,7 @@ impl PoolBuilder {
     /// Checks that the settings fit together and all names are valid, as [`start`](ReadyPool::start) does.
     ///
     /// # Errors
-    /// When they do not.
+    /// When they do not, or a name is not valid.
     pub fn check(&self) -> Result<(), PoolError> {
         self.settings().map(drop)
     }
@@ -420,7 +420,7 @@ pub enum PoolError {
     #[error("weight must be a number between 0 and {MAX_WEIGHT}")]
     Weight,
     /// The heartbeat ttl must allow for one lost heartbeat.
-    #[error("heartbeat interval must be at most half of the heartbeat ttl of {ttl:?}, got {every:?}")]
+    #[error("heartbeat interval must be above zero and at most half of the heartbeat ttl of {ttl:?}, got {every:?}")]
     Heartbeat {
         /// The heartbeat interval.
         every: Duration,

@@ -1,4 +1,4 @@
-//! Drives the engine of a pool: asks what it wants to know, claims what it wants to have, and runs the work.
+//! Drives the engine of a pool: sends its queries and claims, and runs the work.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -27,46 +27,47 @@ use crate::store::{
 use crate::tenure::{Tenure, TermHandle};
 use crate::time::{LeaseClock, SystemClock};
 
-/// How many targets are looked at in one go. The next follow when these are answered, so that what is urgent is not behind all of them.
+/// The limit of targets per query. The next query follows the reply, so that urgent requests do not queue behind all of
+/// them.
 const MAX_HOLDERS_PER_REQUEST: usize = 500;
 
-/// How much later the others are told how many targets are held: many come and go at once.
+/// The delay until a new count of held targets is published, because many targets change at once.
 const PUBLISH_RECORD_DELAY: Duration = Duration::from_millis(200);
 
-/// How long after a question that could not be answered it is asked again.
+/// The backoff after a failed query.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The record beside a lease that says why it came to its holder.
+/// The record beside a lease that says why the target moved to its holder.
 pub(super) const MOVE_RECORD: &str = "moved";
 
-/// What is held now, for whoever asks.
+/// The terms held now, shared with the pool's handles.
 pub(super) type HeldTerms = Arc<RwLock<HashMap<Target, TermHandle>>>;
 
-/// What users tell a pool.
+/// The commands of a pool's users.
 pub(super) enum PoolCommand {
     Targets(BTreeSet<Target>),
     Drain(bool),
     /// Whether this instance can work.
     Able(bool),
-    /// Lets go of everything and ends.
+    /// Releases all targets and ends.
     Stop(oneshot::Sender<StopReport>),
     Release(Target, oneshot::Sender<Result<(), TargetError>>),
-    /// Asks for a target at once.
+    /// Claims a target at once.
     TryAcquire(Target, AcquireReply),
-    /// What is known of a target.
+    /// Returns what is known about a target.
     Inspect(Target, oneshot::Sender<Option<TargetInfo>>),
-    /// How it stands with a target.
+    /// Returns the status of a target.
     TargetStatus(Target, oneshot::Sender<Option<TargetStatus>>),
-    /// How it stands with all of them.
+    /// Returns the status of the pool.
     PoolStatus(oneshot::Sender<PoolStatus>),
-    /// How it stands with each of them.
+    /// Returns the status of each target.
     TargetStatuses(oneshot::Sender<BTreeMap<Target, TargetStatus>>),
 }
 
-/// Who waits to hear whether a target was had.
+/// Replies whether a target was acquired.
 type AcquireReply = oneshot::Sender<Result<TermHandle, TargetError>>;
 
-/// News from tasks.
+/// Events from tasks.
 enum DriverEvent {
     Input(PoolInput),
     /// A claim was granted.
@@ -77,7 +78,7 @@ enum DriverEvent {
         error: TargetError,
         input: PoolInput,
     },
-    /// Whether an operator asks this instance to give everything away.
+    /// Whether an operator asks this instance to drain.
     DrainRequested(bool),
 }
 
@@ -149,7 +150,7 @@ impl Driver {
                 command = commands.recv() => match command {
                     Some(PoolCommand::Targets(targets)) => state.step(PoolInput::Targets(targets)),
                     Some(PoolCommand::Drain(drain)) => {
-                        // Whoever leaves does not stay after all.
+                        // A stopping pool cannot be undrained.
                         state.drained_by_program = drain || stopping.is_some();
                         state.apply_drain();
                     }
@@ -171,7 +172,7 @@ impl Driver {
                     }
                     Some(PoolCommand::PoolStatus(reply)) => drop(reply.send(state.engine.status(SystemClock.now()))),
                     Some(PoolCommand::TargetStatuses(reply)) => drop(reply.send(state.engine.target_statuses(SystemClock.now()))),
-                    // Nobody is left who could want anything.
+                    // The last handle is gone.
                     None => break,
                 },
                 Some(event) = incoming.recv() => state.handle(event),
@@ -194,7 +195,7 @@ impl Driver {
                 break;
             }
         }
-        // Whatever is still held is stopped, and waited for.
+        // Stop all remaining workers and wait for them.
         state.stop_all().await;
         reconciler.stop().await;
         state.tenure.call_detached(list_holder_request(state.naming.pool(), state.tenure.instance(), false));
@@ -213,7 +214,7 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
     }
 }
 
-/// Everything that the loop works with.
+/// The state of the loop.
 struct DriverState {
     tenure: Tenure,
     naming: Naming,
@@ -225,18 +226,18 @@ struct DriverState {
     engine: Engine,
     events: mpsc::UnboundedSender<DriverEvent>,
     workers: HashMap<Target, WorkerHandle>,
-    /// Who waits to hear whether a target was had.
+    /// Callers waiting for a target, or for an error.
     waiting: HashMap<Target, Vec<AcquireReply>>,
-    /// Who waits for the end of a term that it has asked for.
+    /// Callers waiting for the end of a term they released.
     releasing: HashMap<Target, Vec<oneshot::Sender<Result<(), TargetError>>>>,
-    /// What ended without another holder, since the pool is stopping.
+    /// Targets that ended without another holder, while the pool is stopping.
     not_handed_over: Option<BTreeSet<Target>>,
-    /// When the others are told how many targets are held.
+    /// When to publish the number of held targets.
     publish_at: Option<tokio::time::Instant>,
     move_timer: MoveTimer,
     started: std::time::Instant,
     histograms: Arc<PoolHistograms>,
-    /// Whether the program wants everything to be given away, and whether an operator does.
+    /// Whether the program has asked for a drain, and whether an operator has.
     drained_by_program: bool,
     drained_by_operator: bool,
 }
@@ -278,7 +279,7 @@ impl DriverState {
             self.waiting.entry(target).or_default().push(reply);
             return;
         }
-        // There is nothing to wait for.
+        // No claim is in flight.
         let error = match self.engine.holder(&target) {
             _ if self.engine.target_status(SystemClock.now(), &target).is_none() => TargetError::NotATarget,
             _ if self.engine.is_draining() => TargetError::Draining,
@@ -304,7 +305,7 @@ impl DriverState {
         let _ = reply.send(Err(if is_target { TargetError::NotHeld } else { TargetError::NotATarget }));
     }
 
-    /// What is known of a target, as far as the engine knows.
+    /// What the engine knows about a target.
     fn info(&self, target: &Target) -> Option<TargetInfo> {
         let status = self.engine.target_status(SystemClock.now(), target)?;
         let holder = self.engine.holder(target).cloned();
@@ -395,7 +396,7 @@ impl DriverState {
                 self.step(PoolInput::FleetChanged);
             }
             Announcement::IndexChanged { index } if index == DRAINING_INDEX => self.check_drain_request(),
-            // What was refused until the end of a quarantine need not wait for that.
+            // Claims refused because of the quarantine need not wait for its scheduled end.
             Announcement::Reopened => self.step(PoolInput::Gap),
             _ => {}
         }
@@ -436,9 +437,9 @@ impl DriverState {
                 self.send_to_worker(&target, WorkerCommand::Release(reason));
             }
             PoolAction::HandOver { target, to, reason } => {
-                // Before it is anybody else's.
+                // Recorded while this instance still holds it.
                 self.record_move(&target, Some(self.tenure.instance().clone()), to.clone(), reason);
-                // Should the receiver be dead, this is found with what it held.
+                // If the receiver is dead, the target is found in the list of its targets.
                 self.tenure.call_detached(held_index_request(self.naming.pool(), &to, &target, true));
                 self.move_timer.start_handover(&target);
                 self.send_to_worker(&target, WorkerCommand::HandOver(to, release_reason(reason)));
@@ -461,7 +462,7 @@ impl DriverState {
         }
     }
 
-    /// Writes down beside the lease why a target moves.
+    /// Records beside the lease why a target moves.
     fn record_move(&self, target: &Target, from: Option<InstanceId>, to: InstanceId, reason: MoveReason) {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(term) = held.get(target) {
@@ -471,7 +472,7 @@ impl DriverState {
         }
     }
 
-    /// What was handed back to this instance after a restart is what it had before; the giver has written that down.
+    /// Checks whether a target was handed back to this instance after a restart; the giver has recorded that.
     fn check_handed_back(&self, target: Target) {
         if !self.tenure.is_named() || self.started.elapsed() >= HAND_BACK_WINDOW {
             return;
@@ -494,7 +495,7 @@ impl DriverState {
         });
     }
 
-    /// Asks something beside the loop, and takes in what comes of it.
+    /// Runs a query outside the loop and feeds its result to the engine.
     fn spawn_query<F, Fut>(&self, query: F)
     where
         F: FnOnce(Tenure, Naming) -> Fut,
@@ -513,7 +514,7 @@ impl DriverState {
         let (tenure, events) = (self.tenure.clone(), self.events.clone());
         let (lease, pool) = (self.settings.lease, self.naming.pool().to_owned());
         tokio::spawn(async move {
-            // Before the claim: whoever reads what we held misses nothing, and an entry too many does no harm.
+            // Listed before the claim, so that a reader of our list misses no target. An entry too many does no harm.
             tenure.call_detached(held_index_request(&pool, tenure.instance(), &target, true));
             let claim = tenure.lease_named(name).settings(lease).timeout(lease.ttl() / 2);
             let retry_after = lease.renew_every();
@@ -544,7 +545,7 @@ impl DriverState {
 
     fn send_to_worker(&mut self, target: &Target, command: WorkerCommand) {
         if let Some(worker) = self.workers.get(target) {
-            // One that has just ended says so itself.
+            // A worker that has just ended reports that itself.
             let _ = worker.commands.send(command);
         }
     }
@@ -576,9 +577,9 @@ impl DriverState {
         self.tenure.call_detached(Request::Announce(Announcement::Joined { group: Group::FLEET, instance }));
     }
 
-    /// Says how it stands with this instance. It may be in other pools, too, which is all one to them.
+    /// Publishes the record of this instance. It may be in other pools, too, whose entries stay unchanged.
     fn publish_record(&self) {
-        // For whoever tidies up after it.
+        // For the reconciler's cleanup.
         self.tenure.call_detached(list_holder_request(self.naming.pool(), self.tenure.instance(), true));
         let (leaving, able) = (self.engine.is_draining(), self.engine.is_able());
         let (now, wall) = (SystemClock.now(), SystemTime::now());
@@ -617,7 +618,7 @@ impl DriverState {
     }
 }
 
-/// Why a claim came to nothing that no holder and no quarantine stood in the way of.
+/// The error of a claim that failed for a reason other than a holder or a quarantine.
 fn claim_error(error: AcquireError) -> TargetError {
     match error {
         AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => TargetError::Store(error),
@@ -626,7 +627,7 @@ fn claim_error(error: AcquireError) -> TargetError {
     }
 }
 
-/// The index of those who hold, or held, anything of a pool.
+/// The index of the instances that hold, or held, targets of a pool.
 pub(super) fn holders_index(pool: &str) -> String {
     format!("holders:{pool}")
 }
@@ -640,7 +641,7 @@ fn list_holder_request(pool: &str, instance: &InstanceId, listed: bool) -> Reque
     }
 }
 
-/// The index of what an instance holds of a pool.
+/// The index of the targets that an instance holds.
 pub(super) fn held_index(pool: &str, instance: &InstanceId) -> String {
     format!("held:{pool}:{instance}")
 }
@@ -662,7 +663,8 @@ async fn query_holders(tenure: &Tenure, naming: &Naming, targets: Vec<Target>) -
 async fn query_lease(tenure: &Tenure, naming: &Naming, target: Target) -> Option<PoolInput> {
     let name = naming.lease(&target).ok()?;
     let Reply::Lease(report) = ask_until_answered(tenure, Request::Inspect { name }).await? else { return None };
-    // By the store's clock: the answer may have been on its way for longer than the others need to take it over.
+    // By the store's clock: the reply may have been in transit for longer than the other instances need to take the
+    // target over.
     let ends = |held: &HeldLease| Some(tenure.local_moment(held.server + held.remaining?));
     Some(PoolInput::Report { target, held: report.held.map(|held| (held.holder.clone(), ends(&held))) })
 }
@@ -673,7 +675,7 @@ async fn query_held_index(tenure: &Tenure, pool: &str, instance: InstanceId) -> 
     Some(PoolInput::PreviouslyHeld { instance, targets: entries.into_iter().map(Target::from).collect() })
 }
 
-/// Asks until it is answered, or there is nobody to ask.
+/// Sends a request until the store replies, or refuses for good.
 pub(super) async fn ask_until_answered(tenure: &Tenure, request: Request) -> Option<Reply> {
     loop {
         match tenure.call_for_work(request.clone()).await {

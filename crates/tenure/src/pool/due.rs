@@ -1,19 +1,19 @@
-//! When a target is due: pure, so that ticks are the same in a program and in the simulator.
+//! When a target is due: pure functions, so that ticks are the same in a program and in the simulator.
 
 use std::time::Duration;
 
 use crate::placement::TargetScore;
 use crate::time::ServerTime;
 
-/// What two instances take the store's time for differs by less than this.
+/// The estimates of the store's time by two instances differ by less than this.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(10);
 
-/// Where in every interval a target's ticks are, in microseconds.
+/// The phase of a target's ticks within every interval, in microseconds.
 pub fn phase(target: &str, interval: Duration) -> u64 {
     TargetScore::of(target).spread(micros(interval))
 }
 
-/// When the next tick is due: the first after the last one, or the latest of those that were missed.
+/// When the next tick is due: the first after the last one, or the latest of the missed ones.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,19 +23,19 @@ pub fn phase(target: &str, interval: Duration) -> u64 {
 /// let second = |n: u64| ServerTime::from_micros(n * 1_000_000);
 /// let due = |now, last| next_due(second(now), second(last), Duration::from_secs(5), 0);
 /// assert_eq!(due(12, 10), second(15));
-/// assert_eq!(due(33, 10), second(30)); // four were missed: one makes up for them
+/// assert_eq!(due(33, 10), second(30)); // four were missed: one tick makes up for them
 /// ```
 pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
     let grid = SlotGrid { step: micros(interval), phase };
     let latest = grid.slot(now);
-    // A mark from the future, by a clock that was ahead, is not waited for longer than an interval.
+    // A mark in the future, from a clock that was ahead, delays the next tick by at most one interval.
     let last = grid.slot(last).min(latest + 1);
     grid.start(if last >= latest { last + 1 } else { latest })
 }
 
-/// The tick that counts as the last one when somebody begins to tick. One of another rhythm has missed nothing of this one, which goes on with what is
-/// still to come, at least a millisecond later: due times are told in milliseconds. And one that is far in the future, by a clock that was set back since, counts
-/// for nothing.
+/// The tick that counts as the last one for a holder that starts to tick. A mark off this interval's grid is from
+/// another interval: no tick of this one was missed, and the next is at least a millisecond after the mark, because due
+/// times are reported in milliseconds. A mark far in the future, from before the clock was set back, is ignored.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,7 +45,7 @@ pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u6
 /// let second = |n: u64| ServerTime::from_micros(n * 1_000_000);
 /// let last = |mark| last_tick(second(33), second(mark), Duration::from_secs(5), 0);
 /// assert_eq!(last(20), second(20)); // two were missed since then
-/// assert_eq!(last(19), second(30)); // there was another interval, and none of this one was missed
+/// assert_eq!(last(19), second(30)); // a mark of another interval: no tick of this one was missed
 /// ```
 pub fn last_tick(now: ServerTime, last: ServerTime, interval: Duration, phase: u64) -> ServerTime {
     let grid = SlotGrid { step: micros(interval), phase };
@@ -58,7 +58,7 @@ pub fn last_tick(now: ServerTime, last: ServerTime, interval: Duration, phase: u
     grid.start(grid.slot(now.max(last + Duration::from_millis(1))))
 }
 
-/// Slots of one length, one after the other.
+/// A grid of slots of one length.
 struct SlotGrid {
     step: u64,
     phase: u64,
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn ticks_keep_their_phase() {
-        assert_eq!(due(10_000, 10_000), 10_300, "the first is the next");
+        assert_eq!(due(10_000, 10_000), 10_300, "the first tick is the next slot");
         assert_eq!(due(10_300, 10_300), 11_300);
         assert_eq!(due(11_299, 10_300), 11_300);
         assert_eq!(due(11_300, 10_300), 11_300, "due now");
@@ -120,10 +120,10 @@ mod tests {
             (next_due(at(now), begun, SECOND * 5, 2_000_000), next_due(at(17_000), begun, SECOND * 5, 2_000_000))
         };
         assert_eq!(due(10_000, 9_300), (at(12_000), at(17_000)));
-        assert_eq!(due(14_000, 9_300), (at(17_000), at(17_000)), "that of 12 s is nobody's");
+        assert_eq!(due(14_000, 9_300), (at(17_000), at(17_000)), "the tick of 12 s was not missed");
         assert_eq!(due(14_000, 7_000), (at(12_000), at(17_000)), "that of 12 s was missed");
-        assert_eq!(due(14_000, 99_900), (at(17_000), at(17_000)), "nobody waits for a mark from the future");
-        assert_eq!(due(14_000, 16_900), (at(17_000), at(17_000)), "nor is one polled that is not later");
+        assert_eq!(due(14_000, 99_900), (at(17_000), at(17_000)), "a mark from the future is ignored");
+        assert_eq!(due(14_000, 16_900), (at(17_000), at(17_000)), "the next tick is after the mark");
         let (now, last) = (ServerTime::from_micros(10_299_500), ServerTime::from_micros(10_299_400));
         let begun = last_tick(now, last, SECOND, 300_000);
         assert_eq!(next_due(now, begun, SECOND, 300_000), at(11_300), "not twice in a millisecond");
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_does_not_stop_ticks() {
-        // As ticks are waited for: again and again, by whatever the time is then.
+        // Like the loop that waits for ticks: repeatedly, at whatever time it is then.
         let (mut last, mut dues) = (at(99_300), Vec::new());
         for now in (10_000..14_000).step_by(50) {
             last = last_tick(at(now), last, SECOND, 300_000);
@@ -142,7 +142,7 @@ mod tests {
             }
         }
         assert_eq!(dues, [10_300, 11_300, 12_300, 13_300]);
-        assert_eq!(last_tick(at(10_000), at(15_300), SECOND, 300_000), at(15_300), "it is we who are behind");
+        assert_eq!(last_tick(at(10_000), at(15_300), SECOND, 300_000), at(15_300), "our clock is behind the mark");
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Pool {
     /// no such target.
     ///
     /// # Cancel safety
-    /// The target may be acquired all the same.
+    /// The target may or may not be acquired.
     pub async fn try_acquire(&self, target: &str) -> Result<TermHandle, TargetError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.commands.send(PoolCommand::TryAcquire(Target::from(target), reply));
@@ -225,7 +225,7 @@ impl Pool {
     /// When this instance does not hold it, or there is no such target.
     ///
     /// # Cancel safety
-    /// It is released all the same.
+    /// The target is released all the same.
     pub async fn release(&self, target: &str) -> Result<(), TargetError> {
         let (reply, answer) = oneshot::channel();
         let sent = self.commands.send(PoolCommand::Release(Target::from(target), reply));

@@ -1,4 +1,4 @@
-//! How long it takes until targets are with somebody else.
+//! How long moves of targets take.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -7,23 +7,23 @@ use super::Target;
 use crate::histogram::Histogram;
 use crate::name::InstanceId;
 
-/// How long it took until targets were with somebody else, since this instance was started.
+/// How long moves of targets took, since this instance started.
 #[derive(Debug, Default)]
 pub struct PoolHistograms {
-    /// From deciding that one is given away until its next holder has it, by those who gave.
+    /// From the decision to hand a target over until its next holder has it, measured by the giver.
     pub handovers: Histogram,
-    /// From missing its holder until somebody else has it, by those who took.
+    /// From the detection of a missing holder until the next one has its target, measured by the next holder.
     pub takeovers: Histogram,
 }
 
-/// What is on its way, and since when.
+/// The start times of moves in flight.
 #[derive(Debug, Default)]
 pub(super) struct MoveTimer {
     handover_started: HashMap<Target, Instant>,
     takeover_started: HashMap<InstanceId, Instant>,
 }
 
-/// Those who are missed are remembered up to so many: after that nobody waits for their targets.
+/// The limit of missing instances to remember. Beyond it, all start times of takeovers are dropped.
 const MAX_MISSED_INSTANCES: usize = 1_000;
 
 impl MoveTimer {

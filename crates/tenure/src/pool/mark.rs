@@ -1,13 +1,14 @@
-//! What stands on record of the ticks of a target (pure).
+//! The record of a target's ticks (pure).
 
 use std::time::Duration;
 
 use crate::time::ServerTime;
 
-/// By how much sooner than this instance the last holder may have taken a tick for due.
+/// How much earlier than this instance the last holder may have considered a tick due.
 const MAX_HOLDER_SKEW: Duration = Duration::from_millis(100);
 
-/// What is on record of the ticks of a target: the last one that was worked on and, when the holder has claimed one ahead of its time, that one.
+/// The record of a target's ticks: the last one that was worked on, and the one that the holder has claimed ahead of
+/// its due time, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) worked: ServerTime,
@@ -23,7 +24,7 @@ impl Mark {
         }
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
+    /// Decodes the output of [`encode`](Self::encode); `None` for anything else.
     pub(super) fn decode(value: &[u8]) -> Option<Self> {
         let mut ticks =
             std::str::from_utf8(value).ok()?.split(' ').map(|micros| micros.parse().map(ServerTime::from_micros));
@@ -31,8 +32,8 @@ impl Mark {
         ticks.next().is_none().then_some(Self { worked, ahead })
     }
 
-    /// The last tick for an instance that becomes the holder now. A tick that was claimed ahead and is not due yet was not begun: it is
-    /// the next one's. Of one that is due the last holder may have begun the work, which is not repeated.
+    /// The last tick for an instance that becomes the holder now. A tick claimed ahead that is not due yet was not
+    /// begun: the new holder runs it. If it is due, the last holder may have begun its work, so it is not repeated.
     pub(super) fn last(self, now: ServerTime) -> ServerTime {
         self.ahead.filter(|ahead| *ahead <= now + MAX_HOLDER_SKEW).unwrap_or(self.worked)
     }
@@ -51,10 +52,10 @@ mod tests {
     fn a_tick_that_was_claimed_ahead_is_the_next_holders_until_it_is_due() {
         let mark = Mark { worked: at(10_300), ahead: Some(at(11_300)) };
         let next = |now: u64| next_due(at(now), mark.last(at(now)), Duration::from_secs(1), 300_000);
-        assert_eq!(next(10_800), at(11_300), "it was not begun");
-        assert_eq!(next(11_250), at(12_300), "by another clock it may have been");
-        assert_eq!(next(11_800), at(12_300), "nor is it begun a second time");
-        assert_eq!(next(12_800), at(12_300), "one makes up for what was missed since");
+        assert_eq!(next(10_800), at(11_300), "the tick claimed ahead was not begun");
+        assert_eq!(next(11_250), at(12_300), "by the last holder's clock it may have begun");
+        assert_eq!(next(11_800), at(12_300), "it is not begun a second time");
+        assert_eq!(next(12_800), at(12_300), "one tick makes up for the missed ones");
     }
 
     #[test]

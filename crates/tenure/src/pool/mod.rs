@@ -1,5 +1,5 @@
 //! A pool: many targets, each a lease, distributed over a fleet. Exactly one instance holds each target. Placement is
-//! even, and few targets move when instances join and leave.
+//! even, and as few targets as possible move when instances join and leave.
 //!
 //! [`Engine`] decides, without I/O; all other code drives it.
 

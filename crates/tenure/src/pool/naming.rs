@@ -1,9 +1,9 @@
-//! What a pool is called, and the leases of its targets.
+//! The name of a pool and the names of its leases.
 
 use super::Target;
 use crate::name::{LeaseKind, LeaseName, NameError};
 
-/// A pool's name, and the prefix of the leases of its targets.
+/// A pool's name, and the prefix of its targets' leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Naming {
     pool: String,
@@ -17,17 +17,17 @@ impl Naming {
         Self { pool: pool.to_owned(), prefix: None, role_prefix: None }
     }
 
-    /// The same pool with leases under another prefix.
+    /// Sets another prefix for the leases.
     pub(super) fn with_prefix(self, prefix: &str) -> Self {
         Self { prefix: Some(prefix.to_owned()), ..self }
     }
 
-    /// The same pool with its own role under another prefix.
+    /// Sets another prefix for the pool's own role.
     pub(super) fn with_role_prefix(self, prefix: &str) -> Self {
         Self { role_prefix: Some(prefix.to_owned()), ..self }
     }
 
-    /// The lease of the role that one instance has for all.
+    /// The lease of the reconciler role.
     pub(super) fn reconciler_lease(&self) -> Result<LeaseName, NameError> {
         let role = format!("{}-scout", self.pool);
         match &self.role_prefix {
@@ -48,12 +48,12 @@ impl Naming {
         }
     }
 
-    /// The target that a lease is of, when it is one of this pool's.
+    /// The target of a lease, if it is one of this pool's.
     pub(super) fn target(&self, lease: &LeaseName) -> Option<Target> {
         self.lease(lease.label()).is_ok_and(|ours| ours == *lease).then(|| Target::from(lease.label()))
     }
 
-    /// Whether it can be called that.
+    /// Checks that the names are valid.
     pub(super) fn check(&self) -> Result<(), NameError> {
         LeaseName::target(&self.pool, "any")
             .and_then(|_| self.lease("any"))

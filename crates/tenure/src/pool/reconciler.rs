@@ -1,5 +1,5 @@
-//! What one instance of a fleet does for all of them: it sees whether targets are held by nobody, and looks for what programs that are not
-//! Tenure's have written beside it.
+//! The reconciler: one instance that checks all targets for unheld ones, and discovers what programs that are not
+//! Tenure's have written to the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -19,30 +19,31 @@ use crate::name::{Group, InstanceId};
 use crate::store::{Announcement, ForeignKind, LiveInstance, Reply, Request, SESSIONS};
 use crate::tenure::{Tenure, TermHandle};
 
-/// Whoever scouts says that it gets on several times in this many ttls or rounds, or is not the scout any more.
+/// The reconciler reports progress several times in this many ttls or rounds; without it, its term ends as stalled.
 const STALL_AFTER_INTERVALS: u32 = 3;
 
-/// Programs that are not Tenure's are looked for in one round of so many, as long as none is found. A whole store is looked through for it.
+/// As long as none is found, other programs are looked for only in one round of this many, because that scans the whole
+/// store.
 const IDLE_SCAN_EVERY_ROUNDS: u32 = 6;
 
-/// What was asked of an instance is forgotten when it was gone whenever somebody tidied up, so many times in a row: whoever was only away is still
-/// asked when it is back.
+/// A drain request is forgotten when its instance was missing in this many cleanups in a row. An instance that was away
+/// for less is still asked to drain when it is back.
 const FORGET_AFTER_ROUNDS: u32 = 10;
 
-/// How many of the targets of one who is gone are looked at in one go.
+/// The limit of targets of a gone instance per query.
 const MAX_HOLDERS_PER_REQUEST: usize = 500;
 
-/// How long is waited between two pieces of a scan: the server has others to serve.
+/// The pause between two parts of a scan, so that the server can serve other clients.
 const SCAN_PAUSE: Duration = Duration::from_millis(2);
 
-/// An instance that would scout.
+/// The task that campaigns for the reconciler role.
 pub(super) struct Reconciler {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Reconciler {
-    /// Wants to be the scout. Says whenever this instance begins to scout, and when it does not any more.
+    /// Campaigns for the role. Reports whenever this instance becomes the reconciler, and when it no longer is.
     pub(super) fn spawn(
         tenure: Tenure,
         naming: &Naming,
@@ -58,7 +59,7 @@ impl Reconciler {
             let mut stopped = pin!(stopped);
             let Ok(name) = name else { return };
             loop {
-                // A lease, and no election: nobody need know who else would do it.
+                // A lease, not an election: a list of candidates is not needed.
                 let lease = tenure
                     .lease_named(name.clone())
                     .ttl(ttl)
@@ -85,7 +86,7 @@ impl Reconciler {
                     return;
                 }
                 drop(term);
-                // Somebody else's turn: we were asked to go, or do not get on.
+                // Let another instance be the reconciler: we were asked to step down, or made no progress.
                 tokio::select! {
                     () = tokio::time::sleep(ttl) => {}
                     _ = &mut stopped => return,
@@ -101,7 +102,7 @@ impl Reconciler {
     }
 }
 
-/// Says when it is taken and when it is dropped.
+/// Reports the begin of the role, and the end when dropped.
 struct ReconcilerGuard {
     changes: mpsc::UnboundedSender<bool>,
     reconciler_term: ReconcilerTerm,
@@ -122,7 +123,7 @@ impl Drop for ReconcilerGuard {
     }
 }
 
-/// The term of the scout, while this instance is it.
+/// The term of the reconciler, while this instance is it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReconcilerTerm(Arc<Mutex<Option<TermHandle>>>);
 
@@ -136,7 +137,7 @@ impl ReconcilerTerm {
     }
 }
 
-/// Round after round, for as long as this is the scout.
+/// Runs rounds for as long as this instance is the reconciler.
 async fn reconcile(
     tenure: &Tenure,
     term: &TermHandle,
@@ -173,9 +174,10 @@ async fn reconcile(
     std::future::pending().await
 }
 
-/// Clears away what those have left who are gone: lists of what they held, and, when they were `away` for long, what was asked of them.
+/// Removes what gone instances have left: the lists of their targets and, when they were missing for long, the drain
+/// requests to them.
 async fn clean_up(tenure: &Tenure, naming: &Naming, missing: &mut MissingInstances) -> Option<()> {
-    // Whoever comes after this was read is not in the list of those who are gone.
+    // Read before the heartbeats, so that an instance that joins later does not count as gone.
     let index = |index: String| ask_until_answered(tenure, Request::IndexList { index });
     let Reply::Index(holders) = index(holders_index(naming.pool())).await? else { return None };
     let Reply::Index(asked) = index(DRAINING_INDEX.to_owned()).await? else { return None };
@@ -189,7 +191,7 @@ async fn clean_up(tenure: &Tenure, naming: &Naming, missing: &mut MissingInstanc
     }
     for gone in holders.iter().filter(is_gone) {
         let list = held_index(naming.pool(), &InstanceId::foreign(gone));
-        // What an outsider has spoilt stays; the others do not wait for it.
+        // A list that another program has corrupted stays; the other lists do not wait for it.
         let Some(Reply::Index(targets)) = index(list.clone()).await else { continue };
         let mut holds = false;
         let forget = |target: &String| {
@@ -205,7 +207,7 @@ async fn clean_up(tenure: &Tenure, naming: &Naming, missing: &mut MissingInstanc
                 continue;
             };
             for (target, holder) in some.iter().zip(now) {
-                // What it still holds is looked for in this list by those who take over from it.
+                // The instances that take over from it need this list to find what it still holds.
                 if holder.is_some_and(|holder| holder.as_str() == gone) {
                     holds = true;
                 } else {
@@ -221,31 +223,32 @@ async fn clean_up(tenure: &Tenure, naming: &Naming, missing: &mut MissingInstanc
     Some(())
 }
 
-/// Those of whom something is asked and who are not there, and how many times in a row that was seen.
+/// Instances with a drain request that are missing, and in how many cleanups in a row.
 #[derive(Default)]
 struct MissingInstances(BTreeMap<String, u32>);
 
 impl MissingInstances {
-    /// These are not there now. Returns those who have been gone for long.
+    /// Records the instances missing now. Returns those that have been missing for long.
     fn update<'a>(&mut self, gone: impl Iterator<Item = &'a String>) -> Vec<String> {
         self.0 = gone.map(|id| (id.clone(), self.0.get(id).map_or(1, |times| times.saturating_add(1)))).collect();
         self.0.iter().filter(|(_, times)| **times >= FORGET_AFTER_ROUNDS).map(|(id, _)| id.clone()).collect()
     }
 }
 
-/// What has come of looking for something.
+/// The outcome of a discovery.
 enum Discovery {
-    /// There is something of other programs.
+    /// Other programs have written something.
     Found,
-    /// There is nothing of other programs now.
+    /// Other programs have written nothing now.
     Nothing,
-    /// Nobody may look, for now.
+    /// The store refuses the scan, for now.
     Refused(String),
-    /// There never will be anything.
+    /// This store never has anything to discover.
     Unsupported,
 }
 
-/// Brings the index into line with what there is. What is listed is read before the scan: whatever was there all the while is found by it.
+/// Brings the index into line with the store. The index is read before the scan, so that the scan finds every entry
+/// that existed all the while.
 async fn discover(tenure: &Tenure, term: &TermHandle, what: ForeignKind) -> Discovery {
     let listed = match what {
         ForeignKind::Nodes => ask_until_answered(tenure, Request::Instances { group: Group::FLEET }).await,
@@ -264,7 +267,7 @@ async fn discover(tenure: &Tenure, term: &TermHandle, what: ForeignKind) -> Disc
     }
 }
 
-/// Puts those among the fleet who have a heartbeat and are not there.
+/// Adopts into the fleet the instances that have a heartbeat but are not members.
 fn adopt(tenure: &Tenure, found: &BTreeSet<String>, members: &[LiveInstance]) -> Discovery {
     let members: BTreeMap<&InstanceId, &LiveInstance> =
         members.iter().map(|member| (&member.instance, member)).collect();
@@ -282,11 +285,11 @@ fn adopt(tenure: &Tenure, found: &BTreeSet<String>, members: &[LiveInstance]) ->
     outcome
 }
 
-/// Puts sessions into the list that are there, and takes those out that are not.
+/// Adds existing sessions to the list, and removes those that no longer exist.
 fn reconcile_sessions(tenure: &Tenure, found: &BTreeSet<String>, listed: &BTreeSet<String>) -> Discovery {
     let (index, announced) = (|| SESSIONS.to_owned(), false);
     let added = found.difference(listed).cloned().map(|entry| Request::IndexAdd { index: index(), entry, announced });
-    // Only if it is not there again by now.
+    // Conditional: only if it still does not exist.
     let gone = listed.difference(found).cloned().map(|id| Request::WriteSession {
         id,
         expected: None,
@@ -295,22 +298,22 @@ fn reconcile_sessions(tenure: &Tenure, found: &BTreeSet<String>, listed: &BTreeS
     });
     let mut changes: Vec<Request> = added.chain(gone).collect();
     if !changes.is_empty() {
-        // All of them once, and not each of them.
+        // One announcement for all changes, not one for each.
         changes.push(Request::Announce(Announcement::IndexChanged { index: index() }));
     }
     changes.into_iter().for_each(|change| tenure.call_detached(change));
     Discovery::Found
 }
 
-/// What has come of a scan.
+/// The outcome of a scan.
 enum ScanResult {
-    /// Everything that was there.
+    /// Everything found.
     Complete(BTreeSet<String>),
-    /// Nothing that could be relied on.
+    /// Incomplete: nothing to rely on.
     Interrupted,
-    /// Nobody may look.
+    /// The store refuses the scan.
     Refused(String),
-    /// There is nothing to be looked for here.
+    /// This store does not support scans.
     Unsupported,
 }
 
@@ -345,6 +348,6 @@ mod tests {
             assert!(missing.update([&one, &two].into_iter()).is_empty());
         }
         assert_eq!(missing.update([&two].into_iter()), ["two"]);
-        assert_eq!(missing.update([&one, &two].into_iter()), ["two"], "until it is forgotten, and one was there");
+        assert_eq!(missing.update([&one, &two].into_iter()), ["two"], "two is forgotten; one was back in between");
     }
 }

@@ -1,4 +1,4 @@
-//! Where the targets of a pool come from.
+//! Sources of a pool's targets.
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
@@ -17,19 +17,19 @@ use crate::name::NameError;
 use crate::store::{Announcement, Reply, Request, SESSIONS, SubscriptionItem};
 use crate::tenure::Tenure;
 
-/// How often a list is read although nothing was heard of it: announcements are hints.
+/// How often to read the list without an announcement: announcements are hints.
 const READ_SESSIONS_EVERY: Duration = Duration::from_secs(10);
 
-/// How much later the list is read, so that it need not be read for every change of many.
+/// The delay before the list is read, so that many changes cause one read.
 const CHANGE_DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// One set of targets after another.
+/// A stream of sets of targets.
 pub(super) type TargetSource = Pin<Box<dyn Stream<Item = Vec<String>> + Send>>;
 
-/// What cannot be a target, and why.
+/// Names that are not valid targets, and why.
 pub(super) type Rejected = Vec<(String, NameError)>;
 
-/// Passes on what a source says, until it or the pool ends. A set stays as it is when the source ends.
+/// Forwards the sets of a source until it or the pool ends. When the source ends, its last set stays.
 pub(super) async fn follow_source(
     mut source: TargetSource,
     naming: Naming,
@@ -53,7 +53,8 @@ pub(super) async fn follow_source(
 }
 
 impl Tenure {
-    /// The sessions of the store, for [`targets_from`](super::PoolBuilder::targets_from): all of them now, and again whenever they change.
+    /// The sessions of the store, for [`targets_from`](super::PoolBuilder::targets_from): all of them now, and again
+    /// after every change.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -85,7 +86,7 @@ impl Tenure {
                         if !goes_on {
                             return;
                         }
-                        // Many may change at once.
+                        // Many sessions may change at once.
                         tokio::time::sleep(CHANGE_DEBOUNCE).await;
                         announcements.skip();
                     }
@@ -98,7 +99,7 @@ impl Tenure {
     }
 }
 
-/// The sessions of a store, one set after another.
+/// A stream of the sessions of a store.
 #[derive(Debug)]
 pub struct Sessions(mpsc::Receiver<BTreeSet<String>>);
 
@@ -110,7 +111,7 @@ impl Stream for Sessions {
     }
 }
 
-/// A stream whose sets are names.
+/// Converts a stream of sets into sets of names.
 pub(super) struct Names<S>(pub(super) Pin<Box<S>>);
 
 impl<S> Stream for Names<S>

@@ -1,4 +1,4 @@
-//! What an instance knows of a pool, for whoever asks: it changes nothing.
+//! The status of a pool, as one instance knows it. Reading it changes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,47 +10,48 @@ use crate::name::InstanceId;
 use crate::placement::{self, InstanceLoad, InstanceScore, Presence};
 use crate::time::Moment;
 
-/// How it stands with a pool, as far as one instance knows.
+/// The status of a pool, as far as one instance knows.
 #[derive(Clone, Debug)]
 pub struct PoolStatus {
-    /// Who counts as there, with how many targets; this instance last.
+    /// The loads of all instances that count as present, this instance last.
     pub loads: Vec<InstanceLoad>,
-    /// How many targets there are.
+    /// Number of targets.
     pub targets: usize,
-    /// How many of them nobody holds.
+    /// Number of unheld targets.
     pub unheld: usize,
-    /// For how long that has been so with the one that nobody has held for the longest.
+    /// How long the target that has been unheld for longest has been unheld.
     pub longest_unheld: Duration,
 }
 
 impl PoolStatus {
-    /// How many targets more whoever holds most has than whoever holds least, of those who take part.
+    /// Difference between the largest and smallest number of targets held by a participating instance.
     pub fn spread(&self) -> usize {
         let ready = || self.loads.iter().filter(|load| load.presence == Presence::Ready).map(|load| load.held);
         ready().max().unwrap_or(0) - ready().min().unwrap_or(0)
     }
 }
 
-/// How it stands with one target, as far as one instance knows.
+/// The status of one target, as far as one instance knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetStatus {
-    /// Who should hold it: who holds it, unless it should move; whom it suits best among those who have room, when nobody does.
+    /// The instance that should hold it: its holder, unless it should move; when unheld, the highest-ranked instance
+    /// with room.
     pub preferred: Option<InstanceId>,
-    /// For how long nobody has held it, if nobody does.
+    /// For how long it has been unheld, if it is.
     pub unheld_for: Option<Duration>,
 }
 
-/// What all targets are judged by, worked out once.
+/// The view that all targets are judged by, computed once.
 struct StatusView {
     loads: Vec<InstanceLoad>,
-    /// What is to be given away, and to whom.
+    /// The targets to hand over, and their receivers.
     moves: BTreeMap<Target, InstanceId>,
-    /// Who has room.
+    /// The instances with room.
     with_room: Vec<(InstanceId, InstanceScore)>,
 }
 
 impl Engine {
-    /// How it stands with the pool, as far as is known.
+    /// The status of the pool, as far as known.
     pub fn status(&self, now: Moment) -> PoolStatus {
         let wanted = self.targets.iter().filter(|(_, entry)| entry.wanted);
         let unheld: Vec<Moment> = wanted.filter_map(|(_, entry)| entry.unheld_since()).collect();
@@ -62,13 +63,13 @@ impl Engine {
         }
     }
 
-    /// How it stands with a target, as far as is known. `None` when there is no such target.
+    /// The status of a target, as far as known. `None` when there is no such target.
     pub fn target_status(&self, now: Moment, target: &str) -> Option<TargetStatus> {
         let entry = self.targets.get(target)?;
         Some(self.status_of(now, &self.view(now), target, entry))
     }
 
-    /// The same of every target.
+    /// The status of every target.
     pub fn target_statuses(&self, now: Moment) -> BTreeMap<Target, TargetStatus> {
         let view = self.view(now);
         let status =
@@ -79,7 +80,7 @@ impl Engine {
     fn view(&self, now: Moment) -> StatusView {
         let loads = self.loads(now);
         let quotas = placement::quotas(&loads, self.unheld_count(&loads));
-        // Worked out only if there is anything to give.
+        // Computed only if there is a surplus.
         let has_surplus = quotas.last().is_some_and(|quota| self.targets.held() > *quota);
         let moves = if has_surplus { self.planned_moves(now, usize::MAX) } else { Vec::new() };
         let free = loads.iter().zip(&quotas).filter(|(load, quota)| load.held < **quota);

@@ -1,4 +1,4 @@
-//! What one instance knows of every target: how it stands with it, when to do something about it, and how many are whose.
+//! What one instance knows about every target: its state, when to act on it, and how many targets each instance holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,29 +8,29 @@ use crate::time::Moment;
 
 use super::io::Target;
 
-/// How it stands with a target.
+/// The state of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TargetState {
-    /// Nobody has looked yet.
+    /// Not queried yet.
     Unknown,
-    /// Nobody holds it: since when, and when that was last seen.
+    /// No instance holds it: since when, and when that was last seen.
     Unheld { since: Moment, seen: Moment },
-    /// A claim is on its way.
+    /// A claim is in flight.
     Claiming,
-    /// It is ours.
+    /// This instance holds it.
     Held,
-    /// It is ours, and being let go of.
+    /// This instance holds it and is releasing it.
     Releasing { to: Option<InstanceId> },
-    /// Somebody else holds it.
+    /// Another instance holds it.
     HeldByOther { holder: InstanceId },
 }
 
-/// Where a target was before it moved.
+/// The holder of a target before it moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Home {
     /// The instance that held it.
     pub(super) instance: InstanceId,
-    /// Its name, which it has again after a restart.
+    /// Its name, which it keeps after a restart.
     pub(super) name: String,
     /// When it moved.
     pub(super) since: Moment,
@@ -39,23 +39,23 @@ pub(super) struct Home {
 /// A target whose holder is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Orphan {
-    /// When its lease ends, once that is known.
+    /// When its lease expires, once known.
     pub(super) ends: Option<Moment>,
-    /// Who takes it over then, once that is decided.
+    /// Which instance takes it over then, once planned.
     pub(super) successor: Option<Successor>,
 }
 
-/// Who takes over a target of an instance that is gone.
+/// The instance that takes over a target whose holder is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Successor {
     Us,
     Other,
 }
 
-/// A target that was handed over, and may not have been taken up yet.
+/// A handed-over target that may not have been accepted yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PendingOffer {
-    /// The instance that handed it over, as far as we know: it sees whether the receiver takes it up, unless it leaves.
+    /// The instance that handed it over, as far as known. It checks that the receiver accepts, unless it leaves.
     pub(super) giver: Option<InstanceId>,
     /// When the accept window ends.
     pub(super) ends: Moment,
@@ -65,23 +65,24 @@ pub(super) struct PendingOffer {
 pub(super) struct TargetEntry {
     pub(super) score: TargetScore,
     state: TargetState,
-    /// Since when nobody has held it, if nobody does: also while it is asked for.
+    /// Since when no instance has held it, also while it is being claimed.
     unheld_since: Option<Moment>,
-    /// Who held it last, as far as we know.
+    /// Its last holder, as far as known.
     pub(super) last_holder: Option<InstanceId>,
-    /// The instance with a name of its own that held it before it moved, to which it goes back after a restart.
+    /// The instance with an explicit name that held it before it moved, and to which it goes back after a restart.
     pub(super) home: Option<Home>,
-    /// Whether an earlier life of this instance held it.
+    /// Whether an earlier process of this instance held it.
     pub(super) is_home: bool,
-    /// What is known of the end of a holder that is gone; `None` when its holder is there, or was not looked for yet.
+    /// What is known of the lease of a holder that is gone. `None` when the holder is present, or was not checked yet.
     pub(super) orphan: Option<Orphan>,
-    /// The hand-over that made it its holder's.
+    /// The offer by which its holder got it.
     pub(super) offer: Option<PendingOffer>,
-    /// When to do something about it.
+    /// When to act on it.
     due: Option<Moment>,
-    /// Whether it is a target at all: one that is being asked for or let go of stays until that is over.
+    /// Whether it is still a target. A removed target that is being claimed or released stays in the table until that
+    /// is over.
     pub(super) wanted: bool,
-    /// Whether something was heard of it since it was last looked at.
+    /// Whether it was announced since its last query.
     pub(super) heard: bool,
 }
 
@@ -94,13 +95,13 @@ impl TargetEntry {
         self.unheld_since
     }
 
-    /// Who takes it over, if its holder is gone and that is decided.
+    /// The instance that takes it over, if its holder is gone and that is planned.
     pub(super) fn successor(&self) -> Option<Successor> {
         self.orphan.and_then(|orphan| orphan.successor)
     }
 }
 
-/// All targets. Counts and due times follow from what becomes of them.
+/// All targets. The table derives its counts and due times from their states.
 #[derive(Debug, Default)]
 pub(super) struct TargetTable {
     entries: BTreeMap<Target, TargetEntry>,
@@ -113,7 +114,7 @@ pub(super) struct TargetTable {
 }
 
 impl TargetTable {
-    /// A target of which nothing is known.
+    /// Adds a target in an unknown state.
     pub(super) fn add(&mut self, target: &Target) {
         let (score, state) = (TargetScore::of(target), TargetState::Unknown);
         let entry = TargetEntry {
@@ -132,7 +133,7 @@ impl TargetTable {
         self.entries.insert(target.clone(), entry);
     }
 
-    /// It is no target any more.
+    /// Removes a target.
     pub(super) fn forget(&mut self, target: &Target) {
         self.set_due(target, None);
         if let Some(entry) = self.entries.remove(target) {
@@ -140,13 +141,13 @@ impl TargetTable {
         }
     }
 
-    /// How it stands with a target from now on.
+    /// Sets the state of a target.
     pub(super) fn set_state(&mut self, target: &Target, state: TargetState) {
         if let Some(entry) = self.entries.get_mut(target) {
             match state {
-                // Since may be in the future: then it is tried again.
+                // `since` may be in the future: then the claim is retried then.
                 TargetState::Unheld { since, seen } => drop(entry.unheld_since.get_or_insert(since.min(seen))),
-                // What is asked for or not known is as it was last seen.
+                // While claiming or unknown, it counts as last seen.
                 TargetState::Claiming | TargetState::Unknown => {}
                 _ => entry.unheld_since = None,
             }
@@ -157,7 +158,8 @@ impl TargetTable {
         }
     }
 
-    /// Its holder, this instance, has lost it, and which instance holds it is not known: it counts as unheld until one is seen to.
+    /// Marks a target as unheld whose term this instance has lost. Its holder is unknown: it counts as unheld until a
+    /// holder is seen.
     pub(super) fn mark_unheld(&mut self, target: &Target, since: Moment) {
         if let Some(entry) = self.entries.get_mut(target) {
             entry.unheld_since.get_or_insert(since);
@@ -177,7 +179,7 @@ impl TargetTable {
         }
     }
 
-    /// When to do something about a target, if at all.
+    /// Sets when to act on a target, if at all.
     pub(super) fn set_due(&mut self, target: &Target, at: Option<Moment>) {
         if let Some(entry) = self.entries.get_mut(target) {
             if let Some(before) = entry.due.take() {
@@ -194,12 +196,12 @@ impl TargetTable {
         self.get(target).is_some_and(|entry| entry.due.is_some())
     }
 
-    /// When something is next to be done about any of them.
+    /// When to act on any target next.
     pub(super) fn next_due(&self) -> Option<Moment> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// The target about which something has been to be done for longest, and since when.
+    /// Removes and returns the due time of the target that has been due for longest, and the target.
     pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Moment, Target)> {
         let (at, target) = self.due.first().filter(|(at, _)| *at <= now).cloned()?;
         self.set_due(&target, None);
@@ -226,7 +228,7 @@ impl TargetTable {
         self.entries.iter_mut()
     }
 
-    /// All with which it stands like this.
+    /// All targets in these states.
     pub(super) fn in_state(&self, state: impl Fn(&TargetState) -> bool) -> Vec<Target> {
         self.iter().filter(|(_, entry)| state(&entry.state)).map(|(target, _)| target.clone()).collect()
     }
@@ -235,27 +237,27 @@ impl TargetTable {
         self.entries.len()
     }
 
-    /// How many are ours to keep.
+    /// Number of targets held and not being released.
     pub(super) fn held(&self) -> usize {
         self.held
     }
 
-    /// How many are ours and being let go of.
+    /// Number of targets being released.
     pub(super) fn releasing(&self) -> usize {
         self.releasing
     }
 
-    /// How many of these are for somebody.
+    /// Number of those being handed over to this instance.
     pub(super) fn promised_to(&self, instance: &InstanceId) -> usize {
         self.promised.get(instance).copied().unwrap_or(0)
     }
 
-    /// How many are being asked for.
+    /// Number of targets being claimed.
     pub(super) fn claiming(&self) -> usize {
         self.claiming
     }
 
-    /// How many somebody else was seen to hold.
+    /// Number of targets that another instance was seen to hold.
     pub(super) fn held_by(&self, instance: &InstanceId) -> usize {
         self.held_by_others.get(instance).copied().unwrap_or(0)
     }
@@ -265,7 +267,7 @@ fn adjust(count: &mut usize, more: bool) {
     *count = if more { *count + 1 } else { *count - 1 };
 }
 
-/// The same for one of many, of which those that count nothing are not kept.
+/// Adjusts the count of one instance. Counts of zero are removed.
 fn adjust_for(counts: &mut BTreeMap<InstanceId, usize>, instance: &InstanceId, more: bool) {
     let count = counts.entry(instance.clone()).or_default();
     adjust(count, more);
@@ -295,7 +297,7 @@ mod tests {
         }
         table.set_due(&target, Some(soon));
         table.set_due(&target, Some(soon + std::time::Duration::from_nanos(1)));
-        assert_eq!(table.pop_due(soon), None, "armed anew");
+        assert_eq!(table.pop_due(soon), None, "the due time was set again");
         table.forget(&target);
         assert_eq!((table.held_by(&bob), table.next_due(), table.len()), (0, None, 0));
     }

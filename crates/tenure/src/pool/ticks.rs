@@ -1,9 +1,9 @@
-//! Ticks that keep their phase, whoever holds the target.
+//! Ticks that keep their phase, whichever instance holds the target.
 //!
-//! The mark of the last tick stands beside the lease, in the store's time. A tick is claimed before it is given out, and a target is given
-//! away only between ticks; so a move from one instance to another neither skips a tick nor repeats one. A tick that was claimed and not
-//! begun, because the lease became uncertain or had to be let go of, is kept for this holder or the next. One whose holder died in the
-//! middle of it is not repeated.
+//! The mark of the last tick is a record beside the lease, in the store's time. The holder claims a tick before it
+//! returns it, and hands a target over only between ticks. So a move from one instance to another neither skips a tick
+//! nor repeats one. A tick that was claimed but not begun, because the lease became uncertain or had to be released, is
+//! kept for this holder or the next. A tick whose holder died in the middle of it is not repeated.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,12 +20,12 @@ use crate::time::ServerTime;
 /// The record beside the lease.
 const DUE_RECORD: &str = "due";
 
-/// How long is slept at a stretch: clocks may be set meanwhile.
+/// The longest uninterrupted sleep: clocks may be set meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 impl TermHandle {
-    /// Ticks at this interval, at least a millisecond. The phase is the target's own, so that targets do not fire together, and stays
-    /// the same whoever holds it.
+    /// Ticks at this interval, at least a millisecond. Each target has its own phase, so that targets do not tick
+    /// together. The phase stays the same whichever instance holds the target.
     pub fn every(&self, interval: Duration) -> Ticks {
         Ticks {
             term: self.clone(),
@@ -45,33 +45,33 @@ impl TermHandle {
 pub struct Ticks {
     term: TermHandle,
     interval: Duration,
-    /// The last tick that was given out, by us or by whoever held the target before. `None` before that was read.
+    /// The last tick that was returned, here or by the previous holder. `None` until it is read.
     last: Option<ServerTime>,
-    /// The one before it.
+    /// The tick before that.
     before: Option<ServerTime>,
-    /// Whether a later one may be on record as claimed.
+    /// Whether the store may have a claim of a later tick.
     claimed: bool,
-    /// Whether the last that was given out was put back.
+    /// Whether the last tick was put back.
     deferred: bool,
-    /// What was sent and not looked at since.
+    /// A request in flight whose reply was not read yet.
     pending: Option<PendingAppend>,
-    /// Whether was said that nothing can be written.
+    /// Whether a failure to write was reported.
     has_reported: bool,
 }
 
-/// A request that is answered while nobody waits.
+/// An append whose reply is not awaited yet.
 #[derive(Debug)]
 struct PendingAppend {
-    /// The tick that it claims.
+    /// The tick that it claims ahead.
     claimed_due: Option<ServerTime>,
     reply: oneshot::Receiver<Outcome>,
 }
 
-/// What has come of it.
+/// The outcome of a claim ahead.
 enum ClaimOutcome {
-    /// Nothing that could be relied on.
+    /// Unknown: nothing to rely on.
     Unknown,
-    /// A tick is ours.
+    /// The tick is claimed.
     Claimed(ServerTime),
     /// The term is over.
     Refused,
@@ -87,23 +87,23 @@ impl Tick {
         UNIX_EPOCH + Duration::from_micros(self.0.as_micros())
     }
 
-    /// The same in milliseconds since 1970.
+    /// The due time in milliseconds since 1970.
     pub fn due_millis(&self) -> u64 {
         self.0.as_micros() / 1_000
     }
 }
 
 impl Ticks {
-    /// Waits until the next tick is due, and claims it. `None` when the lease is to be let go of, is over or is about to be: end
-    /// the work then. Ticks that were missed are made up for by one, at once.
+    /// Waits until the next tick is due, and claims it. Returns `None` when the lease is draining, over or about to be:
+    /// then end the work. One tick, at once, makes up for all missed ones.
     ///
     /// # Cancel safety
-    /// Safe: a tick that was claimed just then is given out by the next call, or [given back](Self::end).
+    /// Safe: a tick claimed by a dropped call is returned by the next call, or [given back](Self::end).
     pub async fn next(&mut self) -> Option<Tick> {
         let phase = phase(self.term.name().label(), self.interval);
         if self.last.is_none() {
             let (mark, now) = (self.read().await?, self.term.server_time());
-            // Where nobody has ever ticked, the first is the next.
+            // Without a mark, the first tick is the next slot.
             self.last = Some(mark.map_or(now, |mark| mark.last(now)));
         }
         loop {
@@ -114,7 +114,7 @@ impl Ticks {
             if self.term.0.must_stop() {
                 return None;
             }
-            // What was not begun is not due before it may begin. Then there may be a later tick that makes up for it, too.
+            // A tick that was put back is not due before work may begin. By then a later tick may make up for it.
             if std::mem::take(&mut self.deferred) {
                 self.term.wait_until_certain().await;
                 continue;
@@ -144,8 +144,8 @@ impl Ticks {
         }
     }
 
-    /// The work on this tick, the last that was given out, was not begun, because the lease is uncertain or to be let go of. It is given
-    /// out again: here, when the lease is certain, or by the next holder.
+    /// Puts back a tick, the last one returned, whose work was not begun because the lease is uncertain or draining. It
+    /// is returned again: here, when the lease is certain, or by the next holder.
     pub fn put_back(&mut self, tick: Tick) {
         if self.last == Some(tick.0)
             && let Some(before) = self.before.take()
@@ -154,10 +154,12 @@ impl Ticks {
         }
     }
 
-    /// Adds an entry to a log beside the lease, as [`TermHandle::append`] does, and does not wait for it: the next tick does. If that and
-    /// the one after it are due before the lease could be anybody else's, it is claimed by the same request. An entry that is refused is told as `publish.refused`.
+    /// Appends an entry to a log beside the lease, like [`TermHandle::append`], without waiting: the next tick waits
+    /// for it. The same request claims the next tick, if both that and the one after it are due before another instance
+    /// could acquire the lease. A refused entry is reported as `publish.refused`.
     ///
-    /// End the work when [`next`](Self::next) says so, or [`end`](Self::end) the ticks first: what was claimed ahead is given back then.
+    /// End the work when [`next`](Self::next) returns `None`, or [`end`](Self::end) the ticks first: that gives back a
+    /// tick claimed ahead.
     ///
     /// ```
     /// use std::time::Duration;
@@ -180,7 +182,7 @@ impl Ticks {
         self.append_with(log, value, kept, Vec::new());
     }
 
-    /// The same, and [publishes](TermHandle::publish) these records in the same step.
+    /// Like [`append`](Self::append), and [publishes](TermHandle::publish) these records in the same step.
     pub fn append_with(
         &mut self,
         log: &str,
@@ -192,7 +194,8 @@ impl Ticks {
             let now = self.term.server_time();
             let due = next_due(now, last, self.interval, phase(self.term.name().label(), self.interval));
             let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
-            // Should we die before it is due, nobody else could have had it either; and whoever comes then makes up for the one after it.
+            // If we die before it is due, no other instance could have run it either; and the next holder makes up for
+            // the tick after it.
             (left + self.interval <= self.term.remaining() && !self.term.is_draining()).then_some(due)
         });
         let (holding, log, value) = (self.term.holding(), log.to_owned(), value.into());
@@ -203,15 +206,16 @@ impl Ticks {
         self.pending = Some(PendingAppend { claimed_due, reply });
     }
 
-    /// Waits for what was [appended](Self::append), and gives back what was claimed ahead, so that whoever ticks next begins there.
+    /// Waits for the [appended](Self::append) entries, and gives back a tick claimed ahead, so that the next holder
+    /// begins with it.
     ///
     /// # Cancel safety
-    /// A tick that was claimed ahead may be left out.
+    /// A tick claimed ahead may be skipped.
     pub async fn end(mut self) {
         self.return_claim().await;
     }
 
-    /// Takes back what was claimed and not given out. Whether a claim has arrived may be unknown.
+    /// Gives back a tick that was claimed but not returned. It may be unknown whether the claim reached the store.
     async fn return_claim(&mut self) {
         if matches!(self.resolve_pending().await, ClaimOutcome::Refused) || !std::mem::take(&mut self.claimed) {
             return;
@@ -226,7 +230,7 @@ impl Ticks {
                 Ok(Outcome::Failed(error) | Outcome::Unknown(error)) if error.is_retryable() => {}
                 _ => return,
             }
-            // If that cannot be done while the lease lasts, a tick that was due is left out.
+            // If this fails until the lease has ended, a due tick is skipped.
             tokio::select! {
                 () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
                 () = self.term.ended() => return,
@@ -234,7 +238,7 @@ impl Ticks {
         }
     }
 
-    /// What has come of what was sent ahead.
+    /// Reads the outcome of the pending append.
     async fn resolve_pending(&mut self) -> ClaimOutcome {
         let Some(PendingAppend { claimed_due, mut reply }) = self.pending.take() else { return ClaimOutcome::Unknown };
         let reply = match reply.try_recv() {
@@ -258,7 +262,7 @@ impl Ticks {
         }
     }
 
-    /// The mark that whoever held the target before has left. Asked until it is known, or nothing more should be begun.
+    /// Reads the mark of the previous holder. Retries until it is known, or the lease is draining.
     async fn read(&mut self) -> Option<Option<Mark>> {
         let timeout = self.term.0.settings.attempt_timeout();
         loop {
@@ -267,7 +271,7 @@ impl Ticks {
                 Outcome::Answered(Reply::Record(found)) => {
                     return Some(found.and_then(|record| Mark::decode(&record.value)));
                 }
-                // One that somebody has spoilt is none. The next is written over it.
+                // A corrupted mark counts as none. The next mark overwrites it.
                 Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt => {
                     self.report_once(&error);
                     return Some(None);
@@ -281,15 +285,15 @@ impl Ticks {
         }
     }
 
-    /// Says, once, that what has to be written cannot be.
+    /// Reports a store error, once, that keeps marks from being read or written.
     fn report_once(&mut self, error: &StoreError) {
         if error.kind() != ErrorKind::Unreachable && !std::mem::replace(&mut self.has_reported, true) {
             self.term.emit(EventKind::StoreRefused { error: error.to_string() });
         }
     }
 
-    /// Writes the mark, under the token. While the store cannot be asked the tick waits, and nothing is begun. Returns whether it is ours: not
-    /// if the lease is to be let go of first. `None` when the term is over.
+    /// Writes the mark, under the token. While the store cannot be reached the tick waits, and no work begins. Returns
+    /// whether the tick is claimed: `false` if the lease drains first, `None` when the term is over.
     async fn claim(&mut self, due: ServerTime) -> Option<bool> {
         loop {
             self.claimed = true;
@@ -297,7 +301,7 @@ impl Ticks {
                 Ok(()) => return Some(true),
                 Err(PublishError::Refused(_)) => return None,
                 Err(PublishError::Store(error)) => {
-                    // Nothing is begun meanwhile, and somebody should know why.
+                    // No work begins meanwhile, so report why.
                     self.report_once(&error);
                     tokio::select! {
                         () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}

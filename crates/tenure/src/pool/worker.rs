@@ -1,4 +1,4 @@
-//! One target that is held: its work, from the grant until everything of it is over.
+//! The worker of a held target: runs its work from the grant until the term has ended.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -13,26 +13,26 @@ use crate::lease::{Intent, ReleaseReason};
 use crate::name::InstanceId;
 use crate::tenure::{Term, TermHandle};
 
-/// The first and the longest pause before work that has ended is begun again.
+/// The first and the longest backoff before ended work is restarted.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// What is done with each target.
+/// The work for each target.
 pub(super) type PoolWork = Arc<dyn Fn(Target, TermHandle) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// Why a target is let go of that is none any more.
+/// The release reason of a removed target.
 pub(super) type RemovalReason = Arc<dyn Fn(&str) -> ReleaseReason + Send + Sync>;
 
-/// What becomes of a target that is held.
+/// A command to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WorkerCommand {
     Release(ReleaseReason),
     HandOver(InstanceId, ReleaseReason),
-    /// Now, without waiting for the work that runs.
+    /// Releases the target now, without waiting for running work.
     Stop(ReleaseReason),
 }
 
-/// Keeps a target until it is let go of, handed over or lost. Ends when everything is over.
+/// Holds a target until it is released, handed over or lost. Returns when the term has ended.
 pub(super) async fn run_worker(
     target: Target,
     term: Term,
@@ -49,7 +49,7 @@ pub(super) async fn run_worker(
                 Some(WorkerCommand::Release(reason)) => term.drain(Intent::Drain(reason)),
                 Some(WorkerCommand::HandOver(to, reason)) => term.drain(Intent::DrainTo(to, reason)),
                 Some(WorkerCommand::Stop(reason)) => term.drain(Intent::Release(reason)),
-                // Nobody is left who could say when to stop.
+                // The driver is gone, so no command can come.
                 None => {
                     listens = false;
                     term.drain(Intent::Release(ReleaseReason::Shutdown));
@@ -61,12 +61,12 @@ pub(super) async fn run_worker(
     handle.ended().await;
 }
 
-/// Works for as long as the term lasts. Work that ends before is begun again after a while.
+/// Runs the work for as long as the term lasts. Work that ends earlier is restarted after a backoff.
 async fn run_work(target: Target, term: TermHandle, work: PoolWork) {
     let mut backoff = INITIAL_BACKOFF;
     loop {
         let began = tokio::time::Instant::now();
-        // Work that panics has ended, and hurts nobody else.
+        // A panic ends the work and affects nothing else.
         let (work, target, lease) = (work.clone(), target.clone(), term.clone());
         let once = CatchPanic(AssertUnwindSafe(Box::pin(async move { work(target, lease).await })));
         if term.run(once).await.is_err() || term.is_draining() {
@@ -80,7 +80,7 @@ async fn run_work(target: Target, term: TermHandle, work: PoolWork) {
     }
 }
 
-/// A future whose panic is its end.
+/// A future that completes when it panics.
 struct CatchPanic(AssertUnwindSafe<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
 impl Future for CatchPanic {

@@ -1,7 +1,7 @@
 //! Schedules that a leader keeps, and that outlive it.
 //!
-//! Every run is claimed before it begins and recorded when it has come to its end, both under the leader's token. So a
-//! failover neither repeats a run that was done nor forgets one that fell due meanwhile.
+//! The leader claims every run before it begins and records it when it is done, both under its token. So a failover
+//! neither repeats a run that was done nor forgets one that became due meanwhile.
 //!
 //! ```
 //! use std::time::Duration;
@@ -41,31 +41,31 @@ use crate::store::{Outcome, Reply, Request};
 use crate::tenure::{PublishError, TermHandle, call_store};
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
-/// How long is slept at a stretch: clocks may be set meanwhile.
+/// The longest uninterrupted sleep: clocks may be set meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 
-/// What becomes of runs that nobody was there for.
+/// What to do about runs that were missed because there was no leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CatchUp {
     /// One run makes up for all of them.
     #[default]
     Once,
-    /// Nothing: the next one is the next. A run that is late by no more than a failover takes is not missed.
+    /// Skip them. A run that is late by no more than a failover takes does not count as missed.
     Skip,
 }
 
-/// What becomes of a run whose leader was lost before its end.
+/// What to do about a run whose leader was lost before its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unfinished {
     /// The next leader runs it again.
     #[default]
     Rerun,
-    /// It counts as run.
+    /// It counts as done.
     Skip,
 }
 
 impl TermHandle {
-    /// Keeps a schedule under this term. Its name tells it from others of the same lease.
+    /// Keeps a schedule under this term. The name distinguishes it from other schedules of the same lease.
     pub fn schedule(&self, name: &str, schedule: Schedule) -> Runs {
         let max_lateness = self.0.settings.ttl().saturating_mul(2);
         let policy = Policy { catch_up: CatchUp::default(), unfinished: Unfinished::default(), max_lateness };
@@ -73,7 +73,7 @@ impl TermHandle {
     }
 }
 
-/// The runs of a schedule, as they fall due.
+/// The runs of a schedule, as they become due.
 #[derive(Debug)]
 pub struct Runs {
     term: TermHandle,
@@ -83,11 +83,11 @@ pub struct Runs {
     open: Option<OpenSchedule>,
 }
 
-/// What was read when the term began.
+/// The state read when the term began.
 #[derive(Clone, Copy, Debug)]
 struct OpenSchedule {
     record: ScheduleRecord,
-    /// The last slot that was claimed under this very term. Whether it is run again is the next leader's affair.
+    /// The last slot claimed under this term. Only the next leader decides whether to rerun it.
     ours: Option<ServerTime>,
     /// A moment at which the store's time was known.
     known: (Moment, ServerTime),
@@ -99,7 +99,7 @@ impl OpenSchedule {
         server + SystemClock.now().since(moment)
     }
 
-    /// What there is to go by.
+    /// The record to plan the next run by.
     fn effective_record(&self) -> ScheduleRecord {
         match self.ours {
             Some(ours) => ScheduleRecord { done: self.record.done.max(Some(ours)), ..self.record },
@@ -109,25 +109,25 @@ impl OpenSchedule {
 }
 
 impl Runs {
-    /// What becomes of runs that nobody was there for; one makes up for all by default.
+    /// Sets what to do about missed runs. By default one run makes up for all.
     #[must_use]
     pub fn catch_up(mut self, choice: CatchUp) -> Self {
         self.policy.catch_up = choice;
         self
     }
 
-    /// What becomes of a run whose leader was lost before its end; it is run again by default.
+    /// Sets what to do about a run whose leader was lost before its end. By default it is run again.
     #[must_use]
     pub fn unfinished(mut self, choice: Unfinished) -> Self {
         self.policy.unfinished = choice;
         self
     }
 
-    /// Waits until the next run is due, and claims it. `None` when the term is over. A run that is dropped without being
-    /// [done](Run::done) counts as unfinished; this term goes on with the next one all the same.
+    /// Waits until the next run is due, and claims it. Returns `None` when the term is over. A run that is dropped
+    /// without [`done`](Run::done) counts as unfinished; this term continues with the next one all the same.
     ///
     /// # Cancel safety
-    /// A run that was claimed just then counts as unfinished.
+    /// A run claimed by a dropped call counts as unfinished.
     pub async fn next(&mut self) -> Option<Run<'_>> {
         let mut open = match self.open.take() {
             Some(open) => open,
@@ -154,7 +154,7 @@ impl Runs {
         Some(Run { slot, runs: self })
     }
 
-    /// What is on record, and the store's time. Asked until it is known or the term is over.
+    /// Reads the record and the store's time. Retries until they are known or the term is over.
     async fn read(&self) -> Option<OpenSchedule> {
         let shared = &self.term.0;
         let limit = shared.settings.attempt_timeout();
@@ -170,7 +170,7 @@ impl Runs {
                 let mut open = OpenSchedule { record: ScheduleRecord::new(since), ours: None, known };
                 match found {
                     Some(record) => open.record = record,
-                    // From now on what falls due is remembered; what fell due earlier in this term nobody has asked for.
+                    // Remember what becomes due from now on; what was due earlier in this term was not scheduled yet.
                     None => {
                         open.record.since = open.now();
                         self.write(&open.record).await?;
@@ -184,7 +184,7 @@ impl Runs {
         }
     }
 
-    /// Writes the record, under the token. Tried until the term is over.
+    /// Writes the record, under the token. Retries until the term is over.
     async fn write(&self, record: &ScheduleRecord) -> Option<()> {
         loop {
             match self.term.publish(&self.record, record.encode()).await {
@@ -200,7 +200,7 @@ impl Runs {
     }
 }
 
-/// One run, which is due and was claimed.
+/// A run that is due and claimed.
 #[derive(Debug)]
 #[must_use = "a run that is not done counts as unfinished"]
 pub struct Run<'a> {
@@ -214,18 +214,18 @@ impl Run<'_> {
         UNIX_EPOCH + Duration::from_micros(self.slot.as_micros())
     }
 
-    /// Records that it has come to its end. While the store cannot be asked, that is tried again.
+    /// Records that the run is done. Retries while the store cannot be reached.
     ///
     /// # Errors
-    /// When the term is over before it is recorded: then it counts as unfinished.
+    /// When the term is over before that is recorded. Then the run counts as unfinished.
     ///
     /// # Cancel safety
-    /// It may or may not be recorded.
+    /// The end may or may not be recorded.
     pub async fn done(self) -> Result<(), PublishError> {
         let Some(open) = &mut self.runs.open else { return Ok(()) };
         let record = ScheduleRecord { done: Some(self.slot), ..open.record };
         let (term, pause) = (&self.runs.term, self.runs.term.0.settings.attempt_timeout());
-        // A store that is away for a moment is not the end of the work.
+        // A short outage of the store does not end the work.
         loop {
             match term.publish(&self.runs.record, record.encode()).await {
                 Ok(()) => break,

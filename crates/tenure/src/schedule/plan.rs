@@ -1,4 +1,4 @@
-//! What is to be run next, from what was run before: a pure function.
+//! The next run, computed from the record: a pure function.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use super::slots::Schedule;
 use super::{CatchUp, Unfinished};
 use crate::time::ServerTime;
 
-/// What is on record of a schedule.
+/// The stored record of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScheduleRecord {
-    /// Since when there is one: what was due before concerns nobody.
+    /// Since when the schedule exists: earlier due times do not count.
     pub(super) since: ServerTime,
-    /// The last slot that somebody has begun.
+    /// The last slot that a leader has claimed.
     pub(super) claimed: Option<ServerTime>,
-    /// The last slot that came to its end.
+    /// The last slot that is done.
     pub(super) done: Option<ServerTime>,
 }
 
@@ -27,7 +27,7 @@ impl ScheduleRecord {
         format!("{} {} {}", self.since.as_micros(), slot(self.claimed), slot(self.done))
     }
 
-    /// Reads what [`encode`](Self::encode) wrote. `None` for anything else.
+    /// Decodes the output of [`encode`](Self::encode). `None` for anything else.
     pub(super) fn decode(text: &[u8]) -> Option<Self> {
         let words: Vec<&str> = std::str::from_utf8(text).ok()?.split(' ').collect();
         let [since, claimed, done] = words[..] else { return None };
@@ -37,23 +37,23 @@ impl ScheduleRecord {
     }
 }
 
-/// The next run: which slot, and from when on.
+/// The next run: its slot, and when it may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NextRun {
     pub(super) slot: ServerTime,
     pub(super) not_before: ServerTime,
 }
 
-/// How to deal with what should have been run.
+/// What to do about missed and unfinished runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) catch_up: CatchUp,
     pub(super) unfinished: Unfinished,
-    /// By how much a run may be late without being missed: as long as it takes to have another leader.
+    /// How late a run may be without counting as missed: as long as a failover takes.
     pub(super) max_lateness: Duration,
 }
 
-/// What is to be run next, and when. `None`: never again.
+/// The next run, and when. `None`: never again.
 pub(super) fn next_run(
     schedule: &Schedule,
     record: &ScheduleRecord,
@@ -71,7 +71,7 @@ pub(super) fn next_run(
     if next > now {
         return Some(NextRun { slot: next, not_before: next });
     }
-    // Some were missed. They are made up for by one, if at all.
+    // Some runs were missed. One run makes up for them, if at all.
     let missed = schedule.at_or_before(now).filter(|missed| *missed >= next).unwrap_or(next);
     let late = Duration::from_micros(now.as_micros().saturating_sub(missed.as_micros()));
     if policy.catch_up == CatchUp::Once || late <= policy.max_lateness {
@@ -110,9 +110,9 @@ mod tests {
         for policy in [policy(CatchUp::Once, Unfinished::Rerun), policy(CatchUp::Skip, Unfinished::Skip)] {
             assert_eq!(slot(record(1_000, None, None), policy, 1_000), 1_020);
             assert_eq!(slot(record(1_000, Some(1_020), Some(1_020)), policy, 1_021), 1_080);
-            // Another leader, before the next is due: as if nothing had happened.
+            // A new leader before the next slot: nothing changes.
             assert_eq!(slot(record(1_000, Some(1_020), Some(1_020)), policy, 1_079), 1_080);
-            // While there was no leader one fell due. It is not forgotten.
+            // A slot that became due without a leader is not forgotten.
             assert_eq!(slot(record(1_000, None, None), policy, 1_025), 1_020);
             assert_eq!(slot(record(1_000, Some(1_020), Some(1_020)), policy, 1_085), 1_080);
         }

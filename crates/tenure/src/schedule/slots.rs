@@ -1,4 +1,4 @@
-//! When something is due: every so often, or by a cron expression. Times are the store's.
+//! Due times: at an interval, or by a cron expression, in the store's time.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::time::ServerTime;
 
-/// When something is due.
+/// The due times of periodic work.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,23 +23,23 @@ pub struct Schedule(ScheduleKind);
 
 #[derive(Clone, Debug)]
 enum ScheduleKind {
-    /// In microseconds, at its multiples since the Unix epoch: whoever leads, the rhythm stays.
+    /// In microseconds, at its multiples since the Unix epoch, so that due times are the same for every leader.
     Every(u64),
     #[cfg(feature = "cron")]
     Cron(Box<croner::Cron>),
 }
 
-/// A schedule that is none.
+/// A schedule that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
     /// The interval is too short or too long.
-    #[error("{0:?} is no interval to run something at: 1 ms to a year")]
+    #[error("schedule interval must be between 1 ms and one year, got {0:?}")]
     Interval(Duration),
-    /// The expression cannot be read, or never comes true.
-    #[error("`{expression}` is no cron expression: {why}")]
+    /// The expression cannot be parsed, or never matches.
+    #[error("cannot use cron expression `{expression}`: {why}")]
     Cron {
-        /// What was given.
+        /// The expression.
         expression: String,
         /// What is wrong with it.
         why: String,
@@ -49,7 +49,7 @@ pub enum ScheduleError {
 const MAX_INTERVAL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Schedule {
-    /// At every multiple of this interval, counted from the Unix epoch.
+    /// Due at every multiple of this interval, counted from the Unix epoch.
     ///
     /// # Errors
     /// When it is shorter than a millisecond or longer than a year.
@@ -60,24 +60,24 @@ impl Schedule {
         Ok(Self(ScheduleKind::Every(u64::try_from(interval.as_micros()).unwrap_or(u64::MAX))))
     }
 
-    /// By a cron expression with five fields, or six with seconds first, in UTC.
+    /// Due by a cron expression with five fields, or six with seconds first, in UTC.
     ///
     /// # Errors
-    /// When it cannot be read, or never comes true.
+    /// When it cannot be parsed, or never matches.
     #[cfg(feature = "cron")]
     pub fn cron(expression: &str) -> Result<Self, ScheduleError> {
         let bad = |why: String| ScheduleError::Cron { expression: expression.to_owned(), why };
         let cron: croner::Cron =
             expression.parse().map_err(|error: croner::errors::CronError| bad(error.to_string()))?;
         let schedule = Self(ScheduleKind::Cron(Box::new(cron)));
-        // One that has never come true before now does not come true at all.
+        // An expression that does not match from 1970 on never matches.
         match schedule.after(ServerTime::from_micros(0)) {
             Some(_) => Ok(schedule),
-            None => Err(bad("it never comes true".to_owned())),
+            None => Err(bad("it never matches".to_owned())),
         }
     }
 
-    /// The first time after this one.
+    /// The first due time after this time.
     pub(super) fn after(&self, time: ServerTime) -> Option<ServerTime> {
         match &self.0 {
             ScheduleKind::Every(interval) => {
@@ -88,7 +88,7 @@ impl Schedule {
         }
     }
 
-    /// The last time that is not after this one.
+    /// The last due time that is not after this time.
     pub(super) fn at_or_before(&self, time: ServerTime) -> Option<ServerTime> {
         match &self.0 {
             ScheduleKind::Every(interval) => Some(ServerTime::from_micros(time.as_micros() / interval * interval)),
@@ -146,7 +146,7 @@ mod tests {
             let time: jiff::Timestamp = text.parse().unwrap();
             from_zoned(&time.to_zoned(jiff::tz::TimeZone::UTC)).unwrap()
         };
-        // What the original scheduler could not count to.
+        // Due times beyond the current month, which the original scheduler could not compute.
         for (expression, from, to) in [
             ("0 2 * * *", "2026-01-31T12:00:00Z", "2026-02-01T02:00:00Z"),
             ("0 0 1 * *", "2026-01-15T00:00:00Z", "2026-02-01T00:00:00Z"),

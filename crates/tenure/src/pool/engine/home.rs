@@ -16,9 +16,9 @@ use crate::time::Moment;
 pub(super) enum TargetHome {
     /// With any instance.
     Anywhere,
-    /// With this instance, which is back.
+    /// With this other instance, which is back.
     With(InstanceId),
-    /// With this instance of ours.
+    /// With the instance that holds it, which is this one.
     Here,
 }
 
