@@ -62,7 +62,7 @@ impl MembershipDelta {
 /// let mut liveness = Liveness::default();
 /// let now = Moment::ZERO + Duration::from_secs(100);
 /// assert_eq!(liveness.update(now, vec![member(Duration::from_secs(29))]).joined.len(), 1);
-/// // Sent every ten seconds, and not for fifteen.
+/// // Sent every ten seconds, but not for the last fifteen.
 /// assert_eq!(liveness.update(now + Duration::from_secs(14), vec![member(Duration::from_secs(15))]).left.len(), 1);
 /// ```
 #[derive(Clone, Debug, Default)]

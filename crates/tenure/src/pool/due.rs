@@ -121,7 +121,7 @@ mod tests {
         };
         assert_eq!(due(10_000, 9_300), (at(12_000), at(17_000)));
         assert_eq!(due(14_000, 9_300), (at(17_000), at(17_000)), "the tick of 12 s was not missed");
-        assert_eq!(due(14_000, 7_000), (at(12_000), at(17_000)), "that of 12 s was missed");
+        assert_eq!(due(14_000, 7_000), (at(12_000), at(17_000)), "the tick of 12 s was missed");
         assert_eq!(due(14_000, 99_900), (at(17_000), at(17_000)), "a mark from the future is ignored");
         assert_eq!(due(14_000, 16_900), (at(17_000), at(17_000)), "the next tick is after the mark");
         let (now, last) = (ServerTime::from_micros(10_299_500), ServerTime::from_micros(10_299_400));

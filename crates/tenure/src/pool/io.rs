@@ -81,7 +81,7 @@ pub enum PoolInput {
     Gap,
     /// A claim was granted.
     Granted(Target),
-    /// A granted target is one that an earlier process of this instance held.
+    /// A granted target is one that an earlier instance of the same name held.
     HandedBack(Target),
     /// A claim was refused: another instance holds the target.
     Refused {

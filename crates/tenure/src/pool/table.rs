@@ -71,7 +71,7 @@ pub(super) struct TargetEntry {
     pub(super) last_holder: Option<InstanceId>,
     /// The instance with an explicit name that held it before it moved, and to which it goes back after a restart.
     pub(super) home: Option<Home>,
-    /// Whether an earlier process of this instance held it.
+    /// Whether an earlier instance of our name held it.
     pub(super) is_home: bool,
     /// What is known of the lease of a holder that is gone. `None` when the holder is present, or was not checked yet.
     pub(super) orphan: Option<Orphan>,

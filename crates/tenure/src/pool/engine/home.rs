@@ -93,8 +93,7 @@ impl Engine {
         }
     }
 
-    /// Marks a granted target as one that an earlier process of this instance held: it moves away only after the
-    /// others.
+    /// Marks a granted target as one that an earlier instance of our name held: it moves away only after the others.
     pub(super) fn mark_home(&mut self, target: &Target) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.is_home = true;
