@@ -1,7 +1,7 @@
 //! Ticks that keep their phase, whichever instance holds the target.
 //!
 //! The mark of the last tick is a record beside the lease, in the store's time. The holder claims a tick before it
-//! returns it, and hands a target over only between ticks. So a move from one instance to another neither skips a tick
+//! works on it, and hands a target over only between ticks. So a move from one instance to another neither skips a tick
 //! nor repeats one. A tick that was claimed but not begun, because the lease became uncertain or had to be released, is
 //! kept for this holder or the next. A tick whose holder died in the middle of it is not repeated.
 
