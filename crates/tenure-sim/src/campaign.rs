@@ -1,4 +1,4 @@
-//! Many worlds, on every core, and what came of them.
+//! Runs many worlds on every core and sums up their results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +11,18 @@ use crate::mutation::SimMutation;
 use crate::promise::Measurements;
 use crate::world::{Violation, World, WorldOutcome};
 
-/// What came of many worlds.
+/// The results of many worlds.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// How many were run.
+    /// Number of worlds run.
     pub worlds: u64,
-    /// How much time passed in them.
+    /// Simulated time that passed in them.
     pub simulated: Duration,
-    /// How often things happened.
+    /// Number of occurrences of each kind of event.
     pub counts: BTreeMap<&'static str, u64>,
-    /// What was measured outside the promise.
+    /// Effects of faults outside the promise, which are measured and not judged.
     pub measurements: Measurements,
-    /// The failing seed with the lowest number, and what went wrong.
+    /// The lowest failing seed and its violation.
     pub failure: Option<(u64, Violation)>,
 }
 
@@ -31,7 +31,7 @@ pub fn run(first: u64, count: u64, mutation: Option<SimMutation>, jobs: usize) -
     run_each(first, count, jobs, |seed| World::run(seed, mutation, false))
 }
 
-/// The same with worlds of any kind.
+/// Like [`run`], with any kind of world.
 pub fn run_each(first: u64, count: u64, jobs: usize, world: impl Fn(u64) -> WorldOutcome + Sync) -> Summary {
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);

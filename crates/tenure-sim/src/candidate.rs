@@ -1,4 +1,4 @@
-//! A candidate for a role, as a program's election is one: it tells where it stands, and paces itself.
+//! A candidate for a role, like one in a program's election: it reports its state and backs off.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tenure::election::{Backoff, BackoffReason, CandidateInput, CandidateState, E
 use tenure::lease::{AcquireStatus, Ending, LeaseSettings, ReleaseReason};
 use tenure::time::Moment;
 
-/// What is told, with the term that it is about.
+/// Election events, each with the term that it is about.
 pub type ElectionEvents = Vec<(Option<Token>, ElectionEventKind)>;
 
 /// One candidate.
@@ -16,14 +16,14 @@ pub struct SimCandidate {
     candidacy: CandidateState,
     backoff: Backoff,
     last_status: Option<AcquireStatus>,
-    /// Since when it leads.
+    /// Start of its leadership.
     since: Option<Moment>,
-    /// Why it lost what it had.
+    /// The reason for the loss of its term.
     loss: Option<Ending>,
 }
 
 impl SimCandidate {
-    /// Looks at how its pursuit is going.
+    /// Handles a change in the status of its acquisition.
     pub fn on_status(&mut self, status: AcquireStatus) -> ElectionEvents {
         if self.last_status.as_ref() == Some(&status) {
             return ElectionEvents::new();
@@ -32,7 +32,7 @@ impl SimCandidate {
         self.candidacy.step(CandidateInput::StatusChanged(status))
     }
 
-    /// Work may start. Said again after every doubt.
+    /// Handles the permission to work, which is repeated after every uncertainty.
     pub fn on_may_start(&mut self, token: Token, local: Moment) -> ElectionEvents {
         if self.since.is_some() {
             return ElectionEvents::new();
@@ -41,12 +41,12 @@ impl SimCandidate {
         self.candidacy.step(CandidateInput::TermStarted(token))
     }
 
-    /// The term was lost; work is told next.
+    /// Records the loss of the term. The instruction to stop work follows.
     pub fn on_lost(&mut self, ending: Ending) {
         self.loss = Some(ending);
     }
 
-    /// Work must stop.
+    /// Handles the instruction to stop work.
     pub fn on_must_stop(&mut self, local: Moment) -> (ElectionEvents, Option<BackoffReason>) {
         let Some(since) = self.since.take() else { return (ElectionEvents::new(), None) };
         let backoff_reason = match &self.loss {
@@ -57,7 +57,7 @@ impl SimCandidate {
         (self.candidacy.step(CandidateInput::TermEnded(ending)), Some(backoff_reason))
     }
 
-    /// How long to leave it to others.
+    /// Time to leave the role to other candidates.
     pub fn backoff(&mut self, backoff_reason: BackoffReason, settings: &LeaseSettings, chance: f64) -> Duration {
         self.last_status = None;
         self.backoff.next_delay(backoff_reason, settings, chance)

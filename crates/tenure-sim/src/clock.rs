@@ -6,10 +6,10 @@ use tenure::time::{MergedClock, Now, ServerTime};
 
 use crate::timeline::SimTime;
 
-/// What the server's clock says when the world begins.
+/// Reading of the server's clock when the world begins.
 const SERVER_EPOCH_MICROS: u64 = 1_700_000_000_000_000;
 
-/// The two clocks of one machine, merged by the very code that merges the real ones.
+/// The two clocks of one machine, merged by the same code that merges the real ones.
 #[derive(Debug)]
 pub struct LocalClock {
     rate_ppm: i64,
@@ -21,7 +21,7 @@ pub struct LocalClock {
 }
 
 impl LocalClock {
-    /// A clock that runs this many millionths too fast.
+    /// Creates a clock that runs this many millionths too fast.
     pub fn new(now: SimTime, rate_ppm: i64) -> Self {
         Self {
             rate_ppm,
@@ -33,13 +33,13 @@ impl LocalClock {
         }
     }
 
-    /// A reading of the lease clock and the steady clock.
+    /// Reads the lease clock and the steady clock.
     pub fn read(&self, now: SimTime) -> Now {
         let boot = self.boot(now);
         self.merged.read(boot, boot.saturating_add(self.wall_shift))
     }
 
-    /// How much true time passes while this clock's boot time advances by a span.
+    /// True time that passes while this clock's boot time advances by `span`.
     pub fn sim_span(&self, span: Duration) -> Duration {
         scale(span, 1_000_000, 1_000_000 + self.rate_ppm)
     }
@@ -56,7 +56,7 @@ impl LocalClock {
         self.frozen = true;
     }
 
-    /// Lets them run on from where they stopped.
+    /// Resumes the clocks from where they stopped.
     pub fn thaw(&mut self, now: SimTime) {
         self.anchor = now;
         self.frozen = false;
@@ -71,7 +71,7 @@ impl LocalClock {
     }
 }
 
-/// The store's clock: wall time, with its own rate, which can be set.
+/// The store's clock: wall time with its own rate, which can be stepped.
 #[derive(Debug)]
 pub struct SimServerClock {
     rate_ppm: i64,
@@ -79,12 +79,12 @@ pub struct SimServerClock {
 }
 
 impl SimServerClock {
-    /// A clock that runs this many millionths too fast.
+    /// Creates a clock that runs this many millionths too fast.
     pub fn new(rate_ppm: i64) -> Self {
         Self { rate_ppm, shift_micros: 0 }
     }
 
-    /// The clock's reading.
+    /// Reads the clock.
     pub fn read(&self, now: SimTime) -> ServerTime {
         let elapsed = scale(Duration::from_nanos(now.as_nanos()), 1_000_000 + self.rate_ppm, 1_000_000);
         let micros = SERVER_EPOCH_MICROS.saturating_add(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));

@@ -1,104 +1,104 @@
-//! What goes wrong, chosen by the seed.
+//! Faults, chosen by the seed.
 
 use std::time::Duration;
 
 use crate::observation::{LeaseIndex, ProcessId};
 
-/// Something that goes wrong.
+/// One fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A process dies and is started again later.
+    /// A process dies and is restarted later.
     Crash {
-        /// Who.
+        /// The process.
         process: ProcessId,
-        /// How much later.
+        /// Time until the restart.
         down: Duration,
     },
-    /// A process is stopped, or its machine suspended: nothing of it runs, its clock goes on.
+    /// A process is stopped, or its machine suspended: none of its code runs, but its clock goes on.
     Stop {
-        /// Who.
+        /// The process.
         process: ProcessId,
-        /// For how long.
+        /// Duration.
         span: Duration,
     },
-    /// A virtual machine is frozen: nothing of it runs, and no clock of it notices.
+    /// A virtual machine is frozen: none of its code runs, and its clocks do not advance.
     Freeze {
-        /// Who.
+        /// The process.
         process: ProcessId,
-        /// For how long.
+        /// Duration.
         span: Duration,
     },
-    /// The network between a process and the store swallows packets, in one direction or both.
+    /// The network between a process and the store drops packets, in one direction or both.
     Partition {
-        /// Who.
+        /// The process.
         process: ProcessId,
-        /// Whether requests are swallowed.
+        /// Whether requests are dropped.
         requests: bool,
-        /// Whether replies are.
+        /// Whether replies are dropped.
         replies: bool,
-        /// For how long.
+        /// Duration.
         span: Duration,
     },
     /// A connection is reset.
     Reset {
-        /// Whose.
+        /// The process.
         process: ProcessId,
     },
     /// The network is slow.
     Slow {
-        /// How much each packet is delayed at most.
+        /// Maximum delay of each packet.
         delay: Duration,
-        /// For how long.
+        /// Duration.
         span: Duration,
     },
-    /// The store does not answer for a while, and then answers everything.
+    /// The store does not reply for a while, then replies to everything.
     Stall {
-        /// For how long.
+        /// Duration.
         span: Duration,
     },
     /// The store is restarted.
     Restart {
-        /// What is left of its data.
+        /// The data that survives.
         survival: DataSurvival,
-        /// How long it is down.
+        /// Downtime.
         down: Duration,
     },
-    /// The store forgets everything while running.
+    /// The store loses all data while running.
     Flush,
-    /// A process's wall clock is set.
+    /// A process's wall clock is stepped.
     WallClockStep {
-        /// Whose.
+        /// The process.
         process: ProcessId,
-        /// By how much.
+        /// Size of the step.
         nanos: i64,
     },
-    /// The store's clock is set.
+    /// The store's clock is stepped.
     ServerClockStep {
-        /// By how much.
+        /// Size of the step.
         micros: i64,
     },
-    /// An outsider deletes a lease.
+    /// A foreign program deletes a lease.
     ForeignDelete {
-        /// Which.
+        /// The lease.
         lease: LeaseIndex,
     },
 }
 
-/// What is left of a store's data after a restart.
+/// The data of a store that survives a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataSurvival {
-    /// Everything.
+    /// All data.
     All,
-    /// Everything but the last writes.
+    /// All data except the last writes.
     AllButLastWrites,
-    /// What an old backup held.
+    /// The contents of an old backup.
     Backup,
-    /// Nothing.
+    /// No data.
     Nothing,
 }
 
 impl Fault {
-    /// Whether the store's data is not what it was.
+    /// Returns whether the store's data differs from before the fault.
     pub fn is_data_loss(&self) -> bool {
         match self {
             Self::Flush => true,
@@ -107,7 +107,7 @@ impl Fault {
         }
     }
 
-    /// How long it lasts.
+    /// Duration of the fault.
     pub fn duration(&self) -> Duration {
         match self {
             Self::Crash { down: span, .. }
@@ -125,7 +125,7 @@ impl Fault {
         }
     }
 
-    /// Its name, for counting.
+    /// Name of the fault, for counting.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Crash { .. } => "crash",
@@ -142,19 +142,19 @@ impl Fault {
             Self::Flush => "flush",
             Self::WallClockStep { .. } => "wall clock step",
             Self::ServerClockStep { .. } => "server clock step",
-            Self::ForeignDelete { .. } => "outsider deletes a lease",
+            Self::ForeignDelete { .. } => "foreign delete of a lease",
         }
     }
 }
 
-/// Which faults a world has, and how often.
+/// Which faults a world has, and their frequency.
 #[derive(Clone, Debug)]
 pub struct FaultSchedule {
-    /// The mean time between two faults.
+    /// Mean time between two faults.
     pub mean_interval: Duration,
     /// Whether the store may lose data.
     pub store_faults: bool,
-    /// Whether faults outside the promise happen.
+    /// Whether faults outside the promise may happen.
     pub outside_promise: bool,
 }
 

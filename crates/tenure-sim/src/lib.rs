@@ -1,10 +1,10 @@
-//! A simulated world around the same decisions that run in a program: clocks that drift, jump and freeze; a network that
-//! delays, swallows, holds back and doubles packets; a store that stalls, restarts and forgets; processes that crash and
-//! are stopped. One seed decides everything.
+//! A deterministic simulator that runs the library's own decision code in simulated worlds. Clocks drift, jump and
+//! freeze. The network delays, drops, holds back and duplicates packets. The store stalls, restarts and loses data.
+//! Processes crash and are stopped. One seed determines a whole world.
 //!
-//! Each world has a storm, in which the [invariants] are checked after every step, then a calm, in which
-//! everything must come right within a bound, then a crash in the calm, after which the others must take over. Faults
-//! outside the promise are measured and not judged ([`promise`]).
+//! Each world has three phases: a storm of faults, in which the [invariants] are checked after every step; a calm, in
+//! which every lease must recover within a bound; and a crash in the calm, after which another process must take over.
+//! The effects of faults outside the promise are measured and not judged ([`promise`]).
 
 pub mod campaign;
 pub mod candidate;

@@ -1,4 +1,4 @@
-//! The simulator as a program.
+//! The simulator's command line.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -8,17 +8,17 @@ use tenure_sim::fleet::storm::{self, FleetSize};
 use tenure_sim::world::World;
 
 const USAGE: &str = "\
-Runs Tenure's decisions in simulated worlds, one per seed.
+Run Tenure's decision code in simulated worlds, one per seed.
 
 Usage: tenure-sim [--fleets small|large] [--seeds N] [--seed S] [--trace] [--jobs N]
 
-  --fleets    whole fleets that share out targets, instead of single leases
-  --seeds N   how many worlds (default 1000)
-  --seed S    the first seed (default 0); alone, run just this one
-  --trace     print everything that was seen, one world only
-  --jobs N    how many threads (default: all cores)
+  --fleets    simulate fleets that share targets, instead of single leases
+  --seeds N   number of worlds (default 1000)
+  --seed S    first seed (default 0); without --seeds, run only this one
+  --trace     print every observation; one world only
+  --jobs N    number of threads (default: one per core)
 
-Exits with 0 if everything held, 1 if something did not, 64 for wrong usage.";
+Exits with 0 if every invariant held, 1 if one was violated, 64 for wrong usage.";
 
 struct Options {
     first: u64,
@@ -36,13 +36,13 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
             fleets = match args.next().as_deref() {
                 Some("small") => Some(FleetSize::Small),
                 Some("large") => Some(FleetSize::Large),
-                _ => return Err("--fleets needs small or large".to_owned()),
+                _ => return Err("--fleets needs \"small\" or \"large\"".to_owned()),
             };
             continue;
         }
         let mut number = || {
             let value = args.next().ok_or(format!("{flag} needs a number"))?;
-            value.parse::<u64>().map_err(|_| format!("{flag} needs a number, not {value:?}"))
+            value.parse::<u64>().map_err(|_| format!("{flag} needs a number, got {value:?}"))
         };
         match flag.as_str() {
             "--seeds" => count = Some(number()?),
@@ -55,13 +55,13 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
     }
     let count = count.unwrap_or(if first.is_some() { 1 } else { 1_000 });
     if count == 0 {
-        return Err("no world at all proves nothing: --seeds must be at least 1".to_owned());
+        return Err("--seeds must be at least 1, got 0".to_owned());
     }
     if trace && fleets.is_some() {
-        return Err("--trace is for single leases".to_owned());
+        return Err("cannot combine --trace with --fleets: it traces single leases only".to_owned());
     }
     if trace && count != 1 {
-        return Err("--trace is for one world: add --seed S".to_owned());
+        return Err("cannot trace more than one world; add --seed S".to_owned());
     }
     Ok(Some(Options { first: first.unwrap_or(0), count, trace, jobs, fleets }))
 }
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
 fn report(seed: u64, options: &Options, violation: Option<tenure_sim::world::Violation>) -> ExitCode {
     match violation {
         Some(violation) => {
-            println!("VIOLATED in the world of seed {seed}, at {}s: {}", violation.at, violation.invariant);
+            println!("VIOLATED with seed {seed} at {}s: {}", violation.at, violation.invariant);
             println!("  {}", violation.message);
             let how = match options.fleets {
                 Some(FleetSize::Small) => "--fleets small",
@@ -111,7 +111,7 @@ fn report(seed: u64, options: &Options, violation: Option<tenure_sim::world::Vio
             ExitCode::FAILURE
         }
         None => {
-            println!("everything held");
+            println!("every invariant held");
             ExitCode::SUCCESS
         }
     }

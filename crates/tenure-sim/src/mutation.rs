@@ -1,14 +1,14 @@
-//! Mistakes that can be planted, to see that they are found.
+//! Mutations (planted bugs), which prove that the invariants can fail.
 
 use tenure::mutation::Mutation;
 
-/// A mistake in the library's core, or in how a program uses it.
+/// A mutation of the library's core or of the program that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimMutation {
-    /// One of the core's own.
+    /// A mutation of the core.
     Core(Mutation),
-    /// Work goes by what it was told last and does not look at the deadline.
+    /// Work relies on the last permission that it got and does not check the deadline.
     CachedBoolean,
-    /// A candidate whose term is over does not say so.
+    /// A candidate whose term has ended does not report it.
     SilentDemotion,
 }

@@ -1,4 +1,4 @@
-//! Who is called what.
+//! Names of leases and ids of processes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tenure::{InstanceId, LeaseKind, LeaseName, NameError};
 
 use crate::observation::{LeaseIndex, ProcessId};
 
-/// The names of leases and of the processes as they are now.
+/// The names of the leases and the current ids of the processes.
 #[derive(Clone, Debug)]
 pub struct NameTable {
     names: Arc<[LeaseName]>,
@@ -15,7 +15,7 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// Names for this many leases and processes.
+    /// Creates names for this many leases and processes.
     ///
     /// # Errors
     /// Never, as long as the names made here are valid ones.
@@ -31,22 +31,22 @@ impl NameTable {
         &self.names[lease.0]
     }
 
-    /// How many leases there are.
+    /// Number of leases.
     pub fn leases(&self) -> usize {
         self.names.len()
     }
 
-    /// How many processes there are.
+    /// Number of processes.
     pub fn processes(&self) -> usize {
         self.instances.len()
     }
 
-    /// The id that a process has now.
+    /// The current id of a process.
     pub fn instance(&self, process: ProcessId) -> &InstanceId {
         &self.instances[process.0]
     }
 
-    /// Gives a process that was started again its new id.
+    /// Assigns a new id to a restarted process.
     ///
     /// # Errors
     /// Never, as long as the names made here are valid ones.
@@ -55,12 +55,12 @@ impl NameTable {
         Ok(())
     }
 
-    /// Whose id this is, or was before it was started again.
+    /// The process that has this id, or had it before a restart.
     pub fn process_of(&self, instance: &InstanceId) -> Option<ProcessId> {
         instance.as_str().strip_prefix('p')?.split('-').next()?.parse().ok().map(ProcessId)
     }
 
-    /// Which lease a request is about.
+    /// The lease that a request is about.
     pub fn lease_of(&self, request: &Request) -> Option<LeaseIndex> {
         let name = match request {
             Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => &claim.name,

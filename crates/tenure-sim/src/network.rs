@@ -1,5 +1,5 @@
-//! The network: packets that are delayed, swallowed, held back, doubled, and delivered long after their connection was
-//! given up.
+//! The network: it delays, drops, holds back and duplicates packets, and delivers some long after their connection was
+//! dropped.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use crate::timeline::SimTime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// What travels.
+/// A packet.
 #[derive(Clone, Debug)]
 pub enum Packet {
-    /// To the store: enter.
+    /// To the store: attach.
     Attach(AttachRequest),
-    /// To the store: do something.
+    /// To the store: a request.
     Request(u64, Request),
-    /// From the store: what was found.
+    /// From the store: the result of attaching.
     Attached(Attached),
-    /// From the store: an answer.
+    /// From the store: a reply.
     Reply(u64, Reply),
     /// From the store: a hint.
     Announcement(Announcement),
-    /// Either way: this connection is over.
+    /// Either way: the connection is closed.
     Reset,
 }
 
-/// Which way.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// To the store.
@@ -49,7 +49,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network whose packets usually take up to this long.
+    /// Creates a network whose packets usually take up to this long.
     pub fn new(rng: fastrand::Rng, latency: Duration) -> Self {
         Self {
             rng,
@@ -60,24 +60,24 @@ impl Network {
         }
     }
 
-    /// Swallows packets of a process for a while.
+    /// Drops packets of a process until the given time.
     pub fn partition(&mut self, process: usize, direction: Direction, until: SimTime) {
         let end = self.partitioned_until.entry((process, direction)).or_default();
         *end = until.max(*end);
     }
 
-    /// Slows everything down for a while.
+    /// Delays every packet until the given time.
     pub fn slow_down(&mut self, delay: Duration, until: SimTime) {
         self.slow = (delay, until);
     }
 
-    /// Ends every disturbance.
+    /// Ends every fault.
     pub fn heal(&mut self) {
         self.slow = Default::default();
         self.partitioned_until.clear();
     }
 
-    /// When a packet arrives: usually once, sometimes never, rarely twice.
+    /// Arrival times of a packet: usually one, sometimes none, rarely two.
     pub fn deliveries(
         &mut self,
         now: SimTime,
@@ -92,7 +92,7 @@ impl Network {
         if let Some(&healed) = self.partitioned_until.get(&(process, direction))
             && now < healed
         {
-            // Half of what a cut network swallows is sent again once it has healed.
+            // Half of the packets that a partition drops are retransmitted once it has healed.
             if matches!(packet, Packet::Announcement(_)) || self.rng.bool() {
                 return Vec::new();
             }
@@ -101,7 +101,7 @@ impl Network {
         if matches!(packet, Packet::Announcement(_)) && self.rng.f64() < 0.1 {
             return Vec::new();
         }
-        // A connection keeps its order.
+        // A connection keeps the order of its packets.
         let last = self.last_delivery.entry((connection, direction)).or_default();
         at = at.max(*last);
         *last = at;

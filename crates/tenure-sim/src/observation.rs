@@ -1,4 +1,4 @@
-//! What can be seen from outside: the only thing that invariants judge by.
+//! Events seen from outside: the only input of the invariants.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use tenure::time::Moment;
 
 use crate::faults::Fault;
 
-/// A process, by its place in the world.
+/// A process, by its index in the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessId(pub usize);
 
-/// A lease, by its place in the world.
+/// A lease, by its index in the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseIndex(pub usize);
 
-/// One term, as whoever acts in it names it.
+/// One term, as its process identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TermId {
-    /// Who.
+    /// The process that holds the term.
     pub process: ProcessId,
-    /// Which lease.
+    /// The lease.
     pub lease: LeaseIndex,
-    /// Which term.
+    /// The token of the term.
     pub token: Token,
 }
 
@@ -35,98 +35,100 @@ impl fmt::Display for TermId {
     }
 }
 
-/// Something that was seen.
+/// One observed event.
 #[derive(Clone, Debug)]
 pub enum Observation {
-    /// The store granted a term (or made one by hand-over; then the process is the receiver).
+    /// The store granted a term. After a hand-over the process is the receiver.
     Granted(TermId),
-    /// The store carried out a renewal, release or hand-over that names this term.
+    /// The store applied a renewal, release or hand-over that names this term.
     RequestApplied {
-        /// The term it names.
+        /// The term that the request names.
         term: TermId,
-        /// The token the lease had.
+        /// The token that the lease had.
         current: Option<Token>,
-        /// Whether it was the end of the term.
+        /// Whether the request ended the term.
         ended: bool,
     },
     /// The store accepted a publication.
     Published {
-        /// The term it names.
+        /// The term that the publication names.
         term: TermId,
-        /// Whether that term had the lease in the store just then, by holder and token, and had not expired.
+        /// Whether that term held the lease in the store at that moment, by holder and token, and had not expired.
         is_current: bool,
-        /// Whether it had been granted or renewed for that long, as was seen from outside.
+        /// Whether the observed grants and renewals cover that moment.
         is_alive: bool,
     },
-    /// A process has entered, and told the store of the highest token that it remembers.
+    /// A process attached and reported the highest token that it remembers.
     Attached {
         /// That token.
         high_water: Option<Token>,
     },
-    /// An operator ended the current term of a lease.
+    /// An operator revoked the current term of a lease.
     Revoked(LeaseIndex),
-    /// Nothing is granted for this long.
+    /// The store grants no lease for this long.
     Quarantined {
-        /// How long.
+        /// Remaining time of the quarantine.
         remaining: Duration,
-        /// The longest that could be relied on when it was begun, as far as those knew who began it.
+        /// The longest time that any lease could be relied on when the quarantine began, as far as the process that
+        /// began it knew.
         at_most: Duration,
     },
-    /// A request to renew left its process.
+    /// A process sent a renewal.
     RenewSent(TermId),
-    /// A request that ends a term left its process.
+    /// A process sent a request that ends a term.
     ReleaseSent(TermId),
-    /// A term began because its holder was named by the last one, or because the last one made no progress.
+    /// A term began because the previous holder named its successor, or because the previous holder made no progress.
     Transferred {
-        /// Whether the last one was asked for it.
+        /// Whether the previous holder handed the lease over.
         handed_over: bool,
     },
-    /// A candidate told something about its election.
+    /// A candidate reported an election event.
     ElectionReported {
-        /// Who.
+        /// The candidate.
         process: ProcessId,
-        /// Of which role.
+        /// The role.
         lease: LeaseIndex,
-        /// The term it is about.
+        /// The term that the event is about.
         token: Option<Token>,
-        /// What.
+        /// The kind of event.
         event: ElectionEventKind,
     },
-    /// A machine said that its term is lost.
+    /// A machine reported the loss of its term.
     Lost(TermId, Loss),
-    /// A machine said that work may start.
+    /// A machine permitted work to start.
     MayStart(TermId),
     /// Work started.
     WorkStarted(TermId),
-    /// Work did something.
+    /// Work performed an action.
     Acted {
-        /// The term it was done in.
+        /// The term of the action.
         term: TermId,
-        /// The process's own clock.
+        /// Time of the process's own clock.
         local: Moment,
-        /// Until when the term may be relied on, worked out from when requests were sent.
+        /// End of the term's validity, computed from the times at which requests were sent.
         valid_until: Moment,
     },
-    /// Work whose check had passed before its process was stopped did something after it went on.
+    /// Work whose check had passed before its process was stopped acted after the process resumed.
     ActedLate(TermId),
     /// Work ended.
     WorkEnded(TermId),
-    /// A process was stopped; nothing of it runs.
+    /// A process was stopped: none of its code runs.
     Stopped(ProcessId),
-    /// A process goes on.
+    /// A process resumed.
     Resumed(ProcessId),
-    /// A process is gone, with everything it did.
+    /// A process died, and its work with it.
     Crashed(ProcessId),
     /// A fault happened.
     Fault(Fault),
-    /// A newcomer took a lost namespace for a new one, or closed it for too short a time, because nobody told it better.
+    /// A new process initialised a lost namespace without a quarantine, or with one that was too short, because no
+    /// process with a memory of it was attached.
     BootstrappedTooSoon,
-    /// Nothing goes wrong for this long, and by then every lease must be held, or have been; then the storm goes on.
+    /// No fault happens for this long. By then every lease must be held or have been held; then the storm goes on.
     Lull {
         /// The bound.
         within: Duration,
     },
-    /// From now on nothing goes wrong, and every lease must be worked on within this time.
+    /// No fault happens any more. Every lease must have work running within this time.
     Calm {
         /// The bound.
         within: Duration,

@@ -1,7 +1,7 @@
-//! One instance: it drives the lease machines against the store over one connection, and runs work under them.
+//! One simulated instance: drives the lease machines against the store over one connection and runs work under them.
 //!
-//! This is the edge. Everything it does is what the machines ask for; all it decides is when to replace a connection
-//! (on any time-out or reset) and what its users want.
+//! It carries out what the machines request. On its own it decides only when to replace a connection (on any timeout or
+//! reset) and what its users do.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,57 +24,57 @@ use crate::observation::{LeaseIndex, Observation, ProcessId, TermId};
 use crate::timeline::SimTime;
 use crate::work::SimWork;
 
-/// How often every machine looks at the clock, whatever its timers do.
+/// Interval at which every machine reads the clock, regardless of its timers.
 const BACKSTOP_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Something a process asked to be woken for.
+/// A reason to wake a process.
 #[derive(Clone, Debug)]
 pub enum Timer {
     /// A machine's wake-up.
     Wake(LeaseIndex, u64, Epoch),
-    /// No answer has come to a request.
+    /// A request got no reply in time.
     RequestTimeout(u64),
-    /// No answer has come to an entry.
+    /// An attach got no reply in time.
     AttachTimeout(ConnectionId),
     /// Connect again.
     Connect,
-    /// Look at the clock.
+    /// Read the clock.
     Backstop,
-    /// Ask for a lease (again).
+    /// Acquire a lease (again).
     Acquire(LeaseIndex),
-    /// Start a unit of work, if that is allowed.
+    /// Start a unit of work, if the term permits it.
     StartWork(LeaseIndex, u64),
-    /// Work acts.
+    /// Work performs an action.
     Act(LeaseIndex, u64),
     /// Cancelled work has cleaned up.
     CleanupDone(LeaseIndex, u64),
-    /// The user wants something.
+    /// The user does something.
     UserAction,
 }
 
-/// What a process does to the rest of the world.
+/// An effect of a process on the rest of the world.
 #[derive(Debug)]
 pub enum Effect {
     /// Send a packet.
     Send(ConnectionId, Packet),
-    /// Wake me after this much of my own time.
+    /// Wake the process after this much time of its own clock.
     Wake(Duration, Timer),
-    /// This was seen of me.
+    /// Report an observation.
     Observed(Observation),
 }
 
-/// How a process is set up.
+/// Configuration of a process.
 #[derive(Clone, Debug)]
 pub struct ProcessConfig {
     /// The settings of its leases.
     pub settings: Arc<LeaseSettings>,
-    /// The longest ttl of others that it assumes while it knows nothing.
+    /// The longest ttl that it assumes for the leases of others until it knows better.
     pub assumed_ttl: Duration,
-    /// The mistake that it makes.
+    /// The mutation that it contains.
     pub mutation: Option<SimMutation>,
 }
 
-/// One instance.
+/// One simulated instance.
 #[derive(Debug)]
 pub struct SimProcess {
     /// Its clock.
@@ -84,7 +84,7 @@ pub struct SimProcess {
     settings: Arc<LeaseSettings>,
     rng: fastrand::Rng,
     memory: Option<NamespaceMemory>,
-    /// The longest ttl of others that it assumes while it knows nothing.
+    /// The longest ttl that it assumes for the leases of others until it knows better.
     assumed_ttl: Duration,
     link: SimLink,
     failures: u32,
@@ -93,7 +93,7 @@ pub struct SimProcess {
     pending: BTreeMap<u64, PendingRequest>,
     requests: u64,
     units: u64,
-    /// Whether its users want things.
+    /// Whether its users act.
     pub user_actions_enabled: bool,
     mutation: Option<SimMutation>,
 }
@@ -108,22 +108,22 @@ enum SimLink {
 #[derive(Debug, Default)]
 struct LeaseDriver {
     lease: Option<Lease>,
-    /// Which machine; timers of earlier ones are out of date.
+    /// Number of the current machine. Timers of earlier machines are stale.
     number: u64,
     /// The last term of an earlier machine.
     ended_term: Option<Token>,
-    /// Until when the term may be relied on, worked out here from when requests were sent.
+    /// End of the term's validity, computed here from the times at which requests were sent.
     valid_until: Moment,
-    /// What a naive client would go by.
+    /// What a client that caches its permission would rely on.
     cached_may_start: bool,
     work: Option<SimWork>,
     hung: bool,
     candidate: SimCandidate,
-    /// What became of the last term, until it is asked for again.
+    /// How the last term ended, until the lease is requested again.
     backoff_reason: Option<BackoffReason>,
 }
 
-/// A request without an answer.
+/// A request without a reply.
 #[derive(Debug)]
 enum PendingRequest {
     Machine { lease: LeaseIndex, number: u64, attempt: Attempt, sent: Moment },
@@ -132,7 +132,7 @@ enum PendingRequest {
 }
 
 impl SimProcess {
-    /// A process that has just been started.
+    /// Starts a process.
     pub fn start(
         id: ProcessId,
         names: &NameTable,
@@ -168,7 +168,7 @@ impl SimProcess {
         process
     }
 
-    /// A timer went off.
+    /// Handles a timer.
     pub fn wake(
         &mut self,
         now: SimTime,
@@ -238,7 +238,7 @@ impl SimProcess {
         self.drain_inbox(now, effects);
     }
 
-    /// A packet arrived.
+    /// Handles a packet.
     pub fn receive(&mut self, now: SimTime, connection: ConnectionId, packet: Packet, effects: &mut Vec<Effect>) {
         match packet {
             Packet::Attached(attached) if self.link == SimLink::Attaching(connection) => {
@@ -269,13 +269,13 @@ impl SimProcess {
         self.settings.ttl()
     }
 
-    /// The longest ttl that it would wait for after a loss of data.
+    /// The longest ttl that it would wait for after a data loss.
     pub fn longest_known_ttl(&self) -> Duration {
         let known = self.memory.as_ref().map_or(Duration::ZERO, |memory| memory.max_ttl);
         known.max(self.settings.ttl()).max(self.assumed_ttl)
     }
 
-    /// The process is about to be stopped: work may be between its check and its action.
+    /// Prepares for a stop: work may be between its check and its action.
     pub fn before_stop(&mut self, now: SimTime) {
         let clocks = self.clock.read(now);
         for driver in &mut self.drivers {
@@ -285,7 +285,7 @@ impl SimProcess {
         }
     }
 
-    /// The process goes on: actions whose check had passed are carried out, whatever has happened since.
+    /// Resumes the process. Actions whose check had passed are carried out, whatever has happened since.
     pub fn resume(&mut self, now: SimTime, names: &NameTable, effects: &mut Vec<Effect>) {
         for index in 0..self.drivers.len() {
             let lease = LeaseIndex(index);
@@ -296,14 +296,14 @@ impl SimProcess {
                 self.publish(lease, token, names, effects);
             }
         }
-        // Either the machines or the work may be the first to run.
+        // Either the machines or the work may run first.
         if self.rng.bool() {
             self.push_all(Input::Tick);
         }
         self.drain_inbox(now, effects);
     }
 
-    /// No more mischief: what hangs goes on.
+    /// Stops user actions and unblocks hung work.
     pub fn quiesce(&mut self) {
         self.user_actions_enabled = false;
         self.drivers.iter_mut().for_each(|driver| driver.hung = false);
@@ -357,7 +357,7 @@ impl SimProcess {
         }
     }
 
-    /// What a candidate says about its election.
+    /// Reports a candidate's election events.
     fn observe_election(&mut self, lease: LeaseIndex, events: ElectionEvents, effects: &mut Vec<Effect>) {
         let process = self.id;
         let seen = |(token, event)| Effect::Observed(Observation::ElectionReported { process, lease, token, event });
@@ -376,7 +376,7 @@ impl SimProcess {
     fn acquire(&mut self, lease: LeaseIndex, names: &NameTable) {
         let driver = &mut self.drivers[lease.0];
         if driver.lease.is_some() || !matches!(self.link, SimLink::Up(_)) {
-            // Without a connection, the next entry pursues it.
+            // Without a connection, the next attach starts the acquisition.
             return;
         }
         let mut machine =
@@ -441,7 +441,7 @@ impl SimProcess {
         let valid_until = deadline(sent, self.settings.ttl(), self.settings.clock_tolerance());
         match &reply {
             Reply::Granted(_) => driver.valid_until = valid_until,
-            // A renewal that is answered after the deadline is no success.
+            // A renewal that is answered after the deadline does not extend the term.
             Reply::Renewed { .. } if local < driver.valid_until => {
                 driver.valid_until = driver.valid_until.max(valid_until)
             }
@@ -467,7 +467,7 @@ impl SimProcess {
         }
     }
 
-    /// Gives the connection up, with a reset unless the other side did, and connects again.
+    /// Drops the connection, with a reset unless the other side sent one, and connects again.
     fn disconnect(&mut self, reset: bool, effects: &mut Vec<Effect>) {
         if let SimLink::Attaching(connection) | SimLink::Up(connection) = self.link {
             if reset {
@@ -618,7 +618,7 @@ impl SimProcess {
         }
     }
 
-    /// What users and operators do.
+    /// Performs a random action of a user or an operator.
     fn perform_user_action(&mut self, now: SimTime, names: &NameTable, effects: &mut Vec<Effect>) {
         let lease = LeaseIndex(self.rng.usize(..self.drivers.len()));
         let clocks = self.clock.read(now);
@@ -677,5 +677,5 @@ impl SimProcess {
 }
 
 fn unreachable_error() -> StoreError {
-    StoreError::new(ErrorKind::Unreachable, "simulated: no answer")
+    StoreError::new(ErrorKind::Unreachable, "simulated: no reply")
 }

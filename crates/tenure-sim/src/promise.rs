@@ -1,4 +1,5 @@
-//! Which faults are outside the promise, for which lease and process and for how long, and what was measured meanwhile.
+//! Decides which faults are outside the promise, for which lease, process and period, and records what was measured
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,12 +8,14 @@ use crate::faults::Fault;
 use crate::observation::{LeaseIndex, Observation, ProcessId, TermId};
 use crate::timeline::SimTime;
 
-/// What is promised at the moment. Crashes, stops, partitions, stalls, restarts with or without the
-/// last writes, and flushes that a process notices are inside; a machine whose clocks were frozen, a server clock that
-/// is set, an outsider's deletion, and a loss that a newcomer without memory deals with alone are outside.
+/// The guarantees that hold at the moment.
 ///
-/// Each of the four excuses an overlap only with a term that it concerns: one that was granted before it, and of the frozen
-/// process, or of the lease that was deleted.
+/// Inside the promise: crashes, stops, partitions, stalls, restarts with or without the last writes, and flushes that a
+/// process notices. Outside: a machine whose clocks were frozen, a server clock that is set, a deletion by a foreign
+/// program, and a data loss that a process without memory handles alone.
+///
+/// Each of these four exempts an overlap only with a term that it affects: one that was granted before the fault and
+/// belongs to the frozen process or the deleted lease.
 #[derive(Debug)]
 pub struct Promise {
     ttl: Duration,
@@ -20,29 +23,29 @@ pub struct Promise {
     measurements: Measurements,
 }
 
-/// What was measured: how often, and the longest, in ttls.
+/// Measured effects: their number, and the longest one in ttls.
 pub type Measurements = BTreeMap<&'static str, (u64, f64)>;
 
 /// A fault outside the promise.
 #[derive(Debug)]
 struct Exemption {
     cause: &'static str,
-    /// The process concerned; all when there is none.
+    /// The affected process; `None` means all.
     process: Option<ProcessId>,
-    /// The lease concerned; all when there is none.
+    /// The affected lease; `None` means all.
     lease: Option<LeaseIndex>,
-    /// Only terms that were granted by then are concerned.
+    /// Only terms granted by then are affected.
     granted_by: SimTime,
     until: SimTime,
 }
 
 impl Promise {
-    /// A promise; what is measured is counted in this ttl.
+    /// Creates a promise without exemptions. Measurements are in units of this ttl.
     pub fn new(ttl: Duration) -> Self {
         Self { ttl, exemptions: Vec::new(), measurements: Measurements::new() }
     }
 
-    /// Takes in what happened to the promise itself. No term is relied on for longer than `longest_ttl`.
+    /// Records faults that change the promise. No term is relied on for longer than `longest_ttl`.
     pub fn observe(&mut self, now: SimTime, seen: &Observation, longest_ttl: Duration) {
         let all_terms = (None, None);
         let (cause, (process, lease), lasts) = match seen {
@@ -53,20 +56,21 @@ impl Promise {
                 ("overlap after a server clock step", all_terms, Duration::ZERO)
             }
             Observation::Fault(Fault::ForeignDelete { lease }) => {
-                ("overlap after an outsider's delete", (None, Some(*lease)), Duration::ZERO)
+                ("overlap after a foreign delete", (None, Some(*lease)), Duration::ZERO)
             }
             Observation::BootstrappedTooSoon => {
-                ("overlap after a newcomer founded a lost namespace", all_terms, Duration::ZERO)
+                ("overlap after a process without memory initialised a lost namespace", all_terms, Duration::ZERO)
             }
             _ => return,
         };
-        // A term that was granted before is over one ttl later, noticed or not.
+        // A term that was granted before is over one ttl later, even if its holder does not notice.
         let until = now + lasts + longest_ttl + longest_ttl / 10;
         self.exemptions.retain(|exemption| exemption.until > now);
         self.exemptions.push(Exemption { cause, process, lease, granted_by: now + lasts, until });
     }
 
-    /// What it is put down to, and so measured and not judged, that work of this term, granted then, overlaps other work.
+    /// The fault that exempts an overlap of this term, granted at that time, from judgement. The overlap is then only
+    /// measured.
     pub fn exemption(&self, now: SimTime, term: &TermId, granted_at: SimTime) -> Option<&'static str> {
         let concerns = |exemption: &&Exemption| {
             exemption.until > now
@@ -77,19 +81,19 @@ impl Promise {
         self.exemptions.iter().rev().find(concerns).map(|exemption| exemption.cause)
     }
 
-    /// Notes how long something lasted.
+    /// Records how long an effect lasted.
     pub fn measure(&mut self, what: &'static str, span: Duration) {
         let (count, longest) = self.measurements.entry(what).or_default();
         *count += 1;
         *longest = longest.max(span.as_secs_f64() / self.ttl.as_secs_f64());
     }
 
-    /// Notes that something outside the promise happened.
+    /// Counts an event outside the promise.
     pub fn count(&mut self, what: &'static str) {
         self.measure(what, Duration::ZERO);
     }
 
-    /// Everything measured.
+    /// All measurements.
     pub fn into_measurements(self) -> Measurements {
         self.measurements
     }

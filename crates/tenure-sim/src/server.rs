@@ -1,4 +1,4 @@
-//! The store's side: the ledger behind connections, with a clock of its own and a disk that may lag.
+//! The store's side: the ledger behind connections, with its own clock and a disk that may lag.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::observation::{LeaseIndex, Observation, ProcessId, TermId};
 use crate::timeline::SimTime;
 use crate::validity::{MAX_CLOCK_DRIFT_FACTOR, ValidityTracker};
 
-/// How long the server has been running when the world begins.
+/// Uptime of the server when the world begins.
 const INITIAL_UPTIME: Duration = Duration::from_secs(3_600);
 
 /// The simulated store.
@@ -29,18 +29,18 @@ pub struct SimServer {
     on_disk: Ledger,
     backup: Ledger,
     validity: ValidityTracker,
-    /// The longest that the quarantine may last.
+    /// The longest time that the quarantine may last.
     max_quarantine: Duration,
-    /// Since when the data is what it is: the last start, the last flush, or what it was restored from.
+    /// Time up to which the data is current: the last start, the last flush, or the time of the restored copy.
     data_as_of: SimTime,
     synced_at: SimTime,
     backed_up_at: SimTime,
     data_losses: u32,
     clock_stepped: bool,
     was_bootstrapped: bool,
-    /// Whether this run was entered before.
+    /// Whether a process has attached to this run.
     has_served: bool,
-    /// The last term seen of each lease, kept by the observer and not by the store.
+    /// The last observed term of each lease, kept by the observer and not by the store.
     last_granted: BTreeMap<LeaseIndex, (InstanceId, Token)>,
 }
 
@@ -50,17 +50,17 @@ struct AttachedProcess {
     generation: Generation,
 }
 
-/// What the server wants sent and what was seen of it.
+/// Packets to send and observations to record.
 #[derive(Debug, Default)]
 pub struct ServerOutput {
     /// Packets to send.
     pub packets: Vec<(ProcessId, ConnectionId, Packet)>,
-    /// What was seen.
+    /// Observations to record.
     pub observations: Vec<Observation>,
 }
 
 impl SimServer {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(clock: SimServerClock, ledger: Ledger) -> Self {
         Self {
             clock,
@@ -84,7 +84,7 @@ impl SimServer {
         }
     }
 
-    /// Takes in a packet.
+    /// Handles a packet.
     pub fn receive(
         &mut self,
         now: SimTime,
@@ -110,7 +110,8 @@ impl SimServer {
                 };
                 let mut announcements = Vec::new();
                 let attached = self.ledger.attach(&facts, &request, &mut announcements);
-                // A newcomer closes a namespace that was lost for the longest ttl that it assumes, if at all.
+                // A process without memory starts a quarantine of a lost namespace for the longest ttl that it assumes,
+                // if at all.
                 let newcomer = attached.minted && request.memory.is_none() && self.was_bootstrapped;
                 if newcomer && attached.quarantine_remaining() < self.validity.longest_remaining(now) {
                     out.observations.push(Observation::BootstrappedTooSoon);
@@ -119,7 +120,7 @@ impl SimServer {
                 out.observations.push(Observation::Attached { high_water });
                 self.was_bootstrapped = true;
                 self.has_served = true;
-                // What the process has heard last, and what the data says, may be older than what is so.
+                // The memory of the process and the data of the store may both be out of date.
                 let age = request.memory.as_ref().map_or(Duration::ZERO, |memory| facts.now.since(memory.as_of()));
                 let remembered_at = now.earlier_by(age.mul_f64(MAX_CLOCK_DRIFT_FACTOR));
                 let since = remembered_at.min(self.data_as_of);
@@ -148,24 +149,24 @@ impl SimServer {
         }
     }
 
-    /// The disk catches up.
+    /// Writes the current data to the disk.
     pub fn sync_disk(&mut self, now: SimTime) {
         self.synced_at = self.written_at(now);
         self.on_disk = self.ledger.clone();
     }
 
-    /// Up to when the data is what was so: data that was restored is old until a process enters.
+    /// Time up to which the data is current. Restored data stays old until a process attaches.
     fn written_at(&self, now: SimTime) -> SimTime {
         if self.has_served { now } else { self.data_as_of }
     }
 
-    /// A backup is made.
+    /// Makes a backup.
     pub fn make_backup(&mut self, now: SimTime) {
         self.backed_up_at = self.written_at(now);
         self.backup = self.ledger.clone();
     }
 
-    /// Stops the server, which is going to have this much of its data when it starts again.
+    /// Stops the server. `survival` decides how much of its data is left at the next start.
     pub fn stop(&mut self, now: SimTime, survival: DataSurvival, out: &mut ServerOutput) {
         self.data_as_of = match survival {
             DataSurvival::All => self.written_at(now),
@@ -201,42 +202,42 @@ impl SimServer {
         }
     }
 
-    /// Whether it is running.
+    /// Returns whether the server is running.
     pub fn is_up(&self) -> bool {
         self.up
     }
 
-    /// Forgets everything.
+    /// Deletes all data.
     pub fn flush(&mut self, now: SimTime) {
         self.data_as_of = now;
         self.data_losses += 1;
         self.ledger.flush();
     }
 
-    /// Sets its clock.
+    /// Steps the server's clock.
     pub fn step_clock(&mut self, micros: i64) {
         self.clock_stepped = true;
         self.validity.record_clock_step();
         self.clock.step(micros);
     }
 
-    /// The longest ttl that anything may still wait for.
+    /// The longest ttl that a quarantine may still wait for.
     pub fn longest_counted_ttl(&self, now: SimTime) -> Duration {
         self.validity.longest_counted_ttl(now, false).max(self.ledger.report(self.clock.read(now)).max_ttl)
     }
 
-    /// For how long nothing is granted.
+    /// Remaining time of the quarantine.
     pub fn quarantine_remaining(&self, now: SimTime) -> Duration {
         let quarantine = self.ledger.report(self.clock.read(now)).quarantine;
         quarantine.map_or(Duration::ZERO, |quarantine| quarantine.remaining)
     }
 
-    /// Deletes a lease as an outsider would.
+    /// Deletes a lease as a foreign program would.
     pub fn delete(&mut self, lease: LeaseIndex, names: &NameTable) {
         self.ledger.delete_foreign(names.name(lease));
     }
 
-    /// Who holds a lease.
+    /// The holder of a lease.
     pub fn holder(&self, now: SimTime, lease: LeaseIndex, names: &NameTable) -> Option<ProcessId> {
         let (holder, _) = self.ledger.holder_of(self.clock.read(now), names.name(lease))?;
         names.process_of(&holder)
@@ -269,7 +270,7 @@ impl SimServer {
         reply
     }
 
-    /// Puts down what was done, by what the store held before and after and not by what it says.
+    /// Records what a request did, by comparing the store's state before and after and not by the reply.
     #[expect(clippy::too_many_arguments, reason = "one look at one request, from every side")]
     fn observe(
         &mut self,
@@ -285,7 +286,7 @@ impl SimServer {
     ) {
         let term = |token| TermId { process, lease, token };
         let current = before.as_ref().and_then(|(_, token)| *token);
-        // The same token for another holder is another term, and one that must not be.
+        // The same token with another holder is another term, which must not exist.
         let mut granted = |process, holder: &InstanceId, token| {
             let term = (holder.clone(), token);
             let is_new = self.last_granted.insert(lease, term.clone()) != Some(term);
@@ -319,7 +320,7 @@ impl SimServer {
             }
             (Request::Publish { holding, .. }, Reply::Done) => {
                 let is_current = before == Some((holding.holder.clone(), Some(holding.token)));
-                // A clock that is set back makes leases last longer.
+                // A clock that is set back extends leases.
                 let is_alive = self.clock_stepped || self.validity.is_alive(now, lease, holding.token);
                 out.observations.push(Observation::Published { term: term(holding.token), is_current, is_alive });
             }
@@ -335,7 +336,7 @@ impl SimServer {
                 out.observations.push(Observation::Quarantined { remaining, at_most: self.max_quarantine });
             }
             None => {
-                // What began it is over, whatever the data was restored from.
+                // The cause of the quarantine is over, whatever the data was restored from.
                 self.max_quarantine = Duration::ZERO;
                 self.data_as_of = now;
             }

@@ -1,11 +1,11 @@
-//! The world's own time, and the queue of what happens next.
+//! Simulated time and the event queue.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::fmt;
 use std::time::Duration;
 
-/// True time: what a clock on the wall of the world would show. No process can read it.
+/// True time of the world. Processes cannot read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SimTime(u64);
 
@@ -15,12 +15,12 @@ impl SimTime {
         self.0
     }
 
-    /// So much earlier, but not before the world began.
+    /// Returns the time this much earlier, but not before the world began.
     pub fn earlier_by(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The time since `earlier`, zero when it is not earlier.
+    /// The time since `earlier`, or zero if it is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -40,7 +40,7 @@ impl fmt::Display for SimTime {
     }
 }
 
-/// What happens next, in order of time; things at the same time happen in the order they were scheduled.
+/// A queue of events in order of time. Events at the same time keep the order in which they were scheduled.
 #[derive(Debug)]
 pub struct Timeline<E> {
     now: SimTime,
@@ -62,18 +62,18 @@ impl<E> Default for Timeline<E> {
 }
 
 impl<E> Timeline<E> {
-    /// The time of the event that was taken last.
+    /// The time of the last event taken.
     pub fn now(&self) -> SimTime {
         self.now
     }
 
-    /// Lets something happen at a time, or now if that has passed.
+    /// Schedules an event at a time, or now if that time has passed.
     pub fn schedule(&mut self, at: SimTime, event: E) {
         self.scheduled += 1;
         self.queue.push(Scheduled { at: at.max(self.now), order: self.scheduled, event });
     }
 
-    /// Takes the next event that happens before the end.
+    /// Takes the next event up to the given end.
     pub fn next(&mut self, end: SimTime) -> Option<E> {
         if self.queue.peek().is_none_or(|next| next.at > end) {
             self.now = end;
@@ -87,7 +87,7 @@ impl<E> Timeline<E> {
 
 impl<E> Ord for Scheduled<E> {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives the greatest first, so the earliest must be the greatest.
+        // The heap returns the greatest element first, so the earliest event must be the greatest.
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }

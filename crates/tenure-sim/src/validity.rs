@@ -1,5 +1,5 @@
-//! Which ttls can still be relied on, worked out from what the store was seen to grant, and not by the store: the measure for
-//! how long a quarantine may last, and how long it must.
+//! Tracks which ttls can still be relied on, from the observed grants and not from the store's own records. This bounds
+//! from both sides how long a quarantine lasts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use tenure::Token;
 use crate::observation::LeaseIndex;
 use crate::timeline::SimTime;
 
-/// A store may count a ttl for this much longer than a lease of it could be relied on, in parts of the ttl: an eighth that
-/// spares it writes, and what clocks are off by.
+/// Factor by which a store may count a ttl for longer than its lease could be relied on: an eighth of the ttl, which
+/// saves the store writes, and clock drift.
 const MAX_OVERCOUNT_FACTOR: f64 = 1.135;
 
-/// By how much longer a lease may last in true time than by the server's clock.
+/// Factor by which a lease may last longer in true time than by the server's clock.
 pub const MAX_CLOCK_DRIFT_FACTOR: f64 = 1.01;
 
-/// Every term that was granted, and until when it counts.
+/// Every granted term and the end of its validity.
 #[derive(Debug, Default)]
 pub struct ValidityTracker {
     terms: BTreeMap<(LeaseIndex, Token), GrantedTerm>,
-    /// What each quarantine waited for, and when it ended: until then that may be relied on.
+    /// The ttl that each quarantine waited for, and its end. Until then that ttl may be relied on.
     quarantines: Vec<(Duration, SimTime)>,
     clock_stepped: bool,
 }
@@ -33,7 +33,7 @@ struct GrantedTerm {
 }
 
 impl ValidityTracker {
-    /// A term was granted or renewed for this long.
+    /// Records a grant or renewal of a term for this ttl.
     pub fn record_extension(&mut self, now: SimTime, lease: LeaseIndex, token: Token, ttl: Duration) {
         let term = self.terms.entry((lease, token)).or_insert(GrantedTerm { ttl, extended_at: now, released_at: None });
         (term.ttl, term.extended_at, term.released_at) = (term.ttl.max(ttl), now, None);
@@ -44,7 +44,7 @@ impl ValidityTracker {
         self.terms.get(&(lease, token)).map(|term| term.ttl)
     }
 
-    /// A quarantine waits for such a ttl, until then.
+    /// Records a quarantine that waits for this ttl until that time.
     pub fn record_quarantine(&mut self, waits_for: Duration, until: SimTime) {
         match self.quarantines.last_mut() {
             Some((longest, end)) if *longest == waits_for && until.since(*end) < waits_for => *end = until.max(*end),
@@ -52,19 +52,20 @@ impl ValidityTracker {
         }
     }
 
-    /// The server's clock was set: from now on anything may count for longer, in the store and in the memory of processes.
+    /// Records a step of the server's clock. From then on any ttl may count for longer, in the store and in the memory
+    /// of processes.
     pub fn record_clock_step(&mut self) {
         self.clock_stepped = true;
     }
 
-    /// Its holder has released it.
+    /// Records the release of a term by its holder.
     pub fn record_release(&mut self, now: SimTime, lease: LeaseIndex, token: Token) {
         if let Some(term) = self.terms.get_mut(&(lease, token)) {
             term.released_at = Some(now);
         }
     }
 
-    /// Whether a term can still be relied on, as its last renewal says and the clocks of the world allow.
+    /// Returns whether a term can still be relied on, by its last renewal and the maximal clock drift.
     pub fn is_alive(&self, now: SimTime, lease: LeaseIndex, token: Token) -> bool {
         let term = self.terms.get(&(lease, token));
         term.is_some_and(|term| {
@@ -72,8 +73,8 @@ impl ValidityTracker {
         })
     }
 
-    /// The longest ttl that a quarantine may wait for which is begun by what was so then. A store keeps ttls by class: a class
-    /// counts until all of its leases have expired, or, `strictly`, all were released.
+    /// The longest ttl that a quarantine may wait for if it begins with the knowledge of time `since`. A store keeps
+    /// ttls by class. A class counts until all of its leases have expired or, with `strictly`, have been released.
     pub fn longest_counted_ttl(&self, since: SimTime, strictly: bool) -> Duration {
         let waited_for = |since| {
             let lasted = move |(_, end): &&(Duration, SimTime)| *end >= since;
@@ -98,8 +99,8 @@ impl ValidityTracker {
         counted.chain(waited_for(since)).max().unwrap_or_default()
     }
 
-    /// Whether the store has surely written down its classes between these times, and forgotten those that had lapsed. It does
-    /// so with every grant and at least every eighth of a ttl with renewals, but not in a quarantine.
+    /// Returns whether the store must have rewritten its classes between these times and dropped the lapsed ones. It
+    /// does so with every grant, and with renewals at least every eighth of a ttl, but not in a quarantine.
     fn has_rewritten_classes(&self, last_used_at: SimTime, lapsed_at: SimTime, until: SimTime) -> bool {
         let in_quarantine = self.quarantines.iter().any(|(_, end)| *end >= last_used_at);
         let writes =
@@ -107,7 +108,7 @@ impl ValidityTracker {
         !in_quarantine && self.terms.values().any(writes)
     }
 
-    /// For how long the last lease can still be relied on: for so long a quarantine must last.
+    /// Time for which the last lease can still be relied on, and thus the shortest safe quarantine.
     pub fn longest_remaining(&self, now: SimTime) -> Duration {
         let relied_on = self.terms.values().filter(|term| term.released_at.is_none());
         relied_on.map(|term| (term.extended_at + term.ttl).since(now)).max().unwrap_or_default()

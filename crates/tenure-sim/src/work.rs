@@ -1,4 +1,4 @@
-//! Work that runs under a lease: a unit at a time, acting again and again, looking at its guard before each action.
+//! Work that runs under a lease: one unit at a time, which acts repeatedly and checks its guard before each action.
 
 use tenure::Token;
 use tenure::time::Moment;
@@ -6,15 +6,15 @@ use tenure::time::Moment;
 /// One unit of work.
 #[derive(Debug)]
 pub struct SimWork {
-    /// Which unit; timers of earlier ones are out of date.
+    /// Number of the unit. Timers of earlier units are stale.
     pub number: u64,
-    /// The term it runs in.
+    /// The term that it runs in.
     pub token: Token,
     /// When it is done.
     pub done_at: Moment,
-    /// Whether it ignores being cancelled and has to be dropped.
+    /// Whether it ignores cancellation and must be dropped.
     pub ignores_cancel: bool,
-    /// When it has to be gone, once it was cancelled.
+    /// Time by which it must have ended, once it was cancelled.
     pub gone_by: Option<Moment>,
     /// Whether its process was stopped between a check that passed and the action.
     pub check_passed: bool,

@@ -1,4 +1,4 @@
-//! One world: processes, a network and a store, from one seed.
+//! One simulated world: processes, a network and a store, all derived from one seed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,30 +20,30 @@ use crate::promise::{Measurements, Promise};
 use crate::server::{ServerOutput, SimServer};
 use crate::timeline::{SimTime, Timeline};
 
-/// How often the storm rests after a fault.
+/// Probability that the storm pauses after a fault.
 const LULL_PROBABILITY: f64 = 0.05;
 
-/// How a world ended.
+/// The result of running one world.
 #[derive(Debug)]
 pub struct WorldOutcome {
-    /// What was wrong, if anything.
+    /// The first violated invariant, if any.
     pub violation: Option<Violation>,
-    /// What was measured outside the promise.
+    /// Effects of faults outside the promise, which are measured and not judged.
     pub measurements: Measurements,
-    /// How often things happened.
+    /// Number of occurrences of each kind of event.
     pub counts: BTreeMap<&'static str, u64>,
-    /// How much time passed in the world.
+    /// Simulated time that passed.
     pub simulated: Duration,
 }
 
-/// Something that did not hold.
+/// A violated invariant.
 #[derive(Debug)]
 pub struct Violation {
-    /// What should have held.
+    /// Name of the invariant.
     pub invariant: &'static str,
     /// What happened instead.
     pub message: String,
-    /// When.
+    /// Time of the violation.
     pub at: SimTime,
 }
 
@@ -61,34 +61,34 @@ enum SimEvent {
     Backup,
 }
 
-/// A process and what the world does to it.
+/// A process with the state that faults give it.
 struct SimHost {
     settings: Arc<LeaseSettings>,
-    /// What it is started with now and then instead, for one incarnation.
+    /// Settings with a far longer ttl, used for an occasional incarnation.
     long_ttl_settings: Option<Arc<LeaseSettings>>,
     process: Option<SimProcess>,
-    /// Counts restarts; timers of an earlier incarnation are out of date.
+    /// Number of restarts. Timers of an earlier incarnation are stale.
     incarnation: u64,
-    /// Counts stops; only the end of the last one counts.
+    /// Number of stops. Only the end of the last stop resumes the process.
     stops: u64,
     stopped: bool,
     frozen: bool,
     deferred: Vec<SimEvent>,
 }
 
-/// The whole of it.
+/// One simulated world.
 pub struct World {
     rng: fastrand::Rng,
     timeline: Timeline<SimEvent>,
     names: NameTable,
-    /// The longest ttl, but for those who come with a much longer one for a while.
+    /// Longest ttl, except for occasional incarnations with a far longer one.
     ttl: Duration,
-    /// What a newcomer assumes the ttls of others to be.
+    /// The ttl that a process without memory assumes for the leases of others.
     assumed_ttl: Duration,
     hosts: Vec<SimHost>,
     server: SimServer,
     stalled_until: SimTime,
-    /// When the last fault so far is over.
+    /// End of the last fault injected so far.
     faults_until: SimTime,
     network: Network,
     connections: u64,
@@ -103,13 +103,13 @@ pub struct World {
 }
 
 impl World {
-    /// Runs the world of a seed to its end: a storm in which nothing may go wrong, then a calm in which all must come
-    /// right again, then a crash in the calm.
+    /// Runs the world of a seed to its end: a storm in which no invariant may be violated, a calm in which every lease
+    /// must recover, then a crash in the calm.
     pub fn run(seed: u64, mutation: Option<SimMutation>, trace: bool) -> WorldOutcome {
         let Some(mut world) = Self::new(seed, mutation, trace) else {
-            let message = "its settings do not fit together".to_owned();
+            let message = "cannot build the world: its settings do not fit together".to_owned();
             return WorldOutcome {
-                violation: Some(Violation { invariant: "a world can be made", message, at: SimTime::default() }),
+                violation: Some(Violation { invariant: "a world can be built", message, at: SimTime::default() }),
                 measurements: Measurements::new(),
                 counts: BTreeMap::new(),
                 simulated: Duration::ZERO,
@@ -125,8 +125,8 @@ impl World {
         world.finish()
     }
 
-    /// How long it may take until all is well, when nothing goes wrong from now on: a quarantine, a lease of a process that is
-    /// gone, and an early grant that is waited out, one after the other.
+    /// Upper bound on recovery when no more faults happen: a quarantine, the lease of a dead process and an early grant
+    /// that is waited out, one after the other.
     fn recovery_bound(&self) -> Duration {
         let now = self.timeline.now();
         let known = self.hosts.iter().filter_map(|host| host.process.as_ref()).map(SimProcess::longest_known_ttl).max();
@@ -143,7 +143,7 @@ impl World {
         let processes = rng.usize(2..=5);
         let ttl = Duration::from_millis(rng.u64(400..3_000));
         let alike = rng.f64() < 0.6;
-        // Now and then a process comes with a ttl that is far longer than the others', and goes.
+        // A process occasionally starts with a far longer ttl than the others, then disappears.
         let visits = rng.f64() < 0.25;
         let longest = if visits { ttl.mul_f64(3.0 + 7.0 * rng.f64()) } else { ttl };
         let assumed_ttl = ttl.mul_f64(0.3 + 1.2 * rng.f64());
@@ -313,7 +313,7 @@ impl World {
                 }
             }
             Fault::Reset { process } => {
-                // Every connection of the process, old ones too, as seen from its side.
+                // Reset every connection of the process, including old ones, as seen from its side.
                 for number in 1..=self.connections {
                     let connection = ConnectionId(number);
                     self.timeline.schedule(now, SimEvent::ToProcess { process, connection, packet: Packet::Reset });
@@ -365,7 +365,7 @@ impl World {
             host.frozen = false;
             host.deferred.clear();
             self.record(Observation::Crashed(process));
-            // The kernel closes its connections, unless the network is gone too.
+            // The kernel closes the connections of the dead process, unless the network is gone too.
             for number in 1..=self.connections {
                 self.send(process, ConnectionId(number), Direction::ToStore, Packet::Reset);
             }
@@ -409,7 +409,7 @@ impl World {
         instance.resume(now, &self.names, &mut effects);
         self.record(Observation::Resumed(process));
         self.apply_effects(process, effects);
-        // Everything that fell due meanwhile happens now; which of it first is chance, but packets keep their order.
+        // Deliver everything that fell due meanwhile: timers in random order, packets in their own order.
         let (packets, mut timers): (Vec<_>, Vec<_>) =
             waiting.drain(..).partition(|waiting| matches!(waiting, SimEvent::ToProcess { .. }));
         self.rng.shuffle(&mut timers);
@@ -419,7 +419,7 @@ impl World {
         }
     }
 
-    /// Ends every disturbance and starts whatever is down.
+    /// Ends every fault and starts every process and server that is down.
     fn end_faults(&mut self) {
         let now = self.timeline.now();
         self.faults_enabled = false;
@@ -438,11 +438,11 @@ impl World {
         }
     }
 
-    /// Kills whoever holds the first lease, for good; the others must take over when its ttl ends.
+    /// Kills the holder of the first lease for good. The others must take over when its ttl ends.
     fn kill_holder(&mut self) {
         let now = self.timeline.now();
         let Some(holder) = self.server.holder(now, LeaseIndex(0), &self.names) else {
-            // Had it never held there would be nothing to see of a take-over.
+            // Without a holder there is no take-over to observe.
             let message = "no process holds the first lease in the calm".to_owned();
             let missing = Violation { invariant: "a holder can be killed in the calm", message, at: now };
             self.violation.get_or_insert(missing);
@@ -451,7 +451,7 @@ impl World {
         let ttl =
             self.hosts.iter().filter_map(|host| host.process.as_ref()).map(SimProcess::ttl).max().unwrap_or(self.ttl);
         self.crash(holder);
-        // The ttl, the jitter of whoever waits, the way there and back, and the start of the work; and what others go first by.
+        // The ttl, the jitter of the waiter, a round trip, the start of the work, and the acquire delay.
         let within = ttl + ttl / 5 + Duration::from_millis(50);
         self.record(Observation::Calm { within });
         self.run_for(within);
@@ -517,7 +517,9 @@ impl World {
             Observation::Revoked(_) => "revocations",
             Observation::Transferred { handed_over: true } => "hand-overs",
             Observation::Transferred { handed_over: false } => "take-overs from the stalled",
-            Observation::ElectionReported { event: ElectionEventKind::LeadershipAcquired, .. } => "leaderships told",
+            Observation::ElectionReported { event: ElectionEventKind::LeadershipAcquired, .. } => {
+                "leaderships reported"
+            }
             Observation::Lost(_, loss) => loss.as_str(),
             Observation::Lull { .. } => "lulls in the storm",
             Observation::Fault(fault) => fault.name(),
@@ -544,7 +546,7 @@ impl World {
     }
 }
 
-/// The settings of each process: the same for all, or shorter ttls for some.
+/// Builds the settings of each process: the same for all, or shorter ttls for some.
 fn settings(
     rng: &mut fastrand::Rng,
     longest: Duration,

@@ -1,4 +1,4 @@
-//! The engine of a pool, one behaviour at a time, in fleets that are simulated down to the table of leases.
+//! Tests of the pool engine, one behaviour at a time, in simulated fleets around a table of leases.
 
 #![expect(clippy::panic, reason = "helpers of tests fail like tests")]
 
@@ -14,22 +14,22 @@ use tenure_sim::campaign;
 use tenure_sim::fleet::storm::{self, FleetSize};
 use tenure_sim::fleet::world::{FleetMutation, FleetWorld, id, secs, settings};
 
-/// Everything is kept and balanced, in time.
+/// Asserts that every target is renewed and balanced in time.
 #[track_caller]
 fn assert_settles(world: &mut FleetWorld, within: Duration) {
     assert!(
         world.run_until_settled(within).is_some(),
-        "not within {within:?}: {} unheld, {:?}",
+        "not settled within {within:?}: {} unheld, {:?}",
         world.unheld(),
         world.counts()
     );
 }
 
-/// Nothing moves and little is read when nothing happens.
+/// Asserts that no target moves and little is read while nothing happens.
 fn assert_idle(world: &mut FleetWorld) {
     let (moves, reads, holders) = (world.moves, world.reads, world.holders());
     world.run_for(secs(60));
-    assert_eq!((world.moves, world.holders()), (moves, holders), "nothing moves when nothing happens");
+    assert_eq!((world.moves, world.holders()), (moves, holders), "no target moves when nothing happens");
     let instances = world.counts().len();
     assert!(world.reads - reads <= instances * 60, "{} reads in a minute by {instances}", world.reads - reads);
 }
@@ -84,7 +84,7 @@ fn targets_of_a_dead_instance_go_to_instances_with_room_when_its_leases_expire()
         let before = world.moves;
         world.run_for(secs(7));
         world.kill(1);
-        // Leases end within thirty seconds; whoever takes them up last waits a second.
+        // Leases expire within thirty seconds; the last claim is delayed by up to a second.
         assert_settles(&mut world, secs(31));
         assert_eq!(world.moves - before, 10, "seed {seed}");
         assert_idle(&mut world);
@@ -133,7 +133,7 @@ fn an_unable_instance_hands_over_everything_until_it_is_able_again() {
         world.set_able(1, false);
         world.run_for(secs(1));
         assert_eq!((world.unheld(), world.counts()[&id(1)], world.moves - before), (0, 0, 10), "seed {seed}");
-        // What falls free meanwhile goes to the others, too.
+        // Targets that become unheld meanwhile go to the other instances, too.
         world.kill(2);
         world.run_for(secs(40));
         assert_eq!((world.unheld(), world.counts()[&id(0)], world.counts()[&id(1)]), (0, 30, 0), "seed {seed}");
@@ -151,12 +151,16 @@ fn when_every_instance_is_unable_each_keeps_its_targets() {
         assert_settles(&mut world, secs(60));
         (0..3).for_each(|n| world.set_able(n, false));
         world.run_for(secs(5));
-        // One may have given some away before it heard of the others.
+        // One instance may have handed targets over before it learned that the others are unable.
         assert_eq!((world.unheld(), world.unrenewed()), (0, 0), "seed {seed}");
         assert_idle(&mut world);
         world.join(3);
         world.run_for(secs(2));
-        assert_eq!((world.unheld(), world.counts()[&id(3)]), (0, 30), "seed {seed}: to the one that can");
+        assert_eq!(
+            (world.unheld(), world.counts()[&id(3)]),
+            (0, 30),
+            "seed {seed}: the only able instance holds every target"
+        );
         (0..3).for_each(|n| world.set_able(n, true));
         assert_settles(&mut world, secs(120));
     }
@@ -193,7 +197,7 @@ fn a_target_that_is_removed_and_added_back_at_once_is_held_again() {
         let mut world = FleetWorld::new(seed, 6);
         (0..2).for_each(|n| world.join(n));
         assert_settles(&mut world, secs(60));
-        // While it is let go of, and while it is handed over.
+        // Remove and add it while it is released, and while it is handed over.
         world.drain(0);
         for _ in 0..3 {
             world.set_targets(0..3);
@@ -229,11 +233,11 @@ fn an_instance_that_keeps_crashing_waits_longer_for_its_quota_each_time() {
         let came = world.now;
         while world.counts()[&id(life)] == 0 {
             world.run_for(Duration::from_millis(100));
-            assert!(world.now.since(came) < secs(120), "it is given something after all");
+            assert!(world.now.since(came) < secs(120), "it never got a target");
         }
         waits.push(world.now.since(came));
         world.kill(life);
-        // Until everybody has what it had.
+        // Wait until every instance has its previous targets.
         world.run_for(secs(35));
         assert_settles(&mut world, secs(60));
     }
@@ -247,13 +251,13 @@ fn an_instance_with_late_heartbeats_is_not_treated_as_crashing() {
     (0..3).for_each(|n| world.join(n));
     assert_settles(&mut world, secs(60));
     for _ in 0..6 {
-        // Late, and back before its leases have run out.
+        // Its heartbeat is late, but it reconnects before its leases expire.
         world.partition(2, secs(18));
         world.run_for(secs(30));
     }
     world.drain(0);
     world.run_for(secs(2));
-    assert_eq!((world.counts()[&id(1)], world.counts()[&id(2)]), (6, 6), "it is given its share at once");
+    assert_eq!((world.counts()[&id(1)], world.counts()[&id(2)]), (6, 6), "it gets its quota at once");
 }
 
 #[test]
@@ -289,13 +293,13 @@ fn a_leaving_instance_checks_that_handed_over_targets_are_taken() {
         assert_settles(&mut world, secs(60));
         world.join_with(9, FULL_WEIGHT, true);
         world.drain(0);
-        // The window for the one that takes nothing, and the grace. Nobody scouts.
+        // The accept window of the wedged instance, and the grace. There is no reconciler.
         world.run_for(secs(3 + 2));
         assert_eq!((world.unheld(), world.counts()[&id(0)]), (0, 0), "seed {seed}: {:?}", world.counts());
     }
 }
 
-/// One instance is dead and not late yet, another leaves and hands over a part of what it held to it.
+/// One instance is dead, but its heartbeat is not late yet. Another leaves and hands over some of its targets to it.
 fn hand_over_to_the_dead_and_leave(seed: u64, is_deaf: bool) -> FleetWorld {
     let mut world = FleetWorld::new(seed, 24);
     (0..4).for_each(|n| world.join(n));
@@ -307,7 +311,7 @@ fn hand_over_to_the_dead_and_leave(seed: u64, is_deaf: bool) -> FleetWorld {
     world.run_for(secs(1));
     world.leave(0);
     let dead = world.holders().into_values().filter(|holder| *holder == id(3)).count();
-    assert!(dead > 6, "seed {seed}: something was handed over to it");
+    assert!(dead > 6, "seed {seed}: no target was handed over to it");
     world
 }
 
@@ -315,7 +319,7 @@ fn hand_over_to_the_dead_and_leave(seed: u64, is_deaf: bool) -> FleetWorld {
 fn targets_handed_over_to_a_dead_instance_are_taken_when_the_window_ends() {
     for seed in 0..20 {
         let mut world = hand_over_to_the_dead_and_leave(seed, false);
-        // The window began less than a second ago; the last who takes something up waits for a second.
+        // The window began less than a second ago; the last claim is delayed by up to a second.
         world.run_for(settings().accept_window + settings().max_claim_delay);
         assert_eq!(world.unheld(), 0, "seed {seed}");
     }
@@ -325,7 +329,7 @@ fn targets_handed_over_to_a_dead_instance_are_taken_when_the_window_ends() {
 fn without_announcements_targets_handed_over_to_a_dead_instance_are_found_with_its_own() {
     for seed in 0..20 {
         let mut world = hand_over_to_the_dead_and_leave(seed, true);
-        // Its heartbeat is missed within 1.7 intervals.
+        // The missing heartbeat is noticed within 1.7 intervals.
         world.run_for(secs(17) + settings().max_claim_delay);
         assert_eq!(world.unheld(), 0, "seed {seed}");
     }
@@ -336,7 +340,7 @@ fn a_joining_instance_finds_targets_handed_over_to_a_dead_instance() {
     for seed in 0..20 {
         let mut world = hand_over_to_the_dead_and_leave(seed, true);
         world.join(4);
-        // It has seen who holds what, and nothing more.
+        // The joining instance has read the holders, and nothing more.
         [1, 2].into_iter().for_each(|n| world.kill(n));
         world.run_for(secs(17) + settings().max_claim_delay);
         assert_eq!(world.unheld(), 0, "seed {seed}");
@@ -384,7 +388,7 @@ fn nothing_is_handed_to_a_foreign_instance_even_when_it_is_alone() {
     assert_settles(&mut world, secs(60));
     world.drain(1);
     world.run_for(secs(1));
-    assert_eq!((world.unheld(), world.holders().len()), (10, 0), "let go of, for whoever comes");
+    assert_eq!((world.unheld(), world.holders().len()), (10, 0), "released for any instance that joins");
 }
 
 #[test]
@@ -403,13 +407,13 @@ fn each_instance_inspects_the_targets_of_a_dead_instance_once() {
     assert_settles(&mut world, secs(60));
     world.kill(0);
     let reads = world.reads;
-    // Until the first lease may have run out.
+    // Until the first lease may have expired.
     world.run_for(secs(20));
-    // A hundred targets, two who look, and their heartbeats.
+    // A hundred targets, two instances that inspect them, and their heartbeats.
     assert!(world.reads - reads < 250, "{}", world.reads - reads);
 }
 
-/// What an earlier life of this process holds ends by itself, be it a moment later than was said.
+/// The lease of an earlier process of this instance expires by itself, even if a moment later than reported.
 #[test]
 fn a_target_held_by_an_earlier_life_is_claimed_once_it_is_unheld() {
     let (me, target) = (id(1), Target::from("endpoint-1"));
@@ -438,7 +442,7 @@ fn an_outage_moves_nothing() {
         let mut world = FleetWorld::new(seed, 30);
         (0..5).for_each(|n| world.join(n));
         assert_settles(&mut world, secs(60));
-        // Whatever was on its way has arrived.
+        // Everything in flight has arrived.
         world.run_for(Duration::from_millis(10));
         let holders = world.holders();
         world.outage(secs(45));
@@ -467,7 +471,7 @@ fn a_restarted_instance_has_no_quota_under_its_old_id() {
     assert_eq!(presence(&engine, 2), Some(Presence::Ready));
     let restarted = || named(12, "replica-2", 2, 30);
     engine.step(now, PoolInput::Instances(vec![own(), named(2, "replica-2", 1, 25), restarted()]));
-    assert_eq!(presence(&engine, 2), Some(Presence::Excluded), "it is dead, or shares the name");
+    assert_eq!(presence(&engine, 2), Some(Presence::Excluded), "it is dead or shares the name");
     assert_eq!(presence(&engine, 12), Some(Presence::Capped));
     engine.step(now, PoolInput::Instances(vec![own(), named(2, "replica-2", 1, 30), restarted()]));
     assert_eq!(presence(&engine, 2), Some(Presence::Ready), "it has sent a heartbeat since");
@@ -498,7 +502,7 @@ fn without_hand_back_a_crash_before_the_join_moves_nothing() {
         let mut restarted = InstanceRecord { is_named: true, ..InstanceRecord::new("replica-2") };
         restarted.held.insert("poll".to_owned(), 0);
         let restarted = LiveInstance { instance: id(12), record: restarted.encode(), remaining: secs(30) };
-        // The heartbeat of the instance that crashed is late, and listed.
+        // The heartbeat of the crashed instance is late, but still listed.
         let members = || {
             PoolInput::Instances(vec![named(1, "replica-1", 1, 30), named(2, "replica-2", 1, 10), restarted.clone()])
         };
@@ -516,7 +520,7 @@ fn without_hand_back_a_crash_before_the_join_moves_nothing() {
     assert_eq!((given(true), given(false)), (1, 0));
 }
 
-/// Fleets tried before a mutation counts as missed.
+/// Number of fleets tried before a mutation counts as missed.
 const FLEETS: u64 = 100;
 
 #[test]
@@ -528,14 +532,15 @@ fn without_a_mutation_every_fleet_survives_its_storm() {
 #[track_caller]
 fn must_be_caught(mutation: FleetMutation, by: &[&str]) {
     let summary = campaign::run_each(0, FLEETS, 1, |seed| storm::run(seed, FleetSize::Small, Some(mutation)));
-    let Some((seed, violation)) = summary.failure else { panic!("it was not found in {FLEETS} fleets") };
+    let Some((seed, violation)) = summary.failure else { panic!("the mutation was not caught in {FLEETS} fleets") };
     let what = violation.invariant;
-    assert!(by.contains(&what), "in the fleet of seed {seed} it was found by {what:?} instead: {}", violation.message);
+    assert!(by.contains(&what), "seed {seed}: caught by {what:?} instead: {}", violation.message);
 }
 
 #[test]
 fn skipping_the_index_lookup_is_caught() {
-    let by = ["what the dead held is taken when its leases end", "after a crash only that moves which was lost"];
+    let by =
+        ["targets of a dead instance are acquired when its leases expire", "after a crash only the lost targets move"];
     must_be_caught(FleetMutation::SkipIndexLookup, &by);
 }
 
@@ -544,19 +549,19 @@ fn skipping_hand_overs_is_caught() {
     must_be_caught(
         FleetMutation::SkipHandOver,
         &[
-            "in the calm everything is held and balanced",
-            "whoever joins gets its share",
-            "whoever leaves hands everything over",
+            "in the calm every target is held and balanced",
+            "an instance that joins gets its quota",
+            "an instance that leaves hands over all targets",
         ],
     );
 }
 
 #[test]
 fn ignoring_marks_is_caught() {
-    must_be_caught(FleetMutation::IgnoreMarks, &["no tick is worked on twice"]);
+    must_be_caught(FleetMutation::IgnoreMarks, &["no tick runs twice"]);
 }
 
 #[test]
 fn skipping_the_holder_check_is_caught() {
-    must_be_caught(FleetMutation::SkipHolderCheck, &["in the calm everything is held and balanced"]);
+    must_be_caught(FleetMutation::SkipHolderCheck, &["in the calm every target is held and balanced"]);
 }

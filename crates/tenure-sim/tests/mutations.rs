@@ -1,5 +1,5 @@
-//! A checker that has never caught anything proves nothing: each planted mistake must be found, by the invariant that
-//! is there for it, and without it the same worlds must hold.
+//! Self-test of the simulator: each mutation must be caught by the invariant that is meant to catch it, and without a
+//! mutation the same worlds must hold.
 
 #![expect(clippy::panic, reason = "helpers of tests fail like tests")]
 
@@ -7,16 +7,16 @@ use tenure::mutation::Mutation;
 use tenure_sim::campaign;
 use tenure_sim::mutation::SimMutation;
 
-/// Worlds tried before a mistake counts as missed.
+/// Number of worlds tried before a mutation counts as missed.
 const WORLDS: u64 = 400;
 
 #[track_caller]
 fn must_be_caught(mutation: SimMutation, by: &[&str]) {
     let summary = campaign::run(0, WORLDS, Some(mutation), 1);
-    let Some((seed, violation)) = summary.failure else { panic!("the mistake was not found in {WORLDS} worlds") };
+    let Some((seed, violation)) = summary.failure else { panic!("the mutation was not caught in {WORLDS} worlds") };
     assert!(
         by.contains(&violation.invariant),
-        "in the world of seed {seed} it was found by {:?} instead: {}",
+        "seed {seed}: caught by {:?} instead: {}",
         violation.invariant,
         violation.message
     );
@@ -35,7 +35,7 @@ fn a_deadline_counted_from_receipt_is_caught() {
 
 #[test]
 fn a_release_before_the_work_has_ended_is_caught() {
-    must_be_caught(SimMutation::Core(Mutation::ReleaseBeforeJoin), &["goodbyes come after the work"]);
+    must_be_caught(SimMutation::Core(Mutation::ReleaseBeforeJoin), &["a lease is released after its work"]);
 }
 
 #[test]
@@ -89,21 +89,21 @@ fn a_publication_of_an_expired_term_is_caught() {
 
 #[test]
 fn a_waiter_that_relies_on_announcements_is_caught() {
-    must_be_caught(SimMutation::Core(Mutation::AnnouncementsOnly), &["a free name is held within the bound"]);
+    must_be_caught(SimMutation::Core(Mutation::AnnouncementsOnly), &["an unheld lease is held within the bound"]);
 }
 
 #[test]
 fn an_unreported_demotion_is_caught() {
-    must_be_caught(SimMutation::SilentDemotion, &["candidates tell what is so, in order"]);
+    must_be_caught(SimMutation::SilentDemotion, &["candidates report their state truthfully and in order"]);
 }
 
 #[test]
 fn the_worlds_cover_every_fault_and_loss() {
     let summary = campaign::run(0, WORLDS, None, 1);
     for what in ["expired", "taken", "missing", "store_reset", "clock_step", "revoked", "unreachable", "stalled"] {
-        assert!(summary.counts.contains_key(what), "no term was lost as {what}");
+        assert!(summary.counts.contains_key(what), "no term was lost with the reason {what}");
     }
-    for what in ["hand-overs", "take-overs from the stalled", "leaderships told"] {
+    for what in ["hand-overs", "take-overs from the stalled", "leaderships reported"] {
         assert!(summary.counts.contains_key(what), "no {what}");
     }
     let faults = [
@@ -121,7 +121,7 @@ fn the_worlds_cover_every_fault_and_loss() {
         "flush",
         "wall clock step",
         "server clock step",
-        "outsider deletes a lease",
+        "foreign delete of a lease",
     ];
     for fault in faults {
         assert!(summary.counts.contains_key(fault), "no fault of the kind {fault:?}");

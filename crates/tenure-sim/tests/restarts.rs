@@ -1,4 +1,5 @@
-//! Rolling restarts: what moves when one instance after the other is stopped and started again under its name.
+//! Rolling restarts: which targets move when the instances are stopped and restarted one after the other under their
+//! names.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +12,11 @@ const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// Counts how often each target changes its holder.
+/// Counts the holder changes of each target.
 struct Moves {
     last: BTreeMap<String, InstanceId>,
     counts: BTreeMap<String, usize>,
-    /// How often the holder of each target was stopped.
+    /// Number of stops of each target's holder.
     stops: BTreeMap<String, usize>,
 }
 
@@ -34,7 +35,7 @@ impl Moves {
         }
     }
 
-    /// This instance is stopped now.
+    /// Records that this instance is stopped now.
     fn stop(&mut self, world: &FleetWorld, n: usize) {
         for (target, _) in world.holders().into_iter().filter(|(_, holder)| *holder == id(n)) {
             *self.stops.entry(target.to_string()).or_default() += 1;
@@ -65,7 +66,8 @@ impl Moves {
     }
 }
 
-/// Three instances and thirty targets, restarted one after the other; each is away for a while, and the next follows after another.
+/// Restarts three instances with thirty targets one after the other. Each is down for `away`; the next stop follows
+/// after `between`.
 fn rolling_restart(seed: u64, hand_back: bool, crash: bool, away: Duration, between: Duration) -> (Moves, FleetWorld) {
     let mut world = FleetWorld::new(seed, 30);
     world.set_hand_back(hand_back);
@@ -95,7 +97,8 @@ fn each_target_moves_at_most_once_away_and_once_back() {
     for seed in 0..20 {
         for (away, between) in [(5, 60), (20, 30), (1, 10), (60, 5), (3, 5), (3, 2)] {
             let (moves, world) = rolling_restart(seed, true, false, secs(away), secs(between));
-            // When the next is stopped before the last has its share again, some may have to move once more.
+            // If the next instance is stopped before the last one has its quota again, some targets may have to move
+            // once more.
             let most = if between < 5 { 3 } else { 2 };
             assert!(moves.max_per_target() <= most, "seed {seed} {away} {between}: {:?}", moves.counts);
             assert_eq!((world.unheld(), world.spread()), (0, 0), "seed {seed} {away} {between}");
@@ -129,7 +132,8 @@ fn without_hand_back_each_target_moves_at_most_once_for_each_stop_of_its_holder(
     for seed in 0..20 {
         for (away, between) in [(secs(5), secs(60)), (secs(20), secs(30)), (secs(3), secs(2))] {
             let (moves, world) = rolling_restart(seed, false, false, away, between);
-            // Ten of the first, and then fifteen of each: half of all are with those that have not been stopped yet.
+            // Ten targets of the first instance, then fifteen of each: the instances not yet stopped hold half of all
+            // targets.
             assert!(moves.total() <= 10 + 15 + 15, "seed {seed} {away:?}: {} moves", moves.total());
             assert_eq!(world.unheld(), 0, "seed {seed}");
         }
@@ -139,7 +143,8 @@ fn without_hand_back_each_target_moves_at_most_once_for_each_stop_of_its_holder(
 #[test]
 fn without_hand_back_each_target_moves_at_most_once_for_each_crash_of_its_holder() {
     for seed in 0..20 {
-        // Restarted at once, when the heartbeat is late, when the leases have expired; and before the last crash was over.
+        // Restarted at once, when the heartbeat is late, when the leases have expired, and before the last crash is
+        // over.
         for (away, between) in [(100, 60), (5_000, 60), (15_000, 60), (45_000, 60), (100, 10), (5_000, 2)] {
             let (moves, world) = rolling_restart(seed, false, true, Duration::from_millis(away), secs(between));
             assert_eq!(moves.beyond_stops(), BTreeMap::new(), "seed {seed} {away} {between}");
@@ -165,7 +170,7 @@ fn an_instance_that_is_restarted_at_once_gets_nothing_until_its_crash_is_known_a
             while world.counts()[&id(life)] == 0 {
                 world.run_for(Duration::from_millis(100));
                 notes.extend(world.crash_backoffs(0).into_iter().map(|(one, _, crashes)| (one, crashes)));
-                assert!(world.now < late + secs(120), "seed {seed} {life}: it is given its share after all");
+                assert!(world.now < late + secs(120), "seed {seed} {life}: it never got its quota");
             }
             assert!(
                 world.now >= late + wait,
@@ -185,7 +190,7 @@ fn restarted_instances_have_no_quota_under_their_old_ids() {
         (0..3).for_each(|n| world.join_as(n, &format!("replica-{n}"), FULL_WEIGHT, false));
         assert!(world.run_until_settled(secs(60)).is_some(), "seed {seed}");
         let before = world.holders();
-        // A supervisor that starts again and again what ends at once.
+        // A supervisor keeps restarting a process that exits at once.
         for life in 10..16 {
             world.join_as(life, "looping", FULL_WEIGHT, false);
             world.run_for(Duration::from_millis(1_500));
@@ -196,7 +201,7 @@ fn restarted_instances_have_no_quota_under_their_old_ids() {
             world.run_for(Duration::from_millis(50));
             let members: Vec<InstanceId> = world.alive_instances().into_iter().map(id).collect();
             let dead = world.holders().into_iter().filter(|(_, holder)| !members.contains(holder)).count();
-            assert_eq!(dead, 0, "seed {seed}: handed over to an instance that is dead");
+            assert_eq!(dead, 0, "seed {seed}: targets were handed over to a dead instance");
         }
         let moved = |(target, holder): &(&_, &InstanceId)| before[*target] != **holder;
         let (after, share) = (world.holders(), 30_usize.div_ceil(4));
@@ -213,15 +218,11 @@ fn two_instances_that_share_a_name_both_get_their_quota() {
         world.run_for(secs(20));
         world.join_as(2, "twin", FULL_WEIGHT, false);
         world.join_as(3, "other", FULL_WEIGHT, false);
-        // The first has sent a heartbeat by then.
+        // The first instance has sent a heartbeat by then.
         assert!(world.run_until_settled(secs(30)).is_some(), "seed {seed}: {:?}", world.counts());
         world.kill(2);
         assert!(world.run_until_settled(secs(40)).is_some(), "seed {seed}: {:?}", world.counts());
-        assert_eq!(
-            world.crash_backoffs(1),
-            [],
-            "nothing follows from a crash of an instance without a name of its own"
-        );
+        assert_eq!(world.crash_backoffs(1), [], "a crash of an instance without its own name must not cause a backoff");
     }
 }
 

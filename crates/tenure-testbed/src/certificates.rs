@@ -1,11 +1,11 @@
-//! Certificates for tests: an authority, and what it signs.
+//! Certificates for tests: an authority and the certificates that it signs.
 
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 
-/// An authority with a folder of its own, whose files last as long as the value.
+/// A certificate authority with its own folder, whose files exist as long as the value.
 #[derive(Debug)]
 pub struct CertificateAuthority {
     folder: TempDir,
@@ -22,7 +22,7 @@ pub struct Certificate {
 }
 
 impl CertificateAuthority {
-    /// A new one, which nothing trusts yet.
+    /// Creates an authority that is not trusted by anything yet.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("tenure-ca-").tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -33,12 +33,12 @@ impl CertificateAuthority {
         Self { folder, issuer }
     }
 
-    /// The file with its own certificate.
+    /// The file with the authority's own certificate.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
-    /// A certificate for these names and addresses.
+    /// Signs a certificate for these names and addresses.
     pub fn sign(&self, file: &str, names: &[&str]) -> Certificate {
         self.write(
             file,
@@ -46,7 +46,7 @@ impl CertificateAuthority {
         )
     }
 
-    /// The same, and it expired long ago.
+    /// Signs a certificate that expired long ago.
     pub fn sign_expired(&self, file: &str, names: &[&str]) -> Certificate {
         let names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let mut params = CertificateParams::new(names).unwrap();

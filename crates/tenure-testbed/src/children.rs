@@ -1,8 +1,8 @@
-//! Starting children so that none outlives the tests.
+//! Starts child processes that never outlive the tests.
 //!
-//! A test run can end without any of our code running: killed, or timed out. So a child asks the kernel to be killed when
+//! A test run can be killed or time out without running any of our code. So each child asks the kernel to kill it when
 //! its parent ends. To the kernel the parent is the *thread* that started the child, and the thread of a test ends with
-//! the test, long before a server that tests share. All children are therefore started by one thread that never ends.
+//! the test, long before a server that tests share. One thread that never ends therefore starts all children.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,7 +20,7 @@ static SPAWNER: LazyLock<Sender<SpawnRequest>> = LazyLock::new(|| {
     let (sender, orders) = channel::<SpawnRequest>();
     let deliver = move || {
         for SpawnRequest { mut command, answer } in orders {
-            // Whoever asked may have panicked since.
+            // The requesting test may have panicked since.
             if let Err(unwanted) = answer.send(command.spawn())
                 && let Ok(mut child) = unwanted.0
             {
@@ -33,7 +33,7 @@ static SPAWNER: LazyLock<Sender<SpawnRequest>> = LazyLock::new(|| {
     sender
 });
 
-/// A command for the program, which will end when this process does, where the system can do that.
+/// A command for the program. It ends with this process, where the system supports that.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     if !can_bind_to_parent() {
         return Command::new(program);

@@ -1,4 +1,4 @@
-//! A wall clock for one process that can be put forward and back, by way of libfaketime.
+//! A wall clock for one process that can be stepped forward and back with libfaketime.
 
 use std::fs;
 use std::io;
@@ -12,31 +12,33 @@ use std::time::Duration;
 pub(crate) struct FakeClock {
     library: PathBuf,
     file: PathBuf,
-    /// How far it is ahead, in microseconds.
+    /// Offset to the real time, in microseconds.
     ahead: Mutex<i128>,
 }
 
 impl FakeClock {
-    /// A clock that is right, kept in a file of this folder. `None` when the library is not installed.
+    /// Creates a clock with the real time, kept in a file of this folder. Returns `None` if libfaketime is not
+    /// installed.
     pub(crate) fn new(folder: &Path) -> Option<Self> {
         let clock = Self { library: faketime_library()?, file: folder.join("clock"), ahead: Mutex::new(0) };
         clock.write(0).unwrap();
         Some(clock)
     }
 
-    /// Has the command see this clock.
+    /// Makes the command use this clock.
     pub(crate) fn apply_to(&self, command: &mut Command) {
-        // A program whose allocator asks for the time while it starts, as Debian's Redis does, waits for itself forever:
-        // the library allocates while it starts. The C library's allocator does not ask, and this is how to insist on it.
-        // Where there is no such file, the linker says so and goes on.
+        // libfaketime allocates while it starts. A program whose allocator reads the time while it starts, such as
+        // Debian's Redis, then deadlocks. The C library's allocator does not read the time; this preload enforces it.
+        // If the file does not exist, the linker prints a warning and continues.
         command.env("LD_PRELOAD", format!("libc_malloc_debug.so.0 {}", self.library.display()));
         command.env("FAKETIME_TIMESTAMP_FILE", &self.file);
-        // Steps are seen at once, and timeouts are not what is being tested. Releases differ in the variable's name.
+        // Steps take effect at once. Timeouts are not under test, so the monotonic clock is real; the variable's name
+        // differs between releases.
         command.env("FAKETIME_NO_CACHE", "1");
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
     }
 
-    /// Puts it forward or back, on top of all steps before.
+    /// Steps the clock forward or back, on top of all earlier steps.
     pub(crate) fn step(&self, by: Duration, forward: bool) {
         let mut ahead = self.ahead.lock().unwrap();
         let by = i128::try_from(by.as_micros()).unwrap();
@@ -45,22 +47,23 @@ impl FakeClock {
     }
 
     fn write(&self, ahead: i128) -> io::Result<()> {
-        // The reader must never see half of it.
+        // The reader must never see a partial write.
         let new = self.file.with_extension("new");
         fs::write(&new, offset(ahead))?;
         fs::rename(new, &self.file)
     }
 }
 
-/// Removes what the library leaves behind when its process is killed. A later process of the same number would trip over it.
+/// Removes the files that libfaketime leaves behind when its process is killed. A later process with the same pid would
+/// fail on them.
 pub(crate) fn clean_up_after(pid: u32) {
     for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
-        // Gone already, if the process ended by itself.
+        // Already removed if the process ended by itself.
         let _ = fs::remove_file(Path::new("/dev/shm").join(name));
     }
 }
 
-/// The library, where Debian and others put it.
+/// Finds libfaketime in the folders that Debian and others use.
 pub(crate) fn faketime_library() -> Option<PathBuf> {
     let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
     ["/usr/lib".into(), "/usr/lib64".into(), "/usr/local/lib".into()]
@@ -70,7 +73,7 @@ pub(crate) fn faketime_library() -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// In seconds, with the sign that makes it relative.
+/// Formats an offset in seconds, with the sign that makes it relative.
 fn offset(microseconds: i128) -> String {
     let sign = if microseconds < 0 { '-' } else { '+' };
     let size = microseconds.unsigned_abs();

@@ -1,4 +1,4 @@
-//! The plainest of Redis clients.
+//! A minimal Redis client.
 
 use std::io::{self, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use crate::reply::{self, RedisReply};
 
-/// How long the plain client waits when it is not told.
+/// Default timeout for connecting, reading and writing.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One connection to a server, or to a [`Proxy`](crate::Proxy) before it.
+/// One connection to a server, or to a [`Proxy`](crate::Proxy) in front of it.
 #[derive(Debug)]
 pub struct RawConnection {
     stream: BufReader<TcpStream>,
 }
 
 impl RawConnection {
-    /// Connects. Every later wait on this connection ends after ten seconds.
+    /// Connects. Every later wait on this connection times out after ten seconds.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// If the connection is refused or times out.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, DEFAULT_TIMEOUT)?;
         stream.set_nodelay(true)?;
@@ -29,10 +29,10 @@ impl RawConnection {
         Ok(connection)
     }
 
-    /// Waits at most this long for each reply.
+    /// Sets the timeout for each reply.
     ///
     /// # Errors
-    /// When it is zero.
+    /// If `time` is zero.
     pub fn set_timeout(&self, time: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(time))
     }
@@ -40,16 +40,16 @@ impl RawConnection {
     /// Sends a command and waits for its reply.
     ///
     /// # Errors
-    /// When the connection is gone or nothing came in time.
+    /// If the connection is closed or the reply times out.
     pub fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<RedisReply> {
         self.send(words)?;
         self.receive()
     }
 
-    /// Sends a command and does not wait.
+    /// Sends a command without waiting for its reply.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// If the connection is closed.
     pub fn send<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<()> {
         self.stream.get_mut().write_all(&reply::encode_command(words))
     }
@@ -57,17 +57,17 @@ impl RawConnection {
     /// Sends all commands at once, then waits for all replies.
     ///
     /// # Errors
-    /// When the connection is gone or nothing came in time.
+    /// If the connection is closed or a reply times out.
     pub fn pipeline<W: AsRef<[u8]>>(&mut self, commands: &[&[W]]) -> io::Result<Vec<RedisReply>> {
         let bytes: Vec<_> = commands.iter().flat_map(|words| reply::encode_command(words)).collect();
         self.stream.get_mut().write_all(&bytes)?;
         commands.iter().map(|_| self.receive()).collect()
     }
 
-    /// Waits for a reply, or for a message to a subscriber.
+    /// Waits for a reply or for a message to a subscriber.
     ///
     /// # Errors
-    /// When the connection is gone or nothing came in time.
+    /// If the connection is closed or the reply times out.
     pub fn receive(&mut self) -> io::Result<RedisReply> {
         RedisReply::read(&mut self.stream)
     }

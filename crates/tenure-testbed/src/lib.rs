@@ -1,16 +1,16 @@
-//! Real servers for tests, and a link to them that can be made bad.
+//! Real servers for tests, and a proxy that injects faults between them and their clients.
 //!
-//! - [`RedisServer`]: a Redis of one's own, which can be killed, stopped, restarted with or without its data, and given
-//!   a clock that jumps.
-//! - [`Proxy`]: a link to a server that loses, holds back, delays and cuts what goes over it.
-//! - [`TestProcess`]: a part that a test plays as a process, so that it can be killed.
-//! - [`LagProbe`]: how late this machine is.
-//! - [`servers`]: which releases of Redis there are on this machine.
-//! - [`web`]: a web server that writes down who asks it for what, and a client.
-//! - [`CertificateAuthority`]: an authority and the certificates that it signs.
-//! - [`RawConnection`]: the plainest of clients, for a look at a server that no code under test has a part in.
+//! - [`RedisServer`]: a private Redis server that can be killed, stopped and restarted with or without its data, and
+//!   whose clock can be stepped.
+//! - [`Proxy`]: a TCP proxy that drops, holds back, delays and resets the traffic to a server.
+//! - [`TestProcess`]: a test that runs as a child process, so that it can be killed.
+//! - [`LagProbe`]: measures the scheduling lag of this machine.
+//! - [`servers`]: finds the Redis releases on this machine.
+//! - [`web`]: a web server that records its requests, and a client.
+//! - [`CertificateAuthority`]: a certificate authority and the certificates that it signs.
+//! - [`RawConnection`]: a minimal client that inspects a server without any code under test.
 //!
-//! All of it blocks and panics: it is for tests alone, where what can not be set up is a test that fails.
+//! Everything here blocks and panics. It is for tests only, where a setup that fails is a test that fails.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "only tests use this crate; in a test, a panic is a failure")]
 

@@ -1,8 +1,8 @@
-//! A port that stays ours while nobody listens on it.
+//! Ports that stay reserved while no server listens on them.
 //!
-//! A server that is down must come back at the same address, so its port must not go to anyone else in between. The ports
-//! of outgoing connections, which the kernel also hands out for port 0, are no good for that: any client may be given one.
-//! So ports come from below that range, and each is held under a name that the kernel forgets when we end.
+//! A server that is down must come back at the same address, so its port must not go to another process in between.
+//! Ephemeral ports, which port 0 also uses, do not work: the kernel may give one to any client. So ports come from
+//! below that range. Each is reserved by a name that the kernel releases when this process ends.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr, unix::net::UnixListener};
@@ -11,19 +11,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::{Shutdown, shutdown};
 
-/// Below what Linux gives to outgoing connections by default, and above the ports of most services.
+/// Below the ephemeral ports of Linux and above the ports of most services.
 const FIRST_PORT: u16 = 15_000;
 const PORT_COUNT: u16 = 17_000;
 
 static NEXT_OFFSET: AtomicU32 = AtomicU32::new(0);
 
-/// Ends listening now. Dropping alone does not while a child that is just being started has a copy of all we have open.
+/// Closes the listener now. Dropping is not enough while a child that is being started has a copy of all open
+/// descriptors.
 pub(crate) fn close(listener: &TcpListener) {
-    // Fails only where it is closed already.
+    // Fails only if it is closed already.
     let _ = shutdown(listener, Shutdown::Both);
 }
 
-/// A port on the loopback interface, for as long as the value lives.
+/// A port on the loopback interface, reserved for the lifetime of the value.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
@@ -31,9 +32,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// A port that nobody uses.
+    /// Reserves an unused port.
     pub(crate) fn reserve() -> Self {
-        // Processes that run at the same time start far from each other.
+        // Concurrent processes start far from each other.
         let start = process::id().wrapping_mul(7_919);
         for _ in 0..PORT_COUNT {
             let step = start.wrapping_add(NEXT_OFFSET.fetch_add(1, Ordering::Relaxed)) % u32::from(PORT_COUNT);
@@ -45,7 +46,7 @@ impl Port {
                 return port;
             }
         }
-        panic!("no free port from {FIRST_PORT} on");
+        panic!("cannot reserve a port: all {PORT_COUNT} ports from {FIRST_PORT} are in use");
     }
 
     pub(crate) fn number(&self) -> u16 {

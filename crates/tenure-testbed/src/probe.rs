@@ -1,21 +1,21 @@
-//! How late this machine is.
+//! Measures the scheduling lag of this machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The largest delay that this machine's scheduler has caused since it was made: what bounds are widened by.
+/// The largest delay that this machine's scheduler has caused since the probe started. Tests widen their bounds by it.
 #[derive(Debug)]
 pub struct LagProbe {
     delays: Arc<Mutex<Vec<Duration>>>,
     stop: Arc<AtomicBool>,
 }
 
-/// Shorter delays are nothing to be counted.
+/// Shorter delays are not counted.
 const MIN_COUNTED_DELAY: Duration = Duration::from_millis(2);
 
 impl LagProbe {
-    /// Begins to measure.
+    /// Starts measuring.
     pub fn start() -> Self {
         let delays: Arc<Mutex<Vec<Duration>>> = Arc::default();
         let stop: Arc<AtomicBool> = Arc::default();
@@ -39,22 +39,26 @@ impl LagProbe {
         self.delays.lock().unwrap_or_else(PoisonError::into_inner).iter().max().copied().unwrap_or_default()
     }
 
-    /// For how long in all the machine has stood still, in delays of at least this length: what it may have missed meanwhile, and no more.
+    /// Total time that the machine stood still, counting delays of at least `least`. This bounds what it may have
+    /// missed meanwhile.
     pub fn total_stall(&self, least: Duration) -> Duration {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
         delays.iter().filter(|delay| **delay >= least).sum()
     }
 
-    /// Something took this long; it may have taken so much, and what the machine was late by, several times over: it
-    /// passes through several threads and processes.
+    /// Asserts that `took` is within `bound`, widened by several times the lag of the machine, because the measured
+    /// path passes through several threads and processes.
     ///
     /// # Panics
-    /// When it took longer.
+    /// If it took longer.
     pub fn assert_within(&self, took: Duration, bound: Duration, what: &str) {
         let lag = self.lag();
-        println!("{what}: {took:?} (bound {bound:?}, worst lag of the machine {lag:?})");
+        println!("{what}: {took:?} (bound {bound:?}, largest lag of the machine {lag:?})");
         let allowed = bound + lag * 8 + Duration::from_millis(100);
-        assert!(took <= allowed, "{what} took {took:?}; {bound:?} is the bound, and the machine was late by {lag:?}");
+        assert!(
+            took <= allowed,
+            "{what} took {took:?}: the bound is {bound:?}, and the lag of the machine was {lag:?}"
+        );
     }
 }
 

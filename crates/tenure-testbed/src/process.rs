@@ -1,24 +1,24 @@
-//! The test program again, as a process that plays a part.
+//! Runs a test of this test binary as a child process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
-/// A test of this very program that runs as a process of its own: an ignored one, which does nothing unless it is told what to be. It is
-/// killed when this is dropped.
+/// An ignored test of this test binary, run as a child process. Without its environment variable that test does
+/// nothing. The process is killed when the value is dropped.
 #[derive(Debug)]
 pub struct TestProcess {
     child: Child,
-    /// Kept: whoever writes to nobody fails.
+    /// Kept open: without a reader the child's writes fail.
     stdout: BufReader<ChildStdout>,
 }
 
 impl TestProcess {
-    /// Starts the test of this name, with this variable in its environment.
+    /// Starts the test of this name with this environment variable.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start(test: &str, variable: &str, value: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--ignored", "--nocapture"])
@@ -31,10 +31,10 @@ impl TestProcess {
         Self { child, stdout }
     }
 
-    /// Waits until it says `READY` and a word, and returns that.
+    /// Waits until it prints `READY` and a word, and returns that word.
     ///
     /// # Panics
-    /// When it ends first.
+    /// If it exits first.
     pub fn ready(&mut self) -> String {
         let mut lines = self.stdout.by_ref().lines();
         lines.find_map(|line| line.unwrap().split_once("READY ").map(|(_, word)| word.to_owned())).unwrap()
@@ -43,15 +43,15 @@ impl TestProcess {
     /// Sends it a signal.
     ///
     /// # Panics
-    /// When it has ended and was waited for.
+    /// If it has exited and was waited for.
     pub fn signal(&self, signal: Signal) {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits until it has ended by itself, and returns whether that was well.
+    /// Waits until it exits by itself, and returns whether it succeeded.
     ///
     /// # Panics
-    /// When it cannot be waited for.
+    /// If it cannot be waited for.
     pub fn wait_success(&mut self) -> bool {
         let _ = self.stdout.read_to_end(&mut Vec::new());
         self.child.wait().unwrap().success()
@@ -60,7 +60,7 @@ impl TestProcess {
 
 impl Drop for TestProcess {
     fn drop(&mut self) {
-        // Also one that is stopped, and one that has ended.
+        // This also works if it is stopped or has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

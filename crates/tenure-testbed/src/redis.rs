@@ -1,4 +1,4 @@
-//! A Redis server of one's own.
+//! A private Redis server for a test.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -17,36 +17,36 @@ use crate::clock::{self, FakeClock};
 use crate::ports::Port;
 use crate::{Certificate, CertificateAuthority, RawConnection, RedisRelease, RedisReply, children, servers};
 
-/// How long a server may take to answer. Only a machine in trouble needs it.
+/// Timeout for the first reply of a server. Only an overloaded machine needs this long.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a server is started before something other than bad luck is to blame.
+/// Number of start attempts before the failure is not a coincidence.
 const MAX_START_ATTEMPTS: usize = 5;
-/// The user that the testbed itself is when a server asks for one.
+/// The user that the testbed authenticates as if a server requires one.
 const OWN_USER: &str = "testbed";
 const OWN_PASSWORD: &str = "testbed-own-password";
 
-/// The files of its folder that are not the server's data.
+/// The files in the folder that are not the server's data.
 const CONFIG_FILE: &str = "redis.conf";
 const LOG_FILE: &str = "log.txt";
 const OUTPUT_FILE: &str = "output.txt";
 const CLOCK_FILE: &str = "clock";
 
-/// A Redis server of one's own: a process with a port and a folder that nobody else uses. It keeps nothing on disk unless
-/// told to. It is killed when the value is dropped, and when the test process ends in any way.
+/// A private Redis server: a process with its own port and folder. By default it keeps nothing on disk. It is killed
+/// when the value is dropped, and when the test process ends in any way.
 #[derive(Debug)]
 pub struct RedisServer {
     binary: PathBuf,
     port: Port,
-    /// Where it speaks TLS, if it does.
+    /// The port for TLS, if enabled.
     tls_port: Option<Port>,
     folder: TempDir,
     clock: Option<FakeClock>,
-    /// Whether a connection must say who it is.
+    /// Whether a connection must authenticate.
     requires_auth: bool,
     child: Mutex<Option<Child>>,
 }
 
-/// What a [`RedisServer`] shall be like.
+/// The options of a [`RedisServer`].
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct RedisBuilder {
@@ -58,7 +58,7 @@ pub struct RedisBuilder {
     tls: Option<TlsFiles>,
 }
 
-/// How a server speaks TLS.
+/// The TLS files of a server.
 #[derive(Clone, Debug)]
 struct TlsFiles {
     own: Certificate,
@@ -67,19 +67,19 @@ struct TlsFiles {
 }
 
 impl RedisBuilder {
-    /// Speaks TLS on a port of its own, with this certificate.
+    /// Enables TLS on a separate port, with this certificate.
     pub fn tls(mut self, own: Certificate, authority: &CertificateAuthority) -> Self {
         self.tls = Some(TlsFiles { own, ca: authority.file(), requires_client_cert: false });
         self
     }
 
-    /// The same, and wants a certificate of the authority's from its clients.
+    /// Enables TLS and requires a client certificate of the authority.
     pub fn mutual_tls(mut self, own: Certificate, authority: &CertificateAuthority) -> Self {
         self.tls = Some(TlsFiles { own, ca: authority.file(), requires_client_cert: true });
         self
     }
 
-    /// Runs this `redis-server`. Otherwise it is [`servers::default_server`].
+    /// Sets the `redis-server` to run. The default is [`servers::default_server`].
     pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
         self.binary = Some(path.into());
         self
@@ -88,55 +88,55 @@ impl RedisBuilder {
     /// Runs this release.
     ///
     /// # Panics
-    /// When it is not on this machine; ask [`servers::find`] before.
+    /// If it is not on this machine; check with [`servers::find`] first.
     pub fn release(self, release: RedisRelease) -> Self {
-        let path = servers::find(release).unwrap_or_else(|| panic!("{release} is not here: run `cargo xtask test`"));
+        let path = servers::find(release).unwrap_or_else(|| panic!("cannot find {release}; run `cargo xtask test`"));
         self.binary(path)
     }
 
-    /// With this directive, as in `redis.conf`: `("maxmemory", "10mb")`. A value of several words is several words.
+    /// Adds a directive of `redis.conf`: `("maxmemory", "10mb")`. A value of several words becomes several arguments.
     pub fn directive(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Keeps its data in an append-only file; `fsync` is `always`, `everysec` or `no`. What was answered survives
-    /// [`RedisServer::kill`] with each of them: only a machine that fails takes what was not synced.
+    /// Keeps the data in an append-only file; `fsync` is `always`, `everysec` or `no`. With each of them, acknowledged
+    /// writes survive [`RedisServer::kill`]: only a machine failure loses unsynced data.
     pub fn append_only(self, fsync: &str) -> Self {
         self.directive("appendonly", "yes").directive("appendfsync", fsync)
     }
 
-    /// Asks for this password, from the user `default`.
+    /// Requires this password from the user `default`.
     pub fn password(mut self, password: &str) -> Self {
         self.requires_auth = true;
         self.directive("requirepass", &quoted(password))
     }
 
-    /// With these users, each as in `redis.conf`: `user bob on >secret ~* &* +@all -eval`.
+    /// Adds these users, each as in `redis.conf`: `user bob on >secret ~* &* +@all -eval`.
     pub fn acl_users(mut self, users: &[&str]) -> Self {
         self.requires_auth = true;
         self.users.extend(users.iter().map(|&line| line.to_owned()));
         self
     }
 
-    /// With a wall clock of its own, which [`RedisServer::step_clock`] puts forward and back.
+    /// Gives the server its own wall clock, which [`RedisServer::step_clock`] steps forward and back.
     pub fn own_clock(mut self) -> Self {
         self.own_clock = true;
         self
     }
 
-    /// Starts the server and waits until it answers.
+    /// Starts the server and waits until it replies.
     ///
     /// # Panics
-    /// When it does not start; the message has what it wrote. When it shall have its own clock and
-    /// [can not](RedisServer::can_fake_time).
+    /// If it does not start; the message contains its log. If its own clock was requested and is [not
+    /// available](RedisServer::can_fake_time).
     pub fn start(self) -> RedisServer {
         let binary = self.binary.clone().unwrap_or_else(servers::default_server);
         for attempt in 1.. {
             let folder = tempfile::Builder::new().prefix("tenure-redis-").tempdir().unwrap();
             let clock = self.own_clock.then(|| {
                 FakeClock::new(folder.path()).unwrap_or_else(|| {
-                    panic!("libfaketime not found: run `cargo xtask test`, or apt install libfaketime")
+                    panic!("cannot find libfaketime; run `cargo xtask test` or `apt install libfaketime`")
                 })
             });
             let server = RedisServer {
@@ -159,7 +159,7 @@ impl RedisBuilder {
             .unwrap();
             match server.launch() {
                 Ok(()) => return server,
-                // Someone outside the testbed may have taken the port since we looked.
+                // A process outside the testbed may have taken the port meanwhile.
                 Err(StartFailure::Ended(_)) if attempt < MAX_START_ATTEMPTS && server.address_was_in_use() => {}
                 Err(failure) => server.panic_with_log(&failure),
             }
@@ -176,7 +176,7 @@ impl RedisBuilder {
         line("logfile", &quoted(&log.display().to_string()));
         line("save", "\"\"");
         line("appendonly", "no");
-        // A replica gets its data at once.
+        // A replica gets the data without delay.
         line("repl-diskless-sync-delay", "0");
         for (name, value) in &self.settings {
             line(name, value);
@@ -198,7 +198,7 @@ impl RedisBuilder {
     }
 }
 
-/// Why a server is not there.
+/// Why a server did not start.
 #[derive(Debug)]
 enum StartFailure {
     NotStarted(io::Error),
@@ -207,76 +207,76 @@ enum StartFailure {
 }
 
 impl RedisServer {
-    /// A server that keeps nothing and asks nothing.
+    /// Starts a server without persistence and authentication.
     ///
     /// # Panics
-    /// When there is no `redis-server`, or it does not start.
+    /// If there is no `redis-server`, or it does not start.
     pub fn start() -> Self {
         Self::builder().start()
     }
 
-    /// A server that is to be described.
+    /// Returns a builder for a server.
     pub fn builder() -> RedisBuilder {
         RedisBuilder::default()
     }
 
-    /// Whether a server can be given [its own clock](RedisBuilder::own_clock) on this machine.
+    /// Returns whether a server can have [its own clock](RedisBuilder::own_clock) on this machine.
     pub fn can_fake_time() -> bool {
         cfg!(target_os = "linux") && clock::faketime_library().is_some()
     }
 
-    /// Its port, which stays the same for the life of the value.
+    /// The port, which stays the same for the lifetime of the value.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// Its address.
+    /// The address.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
-    /// Its address as clients want it.
+    /// The URL for clients.
     pub fn url(&self) -> String {
         format!("redis://{}/", self.address())
     }
 
-    /// Its address, with a user, who is `default` when there is only a password. Neither may have characters that an
-    /// address gives a meaning.
+    /// The URL with a user; the user is `default` if there is only a password. Neither may contain characters that are
+    /// special in a URL.
     pub fn url_as(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@{}/", self.address())
     }
 
-    /// Its address with TLS, by this host name, with settings such as `ca=FILE`.
+    /// The TLS URL with this host name and settings such as `ca=FILE`.
     ///
     /// # Panics
-    /// When it speaks none.
+    /// If the server does not use TLS.
     pub fn tls_url(&self, host: &str, settings: &str) -> String {
-        let port = self.tls_port.as_ref().map_or_else(|| panic!("this server speaks no TLS"), Port::number);
+        let port = self.tls_port.as_ref().map_or_else(|| panic!("the server does not use TLS"), Port::number);
         format!("rediss://{host}:{port}/?{settings}")
     }
 
-    /// The folder with its data and its log.
+    /// The folder with the data and the log.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The program that runs.
+    /// The path of the `redis-server` binary.
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// The number of its process.
+    /// The pid of the process.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it is not running.
     pub fn pid(&self) -> u32 {
-        self.child().as_ref().unwrap_or_else(|| panic!("the server does not run")).id()
+        self.child().as_ref().unwrap_or_else(|| panic!("the server is not running")).id()
     }
 
-    /// Kills it as a power cut would, and waits until it is gone. Data that it had on disk stays.
+    /// Kills the server like a power cut and waits until it is gone. Its data on disk stays.
     pub fn kill(&self) {
         let Some(mut child) = self.child().take() else { return };
-        // Neither can fail for a child that was not waited for.
+        // Neither fails for a child that was not waited for.
         let _ = child.kill();
         let _ = child.wait();
         if self.clock.is_some() {
@@ -284,30 +284,30 @@ impl RedisServer {
         }
     }
 
-    /// Stops it in the middle of whatever it does, as a machine that hangs: its connections stay, and new ones are made by
-    /// the kernel. Returns when it has stopped.
+    /// Stops the process at an arbitrary point, like a machine that hangs: its connections stay open, and the kernel
+    /// completes new ones. Returns when it has stopped.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it is not running.
     pub fn stop(&self) {
         let pid = self.signal(Signal::STOP);
-        // The signal is under way, and the server may do more until it arrives.
+        // Until the signal arrives, the server may do more.
         let seen = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(pid), seen).unwrap();
     }
 
-    /// Lets it go on after [`stop`](Self::stop).
+    /// Resumes it after [`stop`](Self::stop).
     ///
     /// # Panics
-    /// When it does not run.
+    /// If it is not running.
     pub fn cont(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Starts it at the same port with the data it has on disk, and waits until it answers. If it runs, it is killed before.
+    /// Starts it at the same port with its data on disk, and waits until it replies. A running server is killed first.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub fn restart(&self) {
         for attempt in 1.. {
             self.kill();
@@ -321,10 +321,10 @@ impl RedisServer {
         }
     }
 
-    /// Starts it at the same port without any data. If it runs, it is killed before.
+    /// Starts it at the same port without data. A running server is killed first.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     pub fn restart_empty(&self) {
         self.kill();
         for entry in fs::read_dir(self.folder()).unwrap() {
@@ -341,88 +341,91 @@ impl RedisServer {
         self.restart();
     }
 
-    /// Writes all data to disk now; a server without an append-only file has it back after
-    /// [`restart`](Self::restart), whatever was written later.
+    /// Writes all data to disk now. A server without an append-only file has this data after
+    /// [`restart`](Self::restart), and no later writes.
     ///
     /// # Panics
-    /// When it could not.
+    /// If the save fails.
     pub fn save(&self) {
         assert_eq!(self.command(&["SAVE"]), RedisReply::text("OK"), "{}", self.log());
     }
 
-    /// Writes all data to disk and ends, as an operator would have it.
+    /// Writes all data to disk and shuts down, as an operator would.
     ///
     /// # Panics
-    /// When it does not end.
+    /// If it does not exit.
     pub fn shutdown_save(&self) {
-        // It ends without a reply.
+        // It exits without a reply.
         let reply = self.try_command(&["SHUTDOWN", "SAVE"]);
-        assert!(reply.is_err(), "the server refused to end: {reply:?}");
+        assert!(reply.is_err(), "the server refused to shut down: {reply:?}");
         let end = Instant::now() + START_TIMEOUT;
         while self.child().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
-            assert!(Instant::now() < end, "the server did not end:\n{}", self.log());
+            assert!(Instant::now() < end, "the server did not shut down in time:\n{}", self.log());
             thread::sleep(Duration::from_millis(5));
         }
         self.kill();
     }
 
-    /// Makes it a replica of another server, and waits until it has that one's data.
+    /// Makes it a replica of another server, and waits until it has the primary's data.
     ///
     /// # Panics
-    /// When it does not become one.
+    /// If it does not become a replica.
     pub fn replicate_from(&self, primary: &Self) {
         let reply = self.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
-        assert_eq!(reply.as_text(), "OK", "the server refused to follow another");
+        assert_eq!(reply.as_text(), "OK", "the server refused to become a replica");
         let end = Instant::now() + START_TIMEOUT;
         while !self.command(&["INFO", "replication"]).as_text().contains("master_link_status:up") {
-            assert!(Instant::now() < end, "the server did not get the data of another:\n{}", self.log());
+            assert!(Instant::now() < end, "the replica did not sync with its primary in time:\n{}", self.log());
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Puts its wall clock forward or back, on top of all steps before. It sees that at once.
+    /// Steps its wall clock forward or back, on top of all earlier steps. The step takes effect at once.
     ///
     /// # Panics
-    /// When it has no [clock of its own](RedisBuilder::own_clock).
+    /// If it does not have [its own clock](RedisBuilder::own_clock).
     pub fn step_clock(&self, by: Duration, forward: bool) {
-        let clock = self.clock.as_ref().unwrap_or_else(|| panic!("the server has no clock of its own"));
+        let clock = self
+            .clock
+            .as_ref()
+            .unwrap_or_else(|| panic!("cannot step the clock: the server does not have its own clock"));
         clock.step(by, forward);
     }
 
-    /// The time on its wall clock, since 1970.
+    /// The time of its wall clock, since 1970.
     ///
     /// # Panics
-    /// When it does not answer.
+    /// If it does not reply.
     pub fn time(&self) -> Duration {
         match self.command(&["TIME"]).as_array() {
             [seconds, microseconds] => {
                 let number = |reply: &RedisReply| u64::try_from(reply.as_int()).unwrap();
                 Duration::from_secs(number(seconds)) + Duration::from_micros(number(microseconds))
             }
-            other => panic!("{other:?} is no time"),
+            other => panic!("not a valid reply to TIME: {other:?}"),
         }
     }
 
-    /// Runs a command over a connection of its own, with all rights.
+    /// Runs a command over a new connection with all permissions.
     ///
     /// # Panics
-    /// When there is no reply. A refusal is a reply.
+    /// If there is no reply. An error reply counts as a reply.
     pub fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> RedisReply {
-        self.try_command(words).unwrap_or_else(|error| panic!("the server does not answer: {error}\n{}", self.log()))
+        self.try_command(words).unwrap_or_else(|error| panic!("no reply from the server: {error}\n{}", self.log()))
     }
 
-    /// As [`command`](Self::command), for a server that may be gone.
+    /// Like [`command`](Self::command), for a server that may be down.
     ///
     /// # Errors
-    /// When there is no reply.
+    /// If there is no reply.
     pub fn try_command<W: AsRef<[u8]>>(&self, words: &[W]) -> io::Result<RedisReply> {
         self.connect()?.command(words)
     }
 
-    /// Runs a command as this user. A wrong password is a reply, too.
+    /// Runs a command as this user. The error reply to a wrong password counts as a reply, too.
     ///
     /// # Panics
-    /// When there is no reply.
+    /// If there is no reply.
     pub fn command_as<W: AsRef<[u8]>>(&self, user: &str, password: &str, words: &[W]) -> RedisReply {
         let run = || {
             let mut connection = RawConnection::open(self.address())?;
@@ -431,32 +434,32 @@ impl RedisServer {
                 _ => connection.command(words),
             }
         };
-        run().unwrap_or_else(|error: io::Error| panic!("the server does not answer: {error}\n{}", self.log()))
+        run().unwrap_or_else(|error: io::Error| panic!("no reply from the server: {error}\n{}", self.log()))
     }
 
-    /// Sends all commands at once over a connection of its own, with all rights.
+    /// Sends all commands at once over a new connection with all permissions.
     ///
     /// # Panics
-    /// When a reply is missing.
+    /// If a reply is missing.
     pub fn pipeline<W: AsRef<[u8]>>(&self, commands: &[&[W]]) -> Vec<RedisReply> {
         let run = || self.connect()?.pipeline(commands);
-        run().unwrap_or_else(|error| panic!("the server does not answer: {error}\n{}", self.log()))
+        run().unwrap_or_else(|error| panic!("no reply from the server: {error}\n{}", self.log()))
     }
 
-    /// A connection with all rights.
+    /// Opens a connection with all permissions.
     ///
     /// # Errors
-    /// When the server is gone.
+    /// If the server is down.
     pub fn connect(&self) -> io::Result<RawConnection> {
         let mut connection = RawConnection::open(self.address())?;
         if self.requires_auth {
-            // While it loads, it refuses that as well, and will say so again to whatever comes next.
+            // A server that is loading refuses AUTH as well. It repeats that error to the next command.
             connection.command(&["AUTH", OWN_USER, OWN_PASSWORD])?;
         }
         Ok(connection)
     }
 
-    /// What the server wrote since it was made, for the message of a test that fails.
+    /// The server's log since it was created, for the message of a failing test.
     pub fn log(&self) -> String {
         let read = |name| fs::read(self.path(name)).unwrap_or_default();
         let bytes = [read(OUTPUT_FILE), read(LOG_FILE)].concat();
@@ -486,7 +489,7 @@ impl RedisServer {
             }
             let why = match self.check_ready(pid) {
                 Ok(None) => return Ok(()),
-                Ok(Some(reply)) => format!("it answers {reply:?}"),
+                Ok(Some(reply)) => format!("it replies {reply:?}"),
                 Err(error) => error.to_string(),
             };
             if Instant::now() >= end {
@@ -497,14 +500,14 @@ impl RedisServer {
         }
     }
 
-    /// `None` when the process of this number answers, or else what is answered.
+    /// Returns `None` if the process with this pid replies, otherwise the reply.
     fn check_ready(&self, pid: u32) -> io::Result<Option<RedisReply>> {
         let mut connection = self.connect()?;
         let pong = connection.command(&["PING"])?;
         if pong != RedisReply::text("PONG") {
             return Ok(Some(pong));
         }
-        // Another server at our port would answer as well.
+        // Another server at our port would reply as well.
         let info = connection.command(&["INFO", "server"])?;
         let ours = format!("process_id:{pid}");
         let is_ours = matches!(&info, RedisReply::Text(text) if text.lines().any(|line| line == ours));
@@ -518,7 +521,7 @@ impl RedisServer {
     fn panic_with_log(&self, failure: &StartFailure) -> ! {
         let what = match failure {
             StartFailure::NotStarted(error) => format!("could not be started: {error}"),
-            StartFailure::Ended(status) => format!("ended at once with {status}"),
+            StartFailure::Ended(status) => format!("exited at once with {status}"),
             StartFailure::Silent(why) => format!("was not ready within {START_TIMEOUT:?}: {why}"),
         };
         panic!("redis-server {what}\n{}", self.log());
@@ -534,7 +537,7 @@ impl RedisServer {
         self.folder.path().join(name)
     }
 
-    /// A test that panicked elsewhere is no reason not to kill the server.
+    /// Ignores a panic in another test, so that the server is still killed.
     fn child(&self) -> MutexGuard<'_, Option<Child>> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -546,7 +549,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// As one word of `redis.conf`.
+/// Quotes a word for `redis.conf`.
 fn quoted(word: &str) -> String {
     format!("\"{}\"", word.replace('\\', r"\\").replace('"', "\\\""))
 }

@@ -1,26 +1,26 @@
-//! What a Redis server answers, in the protocol's second version.
+//! Replies of a Redis server in RESP2.
 
 use std::io::{self, BufRead, Read};
 
-/// An answer of a server.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisReply {
-    /// Nothing: the null of strings and of arrays.
+    /// Null, of strings and of arrays.
     Nil,
-    /// A string, be it a simple one (`+OK`) or one with a length.
+    /// A string, either simple (`+OK`) or bulk.
     Text(String),
-    /// A string with a length that is not UTF-8.
+    /// A bulk string that is not UTF-8.
     Bytes(Vec<u8>),
-    /// A number.
+    /// An integer.
     Int(i64),
-    /// Replies in a row.
+    /// An array of replies.
     Array(Vec<RedisReply>),
-    /// A refusal, with its code: `NOPERM this user has no permissions…`.
+    /// An error with its code: `NOPERM this user has no permissions…`.
     Error(String),
 }
 
 impl RedisReply {
-    /// The string `text`, to compare with.
+    /// Creates the string `text` to compare with.
     pub fn text(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
@@ -28,38 +28,38 @@ impl RedisReply {
     /// The string.
     ///
     /// # Panics
-    /// When it is anything else.
+    /// If it is not a string.
     pub fn as_text(&self) -> &str {
         match self {
             Self::Text(text) => text,
-            other => panic!("{other:?} is no text"),
+            other => panic!("not a text reply: {other:?}"),
         }
     }
 
-    /// The number, also when it came as text.
+    /// The number, even if it came as text.
     ///
     /// # Panics
-    /// When it is anything else.
+    /// If it is not a number.
     pub fn as_int(&self) -> i64 {
         match self {
             Self::Int(number) => *number,
-            Self::Text(text) => text.parse().unwrap_or_else(|_| panic!("{text:?} is no number")),
-            other => panic!("{other:?} is no number"),
+            Self::Text(text) => text.parse().unwrap_or_else(|_| panic!("not a valid number: {text:?}")),
+            other => panic!("not a numeric reply: {other:?}"),
         }
     }
 
-    /// The replies in a row.
+    /// The replies of the array.
     ///
     /// # Panics
-    /// When it is anything else.
+    /// If it is not an array.
     pub fn as_array(&self) -> &[RedisReply] {
         match self {
             Self::Array(replies) => replies,
-            other => panic!("{other:?} is no array"),
+            other => panic!("not an array reply: {other:?}"),
         }
     }
 
-    /// Whether the server refused with this code, for example `NOPERM`.
+    /// Returns whether the reply is an error with this code, for example `NOPERM`.
     pub fn is_error(&self, code: &str) -> bool {
         matches!(self, Self::Error(text) if text.split_whitespace().next() == Some(code))
     }
@@ -88,7 +88,7 @@ impl RedisReply {
     }
 }
 
-/// A command as the server reads it.
+/// Encodes a command.
 pub(crate) fn encode_command<W: AsRef<[u8]>>(words: &[W]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words.iter().map(AsRef::as_ref) {
@@ -104,13 +104,15 @@ fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     from.take(64 * 1024).read_line(&mut line)?;
     match line.strip_suffix("\r\n") {
         Some(line) => Ok(line.to_owned()),
-        None if line.is_empty() => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")),
+        None if line.is_empty() => {
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "cannot read a reply: the connection was closed"))
+        }
         None => Err(invalid_reply(&line)),
     }
 }
 
 fn invalid_reply(line: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("not a reply: {line:?}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a valid reply: {line:?}"))
 }
 
 #[cfg(test)]

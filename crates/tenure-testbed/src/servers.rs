@@ -1,4 +1,4 @@
-//! Which releases of Redis there are on this machine.
+//! Finds the Redis releases on this machine.
 
 use std::env;
 use std::fmt;
@@ -9,19 +9,19 @@ use std::process::Command;
 /// A release of Redis that Tenure is tested with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RedisRelease {
-    /// The oldest.
+    /// The oldest release.
     V6_2,
-    /// The one in Debian 12.
+    /// The release in Debian 12.
     V7_0,
-    /// The newest.
+    /// The newest release.
     V8_2,
 }
 
 impl RedisRelease {
-    /// All of them, the oldest first.
+    /// All releases, the oldest first.
     pub const ALL: [Self; 3] = [Self::V6_2, Self::V7_0, Self::V8_2];
 
-    /// Its number: `6.2`.
+    /// The version number: `6.2`.
     pub fn number(self) -> &'static str {
         match self {
             Self::V6_2 => "6.2",
@@ -30,7 +30,7 @@ impl RedisRelease {
         }
     }
 
-    /// The environment variable that says where it is.
+    /// The environment variable with the path of its server.
     pub fn variable(self) -> &'static str {
         match self {
             Self::V6_2 => "TENURE_REDIS_6_2",
@@ -46,11 +46,11 @@ impl fmt::Display for RedisRelease {
     }
 }
 
-/// The server of this release: the one its [variable](RedisRelease::variable) names, else the one that `cargo xtask test` put
-/// into `target/redis`, else the one on the path if it is of this release.
+/// Finds the server of this release: the one that its [variable](RedisRelease::variable) names, else the one that
+/// `cargo xtask test` put into `target/redis`, else the one on the path if it is of this release.
 ///
 /// # Panics
-/// When the variable names something that is not there.
+/// If the variable names a file that does not exist.
 pub fn find(release: RedisRelease) -> Option<PathBuf> {
     from_variable(release.variable()).or_else(|| downloaded(release)).or_else(|| {
         let path = from_path()?;
@@ -58,37 +58,37 @@ pub fn find(release: RedisRelease) -> Option<PathBuf> {
     })
 }
 
-/// As [`find`], and says loudly what was not tested when there is none. The note goes past the capture of test output:
-/// a test that had nothing to run with must not look like one that ran.
+/// Like [`find`], but prints what was not tested if there is no server. The warning bypasses the capture of test
+/// output: a test without a server must not look like one that ran.
 ///
 /// # Panics
-/// As [`find`].
+/// Like [`find`].
 pub fn find_or_warn(release: RedisRelease) -> Option<PathBuf> {
     let found = find(release);
     if found.is_none() {
         let line = format!(
-            "NOT TESTED: {release} is not here; `cargo xtask test` gets it, or set {} to its redis-server\n",
+            "NOT TESTED: cannot find {release}; run `cargo xtask test`, or set {} to its redis-server\n",
             release.variable()
         );
-        // Without a standard error there is nobody to tell.
+        // Without a standard error the warning cannot be printed.
         let _ = stderr().write_all(line.as_bytes());
     }
     found
 }
 
-/// The server to use when the release does not matter: the one that `TENURE_REDIS_SERVER` names, else the one on the path,
-/// else the newest release there is.
+/// The server to use if the release does not matter: the one that `TENURE_REDIS_SERVER` names, else the one on the
+/// path, else the newest release found.
 ///
 /// # Panics
-/// When there is none.
+/// If there is no server.
 pub fn default_server() -> PathBuf {
     from_variable("TENURE_REDIS_SERVER")
         .or_else(from_path)
         .or_else(|| RedisRelease::ALL.into_iter().rev().find_map(find))
-        .unwrap_or_else(|| panic!("redis-server not found: run `cargo xtask test`, or apt install redis-server"))
+        .unwrap_or_else(|| panic!("cannot find redis-server; run `cargo xtask test` or `apt install redis-server`"))
 }
 
-/// The version that a server says it has, for example `7.0.15`.
+/// The version that a server reports, for example `7.0.15`.
 pub fn version(server: &Path) -> Option<String> {
     let output = Command::new(server).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -97,7 +97,7 @@ pub fn version(server: &Path) -> Option<String> {
 
 fn from_variable(variable: &str) -> Option<PathBuf> {
     let path = PathBuf::from(env::var_os(variable).filter(|value| !value.is_empty())?);
-    assert!(path.is_file(), "{variable} says {}, but there is no such file", path.display());
+    assert!(path.is_file(), "cannot use {variable}=\"{}\": no such file", path.display());
     Some(path)
 }
 

@@ -1,4 +1,4 @@
-//! The plainest of web servers, which writes down who asks it for what, and the plainest of clients.
+//! A minimal web server that records its requests, and a minimal client.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,23 +13,23 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::ports;
 
-/// A request as the server saw it.
+/// A request as the server received it.
 #[derive(Clone, Debug)]
 pub struct ReceivedRequest {
-    /// When it began.
+    /// Time at which the request began.
     pub began: Instant,
-    /// When it began to get its answer. `None` before.
+    /// Time at which the response began. `None` before that.
     pub ended: Option<Instant>,
-    /// What was asked for.
+    /// The requested path.
     pub path: String,
-    /// Its headers, by their names in small letters.
+    /// The headers, by their lower-case names.
     pub headers: BTreeMap<String, String>,
 }
 
-/// What a server answers to a path: all of it, headers included, after a while.
+/// Maps a path to a delay and a complete response, headers included.
 type Handler = dyn Fn(&str) -> (Duration, String) + Send + Sync;
 
-/// A web server that tests look at.
+/// A web server that tests can inspect.
 pub struct WebServer {
     address: SocketAddr,
     listener: TcpListener,
@@ -37,12 +37,12 @@ pub struct WebServer {
 }
 
 impl WebServer {
-    /// One that answers everything with `200` and its path.
+    /// Starts a server that responds to every request with `200` and the path.
     pub fn start() -> Self {
         Self::with_handler(|path| (Duration::ZERO, ok_response(path)))
     }
 
-    /// The same over TLS, and the file with its certificate, which nobody has signed but itself.
+    /// Starts a server with TLS. Returns it with the file of its self-signed certificate.
     pub fn with_tls(folder: &Path) -> (Self, PathBuf) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let file = folder.join("certificate.pem");
@@ -56,7 +56,7 @@ impl WebServer {
         (Self::serve_on(wrap, |path| (Duration::ZERO, ok_response(path))), file)
     }
 
-    /// One with answers of its own.
+    /// Starts a server with its own handler.
     pub fn with_handler(answer: impl Fn(&str) -> (Duration, String) + Send + Sync + 'static) -> Self {
         Self::serve_on(|stream| stream, answer)
     }
@@ -84,7 +84,7 @@ impl WebServer {
         format!("http://{}{path}", self.address)
     }
 
-    /// Everything that was asked for, in order.
+    /// All requests, in order.
     pub fn requests(&self) -> Vec<ReceivedRequest> {
         self.requests.lock().unwrap().clone()
     }
@@ -96,7 +96,7 @@ impl Drop for WebServer {
     }
 }
 
-/// An answer that says this.
+/// A `200` response with this body.
 pub fn ok_response(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
@@ -136,7 +136,7 @@ fn read_head(reader: &mut impl BufRead) -> Option<(String, BTreeMap<String, Stri
     }
 }
 
-/// A connection over which one question is asked after another.
+/// A connection for several requests, one after another.
 pub struct HttpConnection(BufReader<TcpStream>, String);
 
 impl HttpConnection {
@@ -147,7 +147,7 @@ impl HttpConnection {
         Self(BufReader::new(stream), address.to_owned())
     }
 
-    /// Asks. Returns the status and the body; `None` when nobody answers.
+    /// Sends a request. Returns the status and the body, or `None` without a response.
     pub fn request(&mut self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let (address, length) = (&self.1, body.len());
         let request = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: {length}\r\n\r\n{body}");
@@ -170,7 +170,7 @@ impl HttpConnection {
     }
 }
 
-/// A connection over which next to nothing fits that is not read.
+/// Opens a connection whose buffers hold almost no unread data.
 pub fn connect_with_tiny_buffer(address: &str) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
     let address: SocketAddr = address.parse().unwrap();
@@ -180,7 +180,7 @@ pub fn connect_with_tiny_buffer(address: &str) -> TcpStream {
     socket.into()
 }
 
-/// Asks a web server once. Returns the status and the body; `None` when nobody answers.
+/// Sends one request to a web server. Returns the status and the body, or `None` without a response.
 pub fn request(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;

@@ -1,5 +1,5 @@
-//! One fleet's life: a storm of everything that can happen, then a calm in which all must come right; and then, one at a time, what happens
-//! every day, which must cost no more than it has to.
+//! One run of a fleet: a storm of all faults; a calm in which every target must be held and balanced again; then
+//! everyday events, one at a time, which must not move more targets than necessary.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::promise::Measurements;
 use crate::timeline::SimTime;
 use crate::world::{Violation, WorldOutcome};
 
-/// How many there are of everything.
+/// Size of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FleetSize {
     /// A few instances, a few dozen targets.
@@ -20,11 +20,11 @@ pub enum FleetSize {
     Large,
 }
 
-/// How long after the last fault everything is held and balanced at the latest: what is left of a ttl, of the forgiveness after an outage,
-/// of the time for which somebody who did not take what it was offered is offered nothing; and several rounds of balancing.
+/// Bound on the time from the last fault until every target is held and balanced: a ttl, the grace after an outage, the
+/// backoff of an instance that ignored an offer, and several rounds of rebalancing.
 const MAX_RECOVERY: Duration = Duration::from_secs(30 + 30 + 60 + 60);
 
-/// The life of one fleet, in which this is left undone, if anything.
+/// Runs one fleet, optionally with a mutation.
 pub fn run(seed: u64, size: FleetSize, mutation: Option<FleetMutation>) -> WorldOutcome {
     let mut fleet = FleetRun {
         rng: fastrand::Rng::with_seed(seed),
@@ -49,7 +49,7 @@ type CheckResult = Result<(), (&'static str, String)>;
 struct FleetRun {
     world: FleetWorld,
     rng: fastrand::Rng,
-    /// The number of the next who comes.
+    /// Number of the next instance that joins.
     next_number: usize,
     counts: BTreeMap<&'static str, u64>,
 }
@@ -123,12 +123,12 @@ impl FleetRun {
                     self.world.drops_announcements = !self.world.drops_announcements;
                 }
                 8 => {
-                    self.count("other targets");
+                    self.count("target changes");
                     let (from, to) = (self.rng.usize(..targets), self.rng.usize(..targets));
                     self.world.set_targets(from.min(to)..targets.max(from.max(to)));
                 }
                 9 => {
-                    self.count("wedged ones");
+                    self.count("wedged instances");
                     self.world.join_with(self.next_number, FULL_WEIGHT, true);
                     self.next_number += 1;
                 }
@@ -138,8 +138,8 @@ impl FleetRun {
                 }
                 12 => self.world.set_able(one, true),
                 10 => {
-                    // The scout of before may be gone.
-                    self.count("scouts");
+                    // The previous reconciler may be gone.
+                    self.count("reconciler changes");
                     self.world.set_reconciler(one);
                 }
                 _ => {}
@@ -158,21 +158,21 @@ impl FleetRun {
         }
         let reconciler = self.world.alive_instances()[0];
         self.world.set_reconciler(reconciler);
-        // Whoever is cut off comes back by itself.
+        // A partitioned instance reconnects by itself.
         self.world.run_for(secs(62));
         if self.world.run_until_settled(MAX_RECOVERY).is_none() {
             let (unheld, counts) = (self.world.unheld(), self.world.counts());
-            return Err(("in the calm everything is held and balanced", format!("{unheld} unheld, {counts:?}")));
+            return Err(("in the calm every target is held and balanced", format!("{unheld} unheld, {counts:?}")));
         }
         self.check_idle()
     }
 
-    /// What the dead held is taken when its leases end, and nothing else moves.
+    /// Checks that the targets of a dead instance are acquired when its leases expire, and that no other target moves.
     fn crash_in_calm(&mut self) -> CheckResult {
         while self.world.alive_instances().len() < 2 {
             self.join_next();
         }
-        self.check_settled("whoever joins gets its share")?;
+        self.check_settled("an instance that joins gets its quota")?;
         let (Some(one), before) = (self.random_instance(), self.world.moves) else { return Ok(()) };
         let held = self.world.counts().get(&super::world::id(one)).copied().unwrap_or(0);
         self.count("crashes in the calm");
@@ -180,53 +180,56 @@ impl FleetRun {
         self.reassign_reconciler();
         self.world.run_for(TTL + settings().max_claim_delay + secs(1));
         if self.world.unheld() > 0 || self.world.unrenewed() > 0 {
-            return Err(("what the dead held is taken when its leases end", format!("{} unheld", self.world.unheld())));
+            return Err((
+                "targets of a dead instance are acquired when its leases expire",
+                format!("{} unheld", self.world.unheld()),
+            ));
         }
-        self.check_settled("after a crash all is balanced again")?;
-        self.check_moves(before, held, "after a crash only that moves which was lost")
+        self.check_settled("after a crash the targets are balanced again")?;
+        self.check_moves(before, held, "after a crash only the lost targets move")
     }
 
-    /// Whoever leaves hands over everything, and no tick is left out.
+    /// Checks that an instance that leaves hands over all targets, and that no tick is skipped.
     fn leave_in_calm(&mut self) -> CheckResult {
         while self.world.alive_instances().len() < 2 {
             self.join_next();
         }
-        self.check_settled("whoever joins gets its share")?;
+        self.check_settled("an instance that joins gets its quota")?;
         self.check_idle()?;
         let (Some(one), before, skipped) = (self.random_instance(), self.world.moves, self.world.skipped_ticks) else {
             return Ok(());
         };
         let held = self.world.counts().get(&super::world::id(one)).copied().unwrap_or(0);
-        self.count("farewells in the calm");
+        self.count("leaves in the calm");
         self.world.drain(one);
         self.world.run_for(secs(2));
         let left = self.world.counts().get(&super::world::id(one)).copied().unwrap_or(0);
         if left > 0 || self.world.unheld() > 0 {
             return Err((
-                "whoever leaves hands everything over",
+                "an instance that leaves hands over all targets",
                 format!("{left} left, {} unheld", self.world.unheld()),
             ));
         }
         self.world.leave(one);
         self.reassign_reconciler();
-        self.check_settled("after a farewell all is balanced")?;
-        self.check_moves(before, held, "at a farewell only that moves which was held")?;
+        self.check_settled("after a leave the targets are balanced")?;
+        self.check_moves(before, held, "at a leave only the targets of the leaving instance move")?;
         self.world.run_for(secs(10));
         if self.world.skipped_ticks > skipped {
-            return Err(("a hand-over leaves no tick out", format!("{} were", self.world.skipped_ticks - skipped)));
+            return Err(("a hand-over skips no tick", format!("{} skipped", self.world.skipped_ticks - skipped)));
         }
         Ok(())
     }
 
-    /// Whoever comes gets its share, and nothing else moves.
+    /// Checks that an instance that joins gets its quota, and that no other target moves.
     fn join_in_calm(&mut self) -> CheckResult {
         self.check_idle()?;
         let (before, targets) = (self.world.moves, self.world.holders().len());
         self.count("joins in the calm");
         self.join_next();
-        self.check_settled("whoever joins gets its share")?;
+        self.check_settled("an instance that joins gets its quota")?;
         let members = self.world.alive_instances().len();
-        self.check_moves(before, targets.div_ceil(members), "at a join only the newcomer's share moves")?;
+        self.check_moves(before, targets.div_ceil(members), "at a join only the quota of the new instance moves")?;
         self.check_idle()
     }
 
@@ -248,24 +251,24 @@ impl FleetRun {
         if moves > most { Err((invariant, format!("{moves} moves instead of {most}"))) } else { Ok(()) }
     }
 
-    /// Nothing moves and no tick is left out when nothing happens.
+    /// Checks that no target moves and no tick is skipped while nothing happens.
     fn check_idle(&mut self) -> CheckResult {
         self.world.run_for(secs(10));
         let (moves, skipped) = (self.world.moves, self.world.skipped_ticks);
         self.world.run_for(secs(60));
         if self.world.moves > moves {
             let message = format!("{} moves in a minute, {:?}", self.world.moves - moves, self.world.counts());
-            return Err(("nothing moves when nothing happens", message));
+            return Err(("no target moves when nothing happens", message));
         }
         if self.world.skipped_ticks > skipped {
-            return Err(("every tick is kept", format!("{} were left out", self.world.skipped_ticks - skipped)));
+            return Err(("no tick is skipped", format!("{} skipped", self.world.skipped_ticks - skipped)));
         }
         self.check_violation()
     }
 
     fn check_violation(&mut self) -> CheckResult {
         match self.world.violation.take() {
-            Some(wrong) => Err(("no tick is worked on twice", wrong)),
+            Some(wrong) => Err(("no tick runs twice", wrong)),
             None => Ok(()),
         }
     }

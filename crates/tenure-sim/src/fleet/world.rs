@@ -1,5 +1,5 @@
-//! A fleet of engines around one table of leases, in time that is moved by hand. What a lease is worth is not what this is about
-//! (the rest of the simulator is): here a lease ends when it should, and its holder knows.
+//! A fleet of engines around one table of leases, in simulated time. Lease safety is not simulated here (the rest of
+//! the simulator does that): a lease expires on time, and its holder knows.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -13,23 +13,23 @@ use tenure::pool::{Engine, EngineSettings, PoolAction, PoolInput, Target, next_d
 use tenure::store::LiveInstance;
 use tenure::time::{Moment, ServerTime};
 
-/// How long a lease lasts without renewal.
+/// Time that a lease lasts without renewal.
 pub const TTL: Duration = Duration::from_secs(30);
-/// By how much sooner than the store its holder lets it end.
+/// Margin by which the holder lets a lease expire before the store does.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(200);
-/// How often each target is worked on.
+/// Interval between two ticks of a target.
 const TICK_INTERVAL: Duration = Duration::from_secs(5);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 const ACCEPT_WINDOW: Duration = Duration::from_secs(3);
-/// How much later the others are told how many targets somebody holds.
+/// Delay until an instance publishes its number of held targets.
 const REPORT_DELAY: Duration = Duration::from_millis(200);
 
-/// So many seconds.
+/// A duration of this many seconds.
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// The numbers of a pool with that ttl.
+/// Settings of a pool with that ttl.
 pub fn settings() -> EngineSettings {
     EngineSettings {
         max_claim_delay: secs(1),
@@ -49,17 +49,17 @@ struct SimInstance {
     record: InstanceRecord,
     last_heartbeat: Moment,
     next_heartbeat: Moment,
-    /// When it wakes; out of date wake-ups are ignored.
+    /// Time of the next wake-up. Other wake-ups are stale and ignored.
     wakes: Moment,
-    /// It lives and beats, and never asks for anything.
+    /// Whether it is alive and sends heartbeats, but never claims a target.
     wedged: bool,
-    /// When it learns of the last change of the targets.
+    /// Time at which it learns of the last change of the targets.
     targets_known_at: Moment,
-    /// Until then it cannot reach the store.
+    /// End of its partition from the store.
     unreachable_until: Moment,
-    /// What it does when it can again.
+    /// Actions to perform when the partition ends.
     deferred: Vec<PoolAction>,
-    /// Whether it will tell the others how much it holds.
+    /// Whether a report of its held targets is scheduled.
     report_pending: bool,
 }
 
@@ -68,7 +68,7 @@ struct SimLease {
     holder: InstanceId,
     /// `None` while it is renewed.
     expires: Option<Moment>,
-    /// Counts grants.
+    /// Number of the grant.
     term: u64,
 }
 
@@ -78,7 +78,7 @@ impl SimLease {
     }
 }
 
-/// A slot that is awaited in one term.
+/// A tick that is due in one term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DueTick {
     due: ServerTime,
@@ -89,74 +89,74 @@ struct DueTick {
 enum FleetSimEvent {
     Wake(InstanceId),
     Deliver(InstanceId, u64),
-    /// It can reach the store again.
+    /// An instance can reach the store again.
     Reconnect(InstanceId),
-    /// It knows that it was away, and asks what it could not ask.
+    /// An instance knows that it was partitioned and performs its deferred actions.
     CatchUp(InstanceId),
-    /// A lease that could not be renewed is to be given up.
+    /// A holder gives up a lease that it could not renew.
     Expire(InstanceId, Target),
-    /// It tells the others how much it holds.
+    /// An instance publishes its number of held targets.
     ReportHeld(InstanceId),
-    /// A target is due.
+    /// A tick is due.
     Tick(InstanceId, Target, DueTick),
 }
 
-/// Something that whoever drives the engines leaves undone: a checker that has never caught anything proves nothing.
+/// A mutation of the driver: an action that it skips. It proves that the checks can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FleetMutation {
-    /// Nobody looks what the dead held.
+    /// No instance looks up the targets that a dead instance held.
     SkipIndexLookup,
-    /// Nobody hands anything over.
+    /// No instance hands over a target.
     SkipHandOver,
-    /// Whoever takes a target does not read when it was last worked on.
+    /// A new holder of a target does not read its last tick.
     IgnoreMarks,
-    /// Nobody looks whether what it gave away was taken.
+    /// No instance checks whether a target that it handed over was accepted.
     SkipHolderCheck,
 }
 
-/// The world.
+/// The simulated fleet.
 pub struct FleetWorld {
-    /// What time it is.
+    /// The current time.
     pub now: Moment,
     instances: BTreeMap<InstanceId, SimInstance>,
     leases: BTreeMap<Target, SimLease>,
     indexes: BTreeMap<InstanceId, BTreeSet<Target>>,
-    /// Programs that have a heartbeat, and say nothing.
+    /// Foreign programs: they have a heartbeat, but publish no record.
     foreign_instances: BTreeSet<InstanceId>,
-    /// The heartbeats of those that were killed.
+    /// The remaining heartbeats of killed instances.
     dead_heartbeats: Vec<(InstanceId, InstanceRecord, Moment)>,
     targets: BTreeSet<Target>,
     queue: BinaryHeap<Reverse<(Moment, u64, FleetSimEvent)>>,
     inputs: BTreeMap<u64, PoolInput>,
     sequence: u64,
-    /// How often a target has come to another holder.
+    /// Number of times that a target changed its holder.
     pub moves: usize,
-    /// What has been asked of the store.
+    /// Number of reads from the store.
     pub reads: usize,
     last_holder: BTreeMap<Target, InstanceId>,
     /// The last tick of each target.
     marks: BTreeMap<Target, ServerTime>,
-    /// How many ticks were left out.
+    /// Number of skipped ticks.
     pub skipped_ticks: u64,
-    /// What must never be and was.
+    /// The first violation.
     pub violation: Option<String>,
     /// Whether announcements are lost.
     pub drops_announcements: bool,
-    /// What is left undone.
+    /// The mutation, if any.
     pub mutation: Option<FleetMutation>,
     hand_back: bool,
-    /// What was given back to an instance after a restart, as the giver has written down.
+    /// Targets handed back to an instance after its restart, as the previous holder recorded them.
     handed_back: BTreeMap<Target, InstanceId>,
     rng: fastrand::Rng,
 }
 
-/// The instance of this number.
+/// The id of an instance.
 pub fn id(n: usize) -> InstanceId {
     InstanceId::foreign(&format!("api-{n}"))
 }
 
 impl FleetWorld {
-    /// An empty fleet.
+    /// Creates a fleet without instances.
     pub fn new(seed: u64, targets: usize) -> Self {
         Self {
             now: Moment::ZERO + secs(1_000),
@@ -183,27 +183,27 @@ impl FleetWorld {
         }
     }
 
-    /// One more.
+    /// Adds an instance.
     pub fn join(&mut self, n: usize) {
         self.join_with(n, FULL_WEIGHT, false);
     }
 
-    /// One more, of this weight; one that is wedged never asks for anything.
+    /// Adds an instance of this weight. A wedged instance never claims a target.
     pub fn join_with(&mut self, n: usize, weight: u32, wedged: bool) {
         self.join_as(n, &format!("api-{n}"), weight, wedged);
     }
 
-    /// One more, of this name: another life of whoever had it before.
+    /// Adds an instance of this name: a restart of the instance that had the name before.
     pub fn join_as(&mut self, n: usize, name: &str, weight: u32, wedged: bool) {
         self.join_with_record(n, InstanceRecord { is_named: true, ..InstanceRecord::new(name) }, weight, wedged);
     }
 
-    /// One more, on a host of this name, which it shares with others.
+    /// Adds an instance without a name of its own on a host that it shares with others.
     pub fn join_unnamed(&mut self, n: usize, host: &str) {
         self.join_with_record(n, InstanceRecord::new(host), FULL_WEIGHT, false);
     }
 
-    /// Whether those that join from now on give back what an instance had that is restarted.
+    /// Sets whether instances that join from now on hand back the targets of a restarted instance.
     pub fn set_hand_back(&mut self, hand_back: bool) {
         self.hand_back = hand_back;
     }
@@ -233,7 +233,7 @@ impl FleetWorld {
         self.step_engine(&id(n), PoolInput::Targets(self.targets.clone()));
     }
 
-    /// A program that is not Tenure's, and has these targets.
+    /// Adds a foreign program that holds these targets.
     pub fn add_foreign(&mut self, name: &str, holds: impl IntoIterator<Item = usize>) {
         let one = InstanceId::foreign(name);
         self.foreign_instances.insert(one.clone());
@@ -244,10 +244,10 @@ impl FleetWorld {
         self.broadcast(&PoolInput::FleetChanged, None);
     }
 
-    /// Other targets.
+    /// Changes the set of targets.
     pub fn set_targets(&mut self, targets: impl IntoIterator<Item = usize>) {
         self.targets = targets.into_iter().map(|n| Target::from(format!("endpoint-{n}"))).collect();
-        // Everybody learns of it at another moment, and of the last one last.
+        // Instances learn of the change at different times.
         for one in self.instances.keys().cloned().collect::<Vec<_>>() {
             let delivered_at = self.now + self.latency();
             let Some(instance) = self.instances.get_mut(&one) else { continue };
@@ -257,7 +257,7 @@ impl FleetWorld {
         }
     }
 
-    /// Killed: its leases run out, each at its time, and its heartbeat does.
+    /// Kills an instance. Its leases and its heartbeat expire, each at its own time.
     pub fn kill(&mut self, n: usize) {
         if let Some(dead) = self.instances.remove(&id(n)) {
             self.dead_heartbeats.push((id(n), dead.record, dead.last_heartbeat));
@@ -268,7 +268,7 @@ impl FleetWorld {
         }
     }
 
-    /// It says that it leaves.
+    /// Announces that an instance is leaving.
     pub fn drain(&mut self, n: usize) {
         if let Some(instance) = self.instances.get_mut(&id(n)) {
             instance.record.status = InstanceStatus::Draining;
@@ -278,7 +278,7 @@ impl FleetWorld {
         self.step_engine(&id(n), PoolInput::Drain);
     }
 
-    /// It says whether it can work.
+    /// Sets whether an instance can work.
     pub fn set_able(&mut self, n: usize, able: bool) {
         if let Some(instance) = self.instances.get_mut(&id(n)) {
             instance.record.set_able("poll", able);
@@ -288,9 +288,9 @@ impl FleetWorld {
         self.step_engine(&id(n), PoolInput::Able(able));
     }
 
-    /// It is gone, as it said.
+    /// Removes an instance that has announced its leave.
     pub fn leave(&mut self, n: usize) {
-        // What it could not hand over it lets go of, if it can.
+        // It releases the targets that it could not hand over, if it can reach the store.
         let left = self.instances.remove(&id(n));
         let away = left.is_some_and(|instance| instance.unreachable_until > self.now);
         let mine = |(_, lease): &(&Target, &SimLease)| lease.is_renewed_by(&id(n));
@@ -305,12 +305,12 @@ impl FleetWorld {
         self.broadcast(&PoolInput::FleetChanged, None);
     }
 
-    /// It looks at everything for everybody.
+    /// Makes an instance the reconciler.
     pub fn set_reconciler(&mut self, n: usize) {
         self.step_engine(&id(n), PoolInput::Reconciler(true));
     }
 
-    /// The store is away: nobody can reach it, and everybody comes back at another moment.
+    /// Partitions every instance from the store. The instances reconnect at different times.
     pub fn outage(&mut self, span: Duration) {
         for one in self.alive_instances() {
             let late = Duration::from_millis(self.rng.u64(0..4_000));
@@ -318,7 +318,7 @@ impl FleetWorld {
         }
     }
 
-    /// It cannot reach the store for a while.
+    /// Partitions an instance from the store for a while.
     pub fn partition(&mut self, n: usize, span: Duration) {
         let (one, now) = (id(n), self.now);
         let Some(instance) = self.instances.get_mut(&one).filter(|instance| instance.unreachable_until <= now) else {
@@ -338,7 +338,7 @@ impl FleetWorld {
         }
     }
 
-    /// Nobody renews it any more: it was last renewed up to an interval ago.
+    /// Stops the renewal of a lease, which was last renewed up to an interval ago.
     fn let_expire(&mut self, target: &Target) -> Moment {
         let expires = self.now + Duration::from_millis(self.rng.u64(20_000..30_000));
         if let Some(lease) = self.leases.get_mut(target) {
@@ -354,13 +354,13 @@ impl FleetWorld {
         };
         instance.last_heartbeat = self.now;
         let engine = &instance.engine;
-        // What has not run out is renewed.
+        // Leases that have not expired are renewed.
         for (target, lease) in &mut self.leases {
             if lease.holder == *one && lease.expires.is_some() && engine.holder(target) == Some(one) {
                 lease.expires = None;
             }
         }
-        // Its heartbeat comes first: it has to listen again, and whatever could not be asked is asked again a moment later.
+        // Its heartbeat comes first: it must subscribe again, and its deferred requests follow a moment later.
         let later = Duration::from_millis(self.rng.u64(0..900));
         self.push(self.now + later, FleetSimEvent::CatchUp(one.clone()));
     }
@@ -385,7 +385,7 @@ impl FleetWorld {
         }
     }
 
-    /// Whatever was wrong with anybody is over.
+    /// Ends every fault.
     pub fn heal(&mut self) {
         self.drops_announcements = false;
         for instance in self.instances.values_mut() {
@@ -393,7 +393,7 @@ impl FleetWorld {
         }
     }
 
-    /// The numbers of those that are there.
+    /// The numbers of the instances that are alive.
     pub fn alive_instances(&self) -> Vec<usize> {
         let number = |one: &InstanceId| one.as_str().strip_prefix("api-").and_then(|n| n.parse().ok());
         self.instances.keys().filter_map(number).collect()
@@ -403,7 +403,7 @@ impl FleetWorld {
         self.leases.get(target).is_some_and(|lease| lease.holder == *one && self.is_alive(lease))
     }
 
-    /// Many come and go at once: the others are told a little later.
+    /// Schedules a report. The delay combines many changes into one report.
     fn schedule_report(&mut self, one: &InstanceId) {
         if let Some(instance) = self.instances.get_mut(one)
             && !std::mem::replace(&mut instance.report_pending, true)
@@ -430,11 +430,11 @@ impl FleetWorld {
         ServerTime::from_micros(self.now.as_nanos() / 1_000)
     }
 
-    /// Whoever has taken a target reads when it was last worked on, and works on it when it is due again.
+    /// Starts work on an acquired target: reads its last tick and schedules the next one.
     fn start_work(&mut self, one: &InstanceId, target: Target) {
         let now = self.server_time();
         let last = *self.marks.entry(target.clone()).or_insert(now);
-        // Without a mark it would take the slot that it is in for its own.
+        // Without a mark, the new holder would run the current slot again.
         let last = if self.mutation == Some(FleetMutation::IgnoreMarks) { ServerTime::from_micros(0) } else { last };
         let term = self.leases.get(&target).map_or(0, |lease| lease.term);
         self.schedule_tick(one, target, term, last);
@@ -448,7 +448,7 @@ impl FleetWorld {
 
     fn run_tick(&mut self, one: &InstanceId, target: &Target, DueTick { due, term }: DueTick) {
         if !self.leases.get(target).is_some_and(|lease| lease.is_renewed_by(one) && lease.term == term) {
-            // A tick that cannot be claimed waits. Whoever has the target next begins anew.
+            // A tick that cannot be claimed waits. The next holder of the target starts afresh.
             let away = self.instances.get(one).is_some_and(|instance| instance.unreachable_until > self.now);
             if away && self.is_held_by(target, one) {
                 self.push(self.now + secs(1), FleetSimEvent::Tick(one.clone(), target.clone(), DueTick { due, term }));
@@ -457,7 +457,7 @@ impl FleetWorld {
         }
         let last = self.marks.get(target).copied().unwrap_or(due);
         if due <= last {
-            self.violation.get_or_insert(format!("{target} is worked on twice for {due:?}"));
+            self.violation.get_or_insert(format!("{target} ran twice for {due:?}"));
         }
         let slot = |time: ServerTime| {
             time.as_micros().saturating_sub(phase(target, TICK_INTERVAL)) / (TICK_INTERVAL.as_micros() as u64)
@@ -472,7 +472,7 @@ impl FleetWorld {
         self.queue.push(Reverse((at, self.sequence, next)));
     }
 
-    /// How many each holds, strangers aside.
+    /// Number of targets held by each instance, without foreign programs.
     pub fn counts(&self) -> BTreeMap<InstanceId, usize> {
         let mut counts: BTreeMap<InstanceId, usize> = self.instances.keys().map(|one| (one.clone(), 0)).collect();
         let kept = self.leases.values().filter(|lease| lease.expires.is_none());
@@ -482,37 +482,37 @@ impl FleetWorld {
         counts
     }
 
-    /// How much stands written of what an instance held.
+    /// Number of targets in the index of what an instance held.
     pub fn indexed_targets(&self, n: usize) -> usize {
         self.indexes.get(&id(n)).map_or(0, BTreeSet::len)
     }
 
-    /// When the heartbeat of an instance that was killed is late.
+    /// Time from which the heartbeat of a killed instance is late.
     pub fn heartbeat_late_at(&self, n: usize) -> Option<Moment> {
         let last_heartbeat =
             self.dead_heartbeats.iter().find(|(one, _, _)| *one == id(n)).map(|(_, _, last_heartbeat)| *last_heartbeat);
         last_heartbeat.map(|last_heartbeat| last_heartbeat + HEARTBEAT_INTERVAL + HEARTBEAT_INTERVAL / 5)
     }
 
-    /// The instances that wait for their share because they crashed, as this one sees it: for how long, and how often they did.
+    /// The instances in crash backoff, as this instance sees it: the remaining time and the number of crashes.
     pub fn crash_backoffs(&self, n: usize) -> Vec<(InstanceId, Duration, u32)> {
         self.instances.get(&id(n)).map_or_else(Vec::new, |instance| instance.engine.crash_backoffs(self.now))
     }
 
-    /// By how many the one with most and the one with least differ.
+    /// Difference between the largest and smallest number of targets held by an instance.
     pub fn spread(&self) -> usize {
         let counts = self.counts();
         let counts: Vec<usize> = counts.values().copied().collect();
         counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0)
     }
 
-    /// How many targets nobody holds.
+    /// Number of unheld targets.
     pub fn unheld(&self) -> usize {
         let held = |target: &&Target| self.leases.get(*target).is_some_and(|lease| self.is_alive(lease));
         self.targets.len() - self.targets.iter().filter(held).count()
     }
 
-    /// Who has what.
+    /// The holder of each target.
     pub fn holders(&self) -> BTreeMap<Target, InstanceId> {
         self.leases.iter().map(|(target, lease)| (target.clone(), lease.holder.clone())).collect()
     }
@@ -521,7 +521,7 @@ impl FleetWorld {
         lease.expires.is_none_or(|expires| expires > self.now)
     }
 
-    /// Lets time pass.
+    /// Runs the simulation for this long.
     pub fn run_for(&mut self, span: Duration) {
         let end = self.now + span;
         loop {
@@ -564,13 +564,14 @@ impl FleetWorld {
         self.now = end;
     }
 
-    /// How many targets nobody renews.
+    /// Number of targets that no instance renews.
     pub fn unrenewed(&self) -> usize {
         let kept = |target: &&Target| self.leases.get(*target).is_some_and(|lease| lease.expires.is_none());
         self.targets.len() - self.targets.iter().filter(kept).count()
     }
 
-    /// Goes on until everything is kept and balanced, and everybody has said what it holds; returns how long that took, if it came to that.
+    /// Runs until every target is renewed and balanced and every instance has published its count. Returns the time it
+    /// took, or `None` on timeout.
     pub fn run_until_settled(&mut self, within: Duration) -> Option<Duration> {
         let start = self.now;
         while self.now.since(start) < within {

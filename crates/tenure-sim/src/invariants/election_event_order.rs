@@ -1,4 +1,5 @@
-//! Candidates tell where they stand in order, and work only while they have told that they lead; once all is calm, one leads.
+//! Candidates report their state in order and work only while they report that they lead. In the calm exactly one
+//! leads.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,7 @@ impl ElectionEventOrder {
 
 impl Invariant for ElectionEventOrder {
     fn name(&self) -> &'static str {
-        "candidates tell what is so, in order"
+        "candidates report their state truthfully and in order"
     }
 
     fn observe(&mut self, _now: SimTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
@@ -39,11 +40,11 @@ impl Invariant for ElectionEventOrder {
             Observation::ElectionReported { process, lease, token, event } => {
                 let initial = ObservedCandidate { state: ElectionState::Follower, leads: None };
                 let candidate = self.candidates.entry((*process, *lease)).or_insert(initial);
-                candidate.check(*token, event).map_err(|why| format!("{process:?} {lease:?} tells {event}: {why}"))
+                candidate.check(*token, event).map_err(|why| format!("{process:?} {lease:?} reports {event}: {why}"))
             }
             Observation::WorkStarted(term) => {
                 let leads = self.candidates.get(&(term.process, term.lease)).and_then(|candidate| candidate.leads);
-                if leads == Some(term.token) { Ok(()) } else { Err(format!("{term} works, and {leads:?} leads")) }
+                if leads == Some(term.token) { Ok(()) } else { Err(format!("{term} works while {leads:?} leads")) }
             }
             Observation::Crashed(process) => {
                 self.candidates.retain(|(of, _), _| of != process);

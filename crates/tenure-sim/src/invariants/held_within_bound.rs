@@ -1,5 +1,5 @@
-//! Once nothing goes wrong any more, every lease is worked on within the bound, and goes on being worked on. When nothing goes
-//! wrong for a while in the middle of a storm, every lease is held within the same bound.
+//! In the calm, work on every lease begins within the bound and continues. In a lull of the storm, every lease is held
+//! within the same bound.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::timeline::SimTime;
 #[derive(Debug)]
 pub(super) struct HeldWithinBound {
     leases: usize,
-    /// Since when all is calm, and how long recovery may take.
+    /// Start of the calm and bound on recovery.
     calm: Option<(SimTime, Duration)>,
-    /// When each lease was last worked on since then.
+    /// Time of the last work on each lease since then.
     worked: BTreeMap<LeaseIndex, SimTime>,
     /// The longest pause in the work on a lease, once it has begun.
     longest_pause: Duration,
-    /// Until when the storm rests.
+    /// End of the lull.
     lull: Option<SimTime>,
-    /// The leases that were held meanwhile.
+    /// The leases that were held during the lull.
     held: BTreeSet<LeaseIndex>,
 }
 
@@ -33,7 +33,7 @@ impl HeldWithinBound {
 
 impl Invariant for HeldWithinBound {
     fn name(&self) -> &'static str {
-        "a free name is held within the bound"
+        "an unheld lease is held within the bound"
     }
 
     fn observe(&mut self, now: SimTime, seen: &Observation, promise: &mut Promise) -> Result<(), String> {
@@ -42,7 +42,7 @@ impl Invariant for HeldWithinBound {
             let unheld: Vec<usize> =
                 (0..self.leases).filter(|lease| !self.held.contains(&LeaseIndex(*lease))).collect();
             if !unheld.is_empty() {
-                return Err(format!("leases {unheld:?} were not held in a lull of the storm"));
+                return Err(format!("leases {unheld:?} were not held in a lull"));
             }
         }
         match (seen, self.calm) {
@@ -51,19 +51,19 @@ impl Invariant for HeldWithinBound {
                 self.held.clear();
             }
             (Observation::Fault(_), _) => self.lull = None,
-            // Said again when a holder is killed in the calm.
+            // Observed again when a holder is killed in the calm.
             (Observation::Calm { within }, _) => {
                 self.calm = Some((now, *within));
                 self.lull = None;
                 self.worked.clear();
             }
             (Observation::Acted { term, .. }, Some((calm, within))) => match self.worked.insert(term.lease, now) {
-                // Until then it may be lost once more.
+                // Until the bound, the lease may be lost once more.
                 Some(before) if now.since(before.max(calm + within)) > self.longest_pause => {
-                    return Err(format!("{:?} was not worked on for {:?} in the calm", term.lease, now.since(before)));
+                    return Err(format!("{:?} had no work for {:?} in the calm", term.lease, now.since(before)));
                 }
                 Some(_) => {}
-                None => promise.measure("recovery once all is calm", now.since(calm)),
+                None => promise.measure("recovery in the calm", now.since(calm)),
             },
             _ => {}
         }
@@ -87,6 +87,6 @@ impl Invariant for HeldWithinBound {
         if unheld.is_empty() {
             return Ok(());
         }
-        Err(format!("leases {unheld:?} are not worked on in time after the last fault: {:?}", self.calm))
+        Err(format!("leases {unheld:?} had no work in time after the last fault: {:?}", self.calm))
     }
 }

@@ -1,4 +1,4 @@
-//! A term that was lost is never renewed and never works again.
+//! A lost term is never renewed and never works again.
 
 use std::collections::BTreeSet;
 
@@ -22,12 +22,12 @@ impl Invariant for LossIsFinal {
             Observation::Lost(term, _) => {
                 self.lost.insert(*term);
             }
-            // Started again it knows nothing of its losses; a token can then come again at the stated limit.
+            // A restarted process does not remember its losses. A token may then repeat within the stated limit.
             Observation::Crashed(process) => self.lost.retain(|term| term.process != *process),
             Observation::RenewSent(term) | Observation::MayStart(term) | Observation::WorkStarted(term)
                 if self.lost.contains(term) =>
             {
-                return Err(format!("{term} was lost, and then: {seen:?}"));
+                return Err(format!("{term} was lost, but then: {seen:?}"));
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
-//! What must hold, one file each.
+//! The invariants, one per file.
 //!
-//! An invariant sees [observations](Observation) and nothing else. Faults that are outside the promise open a *window*
-//! (see [`Promise`]): what happens in it is measured and not judged.
+//! An invariant sees [observations](Observation) and nothing else. A fault outside the promise opens a *window* (see
+//! [`Promise`]). Violations in that window are measured and not judged.
 
 mod election_event_order;
 mod held_within_bound;
@@ -20,27 +20,27 @@ use crate::observation::Observation;
 use crate::promise::Promise;
 use crate::timeline::SimTime;
 
-/// Something that must hold.
+/// A property that must hold throughout a world.
 pub trait Invariant {
-    /// Its name.
+    /// Name of the invariant.
     fn name(&self) -> &'static str;
 
-    /// Takes in what was seen.
+    /// Checks an observation.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of the violation.
     fn observe(&mut self, now: SimTime, seen: &Observation, promise: &mut Promise) -> Result<(), String>;
 
-    /// Judges what should have happened by the end.
+    /// Checks what should have happened by the end.
     ///
     /// # Errors
-    /// What is missing.
+    /// A description of what is missing.
     fn finish(&mut self, _now: SimTime) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// All of them, for a world with this many leases, whose work pauses for no longer than this when nothing goes wrong.
+/// Creates all invariants for a world with this many leases, whose work pauses for at most `longest_pause` in the calm.
 pub fn all(leases: usize, longest_pause: Duration) -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(one_worker::OneWorker::default()),

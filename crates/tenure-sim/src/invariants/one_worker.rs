@@ -1,7 +1,7 @@
 //! No two terms of a lease have work running at the same time.
 //!
-//! Work of a process that is stopped does nothing and does not count. When the process goes on, it counts again from
-//! its first action: by then it must have ended if another has begun.
+//! Work of a stopped process does nothing and does not count. After the process resumes, its work counts again from its
+//! first action. By then it must have ended if other work has begun.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ pub(super) struct OneWorker {
     running: BTreeMap<LeaseIndex, BTreeSet<TermId>>,
     /// When each term was granted.
     granted: BTreeMap<TermId, SimTime>,
-    /// Work that was running when its process was stopped, and has not acted since.
+    /// Work that was running when its process was stopped and that has not acted since.
     dormant: BTreeSet<TermId>,
-    /// Overlaps that began in a window outside the promise.
+    /// Exempt overlaps: their start and the fault that exempts them.
     exempt_overlaps: BTreeMap<LeaseIndex, (SimTime, &'static str)>,
 }
 
@@ -30,7 +30,7 @@ impl OneWorker {
         self.measure(now, term.lease, promise);
     }
 
-    /// Closes the measurement of an excused overlap that is over.
+    /// Records the length of an exempt overlap once it is over.
     fn measure(&mut self, now: SimTime, lease: LeaseIndex, promise: &mut Promise) {
         if self.active(lease).len() < 2
             && let Some((since, cause)) = self.exempt_overlaps.remove(&lease)
@@ -62,7 +62,7 @@ impl Invariant for OneWorker {
                         |term: &TermId| promise.exemption(now, term, self.granted.get(term).copied().unwrap_or(now));
                     let Some(cause) = active.iter().find_map(exemption) else {
                         let others: Vec<String> = active.iter().map(TermId::to_string).collect();
-                        return Err(format!("{term} works while work is running of: {}", others.join("; ")));
+                        return Err(format!("{term} works while other work is running: {}", others.join("; ")));
                     };
                     self.exempt_overlaps.entry(term.lease).or_insert((now, cause));
                 }

@@ -16,7 +16,7 @@ impl Invariant for OnlyOwnLease {
     fn observe(&mut self, _now: SimTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
         match seen {
             Observation::RequestApplied { term, current, .. } if *current != Some(term.token) => {
-                Err(format!("a request of {term} was carried out while the token was {current:?}"))
+                Err(format!("a request of {term} was applied while the token was {current:?}"))
             }
             _ => Ok(()),
         }

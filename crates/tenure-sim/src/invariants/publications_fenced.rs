@@ -1,5 +1,5 @@
-//! No publication is accepted outside its term: it has the lease in the store just then, by holder and token, it has not
-//! expired, and nothing that was seen from outside has ended it.
+//! The store accepts a publication only within its term: that term holds the lease in the store, by holder and token;
+//! it has not expired; and no observed request has ended it.
 
 use std::collections::BTreeMap;
 
@@ -43,11 +43,11 @@ impl Invariant for PublicationsFenced {
                     current.is_ended = true;
                 }
             }
-            // A store that went back in time can have an older term for the current one, until it grants another: that the
-            // lease is that term's in the store, and has not expired, is judged all the same.
+            // A store that went back in time may take an older term for the current one until it grants another. The
+            // checks against the store's own lease and its expiry still apply.
             Observation::Fault(fault) if fault.is_data_loss() => self.current.clear(),
             Observation::Published { term, is_current: false, .. } => {
-                return Err(format!("{term} published without having the lease"));
+                return Err(format!("{term} published without holding the lease"));
             }
             Observation::Published { term, is_alive: false, .. } => {
                 return Err(format!("{term} published after it had expired"));

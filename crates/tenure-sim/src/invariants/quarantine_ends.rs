@@ -1,5 +1,5 @@
-//! A quarantine ends: it never lasts for longer than the longest ttl that could still be relied on when it was begun, as far
-//! as those knew who began it, and there is none once all has been calm for that long.
+//! A quarantine ends. It never lasts longer than the longest ttl that could still be relied on when it began, as far as
+//! the process that began it knew. After a calm of that length there is no quarantine.
 
 use super::Invariant;
 use crate::observation::Observation;
@@ -8,7 +8,7 @@ use crate::timeline::SimTime;
 
 #[derive(Debug, Default)]
 pub(super) struct QuarantineEnds {
-    /// By when the namespace must be open for good.
+    /// Time by which the last quarantine must have ended.
     open_by: Option<SimTime>,
 }
 

@@ -1,4 +1,4 @@
-//! A lease is let go of only after its work has ended, and no new term of it works in a process before that.
+//! A process releases a lease only after its work has ended, and starts no work of a new term before that.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(super) struct ReleaseAfterWork {
 
 impl Invariant for ReleaseAfterWork {
     fn name(&self) -> &'static str {
-        "goodbyes come after the work"
+        "a lease is released after its work"
     }
 
     fn observe(&mut self, _now: SimTime, seen: &Observation, _promise: &mut Promise) -> Result<(), String> {
@@ -33,7 +33,7 @@ impl Invariant for ReleaseAfterWork {
             }
             Observation::Crashed(process) => self.running.retain(|term| term.process != *process),
             Observation::ReleaseSent(term) if self.running.contains(term) => {
-                return Err(format!("{term} was let go of while its work was running"));
+                return Err(format!("{term} was released while its work was running"));
             }
             _ => {}
         }

@@ -1,9 +1,9 @@
-//! Tokens of a lease strictly increase, across expiry, release, hand-over, flush, restart and restore, and no two holders have
-//! the same.
+//! Tokens of a lease strictly increase across expiry, release, hand-over, flush, restart and restore, and two holders
+//! never have the same token.
 //!
-//! The stated limits: data was lost, on a clock that is behind, and no process that has seen the token has told the store of
-//! it since; and data was lost, and with it that an offer had expired, and the clock was set back to before that: then the
-//! offer is taken up after all, by whom it was for.
+//! Known limits: (1) the store lost data, its clock is behind, and no process that knows the token has attached since;
+//! (2) the store lost the expiry of an offer and its clock was set back before it, so that the receiver accepts the
+//! offer after all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,11 +21,11 @@ pub(super) struct TokensIncrease {
     granted: BTreeSet<TermId>,
     data_losses: u32,
     clock_steps_back: u32,
-    /// The highest token that any process has told the store of since it last lost data.
+    /// The highest token that a process has reported to the store since its last data loss.
     reported_since_loss: Option<Token>,
 }
 
-/// The term of a lease with the highest token, and how often data had been lost and the clock set back when it was granted.
+/// The term with the highest token of a lease, with the numbers of data losses and clock steps back before its grant.
 #[derive(Debug)]
 struct HighestTerm {
     term: TermId,
@@ -52,15 +52,16 @@ impl Invariant for TokensIncrease {
                 if let Some(highest) = self.highest.get(&term.lease)
                     && term.token <= highest.term.token
                 {
-                    // A token is not less than the time of the clock it was minted by: it was ahead then, or is behind now.
+                    // A token is at least the time of the clock that minted it: the clock was ahead then or is behind
+                    // now.
                     let was_lost = self.data_losses > highest.data_losses;
                     let was_set_back = self.clock_steps_back > highest.clock_steps_back;
                     if was_lost && self.reported_since_loss < Some(highest.term.token) {
-                        promise.count("tokens that went back (clock behind, data lost, and no process told)");
+                        promise.count("tokens that went back (clock behind, data lost, not reported by a process)");
                         return Ok(());
                     }
                     if was_lost && was_set_back && self.granted.contains(term) {
-                        promise.count("offers that came back (clock set back, data lost)");
+                        promise.count("offers accepted after their expiry (clock set back, data lost)");
                         return Ok(());
                     }
                     return Err(format!("{term} was granted after {}", highest.term));

@@ -1,4 +1,4 @@
-//! No work does anything after its guard's validity, worked out by the world from when requests were sent.
+//! No work acts after the validity of its guard, which the world computes from the times at which requests were sent.
 
 use super::Invariant;
 use crate::observation::Observation;

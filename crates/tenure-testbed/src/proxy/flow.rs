@@ -16,7 +16,7 @@ enum Direction {
     Replies,
 }
 
-/// Carries what is said over this connection until both sides have closed it or it is cut.
+/// Forwards the data of this connection until both sides have closed it or it is reset.
 pub(super) async fn serve(shared: Arc<SharedState>, number: u64, client: std::net::TcpStream) {
     connect_and_carry(&shared, number, client).await;
     shared.lock().flows.remove(&number);
@@ -52,7 +52,7 @@ async fn connect_and_carry(shared: &SharedState, number: u64, client: std::net::
     }
 }
 
-/// Waits until this connection is to be cut.
+/// Waits until this connection is to be reset.
 async fn wait_for_reset(shared: &SharedState, number: u64) {
     let mut woken = shared.woken.subscribe();
     loop {
@@ -65,33 +65,33 @@ async fn wait_for_reset(shared: &SharedState, number: u64) {
     }
 }
 
-/// What was read at once; nothing stands for the end.
+/// The bytes of one read; an empty chunk stands for the end.
 struct Chunk {
     due: Instant,
     bytes: VecDeque<u8>,
 }
 
-/// What has arrived in one direction and was not passed on.
+/// Bytes that have arrived in one direction and have not been forwarded.
 struct Queue {
     number: u64,
     direction: Direction,
     chunks: VecDeque<Chunk>,
-    /// Bytes vanished, so that nothing can follow them.
+    /// Whether bytes were discarded, so that nothing may follow them.
     has_gap: bool,
-    /// The receiver is gone.
+    /// Whether the receiver is gone.
     receiver_gone: bool,
 }
 
-/// What to do with the first chunk.
+/// The next step for the first chunk.
 enum NextStep {
-    /// Nothing, or there is none.
+    /// Wait, or there is no chunk.
     Wait,
-    /// Nothing until then.
+    /// Wait until that time.
     WaitUntil(Instant),
     Deliver,
 }
 
-/// Carries one direction to its end. Where bytes vanished, it has none.
+/// Forwards one direction to its end. A direction with discarded bytes has no end.
 async fn carry(shared: &SharedState, number: u64, direction: Direction, from: &TcpStream, to: &TcpStream) {
     let mut woken = shared.woken.subscribe();
     let mut queue = Queue { number, direction, chunks: VecDeque::new(), has_gap: false, receiver_gone: false };
@@ -143,7 +143,7 @@ impl Queue {
         }
     }
 
-    /// Reads all there is. Returns whether there may be more.
+    /// Reads all available bytes. Returns whether more may follow.
     fn read(&mut self, state: &mut ProxyState, from: &TcpStream) -> bool {
         let delay = match self.direction {
             Direction::Requests => state.requests.delay,
@@ -154,7 +154,7 @@ impl Queue {
             let read = match from.try_read(&mut bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Ok(count) => count,
-                // A reset loses nothing here that had arrived before it.
+                // A reset does not lose bytes that arrived before it.
                 Err(_) => 0,
             };
             self.chunks
@@ -166,12 +166,12 @@ impl Queue {
         }
     }
 
-    /// Passes on what may be passed on. Returns whether that was the end.
+    /// Forwards the chunks that are due. Returns whether that was the end.
     fn deliver(&mut self, state: &mut ProxyState, to: &TcpStream) -> bool {
         while let NextStep::Deliver = self.next(state) {
             let Some(chunk) = self.chunks.front_mut() else { return false };
             if chunk.bytes.is_empty() {
-                // It may have closed already.
+                // The receiver may have closed it already.
                 let _ = shutdown(to, Shutdown::Write);
                 return true;
             }

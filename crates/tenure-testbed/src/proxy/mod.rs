@@ -1,7 +1,7 @@
-//! A link to a server that can be made bad.
+//! A TCP proxy with switchable faults.
 //!
-//! The proxy runs on a thread of its own, so that it works beside any runtime and while a test blocks. A switch is thrown
-//! under the same lock under which bytes are passed on: once the call returns, no byte goes the old way.
+//! The proxy runs on its own thread, so that it works next to any runtime and while a test blocks. A switch is changed
+//! under the same lock under which bytes are forwarded: once the call returns, no byte is handled the old way.
 
 mod flow;
 
@@ -19,10 +19,10 @@ use tokio::sync::watch;
 
 use crate::ports::{self, Port};
 
-/// A link to a server: whoever connects to the proxy talks to the server, as well as the switches let them.
+/// A TCP proxy with switchable faults between clients and one server.
 ///
-/// A stream has no holes: where bytes of a connection vanished, nothing that follows them arrives either, whatever the
-/// switches say later. Closing counts as a byte, and a reset is passed on as closing.
+/// A stream has no gaps: after discarded bytes of a connection, nothing that follows them arrives either, regardless of
+/// later switches. A close counts as a byte, and a reset is passed on as a close.
 #[derive(Debug)]
 pub struct Proxy {
     port: Port,
@@ -31,11 +31,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A link to the server at this address, which passes everything on. While nobody listens there, connections to the
-    /// proxy are made and then reset.
+    /// Starts a proxy that forwards everything to the server at this address. If the server does not listen,
+    /// connections to the proxy are accepted and then reset.
     ///
     /// # Panics
-    /// When the system has no more threads or sockets.
+    /// If the system has no more threads or sockets.
     pub fn to(server: SocketAddr) -> Self {
         let port = Port::reserve();
         let shared = Arc::new(SharedState {
@@ -57,30 +57,30 @@ impl Proxy {
         proxy
     }
 
-    /// Its port, which stays the same for the life of the value.
+    /// The port, which stays the same for the lifetime of the value.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// Its address.
+    /// The address.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
-    /// Its address as Redis clients want it.
+    /// The URL for Redis clients.
     pub fn url(&self) -> String {
         format!("redis://{}/", self.address())
     }
 
-    /// Its address, with a user. Neither name nor password may have characters that an address gives a meaning.
+    /// The URL with a user. Neither name nor password may contain characters that are special in a URL.
     pub fn url_as(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@{}/", self.address())
     }
 
-    /// All is well: takes connections, passes everything on, lets go what was held.
+    /// Ends all faults: accepts connections, forwards everything, and delivers held bytes.
     ///
     /// # Panics
-    /// When the port is gone after [`refuse`](Self::refuse), to someone outside the testbed.
+    /// If a process outside the testbed has taken the port after [`refuse`](Self::refuse).
     pub fn pass(&self) {
         self.update(|state| {
             state.requests = DirectionState::default();
@@ -94,8 +94,8 @@ impl Proxy {
         });
     }
 
-    /// All bytes vanish, both ways, also those that were held or delayed. Connections stay open, and new ones are taken,
-    /// but never get through to the server.
+    /// Discards all bytes in both directions, including held and delayed ones. Connections stay open, and new ones are
+    /// accepted, but never reach the server.
     pub fn blackhole(&self) {
         self.update(|state| {
             state.requests.mode = FlowMode::Blackhole;
@@ -103,17 +103,17 @@ impl Proxy {
         });
     }
 
-    /// All bytes to the server vanish; its replies to what came before still pass.
+    /// Discards all bytes to the server. Replies to earlier requests still pass.
     pub fn blackhole_requests(&self) {
         self.update(|state| state.requests.mode = FlowMode::Blackhole);
     }
 
-    /// All replies vanish: the server does what it is asked, and nobody learns of it.
+    /// Discards all replies: the server executes the requests, but clients get no reply.
     pub fn blackhole_replies(&self) {
         self.update(|state| state.replies.mode = FlowMode::Blackhole);
     }
 
-    /// All bytes of the connections there are vanish for good, both ways. New connections work.
+    /// Discards all bytes of the open connections for good, in both directions. New connections work.
     pub fn blackhole_established(&self) {
         self.update(|state| {
             state.flows.values_mut().for_each(|flow| flow.blackholed = true);
@@ -125,34 +125,34 @@ impl Proxy {
         });
     }
 
-    /// Keeps the bytes to the server, to deliver them when let go: even when the client has closed or reset its connection
-    /// by then. That is how the packets of a connection that was given up arrive after those of the next one.
+    /// Holds the bytes to the server until they are released, even if the client has closed or reset its connection by
+    /// then. So the packets of an abandoned connection can arrive after those of the next one.
     pub fn hold_requests(&self) {
         self.update(|state| state.requests.mode = FlowMode::Hold);
     }
 
-    /// Keeps the bytes to the clients, to deliver them when let go.
+    /// Holds the bytes to the clients until they are released.
     pub fn hold_replies(&self) {
         self.update(|state| state.replies.mode = FlowMode::Hold);
     }
 
-    /// Keeps the bytes to the server of the connections there are, whose clients may be about to give them up. New
+    /// Holds the bytes to the server of the open connections, whose clients may be about to abandon them. New
     /// connections work.
     pub fn hold_requests_of_established(&self) {
         self.update(|state| state.flows.values_mut().for_each(|flow| flow.held = true));
     }
 
-    /// Delivers the requests that were held, and holds no more.
+    /// Delivers the held requests and stops holding.
     pub fn deliver_held_requests(&self) {
         self.update(ProxyState::deliver_held_requests);
     }
 
-    /// Delivers the replies that were held, and holds no more.
+    /// Delivers the held replies and stops holding.
     pub fn deliver_held_replies(&self) {
         self.update(ProxyState::deliver_held_replies);
     }
 
-    /// Delivers all that was held, and holds no more.
+    /// Delivers all held bytes and stops holding.
     pub fn deliver_held(&self) {
         self.update(|state| {
             state.deliver_held_requests();
@@ -160,7 +160,7 @@ impl Proxy {
         });
     }
 
-    /// What arrives from now on is passed on this much later, each way. It stays in order.
+    /// Delays bytes that arrive from now on, in both directions. Their order stays.
     pub fn delay(&self, by: Duration) {
         self.update(|state| {
             state.requests.delay = by;
@@ -168,17 +168,17 @@ impl Proxy {
         });
     }
 
-    /// Requests that arrive from now on are passed on this much later.
+    /// Delays requests that arrive from now on.
     pub fn delay_requests(&self, by: Duration) {
         self.update(|state| state.requests.delay = by);
     }
 
-    /// Replies that arrive from now on are passed on this much later.
+    /// Delays replies that arrive from now on.
     pub fn delay_replies(&self, by: Duration) {
         self.update(|state| state.replies.delay = by);
     }
 
-    /// Resets all connections, on both sides, with all that was held in them. New ones work as the other switches say.
+    /// Resets all connections on both sides and drops their held bytes. The other switches apply to new connections.
     /// Returns when it is done.
     pub fn reset_connections(&self) {
         self.update(|state| state.flows.values_mut().for_each(|flow| flow.reset = true));
@@ -186,14 +186,14 @@ impl Proxy {
         drop(self.shared.settled.wait_while(self.shared.lock(), done).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Takes no more connections, as a host where nobody listens. Those that there are go on. Returns when it is done.
+    /// Refuses new connections, like a host without a listener. Open connections continue. Returns when it is done.
     pub fn refuse(&self) {
         self.update(ProxyState::close);
         let done = |state: &mut ProxyState| state.watching;
         drop(self.shared.settled.wait_while(self.shared.lock(), done).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// How many connections were made since the proxy is there.
+    /// Number of connections accepted since the proxy was started.
     pub fn connections(&self) -> u64 {
         let mut state = self.shared.lock();
         state.accept();
@@ -201,7 +201,7 @@ impl Proxy {
         state.connections
     }
 
-    /// How many connections there are.
+    /// Number of open connections.
     pub fn open_connections(&self) -> usize {
         let mut state = self.shared.lock();
         state.accept();
@@ -209,24 +209,24 @@ impl Proxy {
         state.flows.len()
     }
 
-    /// How many bytes to the server have arrived and are not passed on yet.
+    /// Number of bytes to the server that have arrived and are not forwarded yet.
     pub fn waiting_requests(&self) -> usize {
         self.shared.lock().flows.values().map(|flow| flow.waiting_requests).sum()
     }
 
-    /// How many bytes to clients have arrived and are not passed on yet.
+    /// Number of bytes to clients that have arrived and are not forwarded yet.
     pub fn waiting_replies(&self) -> usize {
         self.shared.lock().flows.values().map(|flow| flow.waiting_replies).sum()
     }
 
-    /// How many bytes vanished. Those to connections that never got through to the server are not counted.
+    /// Number of discarded bytes. Bytes on connections that never reached the server are not counted.
     pub fn discarded_bytes(&self) -> usize {
         self.shared.lock().discarded_bytes
     }
 
     fn update(&self, switch: impl FnOnce(&mut ProxyState)) {
         let mut state = self.shared.lock();
-        // Whoever has connected is established, also if we had no time to notice.
+        // Accept first: connections that the kernel has completed count as established.
         state.accept();
         switch(&mut state);
         drop(state);
@@ -241,20 +241,20 @@ impl Drop for Proxy {
             state.ended = true;
         });
         if let Some(thread) = self.thread.take() {
-            // If it panicked, that has been shown.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// What the switches and the connections have in common.
+/// State that the switches and the connections share.
 #[derive(Debug)]
 struct SharedState {
     server: SocketAddr,
     state: Mutex<ProxyState>,
-    /// Says to the proxy's thread that the state is another.
+    /// Notifies the proxy's thread of a changed state.
     woken: watch::Sender<()>,
-    /// Says to callers that something they may wait for was done.
+    /// Notifies callers that a change has taken effect.
     settled: Condvar,
 }
 
@@ -263,9 +263,9 @@ struct ProxyState {
     requests: DirectionState,
     replies: DirectionState,
     listener: Option<Arc<TcpListener>>,
-    /// Whether the proxy's thread has a hold of the listener.
+    /// Whether the proxy's thread uses the listener.
     watching: bool,
-    /// Taken, and not yet with the proxy's thread.
+    /// Accepted connections that the proxy's thread has not picked up yet.
     accepted: Vec<(u64, TcpStream)>,
     flows: BTreeMap<u64, Flow>,
     connections: u64,
@@ -273,7 +273,7 @@ struct ProxyState {
     ended: bool,
 }
 
-/// What happens to bytes in one direction.
+/// The switches of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct DirectionState {
     mode: FlowMode,
@@ -299,7 +299,7 @@ struct Flow {
 }
 
 impl ProxyState {
-    /// Takes all connections that have been made.
+    /// Accepts all pending connections.
     fn accept(&mut self) {
         let Some(listener) = self.listener.clone() else { return };
         loop {
@@ -339,13 +339,13 @@ impl ProxyState {
 }
 
 impl SharedState {
-    /// A test that panicked elsewhere is no reason not to end.
+    /// Ignores a panic in another test, so that the proxy still ends.
     fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The listener as the proxy's thread waits on it: another handle of the same one.
+/// The listener as the proxy's thread waits on it: another handle of the same socket.
 struct AsyncListener {
     source: Arc<TcpListener>,
     listener: tokio::net::TcpListener,
@@ -357,11 +357,11 @@ impl AsyncListener {
         Ok(Self { source: Arc::clone(listener), listener: other })
     }
 
-    /// Waits until connections were made, and takes them.
+    /// Waits for connections and accepts them.
     async fn accept_next(acceptor: Option<&Self>, shared: &SharedState) {
         let Some(acceptor) = acceptor else { return pending().await };
         poll_fn(|context| {
-            // Taken and counted under one lock, so that no switch is thrown in between.
+            // Accepted and counted under one lock, so that no switch changes in between.
             let mut state = shared.lock();
             let stream = match ready!(acceptor.listener.poll_accept(context)) {
                 Ok((stream, _)) => stream.into_std(),
@@ -377,7 +377,7 @@ impl AsyncListener {
     }
 }
 
-/// Takes connections and has them served, until the proxy is dropped. Returning drops them all.
+/// Accepts and serves connections until the proxy is dropped. Returning drops them all.
 async fn accept_loop(shared: &Arc<SharedState>) {
     let mut woken = shared.woken.subscribe();
     let mut acceptor: Option<AsyncListener> = None;
@@ -397,7 +397,7 @@ async fn accept_loop(shared: &Arc<SharedState>) {
                 _ => false,
             };
             if !is_current {
-                // Closed before anyone is told so.
+                // Close the listener before callers are notified.
                 drop(acceptor.take());
                 acceptor = state.listener.as_ref().map(|listener| AsyncListener::new(listener).unwrap());
                 state.watching = acceptor.is_some();
@@ -405,7 +405,7 @@ async fn accept_loop(shared: &Arc<SharedState>) {
             }
         }
         tokio::select! {
-            // Never fails: we have the sender, too.
+            // Never fails: the sender is in `shared`.
             _ = woken.changed() => {}
             () = AsyncListener::accept_next(acceptor.as_ref(), shared) => {}
         }
