@@ -1,11 +1,11 @@
-//! A command as data: it can be shown, compared and run.
+//! A command as data: it can be printed, compared and run.
 
 use std::env;
 use std::fmt;
 use std::io;
 use std::process::{Command, ExitStatus, Stdio};
 
-/// A program with its arguments and the variables it is given.
+/// A program with its arguments and environment variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandLine {
     variables: Vec<(&'static str, &'static str)>,
@@ -13,66 +13,66 @@ pub struct CommandLine {
 }
 
 impl CommandLine {
-    /// The command of this line, whose words are separated by white space.
+    /// Creates a command from a line whose words are separated by white space.
     pub fn new(line: &str) -> Self {
         Self { variables: Vec::new(), words: line.split_whitespace().map(str::to_owned).collect() }
     }
 
-    /// The command with one more variable in its environment.
+    /// Adds an environment variable.
     pub fn variable(mut self, name: &'static str, value: &'static str) -> Self {
         self.variables.push((name, value));
         self
     }
 
-    /// The command with more arguments, taken as they are.
+    /// Adds arguments verbatim.
     pub fn arguments<T: Into<String>>(mut self, more: impl IntoIterator<Item = T>) -> Self {
         self.words.extend(more.into_iter().map(Into::into));
         self
     }
 
-    /// Runs the command, its output going where ours goes.
+    /// Runs the command with inherited output.
     ///
     /// # Errors
-    /// When it could not be started.
+    /// If it cannot be started.
     pub fn status(&self) -> Result<ExitStatus, String> {
         self.command().status().map_err(|error| self.not_started(&error))
     }
 
-    /// Runs the command, its output going where ours goes; it must succeed.
+    /// Runs the command with inherited output; it must succeed.
     ///
     /// # Errors
-    /// When it could not be started or did not succeed.
+    /// If it cannot be started or fails.
     pub fn run(&self) -> Result<(), String> {
         match self.status()? {
             status if status.success() => Ok(()),
-            status => Err(format!("`{self}` ended with {status}")),
+            status => Err(format!("`{self}` exited with {status}")),
         }
     }
 
-    /// Runs the command, all its output going to our standard error; it must succeed.
+    /// Runs the command with all its output on our standard error; it must succeed.
     ///
     /// # Errors
-    /// When it could not be started or did not succeed.
+    /// If it cannot be started or fails.
     pub fn run_to_stderr(&self) -> Result<(), String> {
         match self.command().stdout(io::stderr()).status().map_err(|error| self.not_started(&error))? {
             status if status.success() => Ok(()),
-            status => Err(format!("`{self}` ended with {status}")),
+            status => Err(format!("`{self}` exited with {status}")),
         }
     }
 
-    /// What the command writes to its standard output; it must succeed.
+    /// Returns the standard output of the command; it must succeed.
     ///
     /// # Errors
-    /// When it could not be started or did not succeed.
+    /// If it cannot be started or fails.
     pub fn output(&self) -> Result<String, String> {
         let output = self.command().stderr(Stdio::inherit()).output().map_err(|error| self.not_started(&error))?;
         match output.status {
             status if status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            status => Err(format!("`{self}` ended with {status}")),
+            status => Err(format!("`{self}` exited with {status}")),
         }
     }
 
-    /// Whether the command is there and succeeds. Nothing of it is shown.
+    /// Returns whether the command exists and succeeds. Its output is discarded.
     pub fn succeeds(&self) -> bool {
         let mut command = self.command();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -81,7 +81,7 @@ impl CommandLine {
 
     fn command(&self) -> Command {
         let (program, arguments) = match self.words.split_first() {
-            // The cargo that started us, not another one that happens to be first on the path.
+            // The cargo that started us, not another one that is first on the path.
             Some((program, rest)) if program == "cargo" => (env::var_os("CARGO").unwrap_or("cargo".into()), rest),
             Some((program, rest)) => (program.into(), rest),
             None => ("".into(), [].as_slice()),
@@ -92,11 +92,11 @@ impl CommandLine {
     }
 
     fn not_started(&self, error: &io::Error) -> String {
-        format!("`{self}` could not be started: {error}")
+        format!("cannot start `{self}`: {error}")
     }
 }
 
-/// As one would type it into a shell.
+/// Formats the command as typed into a shell.
 impl fmt::Display for CommandLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let variables = self.variables.iter().map(|(name, value)| format!("{name}={}", quoted(value)));
@@ -137,11 +137,11 @@ mod tests {
     #[test]
     fn a_failure_names_the_command_and_its_exit_status() {
         let error = CommandLine::new("false").run().unwrap_err();
-        assert!(error.starts_with("`false` ended with exit status: 1"), "{error}");
+        assert!(error.starts_with("`false` exited with exit status: 1"), "{error}");
         let error = CommandLine::new("false").run_to_stderr().unwrap_err();
-        assert!(error.starts_with("`false` ended with exit status: 1"), "{error}");
+        assert!(error.starts_with("`false` exited with exit status: 1"), "{error}");
         let error = CommandLine::new("tenure-has-no-such-program").output().unwrap_err();
-        assert!(error.starts_with("`tenure-has-no-such-program` could not be started"), "{error}");
+        assert!(error.starts_with("cannot start `tenure-has-no-such-program`"), "{error}");
     }
 
     #[test]

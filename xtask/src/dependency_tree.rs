@@ -1,25 +1,25 @@
-//! The promise that the library alone is small: no runtime, no client, no server and no flag parser comes with it.
+//! Checks that the library alone is small: it depends on no runtime, client, server or flag parser.
 
 use crate::command_line::CommandLine;
 use crate::stages::StageOutcome;
 
-/// The families of crates that only features may bring in.
+/// Families of crates that only features may add.
 const FORBIDDEN_CRATES: [&str; 8] = ["tokio", "redis", "rusqlite", "hashbrown", "tracing", "hyper", "axum", "clap"];
 
-/// The command that lists what the library alone is built from.
+/// The command that lists the dependencies of the library alone.
 pub fn command() -> CommandLine {
     CommandLine::new("cargo tree -p tenure --no-default-features -e normal --prefix none")
 }
 
-/// Looks for crates that the library alone must not need.
+/// Checks that the library alone depends on no forbidden crate.
 ///
 /// # Errors
-/// When there is one, or when the tree could not be listed.
+/// If it does, or if the tree cannot be listed.
 pub fn check() -> Result<StageOutcome, String> {
     let tree = command().output()?;
     let crates = crates(&tree);
     if !crates.contains(&"tenure") {
-        return Err("the tree of `tenure` does not contain `tenure`; was it listed at all?".to_owned());
+        return Err("cannot check the dependency tree: `cargo tree` did not list `tenure`".to_owned());
     }
     let forbidden_crates = forbidden_crates(&crates);
     if forbidden_crates.is_empty() {
@@ -27,7 +27,7 @@ pub fn check() -> Result<StageOutcome, String> {
         return Ok(StageOutcome::Passed);
     }
     Err(format!(
-        "the library alone (`--no-default-features`) must not need {}; make the dependency optional",
+        "the library alone (`--no-default-features`) must not depend on {}; make the dependency optional",
         forbidden_crates.join(", ")
     ))
 }

@@ -21,19 +21,19 @@ Tenure's development commands
 
 Usage: cargo xtask COMMAND
 
-  test                Get what the tests need, then run all of them
-  check               The quick loop: format, words, clippy, the library's tests, 200 simulated worlds
-  lint                Format, words, clippy, documentation, dependency policy
-  soak                The scenes of pools with a ttl of 30 s, renewed every 10 s: a quarter of an hour
-  sim [ARG]…          The simulator, built for release: --fleets small|large, --seeds N, --seed S, --trace, --jobs N
-  bench NAME [ARG]…   A measurement (`lease`, `election`, `pool`, `serve`) on a real store, built for release; ends with a line of JSON
-  ci                  What .ci/run runs: test, then lint
-  help                This text";
+  test                Install what the tests need, then run all tests
+  check               Run the quick checks: format, words, clippy, the library's tests, 200 simulated worlds
+  lint                Check format, words, clippy, documentation and dependency policy
+  soak                Run the pool scenarios with a ttl of 30 s, renewed every 10 s; takes 15 min
+  sim [ARG]…          Run the simulator, built for release: --fleets small|large, --seeds N, --seed S, --trace, --jobs N
+  bench NAME [ARG]…   Run a benchmark (`lease`, `election`, `pool`, `serve`) on a real store, built for release; the last line is JSON
+  ci                  Run test, then lint, like .ci/run
+  help                Print this text";
 
-/// How a program that was called wrongly ends, as in `sysexits.h`.
+/// Exit status for wrong usage, as in `sysexits.h`.
 const EXIT_USAGE: u8 = 64;
 
-/// What the arguments ask for.
+/// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 enum XtaskCommand {
     Test,
@@ -82,7 +82,7 @@ fn parse(arguments: &[String]) -> Result<XtaskCommand, String> {
         "check" => XtaskCommand::Check,
         "lint" => XtaskCommand::Lint,
         "soak" => XtaskCommand::Soak,
-        // These programs know their own flags.
+        // These programs parse their own flags.
         "sim" => return Ok(XtaskCommand::Sim(rest.to_vec())),
         "bench" => return Ok(XtaskCommand::Bench(rest.to_vec())),
         "ci" => XtaskCommand::Ci,
@@ -96,22 +96,23 @@ fn parse(arguments: &[String]) -> Result<XtaskCommand, String> {
     }
 }
 
-/// Every stage is written for the workspace's root, wherever in it we were called.
+/// Changes to the workspace root, which every stage expects.
 fn cd_to_workspace_root() -> Result<(), String> {
     let Some(own) = env::var_os("CARGO_MANIFEST_DIR") else {
-        return Err("run me as `cargo xtask`".to_owned());
+        return Err("cannot find the workspace; run `cargo xtask`".to_owned());
     };
     let root = Path::new(&own).parent().unwrap_or(Path::new("."));
-    env::set_current_dir(root).map_err(|error| format!("cannot go to {}: {error}", root.display()))
+    env::set_current_dir(root).map_err(|error| format!("cannot change to \"{}\": {error}", root.display()))
 }
 
-/// Measures, with what that needs. The standard output is the measurement's alone: its last line is for machines.
+/// Runs a benchmark, after installing what it needs. The standard output belongs to the benchmark: its last line is
+/// JSON.
 fn run_bench(arguments: Vec<String>) -> ExitCode {
     if arguments.is_empty() {
-        eprintln!("xtask: `bench` needs the name of one: lease, election, pool, serve");
+        eprintln!("xtask: `bench` needs a name: lease, election, pool or serve");
         return ExitCode::from(64);
     }
-    // What is measured there is the program itself, which lies beside the one that measures.
+    // `bench serve` measures the `tenure` binary next to `tenure-bench`, so build it first.
     let program = arguments.first().is_some_and(|name| name == "serve");
     let built =
         || if program { CommandLine::new("cargo build --release -p tenure-cli").run_to_stderr() } else { Ok(()) };
@@ -124,7 +125,7 @@ fn run_bench(arguments: Vec<String>) -> ExitCode {
     }
 }
 
-/// Ends as the program of this package did.
+/// Runs the program of this package, and exits with its status.
 fn run_program(package: &str, arguments: Vec<String>) -> ExitCode {
     match CommandLine::new("cargo run --release -p").arguments([package, "--"]).arguments(arguments).status() {
         Ok(status) => status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from),

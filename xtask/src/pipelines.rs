@@ -1,4 +1,4 @@
-//! The commands that are rows of stages: `test`, `check`, `lint`, and `ci`, which is test and lint.
+//! The commands that consist of stages: `test`, `check`, `lint`, and `ci`, which is test and lint.
 
 use crate::command_line::CommandLine;
 use crate::dependency_tree;
@@ -10,20 +10,20 @@ use crate::stages::{self, Stage, StageOutcome};
 /// Most tests wait for leases to expire, so more of them run at a time than there are processors.
 const TEST_THREADS: &str = "4";
 
-/// Stages, and the tools that they need.
+/// Stages and the tools that they need.
 pub struct Pipeline {
     tools: Vec<Tool>,
     stages: Vec<Stage>,
 }
 
 impl Pipeline {
-    /// All tests: every crate and feature, the library alone, many simulated histories, the examples.
+    /// All tests: every crate and feature, the library alone, many simulated worlds, the examples.
     pub fn test() -> Self {
         Self {
             tools: vec![REDIS_SERVER, FAKETIME],
             stages: vec![
                 Stage::check("redis releases", redis_releases::ensure_all),
-                // Apart from the tests, so that their time is their own.
+                // A separate stage, so that the time of the tests does not include the build.
                 command("build", "cargo test --workspace --all-features --no-run"),
                 Stage::command(
                     "tests",
@@ -61,7 +61,7 @@ impl Pipeline {
         }
     }
 
-    /// The scenes of pools with the numbers of a real fleet: a ttl of 30 s, renewed every 10 s. Takes a quarter of an hour.
+    /// The pool scenarios with the ttl of a real fleet: 30 s, renewed every 10 s. Takes 15 minutes.
     pub fn soak() -> Self {
         let line = "cargo test -p tenure --all-features --test pool -- --test-threads=8";
         Self {
@@ -73,7 +73,7 @@ impl Pipeline {
         }
     }
 
-    /// All that can be said about the code without running it.
+    /// All checks that do not run the code.
     pub fn lint() -> Self {
         let documentation =
             |name, line| Stage::command(name, CommandLine::new(line).variable("RUSTDOCFLAGS", "-D warnings"));
@@ -90,7 +90,7 @@ impl Pipeline {
         }
     }
 
-    /// This pipeline, then another.
+    /// Appends another pipeline.
     pub fn then(mut self, other: Self) -> Self {
         for tool in other.tools {
             if !self.tools.contains(&tool) {
@@ -101,7 +101,7 @@ impl Pipeline {
         self
     }
 
-    /// Gets the tools and runs the stages. Returns whether nothing failed.
+    /// Installs the tools and runs the stages. Returns whether no stage failed.
     pub fn run(self) -> bool {
         let tools = self.tools;
         let first = Stage::check("prerequisites", move || prerequisites::ensure(&tools));
@@ -125,7 +125,7 @@ fn clippy() -> Stage {
     command("clippy", "cargo clippy --workspace --all-targets --all-features -- -D warnings")
 }
 
-/// The rules of `deny.toml`. The tool takes minutes to build, so it is used when it is there and not asked for.
+/// Checks the rules of `deny.toml`. The tool takes minutes to build, so it is used if present and never installed.
 fn dependency_policy() -> Stage {
     let line = CommandLine::new("cargo deny check bans licenses sources");
     Stage::check("dependency policy", {
@@ -134,7 +134,7 @@ fn dependency_policy() -> Stage {
             if CommandLine::new("cargo deny --version").succeeds() {
                 return line.run().map(|()| StageOutcome::Passed);
             }
-            let why = "cargo-deny is not installed; get it with `cargo install cargo-deny --locked`";
+            let why = "cargo-deny is not installed; run `cargo install cargo-deny --locked`";
             Ok(StageOutcome::Skipped(why.to_owned()))
         }
     })

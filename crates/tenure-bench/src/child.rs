@@ -1,32 +1,32 @@
-//! A process that plays a part in a measurement, and what it uses.
+//! Child processes of a measurement, and their resource usage.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// How many of the kernel's ticks are a second, on every Linux there is.
+/// The kernel's ticks per second, the same on every Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A process that is killed when this is dropped, and when this process ends in any way: it is started by the main thread.
+/// A process that is killed when the value is dropped and when this process ends in any way: the main thread starts it.
 pub struct ChildProcess {
     child: Child,
-    /// Kept: a part of this very program ends when nobody can tell it anything any more.
+    /// Kept open: the child exits when its stdin is closed.
     stdin: ChildStdin,
 }
 
 impl ChildProcess {
-    /// Starts this very program as something else, and waits until it says `READY` and a word.
+    /// Starts this binary with other arguments, and waits until it prints `READY` and a word.
     pub fn start_self(arguments: &[&str]) -> Result<(Self, String), Box<dyn Error>> {
         let mut command = bound_command(&std::env::current_exe()?);
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = Self::spawn(command)?;
-        let output = BufReader::new(process.child.stdout.take().ok_or("its output was not kept")?);
+        let output = BufReader::new(process.child.stdout.take().ok_or("the child has no stdout")?);
         let word = wait_for_word(output, |line| line.strip_prefix("READY "))?;
         Ok((process, word))
     }
 
-    /// Starts a program, and waits for a word in what it says of itself.
+    /// Starts a program, and waits for a line with a word in its log.
     pub fn start_program(
         program: &Path,
         arguments: &[&str],
@@ -35,48 +35,56 @@ impl ChildProcess {
         let mut command = bound_command(program);
         command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = Self::spawn(command)?;
-        let output = BufReader::new(process.child.stderr.take().ok_or("its output was not kept")?);
+        let output = BufReader::new(process.child.stderr.take().ok_or("the child has no stderr")?);
         let word = wait_for_word(output, word)?;
         Ok((process, word))
     }
 
     fn spawn(mut command: Command) -> Result<Self, Box<dyn Error>> {
         let mut child = command.stdin(Stdio::piped()).spawn()?;
-        let stdin = child.stdin.take().ok_or("its input was not kept")?;
+        let stdin = child.stdin.take().ok_or("the child has no stdin")?;
         Ok(Self { child, stdin })
     }
 
-    /// Tells it to go on.
+    /// Lets the child continue.
     pub fn send_go(&mut self) -> std::io::Result<()> {
         self.stdin.write_all(b"go\n")
     }
 
-    /// Seconds of processor time that all its threads have used.
+    /// CPU time of all its threads, in seconds.
     pub fn cpu(&self) -> Result<f64, Box<dyn Error>> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // Its name, in brackets, may have blanks in it.
-        let fields: Vec<&str> = stat.rsplit_once(") ").ok_or("no name")?.1.split_whitespace().collect();
+        // The name, in brackets, may contain spaces.
+        let fields: Vec<&str> = stat
+            .rsplit_once(") ")
+            .ok_or("cannot read the CPU time: no process name in /proc")?
+            .1
+            .split_whitespace()
+            .collect();
         let [user, system] = fields.get(11..13).ok_or("no times")? else { return Err("no times".into()) };
         Ok((user.parse::<f64>()? + system.parse::<f64>()?) / TICKS_PER_SECOND)
     }
 
-    /// Bytes of memory that it has in use.
+    /// Resident memory, in bytes.
     pub fn resident(&self) -> Result<f64, Box<dyn Error>> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no memory")?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .ok_or("cannot read the memory: no VmRSS in /proc")?;
         Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? * 1024.0)
     }
 }
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // Also one that has ended.
+        // This also works if it has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A command for the program, which will end when this process does, where the system can do that.
+/// A command for the program. It ends with this process, where the system supports that.
 pub fn bound_command(program: &Path) -> Command {
     let bind = ["--pdeathsig", "KILL", "--"];
     let mut trial = Command::new("setpriv");
@@ -89,14 +97,14 @@ pub fn bound_command(program: &Path) -> Command {
     command
 }
 
-/// Waits for a word, and reads on, so that nobody who writes has to wait.
+/// Waits for a matching line, then drains the rest on a thread so that the child never blocks on a full pipe.
 fn wait_for_word(
     output: impl BufRead + Send + 'static,
     word: impl Fn(&str) -> Option<&str>,
 ) -> Result<String, Box<dyn Error>> {
     let (mut lines, mut said) = (output.lines(), String::new());
     loop {
-        let Some(line) = lines.next().transpose()? else { return Err(format!("it ended at once: {said}").into()) };
+        let Some(line) = lines.next().transpose()? else { return Err(format!("it exited early: {said}").into()) };
         if let Some(word) = word(&line) {
             let word = word.to_owned();
             std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));

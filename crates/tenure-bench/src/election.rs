@@ -1,4 +1,4 @@
-//! How long a role is without a leader, and what an election costs the server.
+//! Measures the time without a leader and the cost of an election for the server.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use crate::table::{Bar, BenchRow, BenchTable};
 
 const ROLE: &str = "bench";
 
-/// How often everything is repeated, for each ttl.
+/// Numbers of repetitions for each ttl.
 struct ElectionSize {
     ttls: &'static [(u64, usize, usize)],
     watched_for: Duration,
 }
 
-/// Seconds, hand-overs, crashes.
+/// Ttl in seconds, number of hand-overs, number of crashes.
 const FULL: ElectionSize =
     ElectionSize { ttls: &[(1, 300, 200), (5, 300, 100), (30, 50, 20)], watched_for: Duration::from_secs(60) };
 const QUICK: ElectionSize = ElectionSize { ttls: &[(1, 30, 20)], watched_for: Duration::from_secs(15) };
 
-/// What the documents that elections come from state for theirs.
+/// What the programs that these elections replace state in their documentation.
 const COMPARISON: &str =
     "For comparison, the originals state 15 s and 10 s for a clean hand-over, 45 s and 40 s after a crash.";
 
@@ -58,7 +58,7 @@ fn candidate(tenure: &Tenure, ttl: Duration) -> Result<Election, Box<dyn Error>>
     Ok(tenure.election(ROLE).ttl(ttl).build()?)
 }
 
-/// Three rows of one measurement.
+/// Adds three rows of one measurement.
 fn rows(table: &mut BenchTable, name: &str, unit: &'static str, mut values: Vec<f64>, mut raws: Vec<f64>, bar: Bar) {
     for (part, word) in [(0.5, "p50"), (0.99, "p99"), (1.0, "max")] {
         table.add(BenchRow {
@@ -71,7 +71,7 @@ fn rows(table: &mut BenchTable, name: &str, unit: &'static str, mut values: Vec<
     }
 }
 
-/// From the stop of a leader to the moment when its successor leads, taking turns with the raw store.
+/// Measures the time from a leader's stop to its successor's leadership, alternating with the raw store.
 async fn measure_hand_overs(ttl: Duration, count: usize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let server = RedisServer::start();
     let (one, two) = (connect(&server, "one").await?, connect(&server, "two").await?);
@@ -83,7 +83,7 @@ async fn measure_hand_overs(ttl: Duration, count: usize, table: &mut BenchTable)
     for _ in 0..count {
         raws.push(micros(raw.measure_once().await?));
         follower.start();
-        // It has asked, and waits.
+        // The successor has sent its request and waits.
         tokio::time::sleep(REST_BEFORE_HAND_OVER * 2).await;
         let start = Instant::now();
         let (stopped, led) =
@@ -97,14 +97,15 @@ async fn measure_hand_overs(ttl: Duration, count: usize, table: &mut BenchTable)
     Ok(())
 }
 
-/// How long after a dead leader's ttl its successor leads, beside a thread that only sleeps until then.
+/// Measures the delay from the expiry of a dead leader's lease to its successor's leadership, next to a thread that
+/// only sleeps until then.
 async fn measure_take_overs(ttl: Duration, count: usize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let server = RedisServer::start();
     let tenure = connect(&server, "waiter").await?;
     let (sender, receiver) = std::sync::mpsc::channel();
     let probe = measure_lag(receiver);
     let mut waiting = Vec::new();
-    // All at once, a few milliseconds apart: a ttl is waited for only once.
+    // All at once, a few milliseconds apart, so that the ttl passes only once.
     for number in 0..count {
         let role = format!("crashed-{number}");
         let key = format!("leader:{role}");
@@ -125,14 +126,14 @@ async fn measure_take_overs(ttl: Duration, count: usize, table: &mut BenchTable)
     for task in waiting {
         late.push(task.await??);
     }
-    let lag = probe.join().map_err(|_| "the probe has ended")?;
-    // The jitter where expiry is awaited is 25 ms at most.
+    let lag = probe.join().map_err(|_| "the lag probe panicked")?;
+    // The jitter after an expiry is at most 25 ms.
     rows(table, &format!("crash take-over, late beyond the ttl of {ttl:?}"), "ms", late, lag, Bar::BeyondRaw(30.0));
     tenure.shutdown().await;
     Ok(())
 }
 
-/// Commands that candidates send in a minute, at a ttl of 30 s, looks every 15 s and renewals every 10 s.
+/// Measures the commands that candidates send per minute with a ttl of 30 s, polls every 15 s and renewals every 10 s.
 async fn measure_commands(span: Duration, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let server = RedisServer::start();
     let ttl = Duration::from_secs(30);
@@ -155,7 +156,7 @@ async fn measure_commands(span: Duration, table: &mut BenchTable) -> Result<(), 
 }
 
 async fn per_minute(server: &RedisServer, span: Duration) -> Result<f64, Box<dyn Error>> {
-    // What a start costs is over.
+    // The commands of the start are over.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let before = sent(server)?;
     tokio::time::sleep(span).await;

@@ -1,4 +1,4 @@
-//! One lease and many.
+//! Measures one lease and many leases.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,13 +15,13 @@ use crate::raw_redis::{RawRedis, RedisHandOver};
 use crate::raw_sqlite::{FileHandOver, RawSqlite};
 use crate::table::{Bar, BenchRow, BenchTable};
 
-/// As many as the keeper puts into one batch.
+/// Size of a batch of the keeper.
 const BATCH_SIZE: usize = 512;
 
-/// Far more than a batch takes.
+/// Far longer than a batch takes.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often everything is repeated.
+/// Numbers of repetitions.
 #[derive(Clone, Copy)]
 struct LeaseSize {
     rounds: usize,
@@ -38,7 +38,7 @@ const FULL: LeaseSize =
 const QUICK: LeaseSize =
     LeaseSize { rounds: 3, pairs: 200, hand_overs: 50, leases: 2_000, many: 10_000, seconds: 2, crashes: 20 };
 
-/// A store under test: a URL, and whatever has to stay alive for it.
+/// A store under test: a URL and the value that keeps the store alive.
 enum StoreUnderTest {
     Redis(RedisServer),
     Sqlite(TempDir),
@@ -60,7 +60,7 @@ impl StoreUnderTest {
     }
 }
 
-/// What is measured, and how it is called.
+/// Names of the rows.
 const HAND_OVER_ROW: &str = "hand-over, p99";
 const PAIR_ROW: &str = "acquire + release";
 const RENEW_ROW: &str = "renewing";
@@ -104,7 +104,7 @@ async fn connect(url: &str, name: &str) -> Result<Tenure, Box<dyn Error>> {
     Ok(Tenure::builder(url).name(name)?.bootstrap().connect().await?)
 }
 
-/// Acquire and release, one after the other.
+/// Measures pairs of acquire and release, one after the other.
 async fn pairs(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let tenure = connect(&under_test.url(), "bench").await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
@@ -120,7 +120,7 @@ async fn pairs(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTa
         values.push(median(spans));
         raws.push(median(raw_spans));
     }
-    // The first round warms up.
+    // The first round is a warm-up.
     table.add(BenchRow {
         name: format!("{}: {PAIR_ROW}", under_test.name()),
         value: median(values.split_off(1)),
@@ -132,7 +132,7 @@ async fn pairs(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTa
     Ok(())
 }
 
-/// From a release to the moment when whoever waited has the lease, taking turns with the raw store.
+/// Measures the time from a release to the grant to the waiter, alternating with the raw store.
 async fn hand_overs(
     under_test: &StoreUnderTest,
     size: LeaseSize,
@@ -171,7 +171,7 @@ async fn hand_over(holder: &Tenure, waiter: &Tenure) -> Result<Duration, Box<dyn
             (term, Instant::now())
         }
     });
-    // It has asked, and waits.
+    // The waiter has sent its request and waits.
     tokio::time::sleep(REST_BEFORE_HAND_OVER).await;
     let start = Instant::now();
     term.release().await?;
@@ -180,7 +180,7 @@ async fn hand_over(holder: &Tenure, waiter: &Tenure) -> Result<Duration, Box<dyn
     Ok(now - start)
 }
 
-/// How many renewals a second go through a store of Tenure's, in batches as the keeper sends them, beside the raw
+/// Measures the renewals per second through a Tenure store, in batches as the keeper sends them, next to the raw
 /// pipelined rate, batch by batch.
 async fn renewals(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let mut raw = RawStore::open(under_test).await?;
@@ -198,7 +198,7 @@ async fn renewals(under_test: &StoreUnderTest, size: LeaseSize, table: &mut Benc
             let outcomes = connection.submit(batch, SUBMIT_TIMEOUT).await;
             took += start.elapsed();
             if !outcomes.iter().all(|outcome| matches!(outcome, Outcome::Answered(Reply::Renewed { .. }))) {
-                return Err("a renewal was not answered".into());
+                return Err("a renewal got no reply".into());
             }
         }
         values.push(size.leases as f64 / took.as_secs_f64());
@@ -214,7 +214,7 @@ async fn renewals(under_test: &StoreUnderTest, size: LeaseSize, table: &mut Benc
     Ok(())
 }
 
-/// So many leases, and how each is renewed. Leases do not fall due in the order of their names.
+/// Acquires this many leases and returns their renewals. Leases do not fall due in the order of their names.
 async fn acquire_in_store(
     connection: &dyn Connection,
     count: usize,
@@ -243,7 +243,8 @@ fn claim(name: &str) -> Result<Claim, Box<dyn Error>> {
     Ok(Claim { name, holder, nonce: Nonce::new(fastrand::u128(..)), ttl: Duration::from_secs(30) })
 }
 
-/// How long after a dead holder's ttl somebody who waits has the lease, beside a thread that only sleeps until then.
+/// Measures the delay from the expiry of a dead holder's lease to the grant to a waiter, next to a thread that only
+/// sleeps until then.
 async fn crashes(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let ttl = Duration::from_millis(1_000);
     let waiter = connect(&under_test.url(), "waiter").await?;
@@ -252,7 +253,7 @@ async fn crashes(under_test: &StoreUnderTest, size: LeaseSize, table: &mut Bench
     let (sender, receiver) = std::sync::mpsc::channel();
     let probe = measure_lag(receiver);
     let mut waiting = Vec::new();
-    // A holder that is killed: its runtime, its keeper and its connection are there no more. Its keeper is told nothing.
+    // A killed holder: its runtime, its keeper and its connection are gone, and its keeper gets no notice.
     for number in 0..size.crashes {
         let name = format!("crashed-{number}");
         let held = RawStore::write_dead_lease(under_test, &name, ttl).await?;
@@ -272,13 +273,13 @@ async fn crashes(under_test: &StoreUnderTest, size: LeaseSize, table: &mut Bench
         late.push(millis(now.saturating_duration_since(gone)));
         terms.push(term?);
     }
-    let mut lag = probe.join().map_err(|_| "the probe has ended")?;
+    let mut lag = probe.join().map_err(|_| "the lag probe panicked")?;
     table.add(BenchRow {
         name: format!("{}: {TAKE_OVER_ROW}", under_test.name()),
         value: quantile(&mut late, 0.99),
         raw: Some(quantile(&mut lag, 0.99)),
         unit: "ms",
-        // The jitter where expiry is awaited is 25 ms at most.
+        // The jitter after an expiry is at most 25 ms.
         bar: Bar::BeyondRaw(30.0),
     });
     drop(terms);
@@ -286,7 +287,7 @@ async fn crashes(under_test: &StoreUnderTest, size: LeaseSize, table: &mut Bench
     Ok(())
 }
 
-/// The keeper's processor time with many leases and nothing going on.
+/// Measures the keeper's CPU time with many idle leases.
 async fn idle_cpu(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let tenure = connect(&under_test.url(), "resting").await?;
     let terms = acquire_many(&tenure, "rest", size.leases, LeaseSettings::default()).await?;
@@ -306,9 +307,9 @@ async fn idle_cpu(under_test: &StoreUnderTest, size: LeaseSize, table: &mut Benc
     Ok(())
 }
 
-/// Memory of the client for each lease that it holds.
+/// Measures the client memory per held lease.
 async fn memory(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
-    // In a process of its own: what others have left behind would hide what this takes.
+    // In a separate process: memory that other measurements left allocated would hide the growth.
     let child = std::process::Command::new(std::env::current_exe()?)
         .args(["memory", &under_test.url(), &size.many.to_string()])
         .stderr(std::process::Stdio::inherit())
@@ -324,12 +325,12 @@ async fn memory(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchT
     Ok(())
 }
 
-/// Holds so many leases, and returns how many bytes that took.
+/// Holds this many leases, and returns the bytes that they take.
 pub fn measure_memory(url: &str, count: usize) -> Result<f64, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let tenure = connect(url, "holding").await?;
-        // A first crowd, so that what is allocated once is not counted.
+        // Hold some leases first, so that one-time allocations are not counted.
         let _first = acquire_many(&tenure, "warm", 1_000, LeaseSettings::default()).await?;
         tokio::time::sleep(Duration::from_secs(1)).await;
         let before = resident()?;
@@ -349,7 +350,7 @@ async fn acquire_many(
     settings: LeaseSettings,
 ) -> Result<Vec<Term>, Box<dyn Error>> {
     let mut terms = Vec::with_capacity(count);
-    // In groups, so that what the asking itself takes is small.
+    // In groups, so that the requests themselves take little memory.
     for group in (0..count).collect::<Vec<_>>().chunks(BATCH_SIZE) {
         let claims =
             group.iter().map(|number| tenure.lease(&format!("{prefix}-{number:06}")).settings(settings).acquire());
@@ -380,7 +381,7 @@ impl RawStore {
         }
     }
 
-    /// An acquisition and a release.
+    /// Times an acquisition and a release.
     async fn pair(&mut self) -> Result<Duration, Box<dyn Error>> {
         let start = Instant::now();
         match self {
@@ -396,7 +397,7 @@ impl RawStore {
         Ok(start.elapsed())
     }
 
-    /// The same, as two who hand a lease over.
+    /// Turns it into a pair of clients that hand a lease over.
     async fn into_hand_over(self) -> Result<RawHandOver, Box<dyn Error>> {
         Ok(match self {
             Self::Redis(raw) => RawHandOver::Redis(Box::new(RedisHandOver::new(*raw).await?)),
@@ -406,7 +407,7 @@ impl RawStore {
         })
     }
 
-    /// So many leases, by their keys and tokens.
+    /// Acquires this many leases and returns their keys and tokens.
     async fn acquire_many(&mut self, count: usize, round: usize) -> Result<Vec<(String, String)>, Box<dyn Error>> {
         let mut keys: Vec<String> = (0..count).map(|number| format!("lease:raw-{round}-{number:06}")).collect();
         fastrand::shuffle(&mut keys);
@@ -427,7 +428,7 @@ impl RawStore {
         }
     }
 
-    /// Renews these, pipelined or in one transaction.
+    /// Renews these leases, pipelined or in one transaction.
     async fn renew(&mut self, leases: &[(String, String)]) -> Result<Duration, Box<dyn Error>> {
         match self {
             Self::Redis(raw) => raw.renew("raw", leases).await,
@@ -440,7 +441,7 @@ impl RawStore {
         }
     }
 
-    /// A lease whose holder is gone without a word, and when it ends.
+    /// Writes a lease of a dead holder and returns when it expires.
     async fn write_dead_lease(
         under_test: &StoreUnderTest,
         name: &str,
@@ -457,7 +458,7 @@ impl RawStore {
     }
 }
 
-/// Hand-overs by hand.
+/// Hand-overs on the raw store.
 enum RawHandOver {
     Redis(Box<RedisHandOver>),
     Sqlite(FileHandOver, #[expect(dead_code, reason = "the folder goes with it")] TempDir),
@@ -472,7 +473,7 @@ impl RawHandOver {
     }
 }
 
-/// Writes a lease of a holder that is gone.
+/// Writes a lease of a dead holder.
 fn write_dead_lease_to_file(path: &Path, name: &str, ttl: Duration) -> Result<Instant, Box<dyn Error>> {
     let connection = rusqlite::Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(10))?;

@@ -1,7 +1,7 @@
-//! Tenure measured against the raw store, in the same run: `cargo xtask bench NAME`.
+//! Benchmarks of Tenure against the raw store, in the same run: `cargo xtask bench NAME`.
 //!
-//! Machines differ and are noisy, so every row is a ratio: raw and Tenure take turns, and medians are compared. The last
-//! line on stdout is JSON, for machines.
+//! Machines differ and are noisy, so every row is a ratio: raw and Tenure alternate, and medians are compared. The last
+//! line on stdout is JSON.
 
 mod child;
 mod election;
@@ -20,21 +20,21 @@ mod takeover;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-Tenure against the raw store, in the same run
+Measure Tenure against the raw store, in the same run
 
 Usage: tenure-bench NAME [--quick] [--only WORD]
 
   lease      one lease and many, on Redis and on SQLite
-  election   how long a role is without a leader, and what that costs the server
-  pool       how long a fleet takes to share out its targets, and what that costs the server
-  serve      what `tenure serve` costs beyond a plain loop that polls as much; all of it at once, so without --only
+  election   time without a leader, and cost of an election for the server
+  pool       time until a fleet's targets are balanced, and cost for the server
+  serve      cost of `tenure serve` over a plain polling loop; one measurement, so without --only
 
-  --only     the rows with this word in their names: Redis, SQLite, hand-over, …
-  --quick    fewer repetitions: to see that it runs, not to be believed
+  --only     only rows whose name contains this word: Redis, SQLite, hand-over, …
+  --quick    fewer repetitions; checks that the benchmark runs, the numbers mean nothing
 
-The exit status says whether it ran; whether a bar was met stands in the table and in the JSON";
+The exit status says whether the benchmark ran; the table and the JSON say whether each bar was met";
 
-/// How a program that was called wrongly ends, as in `sysexits.h`.
+/// Exit status for wrong usage, as in `sysexits.h`.
 const EXIT_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         [bench @ ("lease" | "election" | "pool"), "--quick", "--only", word] => (*bench, true, *word),
         ["serve"] => ("serve", false, ""),
         ["serve", "--quick"] => ("serve", true, ""),
-        // What `lease` runs to see how much memory leases take.
+        // The child process in which `lease` measures the memory of leases.
         ["memory", url, count] => {
             return match count.parse().map_err(Into::into).and_then(|count| lease::measure_memory(url, count)) {
                 Ok(bytes) => {
@@ -57,14 +57,14 @@ fn main() -> ExitCode {
                 Err(error) => failed(&*error),
             };
         }
-        // Whom `pool` kills.
+        // The instance that `pool` kills.
         ["member", url, targets, millis] => {
             let member = targets.parse().map_err(Into::into).and_then(|targets| {
                 pool::run_instance(url, targets, std::time::Duration::from_millis(millis.parse()?))
             });
             return exit_code(member);
         }
-        // What `serve` polls, and what else polls it.
+        // The server that `serve` polls, and the plain loop that polls it, too.
         ["target"] => return exit_code(polled_server::serve()),
         ["plain-loop", target, store, sessions] => {
             return exit_code(

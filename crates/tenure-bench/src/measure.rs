@@ -1,4 +1,4 @@
-//! Numbers out of a noisy machine.
+//! Measurements on a noisy machine.
 
 use std::error::Error;
 use std::sync::mpsc::Receiver;
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use tenure_testbed::RedisServer;
 
-/// How long everything rests before a hand-over.
+/// Pause before each hand-over.
 pub const REST_BEFORE_HAND_OVER: Duration = Duration::from_millis(2);
 
-/// The middle one.
+/// The median.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     quantile(&mut numbers, 0.5)
 }
 
-/// The one that this part of the others does not exceed.
+/// The quantile: the value that this fraction of the numbers does not exceed.
 pub fn quantile(numbers: &mut [f64], part: f64) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let at = ((numbers.len() as f64 - 1.0) * part).round() as usize;
@@ -29,31 +29,31 @@ pub fn millis(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
-/// Bytes of memory that this process has in use.
+/// Resident memory of this process, in bytes.
 pub fn resident() -> std::io::Result<f64> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: f64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(f64::NAN);
     Ok(pages * 4096.0)
 }
 
-/// Seconds of processor time that the threads of this name have used.
+/// CPU time of the threads with this name, in seconds.
 pub fn thread_cpu(name: &str) -> std::io::Result<f64> {
     let mut ticks = 0.0;
     for task in std::fs::read_dir("/proc/self/task")? {
         let task = task?.path();
-        // A thread may end between the listing and the look.
+        // A thread may end after the listing.
         let Ok(comm) = std::fs::read_to_string(task.join("comm")) else { continue };
         if comm.trim_end() != name {
             continue;
         }
-        // Nanoseconds on the processor, nanoseconds waiting for one, time slices.
+        // Nanoseconds on the CPU, nanoseconds waiting for one, time slices.
         let schedstat = std::fs::read_to_string(task.join("schedstat"))?;
         ticks += schedstat.split_whitespace().next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN);
     }
     Ok(ticks / 1e9)
 }
 
-/// How late a thread is that does nothing but sleep, at every one of these moments.
+/// Measures how late a thread wakes that only sleeps until each of these moments.
 pub fn measure_lag(moments: Receiver<Instant>) -> std::thread::JoinHandle<Vec<f64>> {
     std::thread::spawn(move || {
         let late = |at: Instant| {
@@ -64,12 +64,13 @@ pub fn measure_lag(moments: Receiver<Instant>) -> std::thread::JoinHandle<Vec<f6
     })
 }
 
-/// Commands that clients have sent. What scripts call as well is left out, since the server counts it with them.
+/// Number of commands that clients have sent. Commands that scripts also call are left out, because the server counts
+/// both.
 pub fn commands_sent(server: &RedisServer) -> Result<u64, Box<dyn Error>> {
     command_calls(server, &["evalsha", "xadd", "ping", "subscribe", "script|load", "sadd", "srem", "smembers", "mget"])
 }
 
-/// How often these commands were called, by clients and by scripts.
+/// Number of calls of these commands, by clients and by scripts.
 pub fn command_calls(server: &RedisServer, names: &[&str]) -> Result<u64, Box<dyn Error>> {
     let stats = server.command(&["INFO", "commandstats"]);
     let mut total = 0;
@@ -85,19 +86,19 @@ pub fn command_calls(server: &RedisServer, names: &[&str]) -> Result<u64, Box<dy
     Ok(total)
 }
 
-/// Bytes that a server has in use.
+/// Memory that a server uses, in bytes.
 pub fn server_memory(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
     info(server, "memory", "used_memory:")
 }
 
-/// Seconds of processor time that a server has used.
+/// CPU time that a server has used, in seconds.
 pub fn server_cpu(server: &RedisServer) -> Result<f64, Box<dyn Error>> {
     Ok(info(server, "cpu", "used_cpu_user:")? + info(server, "cpu", "used_cpu_sys:")?)
 }
 
-/// A number that a server says of itself.
+/// A numeric field of a server's `INFO`.
 pub fn info(server: &RedisServer, section: &str, field: &str) -> Result<f64, Box<dyn Error>> {
     let info = server.command(&["INFO", section]);
-    let line = info.as_text().lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;
+    let line = info.as_text().lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field in INFO")?;
     Ok(line.trim().parse()?)
 }

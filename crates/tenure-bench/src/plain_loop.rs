@@ -1,4 +1,5 @@
-//! The limit: one process that polls as much with the same client and writes down what came of it. It has no leases, and nobody takes over.
+//! The baseline: one process that polls as much with the same client and stores the results. It has no leases and no
+//! take-over.
 
 use std::error::Error;
 use std::io::BufRead;
@@ -12,12 +13,12 @@ use tokio::time::{MissedTickBehavior, interval_at};
 use crate::poll_records::unix_millis;
 use crate::serve::INTERVAL;
 
-/// As the service does it.
+/// The same values as in the service.
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const MAX_BODY_BYTES: usize = 4 * 1024;
 
-/// What every task has.
+/// State shared by every task.
 #[derive(Clone)]
 struct PlainLoop {
     client: Client,
@@ -25,7 +26,7 @@ struct PlainLoop {
     target: String,
 }
 
-/// Says that it is ready, begins when it is told to, and ends when nobody can tell it anything any more.
+/// Prints `READY`, starts polling at the first line on stdin, and exits at the end of stdin.
 pub fn run(target: &str, store: &str, sessions: usize) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let polls = runtime.block_on(PlainLoop::new(target, store))?;
@@ -34,7 +35,7 @@ pub fn run(target: &str, store: &str, sessions: usize) -> Result<(), Box<dyn Err
     stdin.read_line(&mut String::new())?;
     let (begun, clock) = (tokio::time::Instant::now(), SystemTime::now());
     for session in 0..sessions {
-        // All of them within the next interval, and as little in step as those of the service.
+        // All start within the next interval, at random phases like those of the service.
         let phase = INTERVAL.mul_f64(fastrand::f64());
         runtime.spawn(polls.clone().poll_forever(session, begun + phase, clock + phase));
     }
@@ -44,7 +45,7 @@ pub fn run(target: &str, store: &str, sessions: usize) -> Result<(), Box<dyn Err
 
 impl PlainLoop {
     async fn new(target: &str, store: &str) -> Result<Self, Box<dyn Error>> {
-        // Somebody else may have chosen first, which is as good.
+        // Another provider may already be installed, which works as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
             .redirect(redirect::Policy::none())
@@ -63,14 +64,14 @@ impl PlainLoop {
             ticks.tick().await;
             let (polled_at, began) = (SystemTime::now(), Instant::now());
             let answer = tokio::time::timeout(POLL_TIMEOUT, self.poll_once(session, due)).await;
-            let answer = answer.unwrap_or_else(|_| Err("no whole answer in time".to_owned()));
+            let answer = answer.unwrap_or_else(|_| Err("no complete response in time".to_owned()));
             let took = began.elapsed();
             let (answer, error) = match answer {
                 Ok(answer) => (Some(answer), None),
                 Err(error) => (None, Some(error)),
             };
             let (status, body) = answer.unzip();
-            // The service's fields, each as long as there.
+            // The service's fields, each of the same length.
             let document = json!({
                 "sessionId": format!("00000000-0000-7000-8000-{session:012x}"),
                 "instanceId": "api-1-1736598400000000000-a1b2c3d4",
@@ -87,7 +88,7 @@ impl PlainLoop {
             let mut set = redis::cmd("SET");
             set.arg(format!("result:{session}")).arg(document.to_string());
             if let Err(error) = set.query_async::<()>(&mut self.store).await {
-                eprintln!("tenure-bench: a result was not written: {error}");
+                eprintln!("tenure-bench: cannot write a result: {error}");
             }
             due += INTERVAL;
         }

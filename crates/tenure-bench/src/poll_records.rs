@@ -1,16 +1,16 @@
-//! What a target has seen, and whether that was right: every session once in each of its slots.
+//! The polls that a target received, and the check that every session was polled once in each slot.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// A poll, as the target saw it.
+/// A poll, as the target received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollRecord {
-    /// The number of the session.
+    /// Number of the session.
     pub session: usize,
-    /// When it was due, in milliseconds since 1970.
+    /// Due time, in milliseconds since 1970.
     pub due: u64,
-    /// When it came, in microseconds since 1970.
+    /// Time of arrival, in microseconds since 1970.
     pub came: u64,
 }
 
@@ -25,26 +25,27 @@ impl PollRecord {
         Some(Self { session: usize::try_from(next()?).ok()?, due: next()?, came: next()? })
     }
 
-    /// In milliseconds.
+    /// Delay after the due time, in milliseconds.
     pub fn late(&self) -> f64 {
         self.came as f64 / 1e3 - self.due as f64
     }
 }
 
-/// A moment in milliseconds since 1970.
+/// A time in milliseconds since 1970.
 pub fn unix_millis(at: SystemTime) -> u64 {
     let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Slots that were polled more than once, and slots that were not polled.
+/// Number of slots that were polled more than once, and of slots that were not polled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotCounts {
     pub polled_twice: u64,
     pub skipped: u64,
 }
 
-/// Looks at what came between two moments, in milliseconds since 1970. A poll that was due shortly before one of them may have come after it.
+/// Counts the slots between two times, in milliseconds since 1970. A poll that was due shortly before one of these
+/// times may have arrived after it.
 pub fn count_slots(
     poll_records: &[PollRecord],
     sessions: usize,
@@ -62,16 +63,17 @@ pub fn count_slots(
     for mut dues in dues.into_values() {
         dues.sort_unstable();
         let asked = dues.len();
-        // The same slot may be written down a millisecond apart.
+        // The same slot may be recorded with due times a millisecond apart.
         dues.dedup_by(|later, earlier| *later - *earlier < interval / 2);
         slots.polled_twice += (asked - dues.len()) as u64;
-        // As if it had been polled just before, and were polled just after.
+        // Treat the ends like polls just before and just after.
         let ends = [from.saturating_sub(grace), until + grace];
         let all: Vec<u64> = [&ends[..1], &dues, &ends[1..]].concat();
         for (n, pair) in all.windows(2).enumerate() {
             let gap = pair[1].saturating_sub(pair[0]);
             let inside = n > 0 && n < dues.len();
-            // Inside, a gap of one interval is right; at the ends it is any up to one, and what the grace gives away.
+            // Between two polls, a gap of one interval is right. At the ends, any gap up to one interval plus the grace
+            // is right.
             let missed =
                 if inside { (gap + interval / 2) / interval - 1 } else { gap.saturating_sub(grace * 2) / interval };
             slots.skipped += missed;

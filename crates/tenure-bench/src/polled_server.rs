@@ -1,6 +1,6 @@
-//! What is polled: a web server that answers everything alike, and writes down when each poll was due and when it came.
+//! The polled server: it responds to every request alike, and records when each poll was due and when it arrived.
 //!
-//! It is a process of its own, so that what it costs is counted for nobody.
+//! It runs in its own process, so that its CPU time is not counted.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -15,13 +15,13 @@ use tokio::task::LocalSet;
 use crate::child::ChildProcess;
 use crate::poll_records::PollRecord;
 
-/// What it says when it is polled, as a service says how it is.
+/// The response body, like a health report of a service.
 const BODY: &str = r#"{"status":"ok","version":"4.2.1","uptime_seconds":86400,"checks":{"database":{"status":"ok","latency_ms":1.25},"queue":{"status":"ok","depth":17},"disk":{"status":"ok","free_bytes":52428800}},"build":"0123456789abcdef"}"#;
 
-/// Where it tells what came since it was last asked.
+/// Path that returns the polls since the last request to it.
 const RECORDS_PATH: &str = "/poll_records";
 
-/// A target that runs.
+/// A running polled server.
 pub struct PolledServer {
     _child: ChildProcess,
     address: String,
@@ -33,22 +33,22 @@ impl PolledServer {
         Ok(Self { _child: child, address })
     }
 
-    /// What is polled for session so-and-so begins with this and ends with its number.
+    /// Prefix of the URL that is polled; the number of the session follows.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// What has come since this was last asked.
+    /// The polls since the last call.
     pub fn poll_records(&self) -> Result<Vec<PollRecord>, Box<dyn Error>> {
         let (_, body) =
-            web::request(&self.address, "GET", RECORDS_PATH, &[], "").ok_or("the target does not answer")?;
+            web::request(&self.address, "GET", RECORDS_PATH, &[], "").ok_or("no response from the polled server")?;
         body.lines()
             .map(|line| PollRecord::parse(line).ok_or_else(|| format!("{line:?} is not a valid poll record").into()))
             .collect()
     }
 }
 
-/// A target until nobody needs it any more.
+/// Serves until stdin is closed.
 pub fn serve() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(LocalSet::new().run_until(async {
@@ -68,7 +68,7 @@ pub fn serve() -> Result<(), Box<dyn Error>> {
     }))
 }
 
-/// Answers until whoever asks has had enough.
+/// Responds to requests until the client closes the connection.
 async fn handle_connection(mut stream: TcpStream, poll_records: &RefCell<Vec<PollRecord>>) -> std::io::Result<()> {
     let mut head = Vec::with_capacity(1_024);
     loop {

@@ -1,4 +1,4 @@
-//! How long a fleet takes to share out its targets, and what that costs the server.
+//! Measures how long a fleet takes to balance its targets, and the cost for the server.
 
 use std::error::Error;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::raw_redis::RawRedis;
 use crate::table::{Bar, BenchRow, BenchTable};
 use crate::takeover;
 
-/// Instances, targets and the ttl of a fleet, and how long it is watched once it has settled.
+/// Instances, targets and ttl of a fleet, and the time of observation once it has settled.
 pub struct PoolSize {
     pub instances: usize,
     pub targets: usize,
@@ -35,7 +35,7 @@ const FULL_SIZES: [PoolSize; 2] = [
 const QUICK_SIZES: [PoolSize; 1] =
     [PoolSize { instances: 5, targets: 1_000, ttl: Duration::from_secs(6), watched_for: Duration::from_secs(6) }];
 
-/// After this long it will not happen.
+/// After this long the fleet will not settle.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub fn run(quick: bool, only: &str) -> Result<BenchTable, Box<dyn Error>> {
@@ -56,12 +56,12 @@ pub fn run(quick: bool, only: &str) -> Result<BenchTable, Box<dyn Error>> {
     Ok(table)
 }
 
-/// One instance's own step among a thousand, with a million targets.
+/// Measures one placement step of one instance in a fleet of a thousand, with a million targets.
 fn placement(table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     const INSTANCES: usize = 1_000;
     let id = |n: usize| InstanceId::new(&format!("api-{n}-1736598400000000000-a1b2c3d4"));
     let mine: Vec<TargetScore> = (0..1_001).map(|n| TargetScore::of(&format!("endpoint-{n}"))).collect();
-    for (what, joins) in [("somebody joins", true), ("this one drains", false)] {
+    for (what, joins) in [("an instance joins", true), ("this instance drains", false)] {
         let mut loads: Vec<InstanceLoad> = (0..INSTANCES)
             .map(|n| Ok(InstanceLoad { held: 1_000, ..InstanceLoad::new(id(n)?) }))
             .collect::<Result<_, Box<dyn Error>>>()?;
@@ -87,7 +87,7 @@ fn placement(table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One instance, which does nothing with its targets.
+/// Starts one instance, which does nothing with its targets.
 pub async fn start_instance(url: &str, n: usize, size: &PoolSize) -> Result<(Tenure, Pool), Box<dyn Error>> {
     let tenure = Tenure::builder(url).name(&format!("api-{n}"))?.bootstrap().connect().await?;
     let targets = (0..size.targets).map(|n| format!("endpoint-{n}"));
@@ -96,7 +96,8 @@ pub async fn start_instance(url: &str, n: usize, size: &PoolSize) -> Result<(Ten
     Ok((tenure, pool))
 }
 
-/// Measures one fleet. What its instances need is known of the first alone: later ones use again what that has left.
+/// Measures one fleet. Instance memory is measured only in the first fleet: later fleets reuse memory that it has
+/// freed.
 async fn fleet(size: &PoolSize, first: bool, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let title = size.title();
     let raw = raw_fleet(size).await?;
@@ -108,23 +109,23 @@ async fn fleet(size: &PoolSize, first: bool, table: &mut BenchTable) -> Result<(
         instances.push(start_instance(&server.url(), n, size).await?);
     }
     wait_until(&instances, |held| held.iter().sum::<usize>() >= size.targets).await?;
-    add(table, &format!("{title}: all are held"), begun.elapsed(), Some(raw.claims));
+    add(table, &format!("{title}: all targets held"), begun.elapsed(), Some(raw.claims));
     wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
-    add(table, &format!("{title}: and balanced"), begun.elapsed(), Some(raw.claims));
+    add(table, &format!("{title}: all targets balanced"), begun.elapsed(), Some(raw.claims));
 
     let begun = Instant::now();
     instances.push(start_instance(&server.url(), size.instances, size).await?);
     wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
-    add(table, &format!("{title}: balanced after one joins"), begun.elapsed(), None);
+    add(table, &format!("{title}: balanced after an instance joins"), begun.elapsed(), None);
 
     let begun = Instant::now();
     if let Some((_, pool)) = instances.pop() {
         pool.stop().await;
     }
     wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
-    add(table, &format!("{title}: balanced after it stops"), begun.elapsed(), None);
+    add(table, &format!("{title}: balanced after that instance stops"), begun.elapsed(), None);
 
-    // A process of its own, which can be killed.
+    // In a separate process, which can be killed.
     let mut victim = Command::new(std::env::current_exe()?)
         .args(["member", &server.url(), &size.targets.to_string(), &size.ttl.as_millis().to_string()])
         .spawn()?;
@@ -135,27 +136,27 @@ async fn fleet(size: &PoolSize, first: bool, table: &mut BenchTable) -> Result<(
     victim.wait()?;
     let begun = Instant::now();
     wait_until(&instances, |held| is_balanced(held, size.targets)).await?;
-    add(table, &format!("{title}: balanced after one is killed"), begun.elapsed(), Some(size.ttl));
+    add(table, &format!("{title}: balanced after an instance is killed"), begun.elapsed(), Some(size.ttl));
 
-    // What is written down about all those terms is written first.
+    // First let the pending records of those terms be written.
     tokio::time::sleep(size.ttl).await;
     let (before, cpu) = (commands_sent(&server)?, server_cpu(&server)?);
     tokio::time::sleep(size.watched_for).await;
     let seconds = size.watched_for.as_secs_f64();
     let value = (commands_sent(&server)? - before) as f64 / seconds;
-    // One renewal of each lease in each interval.
+    // One renewal of each lease per interval.
     let interval = size.ttl.as_secs_f64() / 3.0;
-    let (name, bar) = (format!("{title}: commands of clients, settled"), Bar::RatioAtMost(1.2));
+    let (name, bar) = (format!("{title}: client commands, settled"), Bar::RatioAtMost(1.2));
     table.add(BenchRow { name, value, raw: Some(size.targets as f64 / interval), unit: "per second", bar });
     let value = (server_cpu(&server)? - cpu) / seconds * 100.0;
-    let name = format!("{title}: processor of the server, settled");
+    let name = format!("{title}: CPU of the server, settled");
     table.add(BenchRow { name, value, raw: Some(raw.interval / interval * 100.0), unit: "%", bar });
     let value = (server_memory(&server)? - memory) / size.targets as f64;
-    let name = format!("{title}: memory of the server for each target");
+    let name = format!("{title}: memory of the server per target");
     table.add(BenchRow { name, value, raw: Some(raw.memory), unit: "bytes", bar: Bar::None });
     if first {
         let value = (measure::resident()? - resident) / (size.targets * size.instances) as f64;
-        let name = format!("{title}: memory of each instance for each target, whoever holds it");
+        let name = format!("{title}: memory per instance and target, held or not");
         table.add(BenchRow { name, value, raw: None, unit: "bytes", bar: Bar::None });
     }
     Ok(())
@@ -170,13 +171,13 @@ fn held(instances: &[(Tenure, Pool)]) -> Vec<usize> {
     instances.iter().map(|(tenure, _)| usize::try_from(tenure.stats().held).unwrap_or(0)).collect()
 }
 
-/// As many as there are, and the scout's lease besides.
+/// Returns whether all targets are held evenly. The reconciler's lease counts extra.
 pub fn is_balanced(held: &[usize], targets: usize) -> bool {
     let (least, most) = (held.iter().min().copied().unwrap_or(0), held.iter().max().copied().unwrap_or(0));
     held.iter().sum::<usize>() >= targets && most - least <= 2
 }
 
-/// Waits until this is so of what each holds, and shows now and then how far it is.
+/// Waits until the numbers of held targets satisfy `condition`, and prints the progress from time to time.
 pub async fn wait_until(
     instances: &[(Tenure, Pool)],
     condition: impl Fn(&[usize]) -> bool,
@@ -189,7 +190,7 @@ pub async fn wait_until(
             return Ok(());
         }
         if begun.elapsed() > SETTLE_TIMEOUT {
-            return Err(format!("it does not come to rest: {held:?}").into());
+            return Err(format!("the fleet does not settle: {held:?}").into());
         }
         if shown.elapsed() > Duration::from_secs(5) {
             shown = Instant::now();
@@ -199,14 +200,14 @@ pub async fn wait_until(
     }
 }
 
-/// What the store alone takes for as many leases.
+/// The cost of as many leases on the raw store.
 struct RawFleet {
-    /// How long one client takes that claims every target in pipelines.
+    /// Time that one client takes to claim every target in pipelines.
     claims: Duration,
-    /// How many seconds of processor time an interval costs the server in which each target is renewed once, by the same script, and each instance says
-    /// once that it lives and reads who else does, with plain commands, all of that in pipelines.
+    /// CPU time of the server per interval, in seconds, for one renewal of each target with the same script and, with
+    /// plain commands, one heartbeat of each instance and one read of the other heartbeats, all in pipelines.
     interval: f64,
-    /// How many bytes a key with its holder takes.
+    /// Bytes of a key with its holder.
     memory: f64,
 }
 
@@ -259,7 +260,7 @@ async fn raw_fleet(size: &PoolSize) -> Result<RawFleet, Box<dyn Error>> {
     Ok(RawFleet { claims, interval: (server_cpu(&server)? - cpu) / intervals, memory })
 }
 
-/// A member until it is killed.
+/// Runs an instance until it is killed.
 pub fn run_instance(url: &str, targets: usize, ttl: Duration) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! The raw store: the same scripts, called by hand with the same client.
+//! The raw store: direct calls of the same scripts with the same client.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const RENEW: &str = include_str!("../../tenure/src/store/redis/scripts/renew.lua
 const RELEASE: &str = include_str!("../../tenure/src/store/redis/scripts/release.lua");
 const CHANNEL: &str = "raw:announcements";
 
-/// A connection, and what the scripts are called on it.
+/// A connection with the loaded scripts.
 #[derive(Clone)]
 pub struct RawRedis {
     client: Client,
@@ -29,7 +29,7 @@ pub struct RawRedis {
 }
 
 impl RawRedis {
-    /// Connects to a server that Tenure has entered.
+    /// Connects to a server to which Tenure has attached.
     pub async fn connect(server: &RedisServer) -> Result<Self, Box<dyn Error>> {
         let client = Client::open(server.url())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
@@ -68,7 +68,7 @@ impl RawRedis {
         Ok(())
     }
 
-    /// Renews all of these in one pipeline, and returns how long it took.
+    /// Renews all of these leases in one pipeline, and returns the time it took.
     pub async fn renew(&mut self, holder: &str, leases: &[(String, String)]) -> Result<Duration, Box<dyn Error>> {
         let start = Instant::now();
         let mut pipeline = Pipeline::with_capacity(leases.len());
@@ -80,12 +80,12 @@ impl RawRedis {
         }
         let answers: Vec<Value> = pipeline.query_async(&mut self.connection).await?;
         if answers.len() != leases.len() {
-            return Err("a renewal was not answered".into());
+            return Err("a renewal got no reply".into());
         }
         Ok(start.elapsed())
     }
 
-    /// Says that an instance lives, and what it says about itself.
+    /// Writes the heartbeat and the record of an instance.
     pub async fn heartbeat(&mut self, node: &str, ttl: Duration) -> Result<(), Box<dyn Error>> {
         let (ttl, record) = (u64::try_from(ttl.as_millis())?, InstanceRecord::new(node).encode());
         let mut pipeline = redis::pipe();
@@ -96,7 +96,7 @@ impl RawRedis {
         Ok(())
     }
 
-    /// Reads who lives, and what they say.
+    /// Reads all heartbeats and records.
     pub async fn read_heartbeats(&mut self, nodes: &[String]) -> Result<(), Box<dyn Error>> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("ZRANGE").arg("raw:nodes").arg(0).arg(-1);
@@ -108,11 +108,11 @@ impl RawRedis {
     }
 }
 
-/// Two clients that hand a lease over, one of which is told when it is free.
+/// Two clients that hand a lease over. The waiter subscribes to announcements.
 pub struct RedisHandOver {
     holder: RawRedis,
     waiter: RawRedis,
-    /// `None` while somebody waits for the next.
+    /// `None` while the waiter listens for the next announcement.
     messages: Option<PubSubStream>,
 }
 
@@ -127,7 +127,7 @@ impl RedisHandOver {
         Ok(Self { holder, waiter, messages: Some(stream) })
     }
 
-    /// From a release to the moment when whoever was told of it has the lease.
+    /// Measures the time from a release to the grant to the notified waiter.
     pub async fn measure_once(&mut self) -> Result<Duration, Box<dyn Error>> {
         let token = self.holder.acquire(Self::LEASE, "raw-1").await?;
         let (mut waiter, stream) = (self.waiter.clone(), self.messages.take());
@@ -137,7 +137,7 @@ impl RedisHandOver {
             let next = waiter.acquire(Self::LEASE, "raw-2").await.map_err(|error| error.to_string())?;
             Ok::<_, String>((next, Instant::now(), messages))
         });
-        // It waits, and the machine has come to rest: a hand-over does not come in the middle of something.
+        // The waiter waits and the machine is idle, so that nothing else delays the hand-over.
         tokio::time::sleep(REST_BEFORE_HAND_OVER).await;
         let start = Instant::now();
         self.holder.release(Self::LEASE, "raw-1", &token).await?;

@@ -1,5 +1,5 @@
-//! The raw store: like statements, called by hand on the thread that owns the file. An async program has to ask such a
-//! thread, since SQLite blocks whoever calls it.
+//! The raw store: direct calls of similar statements on the thread that owns the file. An async program must use such a
+//! thread, because SQLite blocks its caller.
 
 use std::error::Error;
 use std::os::fd::OwnedFd;
@@ -34,7 +34,7 @@ impl RawSqlite {
         Self(jobs)
     }
 
-    /// Has something done to the file, and waits for it.
+    /// Runs a job on the file, and waits for its result.
     pub async fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut RawFile) -> rusqlite::Result<T> + Send + 'static,
@@ -45,7 +45,7 @@ impl RawSqlite {
     }
 }
 
-/// An open file with one table, as plain programs have it.
+/// An open file with one table, as a simple program would use it.
 pub struct RawFile(Connection);
 
 impl RawFile {
@@ -95,17 +95,17 @@ impl RawFile {
         tx.commit()
     }
 
-    /// Waits until somebody else has written the file, as the kernel tells, and takes the lease.
+    /// Waits with inotify until another connection has written the file, then acquires the lease.
     fn acquire_on_write(&mut self, key: &str, watch: &OwnedFd, watches: &Sender<()>) -> rusqlite::Result<i64> {
         let version = self.version()?;
-        // Whoever is told this may have gone.
+        // The receiver may have been dropped.
         let _ = watches.send(());
         let mut polled = [PollFd::new(watch, PollFlags::IN)];
-        // Whatever comes of it: the version decides.
+        // The result does not matter: the version decides.
         let _ = poll(&mut polled, None);
         let mut events = [0_u8; 4_096];
         let _ = rustix::io::read(watch, &mut events);
-        // The log is written a moment before the change can be seen.
+        // The log is written a moment before the change becomes visible.
         while self.version()? == version {
             std::thread::yield_now();
         }
@@ -119,7 +119,7 @@ impl RawFile {
     pub fn insert_leases(&mut self, keys: &[String]) -> rusqlite::Result<()> {
         let tx = self.0.transaction()?;
         for key in keys {
-            // As long as the rows of real leases are.
+            // As long as the rows of real leases.
             let nonce = format!("{:032x}", fastrand::u128(..));
             tx.prepare_cached(
                 "INSERT OR REPLACE INTO leases VALUES (?1, 'renewing', ?2, ?2, ?3, ?2, 'silently', ?2, ?2, 'renewing')",
@@ -129,7 +129,7 @@ impl RawFile {
         tx.commit()
     }
 
-    /// Renews all of these in one transaction: look at the row, move its end.
+    /// Renews all of these leases in one transaction: reads the row and moves its expiry.
     pub fn renew(&mut self, keys: &[String]) -> rusqlite::Result<()> {
         let tx = self.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
         for key in keys {
@@ -141,7 +141,7 @@ impl RawFile {
     }
 }
 
-/// Two connections that hand a lease over, one of which is told by the kernel when the file was written.
+/// Two connections that hand a lease over. Inotify wakes the waiter when the file is written.
 pub struct FileHandOver {
     holder: RawSqlite,
     waiter: RawSqlite,
@@ -151,7 +151,7 @@ pub struct FileHandOver {
 impl FileHandOver {
     const LEASE: &str = "lease:raw-hand-over";
 
-    /// On the file at this path, which the holder has open.
+    /// Uses the file at this path, which the holder has open.
     pub fn new(holder: RawSqlite, path: &Path) -> Result<Self, Box<dyn Error>> {
         let waiter = RawSqlite::on_thread(RawFile(Connection::open(path)?));
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
@@ -159,7 +159,7 @@ impl FileHandOver {
         Ok(Self { holder, waiter, watch: Arc::new(watch) })
     }
 
-    /// From a release to the moment when whoever was told of it has the lease.
+    /// Measures the time from a release to the grant to the notified waiter.
     pub async fn measure_once(&mut self) -> Result<Duration, Box<dyn Error>> {
         let token = self.holder.call(|file| file.acquire(Self::LEASE)).await?;
         let mut events = [0_u8; 4_096];

@@ -1,4 +1,4 @@
-//! What `tenure serve` costs beyond a plain loop that polls as much.
+//! Measures the cost of `tenure serve` over a plain loop that polls as much.
 
 use std::error::Error;
 use std::io::Write;
@@ -15,41 +15,41 @@ use crate::poll_records::{PollRecord, SlotCounts, count_slots, unix_millis};
 use crate::polled_server::PolledServer;
 use crate::table::{Bar, BenchRow, BenchTable};
 
-/// How often each session is polled.
+/// Interval between two polls of a session.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 
 const INSTANCES: usize = 3;
 
-/// After this long it will not happen.
+/// After this long the fleet will not settle.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How many sessions there are, and how long they are watched.
+/// Number of sessions and time of observation.
 struct ServeSize {
     sessions: usize,
     watched_for: Duration,
 }
 
-/// What polling took, for each poll.
+/// Costs per poll.
 struct PollCosts {
-    /// How late they came, in milliseconds.
+    /// Delays after the due times, in milliseconds.
     late: Vec<f64>,
     slots: SlotCounts,
-    /// Microseconds of whoever polls, and of the server.
+    /// CPU time of the polling processes and of the server, in microseconds.
     cpu: f64,
     server_cpu: f64,
-    /// Commands that clients sent, and with those that scripts called.
+    /// Commands sent by clients, and the same with the commands that scripts call.
     commands: f64,
     all_commands: f64,
 }
 
-/// One way to poll, measured.
+/// The measurement of one way to poll.
 struct Measurement {
     costs: PollCosts,
-    /// Bytes for each session.
+    /// Bytes per session.
     memory: f64,
 }
 
-/// How long a fleet took to get to work.
+/// Startup times of a fleet.
 struct Startup {
     imported: Duration,
     balanced: Duration,
@@ -63,36 +63,36 @@ pub fn run(quick: bool) -> Result<BenchTable, Box<dyn Error>> {
     };
     let program = std::env::current_exe()?.with_file_name("tenure");
     if !program.exists() {
-        return Err("`tenure` is not beside this program: `cargo build --release -p tenure-cli`".into());
+        return Err("cannot find `tenure` next to this program; run `cargo build --release -p tenure-cli`".into());
     }
-    // Before and after: the machine may be in another mood by then.
+    // Before and after, because the speed of the machine may change meanwhile.
     let before = plain_loop(&size)?;
     let (startup, fleet) = fleet(&size, &program)?;
     let after = plain_loop(&size)?;
     Ok(table(&size, &startup, fleet, before, after))
 }
 
-/// The limit.
+/// Measures the baseline.
 fn plain_loop(size: &ServeSize) -> Result<Measurement, Box<dyn Error>> {
     let (server, target) = (RedisServer::start(), PolledServer::start()?);
     let arguments = ["plain-loop", &target.url(), &server.url(), &size.sessions.to_string()];
     let (mut child, _) = ChildProcess::start_self(&arguments)?;
     let resident = child.resident()?;
     child.send_go()?;
-    // The first of each, and one more.
+    // The first poll of each session, and one more.
     std::thread::sleep(INTERVAL * 2);
     let children = [child];
     let costs = measure_polls(size, &children, &server, &target, &["set"])?;
     Ok(Measurement { costs, memory: (resident_of(&children)? - resident) / size.sessions as f64 })
 }
 
-/// The service.
+/// Measures the service.
 fn fleet(size: &ServeSize, program: &Path) -> Result<(Startup, Measurement), Box<dyn Error>> {
     let (server, target) = (RedisServer::start(), PolledServer::start()?);
     let (store, mut children, mut addresses) = (server.url(), Vec::new(), Vec::new());
     for n in 0..INSTANCES {
         let name = format!("api-{n}");
-        // At `info` it says where it answers; nothing that is measured is logged there.
+        // At `info` it logs its address, and nothing that is measured.
         let arguments = ["--store", &store, "--bootstrap", "--log-level", "info", "serve", "--name", &name];
         let arguments = [arguments.as_slice(), &["--listen", "127.0.0.1:0"]].concat();
         let (child, address) = ChildProcess::start_program(program, &arguments, address_in)?;
@@ -101,7 +101,7 @@ fn fleet(size: &ServeSize, program: &Path) -> Result<(Startup, Measurement), Box
     }
     let is_ready = |address: &String| matches!(web::request(address, "GET", "/readyz", &[], ""), Some((200, _)));
     wait_until(|| addresses.iter().all(is_ready))?;
-    // It has joined, and is at rest.
+    // The instances have joined and are idle.
     std::thread::sleep(INTERVAL / 2);
     let resident = resident_of(&children)?;
 
@@ -110,38 +110,42 @@ fn fleet(size: &ServeSize, program: &Path) -> Result<(Startup, Measurement), Box
     let imported = begun.elapsed();
     wait_until(|| is_balanced(&addresses, size.sessions))?;
     let startup = Startup { imported, balanced: begun.elapsed() };
-    // The first of each, and one more.
+    // The first poll of each session, and one more.
     std::thread::sleep(INTERVAL * 2);
-    // Who lives is read by `MGET` in a script, too, but seldom.
+    // A script also reads the heartbeats with `MGET`, but rarely.
     let costs = measure_polls(size, &children, &server, &target, &["evalsha", "mget", "smembers", "ping"])?;
     let memory = (resident_of(&children)? - resident) / size.sessions as f64;
     Ok((startup, Measurement { costs, memory }))
 }
 
-/// Where an instance answers, in the line that it starts with.
+/// The address of an instance, from the line that it logs at the start.
 fn address_in(line: &str) -> Option<&str> {
     Some(line.split_once("API at http://")?.1.split_once(';')?.0)
 }
 
-/// Makes all sessions, as somebody would who moves from another store.
+/// Creates all sessions with `tenure session import`.
 fn import(size: &ServeSize, program: &Path, store: &str, target: &PolledServer) -> Result<(), Box<dyn Error>> {
     let mut command = bound_command(program);
     command.args(["--store", store, "--bootstrap", "session", "import"]).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut import = command.spawn()?;
-    let mut lines = import.stdin.take().ok_or("its input was not kept")?;
+    let mut lines = import.stdin.take().ok_or("the child has no stdin")?;
     for session in 0..size.sessions {
         let id = format!("00000000-0000-7000-8000-{session:012x}");
         let url = format!("{}{session}", target.url());
-        // Should it end early, it says why.
+        // If it exits early, it prints why.
         if writeln!(lines, "{}", json!({"id": id, "url": url, "interval": "10s"})).is_err() {
             break;
         }
     }
     drop(lines);
-    if import.wait()?.success() { Ok(()) } else { Err("the sessions could not be made".into()) }
+    if import.wait()?.success() {
+        Ok(())
+    } else {
+        Err("cannot create the sessions: `tenure session import` failed".into())
+    }
 }
 
-/// Whether all are held, and each instance holds about as many as the others: one may lead everything besides.
+/// Returns whether all sessions are held and evenly spread. One instance may also hold every leadership.
 fn is_balanced(addresses: &[String], sessions: usize) -> bool {
     let held: Option<Vec<usize>> = addresses.iter().map(|address| held(address)).collect();
     let Some(held) = held else { return false };
@@ -159,7 +163,7 @@ fn wait_until(condition: impl Fn() -> bool) -> Result<(), Box<dyn Error>> {
     let begun = Instant::now();
     while !condition() {
         if begun.elapsed() > SETTLE_TIMEOUT {
-            return Err("it does not come to rest".into());
+            return Err("the fleet does not settle".into());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -174,7 +178,7 @@ fn cpu_of(children: &[ChildProcess]) -> Result<f64, Box<dyn Error>> {
     children.iter().map(ChildProcess::cpu).sum()
 }
 
-/// Watches those who poll, and their server, to which clients send these commands.
+/// Measures the polling processes and their server, to which clients send these commands.
 fn measure_polls(
     size: &ServeSize,
     children: &[ChildProcess],
@@ -186,7 +190,7 @@ fn measure_polls(
         let all = info(server, "stats", "total_commands_processed:")?;
         Ok((cpu_of(children)?, server_cpu(server)?, command_calls(server, client_commands)? as f64, all))
     };
-    // What came before is nobody's business.
+    // Discard the polls from before.
     target.poll_records()?;
     let (from, begin) = (SystemTime::now(), read()?);
     std::thread::sleep(size.watched_for);

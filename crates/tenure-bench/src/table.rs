@@ -1,39 +1,39 @@
-//! Rows, for people and for machines.
+//! Result tables, as text and as JSON.
 
 use serde_json::{Value, json};
 
-/// What a bench found.
+/// The results of a benchmark.
 pub struct BenchTable {
     bench: &'static str,
     rows: Vec<BenchRow>,
 }
 
-/// One thing measured.
+/// One measurement.
 pub struct BenchRow {
-    /// What it is.
+    /// Name of the row.
     pub name: String,
-    /// What Tenure does.
+    /// The value of Tenure.
     pub value: f64,
-    /// What the raw store, or the bare machine, does.
+    /// The value of the raw store or the bare machine.
     pub raw: Option<f64>,
-    /// What both are counted in.
+    /// Unit of both values.
     pub unit: &'static str,
-    /// What must hold.
+    /// The bar that the value must meet.
     pub bar: Bar,
 }
 
-/// What a row must keep to.
+/// The bar of a row.
 #[derive(Clone, Copy)]
 pub enum Bar {
-    /// Value over raw at most.
+    /// Maximum of value / raw.
     RatioAtMost(f64),
-    /// Value over raw at least.
+    /// Minimum of value / raw.
     RatioAtLeast(f64),
-    /// The value itself at most.
+    /// Maximum of the value.
     AtMost(f64),
-    /// No more than so much beyond raw.
+    /// Maximum of value − raw.
     BeyondRaw(f64),
-    /// Nothing: it is there to be seen.
+    /// No bar: for information only.
     None,
 }
 
@@ -73,7 +73,7 @@ impl BenchTable {
         self.rows.push(row);
     }
 
-    /// A table in Markdown, and one line of JSON.
+    /// Prints a Markdown table and one line of JSON.
     pub fn print(&self) {
         println!("| row | Tenure | raw | ratio | bar | |\n|---|---|---|---|---|---|");
         for row in &self.rows {

@@ -1,4 +1,4 @@
-//! How late the targets of an instance that was killed are held again, counted from when its leases expired.
+//! Measures how late the targets of a killed instance are held again, counted from the expiry of its leases.
 
 use std::error::Error;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::measure::quantile;
 use crate::pool::{PoolSize, is_balanced, start_instance, wait_until};
 use crate::table::{Bar, BenchRow, BenchTable};
 
-/// How many instances are left, and how many targets there are.
+/// Numbers of surviving instances and of targets.
 const FULL_SIZES: [(usize, usize); 4] = [(2, 3_000), (9, 3_000), (9, 10_000), (49, 3_000)];
 const QUICK_SIZES: [(usize, usize); 1] = [(2, 300)];
 
@@ -48,7 +48,7 @@ async fn takeover(size: &PoolSize, table: &mut BenchTable) -> Result<(), Box<dyn
         .spawn()?;
     let rest = size.targets - size.targets / (size.instances + 1);
     wait_until(&instances, |held| held.iter().sum::<usize>() <= rest + 1).await?;
-    // Until it has come to rest.
+    // Wait until the fleet is idle.
     tokio::time::sleep(size.ttl.max(Duration::from_secs(6))).await;
     victim.kill()?;
     victim.wait()?;
@@ -70,7 +70,7 @@ async fn takeover(size: &PoolSize, table: &mut BenchTable) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// When each lease of the one that was killed expires, by the server's clock in microseconds.
+/// Expiry of each lease of the killed instance, by the server's clock in microseconds.
 fn expiries(connection: &mut Connection, targets: usize) -> Result<Vec<(usize, f64)>, Box<dyn Error>> {
     let script = "local time = redis.call('TIME')
                   local left = redis.call('PTTL', KEYS[1])
@@ -85,7 +85,7 @@ fn expiries(connection: &mut Connection, targets: usize) -> Result<Vec<(usize, f
     Ok(dead.map(|(n, (_, left, now))| (n, now as f64 + left as f64 * 1e3)).collect())
 }
 
-/// How much later each of these was granted again, in milliseconds.
+/// Delay until each of these leases was granted again, in milliseconds.
 fn lateness(connection: &mut Connection, expiries: &[(usize, f64)]) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut pipeline = redis::pipe();
     for (n, _) in expiries {
@@ -95,7 +95,7 @@ fn lateness(connection: &mut Connection, expiries: &[(usize, f64)]) -> Result<Ve
     Ok(since.iter().zip(expiries).map(|(since, (_, expired))| (since - expired) / 1e3).collect())
 }
 
-/// The same for one client that does nothing else than to wait until keys expire, and takes them: in ten batches, as leases expire.
+/// The same for one client that only waits until keys expire and then takes them: in ten batches, as leases expire.
 fn raw_lateness(connection: &mut Connection, count: usize) -> Result<Vec<f64>, Box<dyn Error>> {
     let take = "local time = redis.call('TIME')
                 local taken = redis.call('SET', KEYS[1], 'me', 'NX', 'PX', 60000)

@@ -517,9 +517,7 @@ impl World {
             Observation::Revoked(_) => "revocations",
             Observation::Transferred { handed_over: true } => "hand-overs",
             Observation::Transferred { handed_over: false } => "take-overs from the stalled",
-            Observation::ElectionReported { event: ElectionEventKind::LeadershipAcquired, .. } => {
-                "leaderships reported"
-            }
+            Observation::ElectionReported { event: ElectionEventKind::LeadershipAcquired, .. } => "leaderships won",
             Observation::Lost(_, loss) => loss.as_str(),
             Observation::Lull { .. } => "lulls in the storm",
             Observation::Fault(fault) => fault.name(),

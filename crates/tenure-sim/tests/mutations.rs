@@ -103,7 +103,7 @@ fn the_worlds_cover_every_fault_and_loss() {
     for what in ["expired", "taken", "missing", "store_reset", "clock_step", "revoked", "unreachable", "stalled"] {
         assert!(summary.counts.contains_key(what), "no term was lost with the reason {what}");
     }
-    for what in ["hand-overs", "take-overs from the stalled", "leaderships reported"] {
+    for what in ["hand-overs", "take-overs from the stalled", "leaderships won"] {
         assert!(summary.counts.contains_key(what), "no {what}");
     }
     let faults = [

@@ -104,9 +104,7 @@ fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     from.take(64 * 1024).read_line(&mut line)?;
     match line.strip_suffix("\r\n") {
         Some(line) => Ok(line.to_owned()),
-        None if line.is_empty() => {
-            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "cannot read a reply: the connection was closed"))
-        }
+        None if line.is_empty() => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")),
         None => Err(invalid_reply(&line)),
     }
 }

@@ -1,4 +1,4 @@
-//! Each thing that a [`Proxy`] can do to a connection, done to a real server's.
+//! Tests each fault of a [`Proxy`] on connections to a real server.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::set_socket_linger;
 use tenure_testbed::{Proxy, RawConnection, RedisReply, RedisServer};
 
-/// Longer than anything on this machine takes, for what shall not come.
+/// Longer than anything on this machine takes, to check that no reply arrives.
 const SILENCE_TIMEOUT: Duration = Duration::from_millis(100);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -48,14 +48,14 @@ fn is_working(connection: &mut RawConnection) -> bool {
     connection.command(&["PING"]).is_ok_and(|reply| reply == RedisReply::text("PONG"))
 }
 
-/// Nothing comes, but the connection is not closed either.
+/// Returns whether no reply arrives and the connection stays open.
 fn is_silent(connection: &mut RawConnection) -> bool {
     connection.set_timeout(SILENCE_TIMEOUT).unwrap();
     let result = connection.receive();
     matches!(result, Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
 }
 
-/// A command as bytes, for connections that are treated badly.
+/// A command as bytes, for connections that are closed or reset.
 const INCREMENT: &[u8] = b"*2\r\n$4\r\nINCR\r\n$5\r\ncount\r\n";
 
 #[test]
@@ -82,7 +82,7 @@ fn a_dead_server_closes_its_connections() {
     assert!(is_working(&mut connection));
     fixture.server.kill();
     assert!(connection.receive().is_err());
-    // Reset before or after it was of any use.
+    // Reset before or after the connection was usable.
     let late = RawConnection::open(fixture.proxy.address()).and_then(|mut connection| connection.command(&["PING"]));
     assert!(late.is_err(), "{late:?}");
     fixture.server.restart();
@@ -103,7 +103,7 @@ fn blackholed_bytes_vanish_and_the_connection_stays_open() {
     eventually("the bytes are counted", || fixture.proxy.discarded_bytes() == INCREMENT.len());
     assert_eq!(fixture.count(), RedisReply::Nil);
 
-    // Nothing can follow what is missing.
+    // No byte may follow discarded bytes.
     fixture.proxy.pass();
     used.send(&["INCR", "count"]).unwrap();
     assert!(is_silent(&mut used) && is_silent(&mut new));
@@ -127,7 +127,7 @@ fn a_dead_server_behind_a_blackhole_is_not_noticed() {
 fn established_connections_are_blackholed_and_new_ones_work() {
     let fixture = ProxyFixture::new();
     let mut old = fixture.connect();
-    // Not even used, and so perhaps not even noticed.
+    // Not even used, so the proxy may not have noticed it.
     let mut fresh = fixture.connect();
     fixture.proxy.blackhole_established();
     old.send(&["INCR", "count"]).unwrap();
@@ -192,7 +192,7 @@ fn held_requests_arrive_even_from_closed_connections() {
     let mut next = fixture.connect();
     assert_eq!(next.command(&["SET", "count", "10"]).unwrap(), RedisReply::text("OK"));
     fixture.proxy.deliver_held_requests();
-    eventually("both arrive after what came later", || fixture.count() == RedisReply::text("12"));
+    eventually("both arrive after the later request", || fixture.count() == RedisReply::text("12"));
     eventually("only the new one is left", || fixture.proxy.open_connections() == 1);
 }
 
@@ -218,7 +218,7 @@ fn held_bytes_can_still_be_blackholed() {
     connection.send(&["INCR", "count"]).unwrap();
     eventually("it is held", || fixture.proxy.waiting_requests() == INCREMENT.len());
     fixture.proxy.blackhole();
-    eventually("it vanished", || fixture.proxy.discarded_bytes() == INCREMENT.len());
+    eventually("it is discarded", || fixture.proxy.discarded_bytes() == INCREMENT.len());
     fixture.proxy.pass();
     assert!(is_silent(&mut connection));
     assert_eq!(fixture.count(), RedisReply::Nil);

@@ -1,4 +1,4 @@
-//! Each thing that a [`RedisServer`] can do, done by a real one.
+//! Tests each function of [`RedisServer`] on a real server.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn ok() -> RedisReply {
     RedisReply::text("OK")
 }
 
-/// Polls until it holds.
+/// Polls until the condition holds.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !holds() {
@@ -22,7 +22,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The servers of this machine, one of each release.
+/// The servers on this machine, one per release.
 fn all() -> Vec<PathBuf> {
     RedisRelease::ALL.into_iter().filter_map(servers::find_or_warn).collect()
 }
@@ -167,8 +167,8 @@ fn acl_users_have_only_their_rights() {
 #[test]
 fn the_server_clock_steps_forward_and_back() {
     if !RedisServer::can_fake_time() {
-        // Past the capture of test output.
-        let _ = std::io::stderr().write_all(b"NOT TESTED: libfaketime is not here; `cargo xtask test` gets it\n");
+        // Written directly to stderr, past the capture of test output.
+        let _ = std::io::stderr().write_all(b"NOT TESTED: cannot find libfaketime; run `cargo xtask test`\n");
         return;
     }
     let hour = Duration::from_secs(3_600);
@@ -182,25 +182,25 @@ fn the_server_clock_steps_forward_and_back() {
         assert_eq!(server.command(&["SET", "key", "value", "EX", "1800"]), ok());
         server.step_clock(hour, true);
         assert!(near(server.time(), right.time() + hour));
-        assert_eq!(server.command(&["GET", "key"]), RedisReply::Nil, "its time is over");
+        assert_eq!(server.command(&["GET", "key"]), RedisReply::Nil, "the key must have expired");
 
         server.step_clock(2 * hour, false);
         assert!(near(server.time(), right.time() - hour));
         assert_eq!(server.command(&["SET", "key", "value", "EX", "60"]), ok());
         server.step_clock(hour + Duration::from_millis(1_500), false);
         assert!(near(server.time(), right.time() - 2 * hour));
-        assert!(server.command(&["TTL", "key"]).as_int() > 3_600, "the clock went back");
+        assert!(server.command(&["TTL", "key"]).as_int() > 3_600, "the clock must have been set back");
 
         server.kill();
         server.restart();
-        assert!(near(server.time(), right.time() - 2 * hour), "a restart does not set the clock right");
+        assert!(near(server.time(), right.time() - 2 * hour), "a restart must not reset the clock");
     }
 }
 
 /// Set for the process that [`a_server_dies_with_the_test_process`] starts.
 const VICTIM_VARIABLE: &str = "TENURE_TESTBED_SACRIFICE";
 
-/// Not a test of its own: the process that is killed by the next one.
+/// Not a test of its own: the process that the next test kills.
 #[test]
 fn victim() {
     if std::env::var_os(VICTIM_VARIABLE).is_some() {
@@ -227,7 +227,7 @@ fn a_server_dies_with_the_test_process() {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    eventually("the process says where its server is", || {
+    eventually("the process reports the address of its server", || {
         line = std::fs::read_to_string(&file).unwrap_or_default();
         line.ends_with('\n')
     });
