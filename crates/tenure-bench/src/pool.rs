@@ -146,10 +146,10 @@ async fn fleet(size: &PoolSize, first: bool, table: &mut BenchTable) -> Result<(
     let value = (commands_sent(&server)? - before) as f64 / seconds;
     // One renewal of each lease per interval.
     let interval = size.ttl.as_secs_f64() / 3.0;
-    let (name, bar) = (format!("{title}: client commands, settled"), Bar::RatioAtMost(1.2));
+    let (name, bar) = (format!("{title}: commands of clients, settled"), Bar::RatioAtMost(1.2));
     table.add(BenchRow { name, value, raw: Some(size.targets as f64 / interval), unit: "per second", bar });
     let value = (server_cpu(&server)? - cpu) / seconds * 100.0;
-    let name = format!("{title}: CPU of the server, settled");
+    let name = format!("{title}: processor of the server, settled");
     table.add(BenchRow { name, value, raw: Some(raw.interval / interval * 100.0), unit: "%", bar });
     let value = (server_memory(&server)? - memory) / size.targets as f64;
     let name = format!("{title}: memory of the server per target");
