@@ -1,4 +1,4 @@
-//! A log that nobody reads. In a test program of its own: a subscriber is one for the whole process.
+//! A log without a reader. In a separate test program, because a tracing subscriber is global to the process.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -12,7 +12,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 const TTL: Duration = Duration::from_millis(1_500);
 
-/// A pipe that nobody reads, full to the brim, as a program's stderr can be.
+/// A full pipe without a reader, as the stderr of a program can be.
 fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();
@@ -26,7 +26,7 @@ fn full_pipe() -> (PipeReader, std::io::PipeWriter) {
 #[tokio::test]
 async fn an_unread_log_delays_nothing_and_dropped_events_are_counted() {
     let (reader, writer) = full_pipe();
-    // For this process as a whole: the thread that tells everybody is not ours.
+    // Global to this process: another thread emits the events.
     let subscriber = tracing_subscriber::registry().with(EventLayer::new(Format::Json, writer));
     tracing::subscriber::set_global_default(subscriber).unwrap();
 

@@ -1,5 +1,5 @@
-//! Records that outsiders changed, files that are not what they seem, servers without room: each test is the shortest way
-//! to a mistake that was once made.
+//! Records changed by foreign programs, unexpected files, full servers: each test is the shortest way to reproduce a
+//! bug that existed once.
 
 #![cfg(all(feature = "redis", feature = "sqlite"))]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
@@ -66,7 +66,7 @@ async fn acquire_term(connection: &Arc<dyn Connection>, nonce: u128) -> Token {
     }
 }
 
-/// `Outcome::Failed` says that the request was not carried out and never will be.
+/// `Outcome::Failed` means that the request was not applied and never will be.
 async fn assert_fails_without_a_trace(field: &str, value: &str) {
     let server = RedisServer::start();
     let connection = redis(&server).await;
@@ -75,7 +75,10 @@ async fn assert_fails_without_a_trace(field: &str, value: &str) {
     server.command(&["HSET", TERM_KEY, field, value]);
     let outcome = send(&connection, acquire(2)).await;
     let taken = server.command(&["EXISTS", "lease:x"]).as_int() == 1;
-    assert!(!(taken && matches!(outcome, Outcome::Failed(_))), "the lease was taken, and the outcome is {outcome:?}");
+    assert!(
+        !(taken && matches!(outcome, Outcome::Failed(_))),
+        "the lease was acquired, but the outcome is {outcome:?}"
+    );
 }
 
 #[tokio::test]
@@ -102,7 +105,10 @@ async fn redis_a_hand_over_under_an_invalid_token_floor_fails_without_a_trace() 
     let to = InstanceId::new("other").unwrap();
     let outcome = send(&connection, Request::HandOver { holding: holding(token), to, window: TTL }).await;
     let given = server.command(&["GET", "lease:x"]).as_text() == "other";
-    assert!(!(given && matches!(outcome, Outcome::Failed(_))), "it was handed over, and the outcome is {outcome:?}");
+    assert!(
+        !(given && matches!(outcome, Outcome::Failed(_))),
+        "the lease was handed over, but the outcome is {outcome:?}"
+    );
 }
 
 #[tokio::test]
@@ -114,7 +120,7 @@ async fn redis_nothing_is_granted_while_the_ttls_cannot_be_read() {
     server.command(&["HSET", "tenure:ns", "ttls", "a while"]);
     let outcome = send(&connection, acquire(2)).await;
     assert!(matches!(&outcome, Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt), "{outcome:?}");
-    assert_eq!(server.command(&["EXISTS", "lease:x"]).as_int(), 0, "how long leases may be relied on is not known");
+    assert_eq!(server.command(&["EXISTS", "lease:x"]).as_int(), 0, "no grant while the ttls are unknown");
 }
 
 #[tokio::test]
@@ -124,7 +130,10 @@ async fn redis_a_namespace_of_a_newer_format_is_refused_and_left_alone() {
     let token = acquire_term(&connection, 1).await;
     server.command(&["HSET", "tenure:ns", "format", "3"]);
     let outcome = send(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: false }).await;
-    assert!(matches!(outcome, Outcome::Answered(Reply::Renewed { .. })), "what is held goes on: {outcome:?}");
+    assert!(
+        matches!(outcome, Outcome::Answered(Reply::Renewed { .. })),
+        "a held lease must stay renewable: {outcome:?}"
+    );
     send(&connection, release(token)).await;
     let outcome = send(&connection, acquire(2)).await;
     let says =
@@ -133,10 +142,10 @@ async fn redis_a_namespace_of_a_newer_format_is_refused_and_left_alone() {
     let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
     let refused = store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await.unwrap_err();
     assert!(says(&refused), "{refused}");
-    assert_eq!(server.command(&["HGET", "tenure:ns", "format"]).as_text(), "3", "and it is left alone");
+    assert_eq!(server.command(&["HGET", "tenure:ns", "format"]).as_text(), "3", "the record must not be changed");
 }
 
-/// The record as it was before it said which ttls can be relied on.
+/// The record as it was before it contained the ttls that can be relied on.
 #[tokio::test]
 async fn redis_a_namespace_of_the_first_format_is_upgraded() {
     let server = RedisServer::start();
@@ -149,17 +158,17 @@ async fn redis_a_namespace_of_the_first_format_is_upgraded() {
     assert_eq!(
         (attached.generation.number, attached.minted),
         (1_700_000_000_000_000, false),
-        "it is the same namespace"
+        "the namespace must stay the same"
     );
     assert_eq!(attached.quarantine, None);
-    assert_eq!(attached.max_ttl, Duration::from_secs(60), "how many leases there are is not known");
+    assert_eq!(attached.max_ttl, Duration::from_secs(60), "the number of leases is unknown");
     acquire_term(&connection, 1).await;
     assert_eq!(server.command(&["HMGET", "tenure:ns", "format", "max_ttl"]).as_array()[0].as_text(), "2");
     // A program that knows only the first format requires a longest ttl, and so acquires nothing.
     assert_eq!(server.command(&["HGET", "tenure:ns", "max_ttl"]).as_text(), "");
 }
 
-/// A replica that attaches and leaves changes the name of the data's history, and not the data.
+/// A replica that attaches and leaves changes the replication id, but not the data.
 #[tokio::test]
 async fn redis_replicas_that_come_and_go_lose_nothing() {
     let server = RedisServer::builder().directive("repl-backlog-ttl", "1").start();
@@ -171,7 +180,7 @@ async fn redis_replicas_that_come_and_go_lose_nothing() {
         nonce += 1;
         match send(&connection, acquire(nonce)).await {
             Outcome::Answered(Reply::Granted(grant)) => drop(send(&connection, release(grant.token)).await),
-            other => panic!("{when}: nothing was lost, and yet {other:?}"),
+            other => panic!("{when}: nothing was lost, but got {other:?}"),
         }
     };
     goes_on("alone").await;
@@ -188,13 +197,13 @@ async fn redis_replicas_that_come_and_go_lose_nothing() {
     names.push(history());
     goes_on("with its backlog freed").await;
     names.dedup();
-    assert_eq!(names.len(), 3, "the name has changed twice: {names:?}");
+    assert_eq!(names.len(), 3, "the replication id must have changed twice: {names:?}");
     let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
     let attached = store.attach(AttachRequest::default()).await.unwrap().attached().clone();
     assert_eq!(attached.quarantine, None, "{attached:?}");
 }
 
-/// Following another server and back, before any of its data has come, changes nothing either.
+/// Following another server and back, before any of its data has arrived, changes nothing either.
 #[tokio::test]
 async fn redis_following_an_unreachable_server_loses_nothing() {
     let server = RedisServer::start();
@@ -213,7 +222,7 @@ async fn redis_without_a_run_id_is_refused() {
     let store = RedisStore::open(&server.url_as("app", "secret"), &Keyspace::default()).unwrap();
     let refused = store.attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
-    assert!(refused.to_string().contains("info"), "it says which right is missing: {refused}");
+    assert!(refused.to_string().contains("info"), "the error must name the missing permission: {refused}");
 }
 
 #[tokio::test]
@@ -278,7 +287,7 @@ async fn sqlite_a_file_replaced_during_an_attach_does_not_grant_a_lease_twice() 
     writer.execute_batch("ROLLBACK").unwrap();
     if let Ok(first) = waiting.await.unwrap() {
         let outcome = send(&first, acquire(1)).await;
-        assert!(!matches!(outcome, Outcome::Answered(Reply::Granted(_))), "both have the lease: {outcome:?}");
+        assert!(!matches!(outcome, Outcome::Answered(Reply::Granted(_))), "the lease was granted twice: {outcome:?}");
     }
 }
 
@@ -290,7 +299,7 @@ async fn sqlite_another_programs_database_stays_as_it_is() {
     let before = std::fs::read(&path).unwrap();
     let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration);
-    assert!(std::fs::read(&path).unwrap() == before, "a database that was refused was written");
+    assert!(std::fs::read(&path).unwrap() == before, "a refused database must not be changed");
 }
 
 #[tokio::test]
@@ -335,7 +344,7 @@ async fn sqlite_a_new_file_is_accessible_only_to_its_owner() {
     let path = folder.path().join("leases.db");
     let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
     send(&connection, acquire(1)).await;
-    // Also behind a link to what is not there yet.
+    // Also behind a symbolic link to a file that does not exist yet.
     let link = folder.path().join("link.db");
     std::os::unix::fs::symlink("behind.db", &link).unwrap();
     let behind = sqlite(&link).attach(AttachRequest::default()).await.unwrap();
@@ -379,7 +388,10 @@ async fn sqlite_a_file_deleted_while_a_lease_is_held_does_not_grant_it_again() {
     std::fs::remove_file(&path).unwrap();
     let newcomer = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
     let outcome = send(&newcomer, acquire(2)).await;
-    assert!(!matches!(outcome, Outcome::Answered(Reply::Granted(_))), "until it renews, both work: {outcome:?}");
+    assert!(
+        !matches!(outcome, Outcome::Answered(Reply::Granted(_))),
+        "two holders until the next renewal: {outcome:?}"
+    );
 }
 
 #[tokio::test]
@@ -399,7 +411,7 @@ async fn redis_reattaching_works_when_memory_is_full() {
         let mut memory = tenure::store::NamespaceMemory::new(connection.attached());
         memory.learn_token(token);
         let again = store.attach(AttachRequest { memory: Some(memory), ..AttachRequest::default() }).await;
-        assert!(again.is_ok(), "{release}: renewing works and entering does not: {again:?}");
+        assert!(again.is_ok(), "{release}: cannot attach although renewals work: {again:?}");
     }
 }
 
@@ -414,7 +426,7 @@ async fn sqlite_a_newer_layout_is_refused_and_left_alone() {
     assert!(refused.to_string().contains("newer tenure (layout 99"), "{refused}");
 }
 
-/// A file as it was before it said which ttls can be relied on.
+/// A file as it was before it contained the ttls that can be relied on.
 #[tokio::test]
 async fn sqlite_a_file_of_the_third_layout_is_upgraded() {
     let folder = tempfile::tempdir().unwrap();
@@ -432,11 +444,11 @@ async fn sqlite_a_file_of_the_third_layout_is_upgraded() {
     let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
     let attached = connection.attached();
     assert_eq!((attached.generation.number, attached.token_floor), (5, Token::new(9).unwrap()), "{attached:?}");
-    assert_eq!(attached.max_ttl, Duration::from_secs(60), "how many leases there are is not known");
+    assert_eq!(attached.max_ttl, Duration::from_secs(60), "the number of leases is unknown");
     assert!(acquire_term(&connection, 1).await > attached.token_floor);
 }
 
-/// As long as a reader looks at an old state, nothing of the log can be used again.
+/// While a reader uses an old snapshot, no part of the WAL can be reused.
 #[tokio::test]
 async fn sqlite_a_wal_that_a_reader_kept_large_is_truncated() {
     let folder = tempfile::tempdir().unwrap();
@@ -473,7 +485,7 @@ async fn sqlite_a_damaged_file_is_refused_and_left_alone() {
     std::fs::write(&path, &bytes).unwrap();
     let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
-    assert!(!refused.to_string().contains('\n'), "one line: {refused}");
+    assert!(!refused.to_string().contains('\n'), "the error must be one line: {refused}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
 }
 
@@ -488,21 +500,21 @@ async fn sqlite_a_file_in_use_under_another_boot_is_refused_until_its_leases_hav
     let file = rusqlite::Connection::open(&path).unwrap();
     file.execute_batch("UPDATE host SET identity = 'another+0.0'; UPDATE ttls SET ttl = 1000000").unwrap();
     let refused = sqlite(&path).attach(request()).await.unwrap_err();
-    assert!(refused.is_retryable(), "after a restart of the host it passes: {refused}");
+    assert!(refused.is_retryable(), "the error must be retryable, since it passes after a reboot: {refused}");
     assert!(refused.to_string().contains("another host"), "{refused}");
-    // As if nobody had written it for a while. A reboot frees every lease; tokens go on growing.
+    // As if it had not been written for a while. A reboot ends every lease; tokens still increase.
     file.execute_batch("UPDATE host SET touched = touched - 60000000").unwrap();
     let connection = sqlite(&path).attach(request()).await.unwrap();
     assert!(acquire_term(&connection, 2).await > before);
 }
 
-/// Says, past the capture of the test harness, that something could not be tested here.
+/// Prints, past the capture of test output, that a case could not be tested here.
 fn not_tested(why: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(format!("NOT TESTED: {why}\n").as_bytes());
 }
 
-/// A small file system of its own, which only root can have.
+/// A separate small file system, which only root can mount.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -510,7 +522,7 @@ impl SmallDisk {
         let disk = Self(tempfile::tempdir().unwrap());
         let mounted = disk.run("mount", &["-t", "tmpfs", "-o", "size=512k", "tmpfs"]);
         if !mounted {
-            not_tested("a disk that is full or read-only needs a file system of its own, and so root");
+            not_tested("cannot mount a separate file system for a full or read-only disk; run as root");
         }
         mounted.then_some(disk)
     }
@@ -583,7 +595,7 @@ async fn sqlite_a_file_in_use_by_another_time_namespace_is_refused() {
     let said = child.map(|child| String::from_utf8_lossy(&child.stdout).into_owned()).unwrap_or_default();
     match said.split_once("ENTERED ") {
         Some((_, said)) => assert!(said.contains("another host or time namespace"), "{said}"),
-        None => not_tested("another time namespace needs `unshare --time`, and so root"),
+        None => not_tested("cannot run `unshare --time` for another time namespace; run as root"),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The switches of the memory store: requests that are lost, late or cut off, and what that may and may not do.
+//! The switches of the memory store: requests that are lost, late or cut off, and their permitted effects.
 //!
-//! An outcome that is *unknown* is a result of its own. Whoever gets one repeats the request, abandons the claim, or
-//! waits; the tests check that each of these is safe.
+//! An *unknown* outcome is a result of its own. The caller then repeats the request, abandons the claim, or waits; the
+//! tests check that each of these is safe.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 
@@ -18,7 +18,7 @@ use tenure::time::ManualClock;
 use tenure::{Group, InstanceId, LeaseName, Nonce};
 
 const TTL: Duration = Duration::from_secs(30);
-/// How long an answer is waited for.
+/// Timeout for a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 const DELAY: Duration = Duration::from_secs(5);
 
@@ -49,7 +49,7 @@ impl MemoryHarness {
     async fn reply(&self, request: &Request) -> Reply {
         match self.outcome(request).await {
             Outcome::Answered(reply) => reply,
-            other => panic!("{request:?} must be answered, not {other:?}"),
+            other => panic!("{request:?} must get a reply, got {other:?}"),
         }
     }
 
@@ -58,7 +58,7 @@ impl MemoryHarness {
         assert!(matches!(&outcome, Outcome::Unknown(error) if error.is_retryable()), "{request:?}: {outcome:?}");
     }
 
-    /// Sends a request that nobody waits for to the end; it arrives `DELAY`.
+    /// Sends a request without waiting for its reply; it arrives after `DELAY`.
     async fn send_late(&self, request: &Request) {
         self.faults.delay(DELAY);
         self.expect_unknown(request).await;
@@ -68,7 +68,7 @@ impl MemoryHarness {
     async fn acquire(&self, claim: &Claim) -> Grant {
         match self.reply(&acquire(claim)).await {
             Reply::Granted(grant) => grant,
-            other => panic!("{claim:?} must be granted, not {other:?}"),
+            other => panic!("{claim:?} must be granted, got {other:?}"),
         }
     }
 
@@ -126,7 +126,7 @@ async fn a_lost_request_is_unknown_and_can_be_repeated() {
     let claim = claim("alice");
     harness.faults.lose_requests(1);
     harness.expect_unknown(&acquire(&claim)).await;
-    assert_eq!(harness.held().await, None, "it never arrived");
+    assert_eq!(harness.held().await, None, "the request never arrived");
     harness.acquire(&claim).await;
 }
 
@@ -137,7 +137,7 @@ async fn a_lost_reply_is_unknown_and_repeating_gets_the_same_term() {
     harness.faults.lose_replies(1);
     harness.expect_unknown(&acquire(&claim)).await;
     let token = harness.held().await.and_then(|held| held.token);
-    assert!(token.is_some(), "it was carried out");
+    assert!(token.is_some(), "the request was applied");
     assert_eq!(Some(harness.acquire(&claim).await.token), token);
 }
 
@@ -159,10 +159,18 @@ async fn a_lost_renewal_leaves_the_term_as_it_was() {
     harness.clock.advance(Duration::from_secs(10));
     harness.faults.lose_requests(1);
     harness.expect_unknown(&renew(&holding)).await;
-    assert_eq!(harness.held().await.and_then(|held| held.remaining), Some(Duration::from_secs(20)), "never arrived");
+    assert_eq!(
+        harness.held().await.and_then(|held| held.remaining),
+        Some(Duration::from_secs(20)),
+        "the renewal never arrived"
+    );
     harness.faults.lose_replies(1);
     harness.expect_unknown(&renew(&holding)).await;
-    assert_eq!(harness.held().await.and_then(|held| held.remaining), Some(TTL), "arrived, unknown to the holder");
+    assert_eq!(
+        harness.held().await.and_then(|held| held.remaining),
+        Some(TTL),
+        "the renewal was applied, unknown to the holder"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,10 +187,10 @@ async fn a_late_claim_is_carried_out_after_its_timeout() {
     let harness = MemoryHarness::new().await;
     let late = claim("alice");
     harness.send_late(&acquire(&late)).await;
-    assert_eq!(harness.held().await, None, "it is still on its way");
+    assert_eq!(harness.held().await, None, "the claim is still in flight");
     harness.clock.advance(DELAY);
-    assert_eq!(harness.held().await.map(|held| held.holder), Some(late.holder.clone()), "and arrives");
-    assert_eq!(harness.reply(&abandon(&late)).await, Reply::Done, "so whoever gave it up cleans up");
+    assert_eq!(harness.held().await.map(|held| held.holder), Some(late.holder.clone()), "the claim arrives");
+    assert_eq!(harness.reply(&abandon(&late)).await, Reply::Done, "the caller that gave up cleans up");
     harness.acquire(&claim("bob")).await;
 }
 
@@ -191,9 +199,9 @@ async fn a_claim_that_arrives_after_it_was_abandoned_lasts_for_one_ttl_at_most()
     let harness = MemoryHarness::new().await;
     let late = claim("alice");
     harness.send_late(&acquire(&late)).await;
-    assert_eq!(harness.reply(&abandon(&late)).await, Reply::Done, "too early");
+    assert_eq!(harness.reply(&abandon(&late)).await, Reply::Done, "abandoned too early");
     harness.clock.advance(DELAY);
-    assert!(harness.held().await.is_some(), "nobody works under this lease");
+    assert!(harness.held().await.is_some(), "held, but without work");
     harness.clock.advance(TTL);
     harness.acquire(&claim("bob")).await;
 }
@@ -204,7 +212,7 @@ async fn a_late_release_does_not_touch_the_next_term() {
     let alice = claim("alice");
     let first = holding(&alice, &harness.acquire(&alice).await);
     harness.send_late(&release(&first)).await;
-    assert_eq!(harness.reply(&release(&first)).await, Reply::Done, "the second try was faster");
+    assert_eq!(harness.reply(&release(&first)).await, Reply::Done, "the second attempt was faster");
     let again = claim("alice");
     let second = harness.acquire(&again).await;
     harness.clock.advance(DELAY);
@@ -245,7 +253,7 @@ async fn a_hand_over_with_a_lost_reply_has_ended_the_term() {
     let bob = claim("bob");
     harness.faults.lose_replies(1);
     harness.expect_unknown(&Request::HandOver { holding: first.clone(), to: bob.holder.clone(), window: TTL }).await;
-    assert!(matches!(harness.reply(&renew(&first)).await, Reply::Refused(_)), "alice may not go on");
+    assert!(matches!(harness.reply(&renew(&first)).await, Reply::Refused(_)), "alice must stop");
     assert!(harness.acquire(&bob).await.token > first.token);
 }
 
@@ -280,7 +288,7 @@ async fn a_stopped_server_answers_no_request() {
     assert!(harness.store.subscribe().await.is_err());
     harness.faults.restart(Survival::All);
     let (_, continuity) = harness.reattach(&mut memory).await;
-    assert_eq!(continuity, Continuity::Changed, "another run");
+    assert_eq!(continuity, Continuity::Changed, "the server is another run");
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,10 +302,10 @@ async fn requests_in_flight_when_the_server_stops_are_lost() {
     let (connection, _) = harness.reattach(&mut memory).await;
     let inspected = connection.submit(vec![Request::Inspect { name: job() }], REPLY_TIMEOUT).await;
     let free = matches!(&inspected[..], [Outcome::Answered(Reply::Lease(report))] if report.held.is_none());
-    assert!(free, "a server that is off carries nothing out: {inspected:?}");
+    assert!(free, "a stopped server must apply nothing: {inspected:?}");
 }
 
-/// The promise of [`Request`]: each is safe to repeat. The clock stands still, so twice must be the same as once.
+/// The guarantee of [`Request`]: each is safe to repeat. The clock stands still, so twice must equal once.
 #[tokio::test(start_paused = true)]
 async fn every_request_carried_out_twice_is_as_if_carried_out_once() {
     let setup = claim("alice");
@@ -340,5 +348,5 @@ async fn every_request_carried_out_twice_is_as_if_carried_out_once() {
             changed.push(request);
         }
     }
-    assert_eq!(changed, [], "these do something the second time");
+    assert_eq!(changed, [], "these requests have an effect the second time");
 }

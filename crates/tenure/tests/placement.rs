@@ -1,4 +1,4 @@
-//! Fleets in which every instance acts for itself, on what it sees: how many moves it takes, and how many it should.
+//! Fleets in which every instance acts on its own view: the number of moves against the minimum.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail like tests")]
 
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure::InstanceId;
 use tenure::placement::{InstanceLoad, Presence, Ranking, TargetScore, plan_handoffs, quotas};
 
-/// Instances and what each holds.
+/// Instances and the targets that each holds.
 struct PlacementFleet {
     held: BTreeMap<InstanceId, Vec<String>>,
     draining: BTreeSet<InstanceId>,
@@ -36,7 +36,7 @@ impl PlacementFleet {
         self.held.keys().nth(at).unwrap().clone()
     }
 
-    /// All instances but those that cannot be seen.
+    /// The loads of all instances except the unseen ones.
     fn view(&self, unseen: &BTreeSet<InstanceId>) -> Vec<InstanceLoad> {
         let presence = |id: &InstanceId| if self.draining.contains(id) { Presence::Draining } else { Presence::Ready };
         let load = |(id, mine): (&InstanceId, &Vec<String>)| InstanceLoad {
@@ -47,7 +47,7 @@ impl PlacementFleet {
         self.held.iter().filter(|(id, _)| !unseen.contains(*id)).map(load).collect()
     }
 
-    /// Orphans, each taken up by the best who has room.
+    /// Assigns each unheld target to the best instance with room.
     fn assign_unheld(&mut self, unheld_targets: Vec<String>) {
         let loads = self.view(&BTreeSet::new());
         let room = quotas(&loads, unheld_targets.len());
@@ -60,7 +60,8 @@ impl PlacementFleet {
         }
     }
 
-    /// Everybody gives away what it thinks it should, all at once; `unseen` is whom each overlooks. Returns how many moved.
+    /// Every instance hands over its surplus by its own view, all at once; `unseen` returns the instances that each
+    /// overlooks. Returns the number of moves.
     fn round(&mut self, unseen: impl Fn(&mut fastrand::Rng, &InstanceId) -> BTreeSet<InstanceId>) -> usize {
         let mut given = Vec::new();
         for (me, mine) in &self.held {
@@ -81,7 +82,7 @@ impl PlacementFleet {
     }
 
     fn settle(&mut self) -> usize {
-        (1..=10).find(|_| self.round(|_, _| BTreeSet::new()) == 0).expect("it settles")
+        (1..=10).find(|_| self.round(|_, _| BTreeSet::new()) == 0).expect("the fleet must settle")
     }
 
     fn spread(&self) -> usize {
@@ -103,7 +104,7 @@ fn with_a_shared_view_one_round_moves_the_fewest_targets() {
         let mut fleet = PlacementFleet::new(rng.usize(1..12), targets, seed);
         for _ in 0..15 {
             let before = fleet.moves;
-            // What has to move: what nobody holds, and what is held beyond shares once that is taken up.
+            // The minimum: the unheld targets, and the surplus once those are assigned.
             let (mut unheld_targets, whom) = (Vec::new(), fleet.random_instance());
             match rng.u8(..4) {
                 0 if fleet.held.len() > 1 => unheld_targets = fleet.held.remove(&whom).unwrap(),
@@ -119,7 +120,7 @@ fn with_a_shared_view_one_round_moves_the_fewest_targets() {
             let loads = fleet.view(&BTreeSet::new());
             let surplus: usize =
                 loads.iter().zip(quotas(&loads, 0)).map(|(p, quota)| p.held.saturating_sub(quota)).sum();
-            assert!(fleet.settle() <= 2, "one round, and one in which nothing happens");
+            assert!(fleet.settle() <= 2, "one round of moves, then one without");
             assert_eq!(fleet.moves - before, unheld + surplus, "seed {seed}");
             assert!(fleet.spread() <= 1 && fleet.total() == targets, "seed {seed}");
         }
@@ -136,7 +137,7 @@ fn without_changes_nothing_moves_whichever_instances_are_missed() {
             let instances: Vec<InstanceId> = fleet.held.keys().cloned().collect();
             fleet.round(|rng, _| instances.iter().filter(|_| rng.f64() < 0.1).cloned().collect());
         }
-        // A missed instance takes its load and its share out of the sum together.
+        // A missed instance removes its load and its quota from the sums together.
         assert_eq!(fleet.moves, 0, "seed {seed}");
     }
 }

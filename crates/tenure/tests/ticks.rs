@@ -1,4 +1,4 @@
-//! Ticks that were claimed and not worked on: none is left out, and none is worked on twice.
+//! Ticks that were claimed but not run: none is skipped, and none runs twice.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -27,7 +27,7 @@ async fn a_tick_that_was_claimed_ahead_and_not_due_is_the_next_holders() {
     let first = ticks.next().await.unwrap();
     ticks.append("results", "1", 10);
     while alice.recent(lease.name(), "results", None, 10).await.unwrap().is_empty() {}
-    // Without an end: the work was dropped.
+    // Dropped without completing the tick.
     drop(ticks);
     lease.release().await.unwrap();
     let second = holder(&bob).await.every(INTERVAL).next().await.unwrap();
@@ -58,14 +58,14 @@ async fn a_tick_whose_claim_may_have_arrived_is_given_back() {
     let mut ticks = lease.every(INTERVAL);
     let (first, began) = (ticks.next().await.unwrap(), Instant::now());
     store.faults().lose_replies(1_000);
-    // It is claimed, and no reply says so.
+    // The claim is applied, but its reply is lost.
     assert!(tokio::time::timeout(INTERVAL + INTERVAL / 4, ticks.next()).await.is_err());
     store.faults().lose_replies(0);
     ticks.end().await;
     lease.release().await.unwrap();
     let (lease, passed) = (holder(&bob).await, began.elapsed());
     let second = lease.every(INTERVAL).next().await.unwrap();
-    // If the machine stood still, a later one makes up for it.
+    // If the machine stood still, a later tick makes up for it.
     let later = second.due().duration_since(first.due()).unwrap();
-    assert!(later >= INTERVAL && later <= passed + INTERVAL / 4, "{later:?}, and {passed:?} had passed");
+    assert!(later >= INTERVAL && later <= passed + INTERVAL / 4, "{later:?} later, after {passed:?}");
 }

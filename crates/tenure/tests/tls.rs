@@ -1,4 +1,4 @@
-//! Redis over TLS: real servers with certificates of the test's own.
+//! Redis over TLS: real servers with certificates that the tests sign.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -12,7 +12,7 @@ use tenure_testbed::{CertificateAuthority, RedisServer};
 
 const SERVER_NAMES: [&str; 2] = ["localhost", "127.0.0.1"];
 
-/// A server with a certificate of an authority's.
+/// A server with a certificate of the authority.
 fn server(authority: &CertificateAuthority) -> RedisServer {
     RedisServer::builder().tls(authority.sign("server", &SERVER_NAMES), authority).start()
 }
@@ -21,7 +21,7 @@ fn ca(authority: &CertificateAuthority) -> String {
     format!("ca={}", authority.file().display())
 }
 
-/// Two instances, one lease: acquired, waited for, handed over by a release, which is announced.
+/// Asserts that two instances can share a lease: one acquires it, the other waits, and the announced release wakes it.
 async fn assert_lease_works(url: &str) {
     let first = Tenure::builder(url).bootstrap().connect().await.unwrap();
     let second = Tenure::builder(url).bootstrap().connect().await.unwrap();

@@ -1,4 +1,4 @@
-//! The conformance suite on the memory store, which can be disturbed in every way.
+//! The conformance suite on the memory store, which supports every fault.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -68,7 +68,7 @@ fn the_memory_store_passes_every_case_and_leaves_none_unchecked() {
     assert_eq!(report.passed.len(), cases().len());
 }
 
-/// Nothing can be done to this one.
+/// A fixture that supports no fault.
 struct FixtureWithoutFaults(MemoryFixture);
 
 impl StoreFixture for FixtureWithoutFaults {
@@ -101,7 +101,7 @@ fn a_case_whose_fault_is_not_supported_does_not_pass() {
     assert_eq!(run_case("a_free_lease_is_granted", without_faults), Verdict::Passed);
 }
 
-/// A suite that never failed proves nothing.
+/// Proves that the suite can fail.
 #[cfg(feature = "mutations")]
 #[test]
 fn a_store_with_a_mutation_fails() {
@@ -132,7 +132,7 @@ fn every_case_has_a_name_of_its_own() {
     assert_eq!(names.len(), cases().len());
 }
 
-/// Each case has a single thread; here the storms meet real parallelism.
+/// Each case uses a single thread; here the storms run in parallel.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn storms_pass_on_many_threads() {
     for case in cases().iter().filter(|case| case.group() == "storm") {

@@ -1,4 +1,4 @@
-//! The conformance suite on Redis: a server of its own for each case, in every release that is to be had.
+//! The conformance suite on Redis: a private server for each case, in every release found.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ struct RedisFixture {
     snapshot: Mutex<BTreeMap<Vec<u8>, Dump>>,
 }
 
-/// A key as the server dumped it, with what was left of its ttl.
+/// A key as the server dumped it, with its remaining ttl.
 struct Dump {
     contents: Vec<u8>,
     ttl: i64,
@@ -51,7 +51,7 @@ impl RedisFixture {
         }
     }
 
-    /// Follows another server, which has the remembered data, for a moment.
+    /// Briefly becomes a replica of another server that has the snapshot.
     fn replace(&self) {
         let server = RedisServer::builder().binary(self.server.binary()).start();
         let other = Self { server, started: Mutex::new(Instant::now()), snapshot: Mutex::default() };
@@ -123,7 +123,7 @@ impl StoreFixture for RedisFixture {
                 StoreFault::StepClockBack(by) if RedisServer::can_fake_time() => server.step_clock(by, false),
                 StoreFault::StepClockForward(by) if RedisServer::can_fake_time() => server.step_clock(by, true),
                 StoreFault::AgeServer(age) => {
-                    // By its own account, which is in whole seconds.
+                    // By its own count, which is in whole seconds.
                     let wanted = age + Duration::from_secs(1);
                     let lived = self.started.lock().unwrap().elapsed();
                     tokio::time::sleep(wanted.saturating_sub(lived)).await;
@@ -141,9 +141,9 @@ async fn installed() -> RedisFixture {
 
 tenure::conformance_tests!(installed);
 
-/// The whole suite on one release, case after case; a loud note where there is no such server.
+/// Runs the whole suite on one release, case by case; warns if there is no such server.
 fn run_suite_on(release: RedisRelease) {
-    // The installed one has been put through every case by itself.
+    // Every case already runs on the installed server as a separate test.
     if servers::find_or_warn(release).is_some_and(|found| found != servers::default_server()) {
         let report = tenure::testing::run_all(|| async { RedisFixture::new(Some(release)) });
         assert!(!report.passed.is_empty());

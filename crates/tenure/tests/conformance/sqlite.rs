@@ -1,4 +1,4 @@
-//! The conformance suite on SQLite: a file in a folder of its own for each case.
+//! The conformance suite on SQLite: a file in a separate folder for each case.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tenure::store::sqlite::SqliteStore;
 use tenure::store::{BoxFuture, Keyspace, Store};
 use tenure::testing::{FaultInjection, StoreFault, StoreFixture};
 
-/// Everything but whose file it is.
+/// All tables except the one that identifies the host.
 const TABLES: [&str; 7] = ["namespaces", "ttls", "leases", "records", "members", "entries", "announcements"];
 
 struct SqliteFixture {
@@ -30,14 +30,14 @@ impl SqliteFixture {
         self.folder.path().join("copy.db")
     }
 
-    /// The file, as an outsider opens it.
+    /// Opens the file like a foreign program.
     fn outsider(&self) -> Connection {
         let connection = Connection::open(self.folder.path().join("leases.db")).unwrap();
         connection.busy_timeout(Duration::from_secs(60)).unwrap();
         connection
     }
 
-    /// Microseconds on the store's clock, this far from now.
+    /// A time on the store's clock in microseconds, this far from now.
     fn after(connection: &Connection, span: Duration) -> i64 {
         let epoch: i64 = connection.query_row("SELECT epoch FROM host", [], |row| row.get(0)).unwrap();
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -86,19 +86,19 @@ impl StoreFixture for SqliteFixture {
                 let write = "UPDATE leases SET token = ?2 WHERE namespace = 'suite:' AND key = ?1";
                 outsider.execute(write, params![name.key(), token.get().cast_signed()]).unwrap();
             }
-            // A file has no server that could be young.
+            // A file has no server with an uptime.
             StoreFault::AgeServer(_) => {}
             _ => return Box::pin(std::future::ready(FaultInjection::Unsupported)),
         }
         Box::pin(std::future::ready(FaultInjection::Injected))
     }
 
-    /// Nobody can see who has a file open.
+    /// The open handles of a file cannot be counted.
     fn can_count_subscribers(&self) -> bool {
         false
     }
 
-    /// Everything that it knows is in the file.
+    /// All of its knowledge is in the file.
     fn remembers_served_namespaces(&self) -> bool {
         false
     }

@@ -1,5 +1,4 @@
-//! What may differ between the ledger and the store, brought together: which numbers are the same ones, and which
-//! spans are about the same.
+//! Aligns what may differ between the ledger and the store: which numbers correspond, and which spans are close enough.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,22 +9,23 @@ use tenure::time::ServerTime;
 
 use crate::sequence::TokenTemplate;
 
-/// How far two spans may be apart, which is how long a request may take.
+/// Maximal difference of two spans, which is how long a request may take.
 pub(crate) const MAX_SPAN_DIFFERENCE: Duration = Duration::from_secs(60);
-/// How far a token is put beside those that exist: further than any clock goes while this runs.
+/// Distance of made-up tokens from existing ones: further than any clock advances during the test.
 pub(crate) const TOKEN_OFFSET: u64 = 1 << 40;
 
-/// Numbers of the ledger and those of the store that are the same ones.
+/// Corresponding numbers of the ledger and the store.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
     theirs: BTreeMap<u64, u64>,
     ours: BTreeMap<u64, u64>,
-    /// In the order in which they were first seen.
+    /// In the order of their first appearance.
     seen: Vec<(Token, Token)>,
 }
 
 impl Pairs {
-    /// Whether these may be the same: each has no other partner, and both are equally far in the order.
+    /// Returns whether the two numbers may correspond: neither has another partner, and both have the same position in
+    /// the order.
     pub(crate) fn pair(&mut self, ours: u64, theirs: u64) -> bool {
         if let Some(known) = self.theirs.get(&ours) {
             return *known == theirs;
@@ -49,7 +49,7 @@ impl Pairs {
         same
     }
 
-    /// This token, in the ledger and in the store.
+    /// Resolves a token for the ledger and for the store.
     pub(crate) fn resolve(&mut self, which: TokenTemplate) -> (Token, Token) {
         let nth = |n: usize| {
             let latest = self.seen.len().checked_sub(1)?;
@@ -68,18 +68,18 @@ impl Pairs {
             TokenTemplate::Zero => None,
         };
         let (ours, theirs) = pair.unwrap_or_default();
-        // They are never seen to be different: both were made the same way.
+        // This pair never conflicts: both were made the same way.
         self.pair(ours.get(), theirs.get());
         (ours, theirs)
     }
 }
 
-/// What an answer has in it that may differ.
+/// The parts of a reply that may differ.
 #[derive(Default)]
 pub(crate) struct ReplyParts<'a> {
     tokens: Vec<&'a mut Token>,
     times: Vec<&'a mut ServerTime>,
-    /// Spans of which it matters whether there is anything left.
+    /// Spans for which it matters whether any time is left.
     left: Vec<&'a mut Duration>,
     /// Spans that may have just begun.
     idle: Vec<&'a mut Duration>,
@@ -128,7 +128,7 @@ impl<'a> ReplyParts<'a> {
         self.times.push(&mut held.server);
     }
 
-    /// Writes over what is there, where it is the same as what the ledger says.
+    /// Replaces each part by that of the ledger where the two correspond.
     pub(crate) fn align(self, ours: Self, pairs: &mut Pairs) {
         for (ours, theirs) in ours.tokens.into_iter().zip(self.tokens) {
             if pairs.pair_token(*ours, *theirs) {

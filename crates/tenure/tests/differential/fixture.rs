@@ -1,4 +1,4 @@
-//! What a store brings along to be put to the test.
+//! The interface of a store under test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,11 @@ use std::time::Duration;
 use tenure::LeaseName;
 use tenure::store::{Keyspace, ServerInfo, Store};
 
-/// A store that is put to the test, with the ways of outsiders.
+/// A store under test, with the operations of foreign programs.
 pub(crate) trait DifferentialFixture: Send + Sync {
     fn store(&self, namespace: &str) -> Arc<dyn Store>;
-    /// What it knows about itself, whatever the time, when the namespace was attached before and has records of terms, or not.
+    /// What it knows about itself, regardless of the time, depending on whether the namespace was attached before and
+    /// has records of terms.
     fn server_info(&self, subscribers: usize, was_attached: bool, has_terms: bool) -> ServerInfo;
     fn flush(&self, namespace: &str);
     fn write_foreign(&self, namespace: &str, name: &LeaseName, holder: &str, ttl: Option<Duration>);

@@ -1,4 +1,4 @@
-//! Makes sequences by chance: the same seed, the same sequence.
+//! Generates random sequences: the same seed gives the same sequence.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use crate::sequence::{
     TermTemplate, TokenTemplate, VALUES,
 };
 
-/// How many operations a sequence has at most.
+/// Maximum number of operations in a sequence.
 const MAX_OPERATIONS: usize = 40;
 
-/// Makes sequences.
+/// Generates sequences.
 pub(crate) struct SequenceGenerator(fastrand::Rng);
 
 impl SequenceGenerator {
     pub(crate) fn sequence(seed: u64) -> Vec<Operation> {
         let mut generator = Self(fastrand::Rng::with_seed(seed));
         let length = generator.0.usize(5..=MAX_OPERATIONS);
-        // Most sequences are about one lease: then there is more to say about it.
+        // Most sequences use one lease, so that more happens to it.
         let leases = if generator.0.u8(..4) == 0 { 3 } else { 1 };
         let fresh_namespace = if generator.0.u8(..4) == 0 { Self::fresh_namespace() } else { Vec::new() };
         fresh_namespace.into_iter().chain((0..length).map(|_| generator.operation(leases))).collect()
     }
 
-    /// A namespace that knows short ttls only, so that everything ends soon.
+    /// A namespace with short ttls only, so that everything expires soon.
     fn fresh_namespace() -> Vec<Operation> {
         let attach = |client| Operation::Attach {
             client,
@@ -62,7 +62,7 @@ impl SequenceGenerator {
             _ => {
                 let count = if self.0.u8(..4) == 0 { self.0.usize(2..=5) } else { 1 };
                 let mut batch: Vec<RequestTemplate> = (0..count).map(|_| self.request(leases)).collect();
-                // Heartbeats travel with what was asked just before.
+                // Heartbeats travel with the preceding requests.
                 if self.0.u8(..6) == 0 {
                     batch.insert(self.0.usize(1..=batch.len()), self.beat());
                 }
@@ -71,7 +71,7 @@ impl SequenceGenerator {
         }
     }
 
-    /// The server's uptime must not be near it.
+    /// The ttl for an attach, which must not be close to the server's uptime.
     fn attach_ttl(&mut self) -> Duration {
         [SHORT_SPAN, SHORT_SPAN, LONG_SPANS[1], LONG_SPANS[2], LONG_SPANS[3]][self.0.usize(..5)]
     }

@@ -1,17 +1,17 @@
-//! Every store against the ledger, by chance.
+//! Compares every store with the ledger on random sequences.
 //!
-//! A seed makes a sequence of operations: requests about few leases by few holders under few nonces, with tokens that
-//! were granted, that were not yet, and that never will be; entries with true and with false memories; a flush; writes
-//! and deletions by outsiders. The sequence is carried out on the store and on a [`Ledger`], which says what every
-//! store must answer, and every answer and every announcement is compared. What may differ is brought together first:
-//! the n-th token (or generation) of one is the n-th of the other, clocks are not compared, and spans need only be
-//! about the same.
+//! A seed generates a sequence of operations: requests about few leases by few holders with few nonces, with tokens
+//! that were granted, are not granted yet, or never will be; attaches with true and false memories; a flush; writes and
+//! deletions by foreign programs. The sequence runs on the store and on a [`Ledger`], which defines the replies of
+//! every store. Every reply and every announcement is compared. Parts that may differ are aligned first: the n-th token
+//! (or generation) of one corresponds to the n-th of the other, clocks are not compared, and spans need only be close.
 //!
-//! Spans are either [`SHORT_SPAN`], and then waited out at once, or too long to end while this runs: a slow machine changes
-//! nothing. A difference is cut down to the operations that it needs before it is told.
+//! Spans are either [`SHORT_SPAN`], and then waited for at once, or too long to end during the test, so that a slow
+//! machine changes nothing. A failing sequence is shrunk to the operations that the difference needs before it is
+//! reported.
 //!
-//! `TENURE_DIFFERENTIAL_SEQUENCES` says how many sequences each store is put through, `TENURE_DIFFERENTIAL_SEED` where
-//! they start: a sequence that failed comes first when its seed is given.
+//! `TENURE_DIFFERENTIAL_SEQUENCES` sets the number of sequences per store, `TENURE_DIFFERENTIAL_SEED` the first seed:
+//! with the seed of a failed sequence, that sequence runs first.
 //!
 //! [`Ledger`]: tenure::store::Ledger
 //! [`SHORT_SPAN`]: sequence::SHORT_SPAN
@@ -39,14 +39,16 @@ use generator::SequenceGenerator;
 use run::DifferentialRun;
 use shrink::shrink_sequence;
 
-/// How many sequences run at a time: most of their time is spent waiting.
+/// Number of concurrent sequences: they spend most of their time waiting.
 const MAX_CONCURRENT_SEQUENCES: usize = 24;
 
 fn env_number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name}: a number")))
+    std::env::var(name)
+        .ok()
+        .map_or(otherwise, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
 }
 
-/// Puts a store through many sequences.
+/// Runs many sequences on a store.
 fn compare(fixture: Arc<dyn DifferentialFixture>) {
     let first = env_number("TENURE_DIFFERENTIAL_SEED", fastrand::u64(..1 << 40));
     let count = env_number("TENURE_DIFFERENTIAL_SEQUENCES", 300);
@@ -76,7 +78,7 @@ fn compare(fixture: Arc<dyn DifferentialFixture>) {
             let first = found.to_string();
             let (operations, found) = shrink_sequence(&*fixture, operations, found).await;
             let listed: String = operations.iter().map(|operation| format!("  {operation:?}\n")).collect();
-            panic!("seed {seed}: {first}\n\ncut down to\n{listed}{found}");
+            panic!("seed {seed}: {first}\n\nshrunk to\n{listed}{found}");
         }
     });
 }

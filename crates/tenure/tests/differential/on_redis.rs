@@ -1,4 +1,4 @@
-//! The Redis releases that are to be had.
+//! The Redis releases found on this machine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl RedisFixture {
             None => builder,
         };
         let redis = Self { server: builder.start(), started: Instant::now() };
-        // It counts its age in whole seconds, and must not be too young for short ttls.
+        // The server counts its uptime in whole seconds, and the uptime must not be too short for short ttls.
         std::thread::sleep(Duration::from_millis(1_100));
         redis
     }
@@ -36,7 +36,7 @@ impl DifferentialFixture for RedisFixture {
         Arc::new(RedisStore::open(&self.server.url(), &keyspace(namespace)).unwrap())
     }
 
-    /// The marker of a namespace outlives its data.
+    /// The marker of a namespace survives the loss of its data.
     fn server_info(&self, subscribers: usize, was_attached: bool, _has_terms: bool) -> ServerInfo {
         let (now, run, uptime) = (ServerTime::from_micros(0), ServerRun(1), self.started.elapsed());
         ServerInfo { now, run, uptime, subscribers, has_served: was_attached }

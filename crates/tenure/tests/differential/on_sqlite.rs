@@ -20,13 +20,14 @@ struct SqliteFixture {
 }
 
 impl SqliteFixture {
-    /// A file for a few namespaces: they must not meet, and every listener is woken by all writes to its file.
+    /// A file for a few namespaces: sequences must not share a namespace, and every write to a file wakes all of its
+    /// subscribers.
     fn path(&self, namespace: &str) -> String {
         let file = namespace.bytes().map(usize::from).sum::<usize>() % FILE_COUNT;
         self.folder.path().join(format!("{file}.db")).to_str().unwrap().to_owned()
     }
 
-    /// The file, as an outsider opens it.
+    /// Opens the file like a foreign program.
     fn outsider(&self, namespace: &str) -> Connection {
         let connection = Connection::open(self.path(namespace)).unwrap();
         connection.busy_timeout(Duration::from_secs(60)).unwrap();
@@ -39,7 +40,7 @@ impl DifferentialFixture for SqliteFixture {
         Arc::new(SqliteStore::open(&self.path(namespace), &keyspace(namespace)).unwrap())
     }
 
-    /// A file has no server that could be young, and nobody can see who listens.
+    /// A file has no server with an uptime, and its subscribers cannot be counted.
     fn server_info(&self, _subscribers: usize, _was_attached: bool, has_terms: bool) -> ServerInfo {
         let (now, run) = (ServerTime::from_micros(0), ServerRun(1));
         ServerInfo { now, run, uptime: Duration::MAX, subscribers: 0, has_served: has_terms }

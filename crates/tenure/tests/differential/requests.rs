@@ -1,4 +1,4 @@
-//! From what a sequence wishes for to the requests that are made of the ledger and of the store.
+//! Turns the templates of a sequence into requests for the ledger and for the store.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl DifferentialRun<'_> {
         }
     }
 
-    /// A request about a term, as it is made of the ledger and of the store.
+    /// Builds a request about a term for the ledger and for the store.
     fn term_requests(&mut self, term: TermTemplate, request: impl Fn(Holding) -> Request) -> (Request, Request) {
         let (ours, theirs) = self.tokens.resolve(term.token);
         let granted = self.granted.get(&ours).filter(|_| term.right).cloned();
@@ -31,7 +31,7 @@ impl DifferentialRun<'_> {
         (request(ours), request(theirs))
     }
 
-    /// The request, as it is made of the ledger and of the store.
+    /// Builds the request for the ledger and for the store.
     pub(crate) fn build_requests(&mut self, client: usize, template: &RequestTemplate) -> (Request, Request) {
         let both = |make: &dyn Fn(Token) -> Request, (ours, theirs): (Token, Token)| (make(ours), make(theirs));
         let claim = |number: usize, who: usize, nonce: u8, ttl: Duration| Claim {

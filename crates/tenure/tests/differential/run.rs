@@ -1,4 +1,4 @@
-//! Carries one sequence out, on the ledger and on the store, and compares what they say.
+//! Runs one sequence on the ledger and on the store, and compares the results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::sequence::{
     lease, takes_over_after_short, uses_short_span,
 };
 
-/// How long an answer is waited for.
+/// Timeout for a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct ClientPair {
@@ -29,7 +29,7 @@ struct ClientPair {
     memories: (NamespaceMemory, NamespaceMemory),
 }
 
-/// One sequence as it is carried out.
+/// The state of a running sequence.
 pub(crate) struct DifferentialRun<'a> {
     fixture: &'a dyn DifferentialFixture,
     namespace: String,
@@ -42,13 +42,13 @@ pub(crate) struct DifferentialRun<'a> {
     clients: Vec<ClientPair>,
     /// Whether a client has attached that may acquire leases.
     was_attached: bool,
-    /// Which lease the ledger's tokens were granted for, and to whom.
+    /// The lease and the holder for which each token of the ledger was granted.
     pub(crate) granted: BTreeMap<Token, (LeaseName, InstanceId)>,
     subscription: Option<Box<dyn Subscription>>,
     announcements: Vec<Announcement>,
 }
 
-/// What was not the same.
+/// A difference between the ledger and the store.
 pub(crate) struct Difference {
     pub(crate) at: usize,
     what: String,
@@ -223,8 +223,8 @@ impl<'a> DifferentialRun<'a> {
         let memories = match before {
             Some((mut ours_before, mut theirs_before)) => {
                 if ours_before.reattach(&ours) != theirs_before.reattach(&theirs) {
-                    // Only the runs differ, which are compared with each other alone.
-                    return Err(difference(at, &"what the attach means", &ours, &theirs));
+                    // Only the run ids differ, which are compared with each other alone.
+                    return Err(difference(at, &"the continuity of the attach", &ours, &theirs));
                 }
                 (ours_before, theirs_before)
             }
@@ -239,13 +239,13 @@ impl<'a> DifferentialRun<'a> {
     }
 
     async fn submit(&mut self, at: usize, client: usize, batch: &[RequestTemplate]) -> Result<(), Difference> {
-        // Where something ends soon, nothing else may be asked before it has.
+        // If a lease or ttl ends soon, no other request may be sent before it has ended.
         let mut rest = batch;
         while let Some(first) = rest.first() {
             let soon = self.ends_soon();
             let count = if soon { 1 } else { rest.iter().position(uses_short_span).map_or(rest.len(), |at| at + 1) };
-            // What is stale after a moment must not follow upon progress in the same batch: on a slow machine that may be
-            // a moment ago.
+            // A request that depends on stale progress must not follow progress in the same batch: on a slow machine
+            // that progress may be long ago.
             let before_stale = rest.iter().skip(1).position(takes_over_after_short).map_or(rest.len(), |at| at + 1);
             let count = count.min(before_stale);
             let (now, later) = rest.split_at(count);
@@ -261,7 +261,7 @@ impl<'a> DifferentialRun<'a> {
         Ok(())
     }
 
-    /// Whether a lease or a ttl ends within the time that a request may take.
+    /// Returns whether a lease or a ttl ends within the time that a request may take.
     fn ends_soon(&self) -> bool {
         let (now, mut ledger) = (self.now(), self.ledger.clone());
         let is_soon = |left: Duration| left > Duration::ZERO && left < MAX_SPAN_DIFFERENCE;
@@ -275,7 +275,7 @@ impl<'a> DifferentialRun<'a> {
         (0..3).any(|number| is_soon(remaining(number))) || is_soon(self.ledger.report(now).max_ttl)
     }
 
-    /// The generation that a client has attached, in the ledger and in the store.
+    /// The generation to which a client has attached, in the ledger and in the store.
     pub(crate) fn generations_of(&self, client: usize) -> (Generation, Generation) {
         (self.clients[client].ours, self.clients[client].theirs.attached().generation)
     }
@@ -318,7 +318,7 @@ impl<'a> DifferentialRun<'a> {
         Ok(())
     }
 
-    /// Compares everything that was announced since the subscription began.
+    /// Compares all announcements since the subscription began.
     async fn compare_announcements(&mut self, at: usize) -> Result<(), Difference> {
         let last = Announcement::IndexChanged { index: "the end".to_owned() };
         let outcome = self.clients[0].theirs.submit(vec![Request::Announce(last.clone())], REPLY_TIMEOUT).await;
@@ -356,7 +356,7 @@ impl<'a> DifferentialRun<'a> {
         }
         match ours.next() {
             None => Ok(()),
-            Some(missing) => Err(difference(at, &"an announcement that did not come", &missing, &"nothing")),
+            Some(missing) => Err(difference(at, &"a missing announcement", &missing, &"nothing")),
         }
     }
 }

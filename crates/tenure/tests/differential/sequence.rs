@@ -1,50 +1,50 @@
-//! What a sequence is made of, and the few names, values and spans that it draws from.
+//! The operations of a sequence, and the few names, values and spans that they use.
 
 use std::time::Duration;
 
 use tenure::lease::{Ending, Loss, ReleaseReason};
 use tenure::{Group, InstanceId, LeaseName};
 
-/// A span that is waited out before anything else is asked.
+/// A span that is waited for before the next request.
 pub(crate) const SHORT_SPAN: Duration = Duration::from_millis(5);
-/// Well beyond that.
+/// Well beyond [`SHORT_SPAN`].
 pub(crate) const BEYOND_SHORT_SPAN: Duration = Duration::from_millis(25);
-/// Spans that do not end while this runs.
+/// Spans that do not end during the test.
 pub(crate) const LONG_SPANS: [Duration; 4] = [
     Duration::from_secs(300),
     Duration::from_secs(3_600),
     Duration::from_secs(24 * 3_600),
-    // Above the longest ttl there is.
+    // Above the maximum ttl.
     Duration::from_secs(30 * 3_600),
 ];
 
 pub(crate) const CLIENTS: usize = 3;
 const HOLDERS: [&str; 3] = ["api-1", "api-2", "ä:b?c"];
-/// Holders as outsiders write them, some of them ours.
+/// Holders as foreign programs write them; some of them are ours.
 pub(crate) const FOREIGN_HOLDERS: [&str; 5] = ["api-1", "api-2", "another program", "", "x{y}"];
 pub(crate) const RECORDS: [&str; 3] = ["state", "", "a b\n\0{c} ü"];
 pub(crate) const VALUES: [&[u8]; 4] = [b"", b"1 2 3", b" \0\xff\r\n", &[b'x'; 300]];
 pub(crate) const ENTRIES: [&str; 4] = ["eu-1", "", "a b\n\0{c} ü", "EU-1"];
 
-/// A token, by where it comes from.
+/// A token, by its origin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TokenTemplate {
-    /// The n-th seen, counted from the latest.
+    /// The n-th token seen, counted from the latest.
     Seen(usize),
-    /// Below and above all that exist.
+    /// Below or above all existing tokens.
     Below(usize),
     Above(usize),
-    /// This far from the largest.
+    /// This far from the largest possible token.
     Last(u64),
     Zero,
 }
 
-/// What a process remembers when it enters.
+/// The memory of a process when it attaches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MemoryTemplate {
     Nothing,
     Everything,
-    /// Not what was.
+    /// A memory that does not match the data.
     False {
         older: bool,
         newer: bool,
@@ -113,7 +113,7 @@ pub(crate) enum RequestTemplate {
         lease: usize,
     },
     InspectNamespace,
-    /// Ends the quarantine of the generation that its client has attached, or of another.
+    /// Ends the quarantine of the generation to which its client has attached, or of another.
     Reopen {
         right: bool,
     },

@@ -1,10 +1,10 @@
-//! Cuts a sequence down to what the difference needs.
+//! Shrinks a sequence to the operations that the difference needs.
 
 use crate::fixture::DifferentialFixture;
 use crate::run::{Difference, DifferentialRun};
 use crate::sequence::Operation;
 
-/// Leaves out operations, and requests of batches, for as long as there is still a difference.
+/// Removes operations, and requests of batches, while a difference remains.
 pub(crate) async fn shrink_sequence(
     fixture: &dyn DifferentialFixture,
     mut operations: Vec<Operation>,

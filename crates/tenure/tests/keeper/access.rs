@@ -1,4 +1,4 @@
-//! Passwords and permissions: said clearly, once, and nobody else's lease is touched.
+//! Passwords and permissions: errors are clear and reported once, and no other lease is affected.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ async fn a_password_that_changes_ends_the_term_in_time() {
     scenario.wait_for_next_work(changed, TTL + Duration::from_millis(25)).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let said = scenario.alice.events.lock().unwrap().iter().filter(|e| e.to_string().contains("password")).count();
-    assert!((1..=2).contains(&said), "said {said} times: {:?}", scenario.alice.event_names());
+    assert!((1..=2).contains(&said), "reported {said} times: {:?}", scenario.alice.event_names());
     scenario.finish().await;
 }
 
@@ -63,7 +63,7 @@ async fn withdrawn_permissions_end_the_term_in_time_and_refuse_waiters() {
     scenario.wait_for_next_work(withdrawn, TTL + Duration::from_millis(25)).await;
     match with_timeout(scenario.alice.tenure.lease("other").ttl(TTL).acquire()).await {
         Err(AcquireError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Configuration, "{error}"),
-        other => panic!("waiting does not mend that: {other:?}"),
+        other => panic!("a waiter must be refused at once: {other:?}"),
     }
     scenario.finish().await;
 }
@@ -81,7 +81,7 @@ async fn a_user_without_publish_permission_can_hold_leases_and_is_warned() {
     );
     let left = Instant::now();
     scenario.holder.stop().await;
-    // Nobody tells bob; the end of the ttl does.
+    // Bob gets no announcement; he acquires the lease when the ttl ends.
     scenario.wait_for_next_work(left, TTL + Duration::from_millis(25)).await;
     scenario.finish().await;
 }
@@ -97,7 +97,7 @@ async fn a_user_without_subscribe_permission_can_hold_leases() {
     term.release().await.unwrap();
 }
 
-/// The line of the operator's page, word for word.
+/// Uses the ACL line of the operator's guide verbatim.
 #[tokio::test]
 async fn the_documented_permissions_suffice_for_everything() {
     let guide = include_str!("../../../../docs/redis.md");
@@ -125,7 +125,7 @@ async fn the_documented_permissions_suffice_for_everything() {
     pool.stop().await;
     term.release().await.unwrap();
     election.stop().await;
-    // A moment later it is written down.
+    // The term is recorded a moment later.
     while alice.tenure.terms(10).await.unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -1,4 +1,4 @@
-//! Keys that are not what they should be, and a server without room.
+//! Keys of the wrong type or with invalid contents, and a full server.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ async fn a_lease_key_of_another_type_is_a_clear_error_for_that_lease_only() {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(server.command(&["LLEN", "lease:job"]), RedisReply::Int(3), "it is not ours to touch");
+    assert_eq!(server.command(&["LLEN", "lease:job"]), RedisReply::Int(3), "a foreign key must not be changed");
     assert!(alice.tenure.stats().connected);
     let other = alice.acquire("other", TTL).await;
     assert!(other.is_valid());
@@ -41,7 +41,7 @@ async fn a_key_that_turns_into_another_type_ends_that_term_in_time_and_no_other(
 
     let ending = scenario.wait_until_stopped(turned, MAX_STOP_DELAY).await;
     assert!(matches!(ending, Ending::Lost(Loss::Unreachable | Loss::Missing)), "{ending}");
-    assert!(other.is_valid(), "another lease over the same connection goes on");
+    assert!(other.is_valid(), "another lease over the same connection continues");
     scenario.finish().await;
 }
 
@@ -56,7 +56,7 @@ async fn a_lease_key_without_expiry_is_reported_and_can_be_acquired_once_deleted
     let said = alice.first_event("lease.acquire_failed");
     assert!(said.contains("never expires") && said.contains("lease:job") && said.contains("somebody"), "{said}");
     tokio::time::sleep(TTL).await;
-    assert!(!waits.is_finished(), "nobody knows whether its holder is gone");
+    assert!(!waits.is_finished(), "the holder may still be alive");
     server.command(&["DEL", "lease:job"]);
     assert!(with_timeout(waits).await.unwrap().is_ok());
     bystander.assert_untouched().await;
@@ -67,7 +67,7 @@ async fn a_removed_ttl_is_restored_by_the_next_renewal() {
     let server = RedisServer::start();
     let scenario = ScenarioBuilder::at(&server.url()).ttl(Duration::from_secs(6)).start().await;
     assert_eq!(server.command(&["PERSIST", "lease:job"]), RedisReply::Int(1));
-    wait_until("a ttl again", || server.command(&["PTTL", "lease:job"]).as_int() > 0).await;
+    wait_until("the key has a ttl again", || server.command(&["PTTL", "lease:job"]).as_int() > 0).await;
     scenario.assert_never_stopped().await;
     scenario.finish().await;
 }
@@ -102,7 +102,7 @@ async fn an_unreadable_record_affects_only_its_own_lease() {
     let server = RedisServer::start();
     let bystander = Bystander::at(&server.url()).await;
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
-    // A word of the server's, in a name, must not be taken for the server's word.
+    // An error code of the server inside a name must not be taken for an error of the server.
     for name in ["OOM", "READONLY-one", "NOSCRIPT", "WRONGTYPE", "NOAUTH"] {
         server.command(&["HSET", &format!("tenure:term:{{lease:{name}}}"), "token", "many"]);
         match alice.tenure.lease(name).ttl(TTL).try_acquire().await {
@@ -113,6 +113,6 @@ async fn an_unreadable_record_affects_only_its_own_lease() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(alice.count_events("store.entered"), 1, "the connection is none the worse for it");
+    assert_eq!(alice.count_events("store.entered"), 1, "the connection must not be replaced");
     bystander.assert_untouched().await;
 }

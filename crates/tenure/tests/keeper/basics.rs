@@ -1,4 +1,4 @@
-//! The ordinary course of things.
+//! Leases without faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ async fn a_lease_is_acquired_renewed_and_released() {
     let left = server.command(&["PTTL", "lease:job"]).as_int();
     assert!(left > 0 && left <= 1_500, "{left}");
 
-    // It lasts longer than its ttl.
+    // The term lasts longer than its ttl.
     wait_until("four renewals", || alice.count_events("lease.renewed") >= 4).await;
     assert!(term.is_valid() && term.remaining() <= TTL);
     assert!(term.require(Duration::from_millis(10)).is_ok());
@@ -49,13 +49,13 @@ async fn a_released_lease_wakes_its_waiters_without_polling() {
             stats.as_text().lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default().to_owned();
         line.split(['=', ',']).nth(1).and_then(|calls| calls.parse::<u64>().ok()).unwrap_or(0)
     };
-    // Whatever is still under way has come and gone.
+    // Let requests in flight complete.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let before = calls();
     tokio::time::sleep(Duration::from_millis(1_000)).await;
-    assert_eq!(calls(), before, "nobody asks while there is nothing to be told");
+    assert_eq!(calls(), before, "a waiter sends no request without an announcement");
     term.release().await.unwrap();
-    // Thirty seconds before the ttl would have ended.
+    // Thirty seconds before the ttl would end.
     let granted = with_timeout(waiting).await.unwrap().unwrap();
     assert!(granted.is_valid());
 }
@@ -72,7 +72,7 @@ async fn try_acquire_is_refused_with_the_holder() {
         }
         other => panic!("{other:?}"),
     }
-    // Another task of the same process is a stranger, too.
+    // Another task of the same process is refused, too.
     match alice.tenure.lease("job").try_acquire().await {
         Err(AcquireError::Held { holder, .. }) => assert_eq!(&holder, alice.tenure.instance()),
         other => panic!("{other:?}"),
@@ -100,7 +100,7 @@ async fn tasks_of_one_process_hold_a_lease_one_after_another() {
                 let term = tenure.lease("job").ttl(LONG_TTL).acquire().await.unwrap();
                 let who = number.to_string();
                 let work = tokio::time::timeout(Duration::from_millis(20), record.work(&who, &term));
-                assert!(work.await.is_err(), "nobody takes it away");
+                assert!(work.await.is_err(), "the term must not end");
                 term.release().await.unwrap();
             })
         })
@@ -119,7 +119,7 @@ async fn a_cancelled_acquire_leaves_nothing_behind() {
     for round in 0..20 {
         let wait = Duration::from_micros(round * 50);
         let _ = tokio::time::timeout(wait, alice.tenure.lease("job").ttl(LONG_TTL).acquire()).await;
-        // Had a grant been forgotten, this would take thirty seconds.
+        // If a grant had been forgotten, this would take thirty seconds.
         let term = tokio::time::timeout(Duration::from_secs(20), bob.tenure.lease("job").ttl(LONG_TTL).acquire()).await;
         term.unwrap().unwrap().release().await.unwrap();
     }
@@ -155,7 +155,7 @@ async fn a_release_waits_until_running_work_has_ended() {
     let waits = bob.spawn_acquire("job", LONG_TTL);
     bob.wait_for_event("lease.waiting").await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!waits.is_finished(), "the work is not over yet");
+    assert!(!waits.is_finished(), "the work has not ended yet");
     drop(work);
     assert!(with_timeout(waits).await.unwrap().is_ok());
 }
@@ -171,7 +171,7 @@ async fn work_does_not_begin_while_the_lease_is_uncertain() {
     let begins = tokio::time::timeout(Duration::from_millis(50), term.run(async { 1 })).await;
     server.cont();
     assert!(begins.is_err(), "{begins:?}");
-    // Kept for later, not skipped.
+    // Deferred, not skipped.
     assert_eq!(with_timeout(term.run(async { 2 })).await.unwrap(), 2);
 }
 
@@ -197,7 +197,7 @@ async fn releasing_a_term_whose_work_stays_is_a_loss() {
     let lost = with_timeout(term.release()).await.unwrap_err();
     assert!(lost.to_string().contains("is over"), "{lost}");
     drop(work);
-    assert!(with_timeout(alice.tenure.lease("job").ttl(TTL).acquire()).await.is_ok(), "and the name is free again");
+    assert!(with_timeout(alice.tenure.lease("job").ttl(TTL).acquire()).await.is_ok(), "the lease is unheld again");
 }
 
 #[tokio::test]
@@ -220,7 +220,7 @@ async fn foreign_programs_are_respected_and_see_ours() {
         other => panic!("{other:?}"),
     }
     let term = with_timeout(alice.tenure.lease_named(target.clone()).ttl(TTL).acquire()).await.unwrap();
-    // What such a program does to claim it has no effect now.
+    // A claim by such a program has no effect now.
     assert_eq!(server.command(&["SET", target.key(), "a-foreign-node", "NX", "PX", "700"]), RedisReply::Nil);
     assert!(term.is_valid());
     let role = LeaseName::with_prefix(LeaseKind::Role, "{my-app}:leader:", "cleanup").unwrap();
@@ -283,7 +283,7 @@ async fn a_shutdown_stops_all_work_releases_every_lease_and_refuses_waiters() {
     assert!(bob.tenure.lease("job").try_acquire().await.is_ok());
 }
 
-/// Whoever only asks whether it may begin is no work that is still there.
+/// A task that only checks whether it may begin must not count as running work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_shutdown_does_not_end_early_because_of_attempts_to_begin_work() {
     let server = RedisServer::start();
@@ -291,7 +291,7 @@ async fn a_shutdown_does_not_end_early_because_of_attempts_to_begin_work() {
     for _ in 0..20 {
         let alice = Instance::connect(&proxy.url(), "alice", LONG_TTL).await;
         let term = alice.acquire("job", LONG_TTL).await;
-        // The release is under way for long enough to be asked many times meanwhile.
+        // The release is in flight long enough for many attempts.
         proxy.delay_requests(Duration::from_millis(50));
         let done = Arc::new(AtomicBool::new(false));
         let ask = |_| {
@@ -312,6 +312,6 @@ async fn a_shutdown_does_not_end_early_because_of_attempts_to_begin_work() {
             with_timeout(task).await.unwrap();
         }
         proxy.delay_requests(Duration::ZERO);
-        assert_eq!(server.command(&["EXISTS", "lease:job"]), RedisReply::Int(0), "it was let go of");
+        assert_eq!(server.command(&["EXISTS", "lease:job"]), RedisReply::Int(0), "the lease must be released");
     }
 }

@@ -1,4 +1,4 @@
-//! What user code can do to the keeper: nothing.
+//! User code cannot delay the keeper.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ async fn work_that_blocks_every_thread_of_the_runtime_does_not_stop_renewals() {
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
     let term = alice.acquire("job", TTL).await;
     let blocked: Vec<_> = (0..8).map(|_| tokio::spawn(async { std::thread::sleep(TTL * 2) })).collect();
-    // This very thread, too: nothing of the program's own runtime runs now.
+    // Block this thread, too: no task of the program's own runtime runs now.
     std::thread::sleep(TTL * 2);
-    assert!(term.is_valid(), "renewed all the while");
+    assert!(term.is_valid(), "the term must be renewed meanwhile");
     for task in blocked {
         task.await.unwrap();
     }
@@ -29,7 +29,7 @@ async fn a_blocking_listener_delays_nothing() {
     let (shut, gate) = std::sync::mpsc::channel::<()>();
     let gate = Mutex::new(gate);
     let builder = builder(&server.url(), "alice", TTL).on_event(move |_| {
-        // Until the other end is dropped.
+        // Blocks until the sender is dropped.
         let _ = gate.lock().unwrap().recv();
     });
     let tenure = builder.connect().await.unwrap();

@@ -1,4 +1,4 @@
-//! The server's clock is set.
+//! The server's clock is stepped.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ fn server() -> Option<RedisServer> {
         return Some(RedisServer::builder().own_clock().start());
     }
     use std::io::Write;
-    // Past the capture of the test harness.
-    let _ = std::io::stderr().write_all(b"NOT TESTED: libfaketime is not here; `cargo xtask test` gets it\n");
+    // Written directly to stderr, past the capture of test output.
+    let _ = std::io::stderr().write_all(b"NOT TESTED: cannot find libfaketime; run `cargo xtask test`\n");
     None
 }
 
-/// The clock concerns every lease, so nobody is uninvolved.
+/// The clock affects every lease, so there is no bystander.
 async fn scenario(server: &RedisServer) -> Scenario {
     ScenarioBuilder::at(&server.url()).without_bystander().start().await
 }
@@ -32,10 +32,10 @@ async fn a_server_clock_set_ahead_ends_every_lease_without_overlap() {
     server.step_clock(HOUR, true);
     let stepped = Instant::now();
 
-    // The key is gone for the server; alice learns that with her next renewal, or that somebody else has the lease.
+    // The key has expired for the server. Alice's next renewal finds it missing, or finds another holder.
     let ending = scenario.wait_until_stopped(stepped, MAX_RENEWAL_DELAY).await;
     assert!(matches!(ending, Ending::Lost(Loss::Missing | Loss::ClockStep | Loss::Taken { .. })), "{ending}");
-    // Bob, who was granted it too early, waits until alice must have stopped.
+    // Bob, whose grant came too early, waits until alice must have stopped.
     scenario.wait_for_next_work(stepped, TTL * 2).await;
     scenario.finish().await;
 }
@@ -49,7 +49,7 @@ async fn a_server_clock_set_back_ends_the_term_and_the_lease_can_be_acquired_aga
     let stepped = Instant::now();
 
     assert_eq!(scenario.wait_until_stopped(stepped, MAX_RENEWAL_DELAY).await, Ending::Lost(Loss::ClockStep));
-    // Under a larger token, although the clock went back.
+    // With a larger token, although the clock went back.
     scenario.wait_for_next_work(stepped, TTL * 2).await;
     scenario.finish().await;
 }

@@ -1,5 +1,5 @@
-//! The store loses some, all or none of its data. Work stops, nobody works twice, and new grants wait out whoever may
-//! not have noticed.
+//! The store loses some, all or none of its data. Work stops and never overlaps, and new grants wait for holders that
+//! may not have noticed the loss.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ use crate::harness::{
     wait_until, with_timeout,
 };
 
-/// A quarantine of one ttl, which begins with the first contact or the next renewal, and a moment for whoever waits.
+/// A quarantine of one ttl, which begins with the first contact or the next renewal, and a moment for the waiter.
 const AFTER_QUARANTINE: Duration = Duration::from_millis(2 * 1_500 + 500);
 
-/// The same when a newcomer begins it, who cannot know how long leases are.
+/// The same if an instance without memory begins the quarantine: it cannot know the ttls.
 const AFTER_ASSUMED_QUARANTINE: Duration = Duration::from_millis(30_000 + 1_500 + 500);
 
-/// When a refusal says that the store has lost the lease.
+/// Returns whether a term ended because the store lost the lease.
 fn is_data_loss(ending: &Ending) -> bool {
     matches!(ending, Ending::Lost(Loss::StoreReset | Loss::Missing))
 }
 
-/// What is known about the namespace. A connection that is replaced just then, because the data has changed, takes the question with it: it is
-/// asked again.
+/// Reads the report of the namespace. The data loss may replace the connection at that moment; the request is then
+/// repeated.
 async fn report(tenure: &Tenure) -> NamespaceReport {
     loop {
         match tenure.inspect_namespace().await {
@@ -43,14 +43,15 @@ async fn a_restart_with_all_data_keeps_terms_and_begins_a_quarantine() {
     server.kill();
     server.restart();
 
-    // Whoever held goes on, after the store has confirmed it; nobody new gets anything before the longest ttl is over.
+    // Holders continue once the store has confirmed their terms. No new lease is granted before the longest ttl has
+    // passed.
     scenario.alice.wait_for_event("lease.recovered").await;
     scenario.assert_never_stopped().await;
     match scenario.bob.tenure.lease("another").try_acquire().await {
         Err(AcquireError::Quarantined(Quarantine { remaining, .. })) => {
             assert!(remaining <= LONG_TTL && !remaining.is_zero())
         }
-        other => panic!("a lease from before the restart may not be in the data: {other:?}"),
+        other => panic!("expected a quarantine, since a lease from before the restart may be missing: {other:?}"),
     }
     scenario.finish().await;
 }
@@ -71,11 +72,11 @@ async fn a_restart_with_some_data_ends_the_terms_that_are_missing() {
     server.restart();
     let back = Instant::now();
 
-    assert!(is_data_loss(&job.first_ending().await), "bob's lease is not in the data");
+    assert!(is_data_loss(&job.first_ending().await), "bob's lease is missing in the data");
     probe.assert_within(back.elapsed(), MAX_RECONNECT_DELAY, "work stops");
     alice.wait_for_event("lease.recovered").await;
-    assert!(kept.is_valid(), "alice's is, who is the bystander here");
-    // Bob is not the only one who might have had it: nobody gets it for the longest ttl.
+    assert!(kept.is_valid(), "alice's lease is in the data; she is the bystander here");
+    // Another instance might have held it, too, so it is not granted for the longest ttl.
     match alice.tenure.lease("job").try_acquire().await {
         Err(AcquireError::Quarantined(_)) => {}
         other => panic!("{other:?}"),
@@ -106,7 +107,7 @@ async fn a_flush_is_noticed_by_the_next_renewal() {
     assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     let flushed = Instant::now();
 
-    // The holder learns of it with its next renewal, P away at most.
+    // The holder notices at its next renewal, at most P later.
     assert!(is_data_loss(&scenario.wait_until_stopped(flushed, MAX_RENEWAL_DELAY).await));
     scenario.wait_for_next_work(flushed, AFTER_QUARANTINE).await;
     scenario.finish().await;
@@ -120,18 +121,18 @@ async fn a_flush_is_noticed_by_a_new_instance() {
 
     assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     let flushed = Instant::now();
-    // It knows nothing of alice, but sees that somebody listens.
+    // It knows nothing of alice, but sees that an instance is subscribed.
     let newcomer = Instance::with(Tenure::builder(&server.url()).name("newcomer").unwrap().longest_ttl(TTL)).await;
     newcomer.wait_for_event("store.quarantined").await;
     let _waits = scenario.record.spawn_worker(&newcomer, "job", settings_with_ttl(TTL));
 
-    // Told by the newcomer's entry, or by her own renewal at the latest.
+    // Alice learns of it from the announcement of that attach, or from her own renewal at the latest.
     assert!(is_data_loss(&scenario.wait_until_stopped(flushed, MAX_RENEWAL_DELAY).await));
     scenario.wait_for_next_work(flushed, AFTER_ASSUMED_QUARANTINE).await;
     scenario.finish().await;
 }
 
-/// A holder that is connected and cannot hear is not counted among those who listen.
+/// A holder that is connected but not subscribed is not counted among the subscribers.
 #[tokio::test]
 async fn a_flush_under_a_holder_without_subscription_begins_a_quarantine() {
     let users = ["user deaf on >secret ~* &* +@all -subscribe"];
@@ -148,16 +149,16 @@ async fn a_flush_under_a_holder_without_subscription_begins_a_quarantine() {
     match newcomer.tenure.lease("job").ttl(TTL).try_acquire().await {
         Err(AcquireError::Quarantined(Quarantine { remaining, reason })) => {
             assert_eq!(reason, QuarantineReason::RecordErased);
-            assert!(remaining > TTL && remaining <= LONG_TTL, "for 30 s at least: {remaining:?}");
+            assert!(remaining > TTL && remaining <= LONG_TTL, "at least 30 s: {remaining:?}");
         }
-        other => panic!("alice may not know yet: {other:?}"),
+        other => panic!("expected a quarantine, since alice may not know yet: {other:?}"),
     }
-    // She is told by her own renewal, P + R later at most; nobody works before the quarantine is over.
+    // Alice learns of it from her own renewal, at most P + R later. No instance works before the quarantine is over.
     assert!(is_data_loss(&works.first_ending().await));
     assert!(record.intervals().iter().all(|interval| interval.token == token));
 }
 
-/// The server follows another one, which has nothing, and is its own master again: its run is the same.
+/// The server becomes a replica of an empty one and then a primary again: its run id is the same.
 #[tokio::test]
 async fn data_replaced_by_another_server_begins_a_quarantine() {
     let (server, other) = (RedisServer::start(), RedisServer::start());
@@ -168,16 +169,16 @@ async fn data_replaced_by_another_server_begins_a_quarantine() {
     let newcomer = Instance::connect(&server.url(), "newcomer", LONG_TTL).await;
     let _waits = scenario.record.spawn_worker(&newcomer, "job", settings_with_ttl(LONG_TTL));
 
-    // Alice works until her next renewal tells her; until then nobody else is granted anything.
+    // Alice works until her next renewal is refused. Until then no lease is granted.
     assert!(is_data_loss(&scenario.holder.first_ending().await));
     match newcomer.tenure.lease("another").try_acquire().await {
         Err(AcquireError::Quarantined(_)) => {}
-        other => panic!("leases from before may be relied on: {other:?}"),
+        other => panic!("expected a quarantine, since earlier leases may be relied on: {other:?}"),
     }
     scenario.finish().await;
 }
 
-/// The other server has an older copy of the same data, as a replica that was cut off has.
+/// The other server has an older copy of the same data, like a replica that was partitioned.
 #[tokio::test]
 async fn data_replaced_by_an_older_copy_begins_a_quarantine() {
     for was_used in [false, true] {
@@ -194,19 +195,19 @@ async fn data_replaced_by_an_older_copy_begins_a_quarantine() {
             assert!(drill.tenure.reopen(found.generation.unwrap()).await.unwrap());
             drill.acquire("drill", TTL).await.release().await.unwrap();
         }
-        // Not in the copy.
+        // This lease is not in the copy.
         let job = alice.acquire("job", LONG_TTL).await;
 
         server.replicate_from(&copy);
         server.command(&["REPLICAOF", "NO", "ONE"]);
 
-        // Bob's connection has survived it all.
+        // Bob's connection has survived all of this.
         assert_quarantined_for_replaced_data(&bob).await;
-        assert!(kept.is_valid() && job.is_valid(), "which she does until her next renewal");
+        assert!(kept.is_valid() && job.is_valid(), "alice relies on both until her next renewal");
     }
 }
 
-/// Another database of the same server, with a namespace of its own that was made later.
+/// Another database of the same server, with its own namespace that was created later.
 #[tokio::test]
 async fn swapped_databases_begin_a_quarantine() {
     for bob_has_asked_since in [true, false] {
@@ -222,17 +223,17 @@ async fn swapped_databases_begin_a_quarantine() {
 
         assert_eq!(server.command(&["SWAPDB", "0", "1"]), RedisReply::text("OK"));
         assert_quarantined_for_replaced_data(&bob).await;
-        assert!(job.is_valid(), "until her next renewal");
+        assert!(job.is_valid(), "valid until her next renewal");
     }
 }
 
-/// An instance that was connected all along is granted nothing, because leases from before may be relied on.
+/// Asserts that an instance that stayed connected gets no grant, because earlier leases may be relied on.
 async fn assert_quarantined_for_replaced_data(instance: &Instance) {
     let replaced = Instant::now();
     while replaced.elapsed() < Duration::from_secs(2) {
         match instance.tenure.lease("job").try_acquire().await {
             Err(AcquireError::Quarantined(Quarantine { reason, .. })) => {
-                // Data that names another server's run looks like that of a restarted one.
+                // Data that names another server's run looks like the data of a restarted server.
                 assert!(
                     matches!(reason, QuarantineReason::DataReplaced | QuarantineReason::ServerRestarted),
                     "{reason}"
@@ -240,13 +241,13 @@ async fn assert_quarantined_for_replaced_data(instance: &Instance) {
                 break;
             }
             Err(AcquireError::Store(_)) => {}
-            other => panic!("alice may rely on it: {other:?}"),
+            other => panic!("expected a quarantine, since alice may rely on it: {other:?}"),
         }
     }
     instance.wait_for_event("store.quarantined").await;
 }
 
-/// Whatever ran before and was released or has expired: a fleet with short leases waits for short leases.
+/// A fleet with short leases waits only for short leases, whatever was released or has expired before.
 #[tokio::test]
 async fn a_flush_does_not_wait_for_a_released_long_lease() {
     let server = RedisServer::start();
@@ -254,7 +255,7 @@ async fn a_flush_does_not_wait_for_a_released_long_lease() {
     let long = Instance::connect(&server.url(), "long", LONG_TTL).await;
     let day = Duration::from_secs(24 * 3_600);
     long.acquire("nightly", day).await.release().await.unwrap();
-    // One that crashed: its lease has expired.
+    // A crashed instance whose lease has expired.
     let crashed = Instance::connect(&server.url(), "crashed", TTL).await;
     let term = crashed.acquire("hourly", TTL * 2).await;
     server.command(&["DEL", "lease:hourly"]);
@@ -276,7 +277,7 @@ async fn a_restart_does_not_wait_for_a_released_long_lease() {
         let long = Instance::connect(&server.url(), "long", LONG_TTL).await;
         let day = Duration::from_secs(24 * 3_600);
         long.acquire("nightly", day).await.release().await.unwrap();
-        // Everybody has heard from the store since.
+        // Every instance has had a reply from the store since.
         tokio::time::sleep(TTL).await;
         server.kill();
         if with_data {
@@ -285,22 +286,26 @@ async fn a_restart_does_not_wait_for_a_released_long_lease() {
             server.restart_empty()
         }
         let back = Instant::now();
-        // In one case alice goes on, and a lease that is free is granted once her own could have expired.
+        // With data alice continues, and an unheld lease is granted once her own could have expired.
         let _another = scenario.record.spawn_worker(&scenario.bob, "another", settings_with_ttl(TTL));
         let free = scenario.bob.spawn_acquire("free", TTL);
         let _granted = with_timeout(free).await.unwrap().unwrap();
-        scenario.probe.assert_within(back.elapsed(), MAX_RECONNECT_DELAY + AFTER_QUARANTINE, "a free lease is granted");
+        scenario.probe.assert_within(
+            back.elapsed(),
+            MAX_RECONNECT_DELAY + AFTER_QUARANTINE,
+            "an unheld lease is granted",
+        );
     }
 }
 
-/// A long lease that is held is waited for, whoever else uses short ones.
+/// A quarantine waits for a held long lease, even if all others are short.
 #[tokio::test]
 async fn a_flush_waits_for_a_held_long_lease() {
     let server = RedisServer::start();
     let scenario = ScenarioBuilder::at(&server.url()).without_bystander().start().await;
     let long = Instance::connect(&server.url(), "long", LONG_TTL).await;
     let term = long.acquire("nightly", LONG_TTL * 4).await;
-    // Announced: alice and bob know of it before they hear from the store again.
+    // Announced: alice and bob learn of it before their next reply from the store.
     scenario.alice.tenure.lease("anything").ttl(TTL).acquire().await.unwrap().release().await.unwrap();
     drop(term);
     let held = long.acquire("weekly", LONG_TTL * 4).await;
@@ -311,11 +316,11 @@ async fn a_flush_waits_for_a_held_long_lease() {
     scenario.alice.wait_for_event("store.quarantined").await;
     let quarantine = report(&scenario.alice.tenure).await.quarantine.unwrap();
     assert!(quarantine.remaining > LONG_TTL * 3, "{quarantine}");
-    // Its holder relied on it when the data was lost. It may or may not have heard of that by now.
+    // Its holder relied on it when the data was lost, and may or may not have noticed since.
     drop(held);
 }
 
-/// An operator who knows that no holder lives need not wait.
+/// An operator who knows that no holder is alive need not wait.
 #[tokio::test]
 async fn an_operator_can_end_a_quarantine() {
     let server = RedisServer::start();
@@ -330,31 +335,31 @@ async fn an_operator_can_end_a_quarantine() {
     }
     let asked = Instant::now();
     assert!(operator.reopen(found.generation.unwrap()).await.unwrap());
-    // Whoever waits is told.
+    // Waiters are notified.
     scenario.wait_for_next_work(asked, Duration::from_millis(500)).await;
     scenario.finish().await;
 }
 
-/// One spoilt record is its own lease's trouble.
+/// A corrupt record affects only its own lease.
 #[tokio::test]
 async fn a_corrupt_token_affects_only_its_own_lease() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
     alice.acquire("job", LONG_TTL).await.release().await.unwrap();
     server.command(&["HSET", "tenure:term:{lease:job}", "token", "9007199254740991"]);
-    assert!(alice.tenure.lease("job").try_acquire().await.is_err(), "there is no larger token");
+    assert!(alice.tenure.lease("job").try_acquire().await.is_err(), "no larger token exists");
     let newcomer = Instance::connect(&server.url(), "newcomer", LONG_TTL).await;
     for (instance, lease) in [(&alice, "one"), (&newcomer, "two")] {
         let _held = instance.acquire(lease, LONG_TTL).await;
     }
-    // Also for whoever has seen it and comes back.
+    // Also for an instance that has seen the token and reconnects.
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
     alice.wait_for_event("store.lost").await;
     let _held = alice.acquire("three", LONG_TTL).await;
     assert_eq!(report(&alice.tenure).await.quarantine, None);
 }
 
-/// The next renewal is 10 s away, and would be too late to say it.
+/// The next renewal is 10 s away, too late to notice the refusal.
 #[tokio::test]
 async fn a_refused_publication_ends_the_term() {
     let server = RedisServer::start();
@@ -376,12 +381,12 @@ async fn a_deleted_lease_key_ends_the_term() {
     let deleted = Instant::now();
 
     assert_eq!(scenario.wait_until_stopped(deleted, MAX_RENEWAL_DELAY).await, Ending::Lost(Loss::Missing));
-    // By alice again, or by bob, who waits for what was left of her ttl when he last looked.
+    // Acquired by alice again, or by bob, who waits for the remaining ttl that he last saw.
     scenario.wait_for_next_work(deleted, TTL * 2).await;
     scenario.finish().await;
 }
 
-/// Renewals go on without the record, and say nothing about how long leases are.
+/// Renewals continue without the record and do not report how long leases are.
 #[tokio::test]
 async fn a_deleted_namespace_record_begins_a_quarantine_of_the_longest_ttl() {
     let server = RedisServer::start();
@@ -393,7 +398,7 @@ async fn a_deleted_namespace_record_begins_a_quarantine_of_the_longest_ttl() {
         wait_until("renewed without the record", || instance.count_events("lease.renewed") > renewed).await;
     }
     for (instance, lease) in [(&alice, "three"), (&bob, "four")] {
-        // The first to ask learns that the record is gone, and enters again.
+        // The first request learns that the record is gone, and the instance attaches again.
         let _ = instance.tenure.lease(lease).ttl(TTL).try_acquire().await;
         let quarantine = report(&instance.tenure).await.quarantine;
         assert!(quarantine.is_none_or(|quarantine| quarantine.remaining <= TTL), "{quarantine:?}");

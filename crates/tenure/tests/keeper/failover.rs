@@ -1,4 +1,4 @@
-//! The server becomes a replica, and is one no more.
+//! The server becomes a replica, then a primary again.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::harness::{Instance, LONG_TTL, WorkLog, settings_with_ttl, with_timeou
 
 const TTL: Duration = Duration::from_secs(3);
 
-/// Its primary is nowhere to be found.
+/// Makes the server a replica of an unreachable primary.
 fn make_replica(server: &RedisServer, answers: bool) {
     let stale = if answers { "yes" } else { "no" };
     server.command(&["CONFIG", "SET", "replica-serve-stale-data", stale]);
     assert_eq!(server.command(&["REPLICAOF", "127.0.0.1", "1"]), RedisReply::text("OK"));
 }
 
-/// A release that fails and then has no connection must hold up nothing else.
+/// A release that fails and then has no connection must not delay anything else.
 #[tokio::test]
 async fn a_failing_release_does_not_delay_stopping_other_work() {
     let probe = LagProbe::start();
@@ -50,7 +50,7 @@ async fn a_read_only_server_is_not_attached_in_a_hot_loop() {
     let before = alice.count_events("store.entered");
     tokio::time::sleep(Duration::from_secs(2)).await;
     let entered = alice.count_events("store.entered") - before;
-    assert!(entered <= 8, "{entered} times in two seconds");
+    assert!(entered <= 8, "attached {entered} times in two seconds");
     server.command(&["REPLICAOF", "NO", "ONE"]);
     assert!(with_timeout(released).await.unwrap().is_ok());
     assert_eq!(server.command(&["EXISTS", "lease:job"]), RedisReply::Int(0));

@@ -1,4 +1,4 @@
-//! Stores and listeners with mistakes in them: the keeper lives through all of it.
+//! Faulty stores and listeners: the keeper survives all of them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tenure::store::{
 
 use crate::harness::{Instance, LONG_TTL, TTL, WorkLog, settings_with_ttl, wait_until, with_timeout};
 
-/// What is wrong with a store.
+/// The fault of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum InjectedFault {
     #[default]
@@ -21,9 +21,9 @@ enum InjectedFault {
     PanicOnAttach,
     PanicOnSubmit,
     CloseImmediately,
-    /// Whatever limit it was given.
+    /// Never replies, regardless of the timeout.
     NeverReply,
-    /// Nobody can mend it by waiting.
+    /// Refuses with an error that a retry cannot fix.
     RefuseAttach,
 }
 
@@ -53,7 +53,7 @@ impl Store for FaultyStore {
         Box::pin(async move {
             self.attach_count.fetch_add(1, Ordering::SeqCst);
             match self.fault() {
-                InjectedFault::PanicOnAttach => panic!("a mistake in a store (this test makes it)"),
+                InjectedFault::PanicOnAttach => panic!("intended panic in a store"),
                 InjectedFault::RefuseAttach => Err(StoreError::new(ErrorKind::Configuration, "not for you")),
                 _ => {
                     let inner = self.inner.attach(entry).await?;
@@ -84,7 +84,7 @@ impl Connection for FaultyConnection {
 
     fn submit(&self, batch: Vec<Request>, limit: Duration) -> BoxFuture<'_, Vec<Outcome>> {
         Box::pin(async move {
-            assert!(*self.fault.lock().unwrap() != InjectedFault::PanicOnSubmit, "a mistake (this test makes it)");
+            assert!(*self.fault.lock().unwrap() != InjectedFault::PanicOnSubmit, "intended panic in a store");
             if *self.fault.lock().unwrap() == InjectedFault::NeverReply {
                 std::future::pending::<()>().await;
             }
@@ -120,16 +120,16 @@ async fn a_store_that_panics_is_attached_again_and_the_term_continues() {
     let token = record.wait_for_work("alice", tenure::Token::ZERO).await;
 
     store.set_fault(InjectedFault::PanicOnSubmit);
-    // Something that has to be asked.
+    // A request that needs the store.
     assert!(alice.tenure.lease("other").try_acquire().await.is_err());
     alice.wait_for_event("store.lost").await;
     store.set_fault(InjectedFault::PanicOnAttach);
     store.inner.faults().cut_connections();
     let attach_count = store.attach_count();
-    wait_until("it is tried again and again", || store.attach_count() > attach_count + 2).await;
+    wait_until("the attach is retried", || store.attach_count() > attach_count + 2).await;
     store.set_fault(InjectedFault::None);
 
-    wait_until("entered again", || alice.tenure.stats().connected).await;
+    wait_until("attached again", || alice.tenure.stats().connected).await;
     assert!(with_timeout(alice.tenure.lease("other").try_acquire()).await.is_ok());
     record.wait_for_progress(token).await;
     assert!(job.has_never_stopped());
@@ -141,10 +141,10 @@ async fn failing_connections_are_not_retried_in_a_hot_loop() {
     let alice = alice_on(&store).await;
     store.set_fault(InjectedFault::CloseImmediately);
     store.inner.faults().cut_connections();
-    wait_until("it has noticed", || store.attach_count() > 3).await;
+    wait_until("the failure is noticed", || store.attach_count() > 3).await;
     let before = store.attach_count();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    // The pauses double: 20 ms at first, two seconds at last.
+    // The backoff doubles from 20 ms to two seconds.
     let made = store.attach_count() - before;
     assert!(made <= 8, "{made} connections in two seconds");
     store.set_fault(InjectedFault::None);
@@ -164,7 +164,7 @@ async fn a_permanent_store_error_reaches_waiters_behind_the_same_process() {
         let error = with_timeout(wait).await.unwrap().unwrap_err();
         assert!(error.to_string().contains("not for you"), "{error}");
     }
-    assert!(held.is_valid(), "what is held lasts as long as it lasts");
+    assert!(held.is_valid(), "a held term stays valid until its deadline");
     let refused = Tenure::with_store(store.clone()).connect().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration);
 }
@@ -173,7 +173,7 @@ async fn a_permanent_store_error_reaches_waiters_behind_the_same_process() {
 async fn a_panicking_listener_affects_no_other_listener() {
     let store = Arc::new(FaultyStore::default());
     let builder = Tenure::with_store(store).name("alice").unwrap().bootstrap();
-    let alice = Instance::with(builder.on_event(|_| panic!("a mistake in a listener (this test makes it)"))).await;
+    let alice = Instance::with(builder.on_event(|_| panic!("intended panic in a listener"))).await;
     let mut stream = alice.tenure.events();
     let term = alice.acquire("job", LONG_TTL).await;
     term.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! What every scenario needs: instances, work that leaves a record, and somebody who is not involved.
+//! Shared parts of the scenarios: instances, work that records itself, and an uninvolved bystander.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -10,31 +10,32 @@ use tenure::{AcquireError, Event, LeaseName, Lost, Tenure, TenureBuilder, Term, 
 use tenure_testbed::{LagProbe, TestProcess};
 use tokio::task::JoinHandle;
 
-/// After this long something that should have happened never will. Far beyond any bound that is tested.
+/// Timeout for anything that should happen. Far beyond any tested bound.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The ttl of scenarios in which leases end: D − S is 1.23 s after the last renewal, which is 0.5 s after the one before.
+/// The ttl of scenarios in which leases expire: D − S is 1.23 s after the last renewal, which is 0.5 s after the one
+/// before.
 pub const TTL: Duration = Duration::from_millis(1_500);
 
-/// By then a holder has asked the store again: P + R.
+/// By then a holder has sent another request to the store: P + R.
 pub const MAX_RENEWAL_DELAY: Duration = Duration::from_millis(600);
 
-/// By then a holder that hears nothing has stopped: ttl − S.
+/// By then a holder that gets no reply has stopped: ttl − S.
 pub const MAX_STOP_DELAY: Duration = Duration::from_millis(1_250);
 
-/// The longest pause between two attempts to reach a store that is back.
+/// The longest backoff between two attempts to reach a store that is back.
 pub const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-/// The ttl of scenarios in which nothing may end, on however slow a machine.
+/// The ttl of scenarios in which no lease may expire, even on a slow machine.
 pub const LONG_TTL: Duration = Duration::from_secs(30);
 
-/// An instance of a service: a connection to the store, and everything that happened to it.
+/// An instance of a service: a connection to the store, and its events.
 pub struct Instance {
     pub tenure: Tenure,
     pub events: Arc<Mutex<Vec<Event>>>,
 }
 
-/// How instances of a scenario connect: the longest ttl is the scenario's, and the namespace is theirs to use.
+/// Builder for the instances of a scenario: its ttl is the longest ttl, and the instances may bootstrap the namespace.
 pub fn builder(url: &str, name: &str, ttl: Duration) -> TenureBuilder {
     Tenure::builder(url).name(name).unwrap().longest_ttl(ttl).bootstrap()
 }
@@ -44,7 +45,7 @@ impl Instance {
         Self::with(builder(url, name, ttl)).await
     }
 
-    /// Alice and bob.
+    /// Connects two instances: alice and bob.
     pub async fn pair(url: &str, ttl: Duration) -> (Self, Self) {
         (Self::connect(url, "alice", ttl).await, Self::connect(url, "bob", ttl).await)
     }
@@ -69,51 +70,49 @@ impl Instance {
         self.count_events(name) > 0
     }
 
-    /// How often something has happened.
+    /// Number of events of this name.
     pub fn count_events(&self, name: &str) -> usize {
         self.event_names().iter().filter(|happened| **happened == name).count()
     }
 
-    /// A task that waits for a lease.
+    /// Spawns a task that waits for a lease.
     pub fn spawn_acquire(&self, lease: &str, ttl: Duration) -> JoinHandle<Result<Term, AcquireError>> {
         let (tenure, lease) = (self.tenure.clone(), lease.to_owned());
         tokio::spawn(async move { tenure.lease(&lease).ttl(ttl).acquire().await })
     }
 
-    /// Waits until something has happened.
+    /// Waits for an event of this name.
     pub async fn wait_for_event(&self, name: &str) {
         wait_until(&format!("{name} among {:?}", self.event_names()), || self.has_event(name)).await;
     }
 
-    /// The whole of the first event of this name.
+    /// The text of the first event of this name.
     pub fn first_event(&self, name: &str) -> String {
         let events = self.events.lock().unwrap();
         events.iter().find(|event| event.kind.name() == name).map(ToString::to_string).unwrap_or_default()
     }
 }
 
-/// The settings that a ttl alone gives.
+/// The default settings for a ttl.
 pub fn settings_with_ttl(ttl: Duration) -> LeaseSettings {
     LeaseSettings::builder().ttl(ttl).build().unwrap()
 }
 
-/// Waits for something that should come.
+/// Waits for a future, with the test timeout.
 pub async fn with_timeout<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(TEST_TIMEOUT, future)
-        .await
-        .unwrap_or_else(|_| panic!("nothing happened within {TEST_TIMEOUT:?}"))
+    tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap_or_else(|_| panic!("timed out after {TEST_TIMEOUT:?}"))
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < TEST_TIMEOUT, "never happened: {what}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "timed out waiting until: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// One interval of work, as it wrote itself down.
+/// One interval of work, as the work recorded it.
 #[derive(Clone, Debug)]
 pub struct WorkInterval {
     pub who: String,
@@ -122,7 +121,7 @@ pub struct WorkInterval {
     pub last_seen: Instant,
 }
 
-/// What all work on one lease has written down.
+/// The record of all work on one lease.
 #[derive(Clone, Default)]
 pub struct WorkLog(Arc<Mutex<Vec<WorkInterval>>>);
 
@@ -131,7 +130,7 @@ impl WorkLog {
         self.0.lock().unwrap().clone()
     }
 
-    /// Works under a term until it is taken away, and returns how that was.
+    /// Works under a term until the term is lost, and returns the loss.
     pub async fn work(&self, who: &str, term: &TermHandle) -> Lost {
         let record = self.clone();
         let (who, token) = (who.to_owned(), term.token());
@@ -153,7 +152,7 @@ impl WorkLog {
         }
     }
 
-    /// Somebody who wants the lease all the time and works whenever it has it.
+    /// Spawns a worker that acquires the lease again and again and works whenever it holds it.
     pub fn spawn_worker(&self, instance: &Instance, lease: &str, settings: LeaseSettings) -> LeaseWorker {
         let (record, tenure, lease) = (self.clone(), instance.tenure.clone(), lease.to_owned());
         let endings: Arc<Mutex<Vec<Ending>>> = Arc::default();
@@ -167,7 +166,7 @@ impl WorkLog {
         LeaseWorker { endings, task }
     }
 
-    /// Waits until somebody whose name begins like this works, under a term after that.
+    /// Waits until an instance whose name has this prefix works under a term after `after`.
     pub async fn wait_for_work(&self, who: &str, after: Token) -> Token {
         let mut found = None;
         wait_until(&format!("{who} works"), || {
@@ -178,18 +177,18 @@ impl WorkLog {
         found.unwrap()
     }
 
-    /// Whether work under this term was seen after that moment.
+    /// Waits for work under this term from now on.
     pub async fn wait_for_progress(&self, token: Token) {
         let now = Instant::now();
-        wait_until("work goes on", || self.intervals().iter().any(|s| s.token == token && s.last_seen > now)).await;
+        wait_until("work continues", || self.intervals().iter().any(|s| s.token == token && s.last_seen > now)).await;
     }
 
-    /// No two intervals overlap, and tokens grow.
+    /// Asserts that no two intervals overlap and that tokens increase.
     pub fn assert_no_overlap(&self) {
         let intervals = self.intervals();
         for pair in intervals.windows(2) {
-            assert!(pair[0].last_seen <= pair[1].began, "two worked at once: {pair:#?}");
-            assert!(pair[0].token < pair[1].token, "tokens must grow: {pair:#?}");
+            assert!(pair[0].last_seen <= pair[1].began, "two terms worked at once: {pair:#?}");
+            assert!(pair[0].token < pair[1].token, "tokens must increase: {pair:#?}");
         }
         let tokens: BTreeSet<_> = intervals.iter().map(|interval| interval.token).collect();
         assert_eq!(tokens.len(), intervals.len(), "a token was used twice");
@@ -209,13 +208,13 @@ impl LeaseWorker {
         self.endings.lock().unwrap()[0].clone()
     }
 
-    /// It wants the lease no more, and lets go of it if it has it.
+    /// Stops waiting for the lease, and releases it if held.
     pub async fn stop(&self) {
         self.task.abort();
-        wait_until("it has left", || self.task.is_finished()).await;
+        wait_until("the worker has stopped", || self.task.is_finished()).await;
     }
 
-    /// Whether no term of its has ended.
+    /// Returns whether none of its terms has ended.
     pub fn has_never_stopped(&self) -> bool {
         self.endings.lock().unwrap().is_empty()
     }
@@ -227,7 +226,7 @@ impl Drop for LeaseWorker {
     }
 }
 
-/// Somebody with a lease of its own, whom nothing that happens to others may touch.
+/// An instance with its own lease, which no fault of others may affect.
 pub struct Bystander {
     pub instance: Instance,
     pub term: Term,
@@ -242,7 +241,7 @@ impl Bystander {
         Self { instance, term, token }
     }
 
-    /// Its lease is what it was: in its own eyes, and in the store's.
+    /// Asserts that its lease is unchanged, for the instance and in the store.
     pub async fn assert_untouched(&self) {
         assert!(self.term.is_valid() && self.term.token() == self.token, "{:?}", self.term);
         let report = self.instance.tenure.inspect(&LeaseName::lease("its-own").unwrap()).await.unwrap();
@@ -255,14 +254,14 @@ impl Bystander {
 /// Set for a process that a test has started: the URL of the store.
 pub const STORE_ENV: &str = "TENURE_TEST_STORE";
 
-/// Starts a part as a process on this store, and waits until it says that it is ready, and a word.
+/// Starts a test as a process on this store, and waits until it prints `READY` and a word.
 pub fn start_process(part: &str, store: &str) -> (TestProcess, String) {
     let mut process = TestProcess::start(part, STORE_ENV, store);
     let word = process.ready();
     (process, word)
 }
 
-/// How a [`Scenario`] is set up.
+/// Builder of a [`Scenario`].
 pub struct ScenarioBuilder<'a> {
     alice: &'a str,
     others: &'a str,
@@ -271,12 +270,12 @@ pub struct ScenarioBuilder<'a> {
 }
 
 impl<'a> ScenarioBuilder<'a> {
-    /// All at one store, with the short ttl.
+    /// All instances use one store, with the short ttl.
     pub fn at(url: &'a str) -> Self {
         Self { alice: url, others: url, settings: settings_with_ttl(TTL), has_bystander: true }
     }
 
-    /// Alice reaches the store another way.
+    /// Alice connects to the store by this URL.
     pub fn alice_via(mut self, url: &'a str) -> Self {
         self.alice = url;
         self
@@ -291,7 +290,7 @@ impl<'a> ScenarioBuilder<'a> {
         self
     }
 
-    /// Nobody looks on: what happens concerns all that the store knows.
+    /// No bystander: the fault affects every lease in the store.
     pub fn without_bystander(mut self) -> Self {
         self.has_bystander = false;
         self
@@ -311,13 +310,13 @@ impl<'a> ScenarioBuilder<'a> {
     }
 }
 
-/// Alice works on `job`, bob waits for it, and somebody who has nothing to do with it looks on.
+/// Alice works on `job`, bob waits for it, and a bystander holds another lease.
 pub struct Scenario {
     pub alice: Instance,
     pub bob: Instance,
     pub holder: LeaseWorker,
     pub waiter: LeaseWorker,
-    /// Alice's first term.
+    /// Token of alice's first term.
     pub token: Token,
     pub record: WorkLog,
     bystander: Option<Bystander>,
@@ -325,26 +324,26 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Alice's work stops, within this time of the fault; why?
+    /// Waits until alice's work stops, within this time of the fault. Returns the reason.
     pub async fn wait_until_stopped(&self, fault: Instant, bound: Duration) -> Ending {
         let ending = self.holder.first_ending().await;
         self.probe.assert_within(fault.elapsed(), bound, "work stops");
         ending
     }
 
-    /// Somebody works again, within this time of the fault.
+    /// Waits until an instance works again, within this time of the fault.
     pub async fn wait_for_next_work(&self, fault: Instant, bound: Duration) {
         self.record.wait_for_work("", self.token).await;
-        self.probe.assert_within(fault.elapsed(), bound, "somebody works again");
+        self.probe.assert_within(fault.elapsed(), bound, "an instance works again");
     }
 
-    /// Alice has never stopped, and works now.
+    /// Asserts that alice has never stopped and works now.
     pub async fn assert_never_stopped(&self) {
         self.record.wait_for_progress(self.token).await;
         assert!(self.holder.has_never_stopped(), "{:?}", self.alice.event_names());
     }
 
-    /// What must be so in the end, whatever has happened.
+    /// Checks what must hold at the end of every scenario.
     pub async fn finish(self) {
         self.record.assert_no_overlap();
         if let Some(bystander) = &self.bystander {

@@ -1,4 +1,4 @@
-//! The link between an instance and the store fails in every way.
+//! The connection between an instance and the store fails in every way.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn flushed_scripts_are_loaded_again() {
     }
     scenario.assert_never_stopped().await;
     let told = scenario.alice.events.lock().unwrap().iter().any(|event| event.to_string().contains("script"));
-    assert!(!told, "nobody notices: {:?}", scenario.alice.events);
+    assert!(!told, "no event may be emitted: {:?}", scenario.alice.events);
     scenario.finish().await;
 }
 
@@ -32,10 +32,10 @@ async fn killed_connections_are_replaced_without_losing_terms() {
     for round in 1..=10 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        wait_until("entered again", || scenario.alice.count_events("store.entered") > round).await;
+        wait_until("attached again", || scenario.alice.count_events("store.entered") > round).await;
     }
     scenario.assert_never_stopped().await;
-    // Announcements are heard again, too: bob is told of the release long before the ttl ends.
+    // Announcements arrive again, too: bob learns of the release long before the ttl ends.
     scenario.holder.stop().await;
     scenario.record.wait_for_work("bob", scenario.token).await;
     scenario.finish().await;
@@ -58,7 +58,7 @@ async fn a_black_hole_stops_the_work_before_the_next_holder_begins() {
         scenario.alice.event_names()
     );
 
-    // When the link is back she waits her turn like everybody else.
+    // After the partition, alice waits like every other instance.
     proxy.pass();
     wait_until("alice is back", || scenario.alice.tenure.stats().connected).await;
     scenario.finish().await;
@@ -70,12 +70,12 @@ async fn a_dead_established_connection_is_replaced_in_time() {
     let proxy = Proxy::to(server.address());
     let ttl = Duration::from_secs(6);
     let scenario = ScenarioBuilder::at(&server.url()).alice_via(&proxy.url()).ttl(ttl).start().await;
-    // Nothing but renewals is sent any more.
+    // Only renewals are sent from now on.
     scenario.alice.wait_for_event("lease.renewed").await;
     proxy.blackhole_established();
     scenario.alice.wait_for_event("lease.uncertain").await;
     scenario.alice.wait_for_event("lease.recovered").await;
-    assert!(scenario.alice.count_events("store.entered") >= 2, "over another connection");
+    assert!(scenario.alice.count_events("store.entered") >= 2, "attached over another connection");
     scenario.assert_never_stopped().await;
     scenario.finish().await;
 }
@@ -86,19 +86,19 @@ async fn late_packets_of_a_replaced_connection_change_nothing() {
     let proxy = Proxy::to(server.address());
     let scenario = ScenarioBuilder::at(&server.url()).alice_via(&proxy.url()).start().await;
 
-    // Renewals leave and do not arrive; new connections get through, but the lease is lost before they help.
+    // Renewals leave and do not arrive. New connections work, but the lease is lost before they help.
     proxy.hold_requests();
     let held_back = Instant::now();
     assert_eq!(scenario.wait_until_stopped(held_back, MAX_STOP_DELAY).await, Ending::Lost(Loss::Unreachable));
     scenario.holder.stop().await;
     let token = scenario.record.wait_for_work("bob", scenario.token).await;
-    wait_until("something is held back", || proxy.waiting_requests() > 0).await;
+    wait_until("requests are held back", || proxy.waiting_requests() > 0).await;
     proxy.deliver_held();
     tokio::time::sleep(Duration::from_millis(300)).await;
 
     scenario.record.wait_for_progress(token).await;
     let report = scenario.bob.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
-    assert_eq!(report.held.unwrap().token, Some(token), "a renewal or release of alice's did nothing");
+    assert_eq!(report.held.unwrap().token, Some(token), "late renewals and releases of alice must have no effect");
     assert_eq!(report.last.unwrap().token, token);
     scenario.finish().await;
 }
@@ -128,7 +128,7 @@ async fn a_waiter_receives_announcements_again_after_a_disconnect() {
     let term = alice.acquire("job", LONG_TTL).await;
     let waits = bob.spawn_acquire("job", LONG_TTL);
     bob.wait_for_event("lease.waiting").await;
-    // What is announced now bob cannot hear; that there was a gap it can.
+    // Bob misses announcements from now on, but notices the gap.
     proxy.refuse();
     proxy.reset_connections();
     bob.wait_for_event("store.lost").await;
@@ -143,14 +143,14 @@ async fn a_grant_whose_reply_was_lost_is_released() {
     let proxy = Proxy::to(server.address());
     let alice = Instance::connect(&proxy.url(), "alice", LONG_TTL).await;
     let bob = Instance::connect(&server.url(), "bob", LONG_TTL).await;
-    // Its renewal is what notices first that nothing is answered.
+    // The renewal of the short lease is the first request to time out.
     let _short = alice.acquire("short", TTL).await;
     alice.wait_for_event("lease.renewed").await;
     proxy.hold_replies();
     assert!(with_timeout(alice.tenure.lease("job").ttl(LONG_TTL).try_acquire()).await.is_err());
     assert_eq!(server.command(&["EXISTS", "lease:job"]), RedisReply::Int(1), "the store has granted it");
     proxy.pass();
-    // Thirty seconds before the ttl would have ended.
+    // Thirty seconds before the ttl would end.
     assert!(with_timeout(bob.tenure.lease("job").ttl(LONG_TTL).timeout(LONG_TTL / 2).acquire()).await.is_ok());
 }
 
@@ -162,7 +162,7 @@ async fn late_replies_count_and_a_shutdown_does_not_wait_for_deadlines() {
     let short = alice.acquire("short", Duration::from_secs(6)).await;
     let _long = alice.acquire("long", LONG_TTL).await;
     alice.wait_for_event("lease.renewed").await;
-    // R of the short one is 400 ms.
+    // R of the short lease is 400 ms.
     proxy.delay_replies(Duration::from_millis(450));
     with_timeout(alice.tenure.shutdown()).await;
     assert!(!short.is_valid());
@@ -170,7 +170,8 @@ async fn late_replies_count_and_a_shutdown_does_not_wait_for_deadlines() {
     assert_eq!(server.command(&["EXISTS", "lease:short", "lease:long"]), RedisReply::Int(0));
 }
 
-/// Its primary cannot be reached, so it keeps its data: it can be entered and read from, and every write ends the connection.
+/// Its primary is unreachable, so it keeps its data: an instance can attach and read, and every write closes the
+/// connection.
 #[tokio::test]
 async fn a_read_only_replica_is_not_flooded_with_connections() {
     let server = RedisServer::start();
@@ -191,13 +192,13 @@ async fn a_read_only_replica_is_not_flooded_with_connections() {
     };
     let before = connections();
     tokio::time::sleep(Duration::from_secs(4)).await;
-    // Each attempt is a connection and a subscription, and the pauses double from 20 ms to 2 s.
+    // Each attempt is a connection and a subscription, and the backoff doubles from 20 ms to 2 s.
     let made = connections() - before;
     assert!(made <= 50, "{made} connections in 4 s");
     busy.abort();
     server.command(&["REPLICAOF", "NO", "ONE"]);
     assert!(
         with_timeout(alice.spawn_acquire("another", TTL)).await.unwrap().is_ok(),
-        "and is used when it takes writes again"
+        "the server is used again when it accepts writes"
     );
 }

@@ -1,4 +1,4 @@
-//! Tenure on real stores: what a holder's work does, judged by its own record, while everything goes wrong.
+//! Tenure on real stores under faults. The work under each term records itself, and the tests check that record.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
 

@@ -1,4 +1,4 @@
-//! Parts that are processes of their own, so that they can be killed: what they do stands in lists of the server.
+//! Tests with separate processes that can be killed. They record their work in lists on the server.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use crate::harness::wait_until;
 const TTL: Duration = Duration::from_secs(3);
 const SLOT: Duration = Duration::from_millis(200);
 
-/// How a process is told what to be.
+/// Environment variables that select the role of a child process.
 const REPORTER_ENV: &str = "TENURE_TEST_REPORTER";
 const WORKER_ENV: &str = "TENURE_TEST_WORKER";
 
@@ -26,7 +26,7 @@ async fn tenure(url: &str) -> Tenure {
     Tenure::builder(url).bootstrap().connect().await.unwrap()
 }
 
-/// Keeps a schedule whenever it leads, and lists the slots that it has done.
+/// Keeps a schedule while it leads, and lists the slots that it has completed.
 #[tokio::test]
 #[ignore = "a part that other tests start as a process"]
 async fn reporter_process() {
@@ -69,7 +69,7 @@ async fn a_leader_crash_repeats_no_run_and_misses_none_beyond_its_ttl() {
     for round in 1..=3 {
         wait_until("some runs", || done(&server).len() >= round * 10).await;
         let leader = server.command(&["GET", "leader:reports"]);
-        let at = reporters.iter().position(|(id, _)| *id == *leader.as_text()).expect("one of them leads");
+        let at = reporters.iter().position(|(id, _)| *id == *leader.as_text()).expect("a reporter leads");
         let before = done(&server).len();
         reporters[at].1.signal(Signal::KILL);
         crashes += 1;
@@ -79,18 +79,18 @@ async fn a_leader_crash_repeats_no_run_and_misses_none_beyond_its_ttl() {
     }
     let done = done(&server);
     let slot = SLOT.as_millis() as u64;
-    // A run that was recorded as done just before the crash may not stand in the list.
+    // A run that was recorded as done just before the crash may be missing in the list.
     let longest = TTL.as_millis() as u64 + 2 * slot;
     let stalled = probe.total_stall(SLOT / 4).as_millis() as u64;
     let mut gaps = Vec::new();
     for pair in done.windows(2) {
         let step = pair[1].checked_sub(pair[0]).expect("in order");
-        assert!(step > 0 && step % slot == 0, "a slot twice, or none at all: {pair:?}");
+        assert!(step > 0 && step % slot == 0, "a slot was repeated or misplaced: {pair:?}");
         if step > slot {
             gaps.push(step);
         }
     }
-    // The missed ones are made up for by one, so there is at most one gap for each crash; a machine that stood still may add
+    // One run makes up for all missed slots, so each crash leaves at most one gap. A machine that stood still may add
     // as many slots as it stood still for.
     let long = gaps.iter().filter(|gap| **gap > slot + stalled).count();
     assert!(long <= crashes, "{gaps:?} after {crashes} crashes; the machine stood still for {stalled} ms");
@@ -100,7 +100,7 @@ async fn a_leader_crash_repeats_no_run_and_misses_none_beyond_its_ttl() {
 #[tenure::leader_only("aggregation")]
 async fn aggregate(url: String) {
     let mut server = connection(&url);
-    // More than one at a time leaves a trace.
+    // An overlap leaves a trace.
     let active = server.command(&["INCR", "test:active"]).unwrap().as_int();
     if active != 1 {
         server.command(&["INCR", "test:overlaps"]).unwrap();
@@ -109,7 +109,7 @@ async fn aggregate(url: String) {
     server.command(&["DECR", "test:active"]).unwrap();
 }
 
-/// Runs a function that only the leader may run, as often as it can.
+/// Runs a leader-only function as often as it can.
 #[tokio::test]
 #[ignore = "a part that other tests start as a process"]
 async fn worker_process() {
@@ -122,7 +122,7 @@ async fn worker_process() {
     while begun.elapsed() < Duration::from_secs(60) {
         let outcome = if aggregate(url.to_owned()).await.is_some() { "done" } else { "left" };
         list.command(&["INCR", &format!("test:{name}:{outcome}")]).unwrap();
-        // Other tests need the processor, too.
+        // Leave CPU time to other tests.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -138,12 +138,12 @@ async fn a_leader_only_function_runs_in_one_process_at_a_time() {
         RedisReply::Text(text) => text.parse::<u64>().unwrap(),
         _ => 0,
     };
-    // Each has had its turn, and each was told that it is not its turn.
-    wait_until("both have run it, and both have left it", || {
+    // Each has run it, and each has been refused at least once.
+    wait_until("both have run it, and both have been refused", || {
         ["one", "two"]
             .iter()
             .all(|name| count(&format!("test:{name}:done")) >= 20 && count(&format!("test:{name}:left")) >= 1)
     })
     .await;
-    assert_eq!(count("test:overlaps"), 0, "two at once");
+    assert_eq!(count("test:overlaps"), 0, "two processes ran it at once");
 }

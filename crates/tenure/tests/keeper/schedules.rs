@@ -1,4 +1,4 @@
-//! Schedules outlive the leaders that keep them.
+//! Schedules survive a change of leader.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -12,13 +12,13 @@ use crate::harness::{Instance, LONG_TTL, wait_until};
 
 const OFTEN: Duration = Duration::from_millis(200);
 
-/// What does not fall due while a test runs.
+/// An interval that is not due while a test runs.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Which slots were run to their end, in order.
+/// The completed slots, in order.
 type Done = Arc<Mutex<Vec<SystemTime>>>;
 
-/// Somebody who keeps the schedule whenever it leads.
+/// Spawns a task that keeps the schedule while it leads.
 fn spawn_reporter(tenure: &Tenure, done: &Done) -> JoinHandle<()> {
     let (tenure, done) = (tenure.clone(), done.clone());
     tokio::spawn(async move {
@@ -56,13 +56,13 @@ async fn a_failover_repeats_no_run_and_misses_none() {
         let step = pair[1].duration_since(pair[0]).expect("in order, and none twice");
         assert!(step >= OFTEN && step.as_millis() % OFTEN.as_millis() == 0, "{step:?}");
     }
-    // A machine that stands still may miss as many as it stood still for: they are made up for by one. A step down takes
-    // less than a slot, so nothing else is left out.
+    // A machine that stands still may miss as many slots as it stood still for; one run makes up for them. A step-down
+    // takes less than a slot, so no other slot is missed.
     let whole = done.last().unwrap().duration_since(done[0]).unwrap();
     let missed = whole.as_millis() / OFTEN.as_millis() + 1 - done.len() as u128;
     let stalled = probe.total_stall(OFTEN / 4);
     let allowed = if stalled.is_zero() { 0 } else { stalled.as_millis() / OFTEN.as_millis() + 2 };
-    assert!(missed <= allowed, "{missed} runs were forgotten, and the machine stood still for {stalled:?}");
+    assert!(missed <= allowed, "{missed} runs were missed; the machine stood still for {stalled:?}");
 }
 
 #[tokio::test]
@@ -72,18 +72,18 @@ async fn an_unfinished_run_is_rerun_by_the_next_leader_or_skipped() {
         let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
         let yearly = || Schedule::every(YEAR).unwrap();
         let term = alice.acquire("reports", LONG_TTL).await;
-        // As if it had been there for long.
+        // As if the schedule had existed for a long time.
         let mut runs = term.schedule("yearly", yearly()).unfinished(choice);
         let first = tokio::time::timeout(Duration::from_millis(300), runs.next()).await;
-        assert!(first.is_err(), "the next is up to a year away");
+        assert!(first.is_err(), "the next run is up to a year away");
         drop(runs);
         let record = String::from_utf8(alice.tenure.read(term.name(), "schedule:yearly").await.unwrap().unwrap().value);
         let since: u64 = record.unwrap().split(' ').next().unwrap().parse().unwrap();
         term.publish("schedule:yearly", format!("{} - -", since - YEAR.as_micros() as u64)).await.unwrap();
         let mut runs = term.schedule("yearly", yearly()).unfinished(choice);
-        let run = runs.next().await.expect("one was missed, and is made up for");
+        let run = runs.next().await.expect("the missed run is made up for");
         let due = run.due();
-        // It dies in the middle of it.
+        // The leader dies in the middle of the run.
         drop(run);
         term.release().await.unwrap();
 
@@ -97,7 +97,10 @@ async fn an_unfinished_run_is_rerun_by_the_next_leader_or_skipped() {
             (Unfinished::Skip, Err(_)) => {}
             (choice, other) => panic!("{choice:?}: {other:?}"),
         }
-        assert!(tokio::time::timeout(Duration::from_millis(300), runs.next()).await.is_err(), "not twice");
+        assert!(
+            tokio::time::timeout(Duration::from_millis(300), runs.next()).await.is_err(),
+            "the run must not be repeated"
+        );
     }
 }
 
@@ -111,9 +114,9 @@ async fn a_leader_that_lost_its_term_records_nothing() {
     let due = run.due();
     assert!(bob.tenure.revoke(term.name()).await.unwrap().is_some());
     assert!(matches!(run.done().await, Err(PublishError::Refused(_))));
-    wait_until("it knows", || !term.is_valid()).await;
+    wait_until("the holder has noticed the loss", || !term.is_valid()).await;
     assert!(runs.next().await.is_none());
     let term = bob.acquire("reports", LONG_TTL).await;
     let mut runs = term.schedule("often", Schedule::every(OFTEN).unwrap());
-    assert_eq!(runs.next().await.unwrap().due(), due, "it is run again");
+    assert_eq!(runs.next().await.unwrap().due(), due, "the run must be repeated");
 }

@@ -34,7 +34,7 @@ async fn busy_holder_process() {
     }
 }
 
-/// Stands still inside a write.
+/// Blocks inside a write.
 #[test]
 #[ignore = "a part that other tests start as a process"]
 fn stuck_writer_process() {
@@ -62,14 +62,14 @@ async fn a_process_killed_during_writes_affects_no_other_process() {
     for round in 0..8_u64 {
         let (process, token) = start_process("sqlite::busy_holder_process", &url);
         let token = Token::new(token.parse().unwrap()).unwrap();
-        assert!(token > last, "tokens grow");
+        assert!(token > last, "tokens must increase");
         tokio::time::sleep(Duration::from_millis(17 * round)).await;
         process.signal(rustix::process::Signal::KILL);
         let killed = Instant::now();
         is_intact(&url);
         let term = alice.acquire("job", TTL).await;
         probe.assert_within(killed.elapsed(), TTL + Duration::from_millis(25), "the next holder");
-        assert!(term.token() > token, "tokens grow");
+        assert!(term.token() > token, "tokens must increase");
         last = term.token();
         term.release().await.unwrap();
         bystander.assert_untouched().await;
@@ -82,7 +82,7 @@ async fn a_stopped_process_does_not_resume_a_lease_that_was_taken_over() {
     let bystander = Bystander::at(&url).await;
     let alice = Instance::connect(&url, "alice", TTL).await;
     let (process, token) = start_process("sqlite::busy_holder_process", &url);
-    // It may be stopped inside a write; then it lets go of that when it goes on.
+    // It may be stopped inside a write; it then ends the write when it resumes.
     process.signal(rustix::process::Signal::STOP);
     let resumes = tokio::spawn(async move {
         tokio::time::sleep(TTL * 2).await;
@@ -123,7 +123,7 @@ async fn a_release_wakes_waiters_in_other_processes_of_the_host() {
     let waits = bob.spawn_acquire("job", LONG_TTL);
     bob.wait_for_event("lease.waiting").await;
     term.release().await.unwrap();
-    // Thirty seconds before the ttl would have ended.
+    // Thirty seconds before the ttl would end.
     assert!(with_timeout(waits).await.unwrap().is_ok());
 }
 
@@ -141,7 +141,7 @@ async fn moving_the_file_away_ends_every_term_on_it() {
     scenario.finish().await;
 }
 
-/// Holds `job` on a file that is named as seen from the present directory, and goes to another.
+/// Holds `job` on a file with a relative path, then changes the working directory.
 #[tokio::test]
 #[ignore = "a part that other tests start as a process"]
 async fn chdir_holder_process() {
@@ -152,7 +152,7 @@ async fn chdir_holder_process() {
     let term = instance.acquire("job", TTL).await;
     std::fs::create_dir_all(folder.join("elsewhere")).unwrap();
     std::env::set_current_dir(folder.join("elsewhere")).unwrap();
-    // Renewed, and entered anew, as seen from there.
+    // Renewed, and attached again, from the new directory.
     let renewed = instance.count_events("lease.renewed");
     wait_until("renewed", || instance.count_events("lease.renewed") > renewed + 1).await;
     println!("READY {}", term.token());
@@ -175,13 +175,13 @@ async fn a_file_created_beside_leftovers_is_quarantined() {
     let alice = Instance::connect(&url, "alice", LONG_TTL).await;
     let term = alice.acquire("job", LONG_TTL).await;
     std::fs::remove_file(folder.path().join("leases.db")).unwrap();
-    // Whoever only listens has noticed by now, and must not have made it.
+    // An instance that is only subscribed has noticed by now, and must not have created the file.
     tokio::time::sleep(Duration::from_millis(400)).await;
     for name in ["carol", "dave"] {
         let newcomer = Instance::with(tenure::Tenure::builder(&url).name(name).unwrap()).await;
         match newcomer.tenure.lease("job").try_acquire().await {
             Err(tenure::AcquireError::Quarantined(_)) => {}
-            other => panic!("{name}: somebody may still work under a lease of the old file: {other:?}"),
+            other => panic!("{name}: expected a quarantine, since a holder may still rely on the old file: {other:?}"),
         }
     }
     drop(term);

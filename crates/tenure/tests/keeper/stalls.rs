@@ -1,4 +1,4 @@
-//! The store stands still: for a moment, which costs nothing but starts, or for too long.
+//! The store stalls: briefly, which only delays new work, or for too long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ use crate::harness::{
 async fn a_short_pause_of_the_store_ends_no_term() {
     let server = RedisServer::start();
     let scenario = ScenarioBuilder::at(&server.url()).ttl(Duration::from_secs(6)).start().await;
-    // Nothing but renewals is sent any more, and the next is two seconds away.
+    // Only renewals are sent from now on, and the next is two seconds away.
     scenario.alice.wait_for_event("lease.renewed").await;
-    // Longer than that and R, shorter than D − S.
+    // Longer than that plus R, shorter than D − S.
     assert_eq!(server.command(&["CLIENT", "PAUSE", "3000"]), RedisReply::text("OK"));
     scenario.alice.wait_for_event("lease.uncertain").await;
     scenario.alice.wait_for_event("lease.recovered").await;
@@ -38,7 +38,7 @@ async fn a_long_pause_of_the_store_stops_the_work_in_time() {
     scenario.finish().await;
 }
 
-/// A thousand leases, and work under each that says how long it was seen.
+/// A thousand leases with work that records when it was last seen.
 struct LeaseLoad {
     tenure: Tenure,
     terms: Vec<Term>,
@@ -66,7 +66,7 @@ impl LeaseLoad {
             });
         }
         let load = Self { tenure, terms, working };
-        wait_until("everybody works", || load.working() == count).await;
+        wait_until("all leases have work", || load.working() == count).await;
         load
     }
 
@@ -79,7 +79,7 @@ impl LeaseLoad {
 async fn a_stall_of_600_ms_does_not_stop_work_on_a_thousand_leases() {
     let server = RedisServer::start();
     let bystander = Bystander::at(&server.url()).await;
-    // R is 400 ms: what is under way fails.
+    // R is 400 ms: requests in flight fail.
     let load = LeaseLoad::start(&server, 1_000, Duration::from_secs(6)).await;
     for _ in 0..3 {
         server.stop();
@@ -88,7 +88,8 @@ async fn a_stall_of_600_ms_does_not_stop_work_on_a_thousand_leases() {
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         assert_eq!(load.working(), 1_000);
     }
-    wait_until("all certain again", || load.terms.iter().all(|term| term.require(Duration::ZERO).is_ok())).await;
+    wait_until("all terms are certain again", || load.terms.iter().all(|term| term.require(Duration::ZERO).is_ok()))
+        .await;
     assert_eq!(load.tenure.stats().held, 1_000);
     bystander.assert_untouched().await;
 }
@@ -103,10 +104,10 @@ async fn a_stall_beyond_the_deadline_stops_work_on_a_thousand_leases_in_time() {
     server.stop();
     let stopped = Instant::now();
     let deadlines: Vec<Instant> = load.terms.iter().map(|term| Instant::now() + term.remaining()).collect();
-    wait_until("all work is gone", || load.working() == 0).await;
+    wait_until("all work has ended", || load.working() == 0).await;
     let (gone, latest) = (Instant::now(), deadlines.into_iter().max().unwrap());
-    println!("gone {:?} before the last deadline", latest.saturating_duration_since(gone));
-    probe.assert_within(stopped.elapsed(), ttl - ttl / 6, "all work is gone by the last D − S");
+    println!("ended {:?} before the last deadline", latest.saturating_duration_since(gone));
+    probe.assert_within(stopped.elapsed(), ttl - ttl / 6, "all work has ended by the last D − S");
     assert!(load.terms.iter().all(|term| !term.is_valid() || term.remaining() <= ttl / 6));
     server.cont();
     wait_until("connected again", || load.tenure.stats().connected).await;

@@ -1,4 +1,4 @@
-//! Asking and waiting.
+//! Acquiring and waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ fn a_grant_that_arrives_after_its_deadline_is_requested_again() {
     harness.take();
     harness.reply(harness.granted(100));
     assert!(!harness.may_start());
-    assert_eq!(harness.requests().len(), 1, "asked again, at once");
+    assert_eq!(harness.requests().len(), 1, "requested again at once");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_waiter_retries_when_the_lease_has_expired() {
     let sent = harness.run_until_sent(10_000);
     assert!((4_001..=4_026).contains(&sent), "{sent}");
     harness.reply(harness.granted(100));
-    assert!(harness.may_start(), "it had run out by itself: nothing to wait for");
+    assert!(harness.may_start(), "the lease expired by itself, so there is no wait");
 }
 
 #[test]
@@ -91,11 +91,11 @@ fn a_release_announced_during_a_request_is_not_missed() {
     let mut harness = LeaseHarness::new();
     harness.take();
     harness.input(Input::Announced(Announcement::Released { name: name(), token: token(50) }));
-    assert!(harness.requests().is_empty(), "one question at a time");
+    assert!(harness.requests().is_empty(), "one request at a time");
     harness.reply(harness.held(50, ms(20_000)));
-    assert_eq!(harness.requests().len(), 1, "the answer was from before the release");
+    assert_eq!(harness.requests().len(), 1, "the reply was older than the release");
     harness.reply(harness.held(50, ms(20_000)));
-    assert_eq!(harness.requests().len(), 1, "but one announcement is good for one question");
+    assert_eq!(harness.requests().len(), 1, "one announcement causes one request");
 }
 
 #[test]
@@ -110,12 +110,12 @@ fn a_lease_granted_too_early_allows_no_work_until_its_last_holder_must_have_stop
     harness.run_until_sent(12_000);
     assert!(
         matches!(harness.requests()[..], [Request::Renew { progressed: true, .. }]),
-        "waiting is no lack of progress"
+        "waiting does not count as lack of progress"
     );
     harness.reply(harness.renewed());
-    assert!(!harness.may_start(), "held and renewed, but not to be worked on");
+    assert!(!harness.may_start(), "held and renewed, but work may not start yet");
     harness.run_until(20_199);
-    assert!(!harness.may_start(), "20 s and one percent");
+    assert!(!harness.may_start(), "not before 20 s and one percent");
     harness.run_until(20_201);
     assert!(harness.may_start());
 }
@@ -127,11 +127,11 @@ fn setting_the_wall_clock_ahead_does_not_shorten_the_wait_for_another_holder() {
     harness.run_until(1_000);
     harness.input(Input::Recheck);
     harness.reply(harness.granted(100));
-    // Five seconds that did not happen: our own deadline is nearer, the other's is not.
+    // Five seconds that did not pass: our own deadline is nearer, the other holder's is not.
     harness.wall_step = ms(5_000);
     harness.jump_to(6_100);
     harness.input(Input::Tick);
-    assert!(!harness.lease.is_valid(harness.clocks()), "somebody else may still rely on the lease");
+    assert!(!harness.lease.is_valid(harness.clocks()), "the last holder may still rely on the lease");
     harness.run_until_sent(12_000);
     harness.reply(harness.renewed());
     harness.run_until(15_099);
@@ -164,7 +164,7 @@ fn a_release_of_another_term_does_not_shorten_the_wait() {
         let (token, server) = (token(100), harness.server());
         Reply::Granted(Grant { token, server, max_ttl: ms(30_000), wait_out: Duration::ZERO, previous })
     };
-    // Recorded, but of a term that came after the one that was seen and may have been cut short.
+    // Recorded, but of a term after the one that was seen, which may have been cut short.
     let mut harness = LeaseHarness::new();
     harness.reply(harness.held(50, ms(20_000)));
     harness.run_until(1_000);
@@ -185,7 +185,7 @@ fn a_release_of_another_term_does_not_shorten_the_wait() {
 fn a_claim_names_the_term_that_this_process_ended() {
     let mut lease = Lease::new(name(), me(), Arc::default(), 7).with_ended_term(Some(token(40)));
     let actions = lease.step(Now::default(), Input::Tick);
-    assert_eq!(lease.ended_term(), Some(token(40)), "and has to be, until there is a new one");
+    assert_eq!(lease.ended_term(), Some(token(40)), "it must be remembered until a new term begins");
     assert_eq!(LeaseHarness::holding().lease.ended_term(), Some(token(100)));
     assert!(
         matches!(&actions[0], Action::Send { request: Request::Acquire { ended, .. }, .. } if *ended == Some(token(40)))
@@ -273,19 +273,19 @@ fn a_quarantine_is_waited_out_and_reported_once() {
     assert!(harness.events().is_empty());
 }
 
-/// The announcement comes over another connection than the reply, and may overtake it.
+/// The announcement arrives over another connection than the reply and may overtake it.
 #[test]
 fn the_end_of_a_quarantine_that_overtakes_a_reply_is_not_lost() {
     let mut harness = LeaseHarness::new();
     harness.take();
     harness.input(Input::Recheck);
-    assert!(harness.requests().is_empty(), "one question at a time");
+    assert!(harness.requests().is_empty(), "one request at a time");
     let reason = QuarantineReason::RecordMissing;
     harness.reply(Reply::Quarantined(Quarantine { remaining: ms(20_000), reason }));
-    assert_eq!(harness.requests().len(), 1, "the reply may be older than the announcement: ask again");
+    assert_eq!(harness.requests().len(), 1, "the reply may be older than the announcement, so request again");
     harness.take();
     harness.reply(Reply::Quarantined(Quarantine { remaining: ms(20_000), reason }));
-    assert!(harness.requests().is_empty(), "nothing was announced since");
+    assert!(harness.requests().is_empty(), "there was no announcement since");
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_changed_namespace_is_attached_again_before_the_next_claim() {
     harness.reply(Reply::NotAttached);
     assert!(harness.take().contains(&Action::Attach));
     harness.run_until(60_000);
-    assert!(harness.requests().is_empty(), "nothing is asked of a store that was not entered");
+    assert!(harness.requests().is_empty(), "no request to a store before the attach");
     harness.input(Input::Attached(Continuity::Reset));
     assert_eq!(harness.requests().len(), 1);
 }
@@ -309,7 +309,7 @@ fn a_claim_whose_term_is_over_gets_a_new_nonce() {
     assert_ne!(nonce_of(harness.requests()[0]), first);
 }
 
-/// A lease that a program without tokens holds.
+/// The reply for a lease that a program without tokens holds.
 fn foreign(harness: &LeaseHarness, remaining: Option<Duration>) -> Reply {
     let (max_ttl, server) = (ms(30_000), harness.server());
     Reply::Held(Held { holder: other(), token: None, remaining, idle: None, max_ttl, server })
@@ -362,7 +362,7 @@ fn giving_up_abandons_only_claims_that_may_have_been_granted() {
     harness.input(Input::Intent(Intent::Release(ReleaseReason::Voluntary)));
     assert!(matches!(harness.requests()[..], [Request::Abandon { .. }]));
     harness.run_until(6_001);
-    assert_eq!(harness.lease.ending(), Some(&Ending::GivenUp), "not for ever: it runs out");
+    assert_eq!(harness.lease.ending(), Some(&Ending::GivenUp), "not for ever: it expires");
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn a_holder_without_progress_is_taken_over_and_given_time_to_stop() {
     let sent = harness.run_until_sent(10_000);
     assert_eq!(sent, 8_001);
     assert!(matches!(harness.requests()[..], [Request::TakeOver { victim, .. }] if *victim == token(50)));
-    // It has made progress in the meantime.
+    // The holder has made progress in the meantime.
     harness.reply(held(1_000));
     assert_eq!(harness.run_until_sent(30_000), 8_001 + 11_001);
     let previous = Some(PreviousTerm { token: token(50), holder: other(), ended: RecordedEnd::TakenOver });
@@ -445,9 +445,9 @@ fn a_waiter_rechecks_at_the_configured_interval() {
     harness.reply(harness.held(50, ms(29_000)));
     harness.take();
     let sent = harness.run_until_sent(29_000);
-    assert!((13_500..=15_000).contains(&sent), "up to a tenth sooner: {sent}");
+    assert!((13_500..=15_000).contains(&sent), "up to a tenth earlier: {sent}");
     let error = LeaseSettings::builder().recheck_every(ms(100)).build().unwrap_err();
-    assert!(error.to_string().contains("got 100ms"), "a hot loop is no setting: {error}");
+    assert!(error.to_string().contains("got 100ms"), "a setting must not cause a hot loop: {error}");
 }
 
 #[test]
@@ -455,39 +455,39 @@ fn the_acquire_status_is_known_at_every_step() {
     let settings = LeaseSettings::builder().recheck_every(ms(15_000)).build().unwrap();
     let mut harness = LeaseHarness::with(settings);
     let behind = || Some(AcquireStatus::Held { holder: other() });
-    assert_eq!(harness.lease.acquire_status(), Some(AcquireStatus::Requesting), "nobody is known to have it");
+    assert_eq!(harness.lease.acquire_status(), Some(AcquireStatus::Requesting), "no holder is known");
     harness.reply(harness.held(50, ms(29_000)));
     assert_eq!(harness.lease.acquire_status(), behind());
     harness.take();
     harness.run_until_sent(29_000);
-    assert_eq!(harness.lease.acquire_status(), behind(), "a look is no candidacy");
+    assert_eq!(harness.lease.acquire_status(), behind(), "a check does not change the status");
     harness.reply(harness.held(50, ms(29_000)));
     harness.input(Input::Announced(Announcement::Released { name: name(), token: token(50) }));
-    assert_eq!(harness.lease.acquire_status(), Some(AcquireStatus::Requesting), "it is free");
+    assert_eq!(harness.lease.acquire_status(), Some(AcquireStatus::Requesting), "the lease is unheld");
     harness.reply(harness.held(51, ms(29_000)));
-    assert_eq!(harness.lease.acquire_status(), behind(), "somebody else was faster");
+    assert_eq!(harness.lease.acquire_status(), behind(), "another instance acquired it first");
     harness.input(Input::ConnectionLost);
     assert!(matches!(harness.lease.acquire_status(), Some(AcquireStatus::Blocked { .. })));
     harness.input(Input::Attached(Continuity::Same));
     harness.reply(harness.granted(52));
-    assert_eq!(harness.lease.acquire_status(), None, "it is ours");
+    assert_eq!(harness.lease.acquire_status(), None, "the lease is held");
 }
 
 #[test]
 fn acquire_delay_lets_others_go_first_and_does_not_delay_a_hand_over() {
     let settings = LeaseSettings::builder().acquire_delay(ms(700)).build().unwrap();
     let mut harness = LeaseHarness::with(settings);
-    assert!(harness.requests().is_empty(), "not at once");
+    assert!(harness.requests().is_empty(), "the first request must be delayed");
     assert_eq!(harness.run_until_sent(1_000), 700);
     harness.reply(harness.held(50, ms(10_000)));
     harness.take();
 
     harness.input(Input::Announced(Announcement::Released { name: name(), token: token(50) }));
-    assert!(harness.requests().is_empty(), "others are told, too");
+    assert!(harness.requests().is_empty(), "other waiters get the announcement, too");
     assert_eq!(harness.run_until_sent(5_000), 1_400);
     harness.reply(harness.held(50, ms(10_000)));
     harness.take();
 
     harness.input(Input::Announced(Announcement::HandedOver { name: name(), token: token(60), to: me() }));
-    assert_eq!(harness.requests().len(), 1, "an offer is not for others");
+    assert_eq!(harness.requests().len(), 1, "an offer is not delayed: it is only for us");
 }

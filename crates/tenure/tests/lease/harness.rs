@@ -1,4 +1,4 @@
-//! A lease and a clock that tests move by hand.
+//! A lease machine with a clock that tests move by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,14 +29,14 @@ pub fn name() -> LeaseName {
 }
 
 pub fn error() -> StoreError {
-    StoreError::new(ErrorKind::Unreachable, "test: no answer")
+    StoreError::new(ErrorKind::Unreachable, "test: no reply")
 }
 
 /// A lease with ttl 30 s, P 10 s, R 2 s, S 5 s, so D is 29.698 s after the request and D − S 24.698 s.
 pub struct LeaseHarness {
     pub lease: Lease,
     pub now: Moment,
-    /// How far the wall clock was set ahead: the lease clock counts it, the steady one does not.
+    /// Offset of the wall clock: the lease clock counts it, the steady clock does not.
     pub wall_step: Duration,
     /// Everything since the last [`LeaseHarness::take`].
     pub actions: Vec<Action>,
@@ -70,7 +70,7 @@ impl LeaseHarness {
         harness
     }
 
-    /// A harness that was granted the lease at once, at time zero, with token 100.
+    /// Creates a harness whose lease was granted at time zero with token 100.
     pub fn holding() -> Self {
         Self::holding_with(LeaseSettings::default())
     }
@@ -82,7 +82,7 @@ impl LeaseHarness {
         harness
     }
 
-    /// Server time runs with local time in these tests.
+    /// The server time equals the local time in these tests.
     pub fn server(&self) -> ServerTime {
         ServerTime::from_micros(1_000_000_000 + self.now.as_nanos() / 1_000)
     }
@@ -132,19 +132,19 @@ impl LeaseHarness {
         self.last_send.expect("nothing was sent")
     }
 
-    /// Answers the last request.
+    /// Replies to the last request.
     pub fn reply(&mut self, reply: Reply) {
         let attempt = self.last_attempt();
         self.input(Input::Answered { attempt, reply });
     }
 
-    /// The last request's outcome is not known.
+    /// Makes the outcome of the last request unknown.
     pub fn unknown(&mut self) {
         let attempt = self.last_attempt();
         self.input(Input::Unknown { attempt, error: error() });
     }
 
-    /// Moves to this many milliseconds, waking the lease whenever it asked for it.
+    /// Advances to this many milliseconds, waking the lease whenever it requested it.
     pub fn run_until(&mut self, millis: u64) {
         let target = Moment::ZERO + ms(millis);
         for _ in 0..10_000 {
@@ -160,15 +160,15 @@ impl LeaseHarness {
                 }
             }
         }
-        panic!("the lease asks to be woken without end");
+        panic!("the lease requests wake-ups endlessly");
     }
 
-    /// Moves the clock without waking anybody, as a stopped process would see it.
+    /// Moves the clock without wake-ups, as a stopped process would see it.
     pub fn jump_to(&mut self, millis: u64) {
         self.now = Moment::ZERO + ms(millis);
     }
 
-    /// Goes on until something is sent, and returns when.
+    /// Advances until a request is sent, and returns the time.
     pub fn run_until_sent(&mut self, limit: u64) -> u64 {
         self.take();
         let start = self.now.as_nanos() / 1_000_000;
@@ -178,7 +178,7 @@ impl LeaseHarness {
                 return millis;
             }
         }
-        panic!("nothing was sent by {limit} ms");
+        panic!("no request was sent by {limit} ms");
     }
 
     pub fn take(&mut self) -> Vec<Action> {
@@ -205,7 +205,7 @@ impl LeaseHarness {
             .collect()
     }
 
-    /// The events told, as text without the instance.
+    /// The emitted events, as text without the instance.
     pub fn events(&self) -> Vec<String> {
         self.actions
             .iter()

@@ -1,4 +1,4 @@
-//! The lease machine, one behaviour at a time: what goes in, what comes out, and nothing else.
+//! Tests of the lease machine, one behaviour at a time, by its inputs and actions only.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail like tests")]
 

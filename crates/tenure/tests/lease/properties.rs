@@ -1,4 +1,4 @@
-//! Whatever happens, in whatever order.
+//! Invariants of the lease machine for any inputs in any order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn replies() -> impl Strategy<Value = Reply> {
     ]
 }
 
-/// An attempt or epoch is given relative to the newest one, so that both current and stale ones come up.
+/// Attempts and epochs are relative to the newest one, so that both current and stale ones occur.
 #[derive(Clone, Debug)]
 enum FuzzInput {
     Reply { back: u64, reply: Reply },
@@ -136,7 +136,7 @@ proptest! {
             let server = ServerTime::from_micros(1_000_000 + now.as_nanos() / 1_000);
             let input = match fuzz_input {
                 FuzzInput::Reply { back: b, reply } => Input::Answered { attempt: Attempt(back(newest.0, b)), reply },
-                // What a well-behaved store would say to what was last asked.
+                // The reply of a correct store to the last request.
                 FuzzInput::Honest => match &pending {
                     Some((attempt, Request::Renew { .. }, _)) => {
                         Input::Answered { attempt: *attempt, reply: Reply::Renewed { server, max_ttl: Duration::ZERO, asked: None } }
@@ -160,7 +160,7 @@ proptest! {
                 FuzzInput::Plain(input) => input,
             };
             let stale = matches!(&input, Input::Wake(e) if *e != epoch);
-            // Answered, given up on, or gone with its connection: only then may the next question be sent.
+            // The next request may be sent only after a reply, a timeout or the end of the connection.
             match &input {
                 Input::Answered { attempt, .. } | Input::Failed { attempt, .. } | Input::Unknown { attempt, .. } => {
                     in_flight = in_flight.filter(|(open, _)| open != attempt);
@@ -177,14 +177,14 @@ proptest! {
                 match action {
                     Action::Send { attempt, request, give_up_at } => {
                         sends += 1;
-                        prop_assert!(attempt > newest, "attempts are numbered upwards");
+                        prop_assert!(attempt > newest, "attempt numbers must increase");
                         prop_assert!(give_up_at > now);
                         if matches!(request, Request::Renew { .. }) {
-                            prop_assert!(!lost, "renewed after it was lost");
+                            prop_assert!(!lost, "renewed after the loss");
                         }
                         if matches!(request, Request::Renew { .. } | Request::Acquire { .. } | Request::TakeOver { .. }) {
                             let expired = in_flight.is_none_or(|(_, give_up_at)| now >= give_up_at);
-                            prop_assert!(expired, "asked again while a question was on its way");
+                            prop_assert!(expired, "sent another request while one was in flight");
                             in_flight = Some((attempt, give_up_at));
                         }
                         newest = attempt;
@@ -197,10 +197,10 @@ proptest! {
                         epoch = e;
                     }
                     Action::Deadline(d) => {
-                        prop_assert!(!lost, "a deadline after the loss");
+                        prop_assert!(!lost, "moved the deadline after the loss");
                         prop_assert!(deadline_told.is_none_or(|before| d >= before), "D went back");
                         let latest = deadline(latest_send, settings.ttl(), ClockTolerance::default());
-                        prop_assert!(d <= latest, "D is counted from after the last request was sent");
+                        prop_assert!(d <= latest, "D is later than the last request allows");
                         deadline_told = Some(d);
                     }
                     Action::Emit(event) => {
@@ -213,7 +213,7 @@ proptest! {
                         let rank = match permission {
                             Permission::MayStart { .. } => {
                                 prop_assert!(!lost, "un-lost");
-                                prop_assert!(lease.remaining(Now::undisturbed(now)) > settings.stop_budget(), "may start with no time left");
+                                prop_assert!(lease.remaining(Now::undisturbed(now)) > settings.stop_budget(), "may start without time left");
                                 1
                             }
                             Permission::HoldStarts { .. } => 1,
@@ -224,7 +224,7 @@ proptest! {
                             Permission::MustBeGone => 3,
                             _ => 0,
                         };
-                        prop_assert!(rank >= last_rank, "a cancellation was taken back");
+                        prop_assert!(rank >= last_rank, "a cancellation was revoked");
                         last_rank = rank;
                     }
                     _ => {}
@@ -239,12 +239,12 @@ proptest! {
             } else {
                 prop_assert!(!lease.is_valid(Now::undisturbed(now)) && !valid_before);
             }
-            prop_assert!(!over || lease.ending().is_some(), "came back from the end");
+            prop_assert!(!over || lease.ending().is_some(), "left its final state");
             over = lease.ending().is_some();
         }
     }
 
-    /// Whoever drives a lease wakes it until it is not due any more. That must end.
+    /// The driver wakes a lease until it is not due any more. That must end.
     #[test]
     fn a_wake_up_that_is_due_does_not_stay_due(
         seed in any::<u64>(),

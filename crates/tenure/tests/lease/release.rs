@@ -1,4 +1,4 @@
-//! Letting go, in the right order.
+//! Releasing a lease in the right order.
 
 use tenure::lease::{Ending, Input, Intent, Loss, Permission, ReleaseReason};
 use tenure::store::{Ask, Continuity, ErrorKind, Refusal, Reply, Request, StoreError};
@@ -17,7 +17,7 @@ fn a_release_waits_for_the_work_to_end() {
     harness.take();
     harness.input(Input::WorkEnded);
     assert_eq!(harness.permissions(), [Permission::MustBeGone]);
-    assert_eq!(harness.events(), [""; 0], "not before it is true");
+    assert_eq!(harness.events(), [""; 0], "not reported before it is true");
     let [Request::Release { holding, .. }] = &harness.requests()[..] else { panic!("{:?}", harness.requests()) };
     assert_eq!((&holding.holder, holding.token), (&me(), token(100)));
     harness.reply(Reply::Done);
@@ -40,7 +40,7 @@ fn a_release_with_an_unknown_outcome_is_repeated_until_the_lease_expires() {
     }
     harness.run_until(DEADLINE - 1);
     assert_eq!(harness.lease.ending(), None);
-    assert!(!harness.may_start(), "it is over all the same");
+    assert!(!harness.may_start(), "the term has ended all the same");
     harness.run_until(DEADLINE);
     assert_eq!(harness.events(), ["lease.released token=100 reason=voluntary"]);
     assert_eq!(harness.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
@@ -74,7 +74,7 @@ fn a_late_reply_to_a_release_counts() {
     harness.input(Input::WorkEnded);
     let attempt = harness.last_attempt();
     harness.run_until(2_500);
-    assert_eq!(harness.lease.ending(), None, "it did not come in time");
+    assert_eq!(harness.lease.ending(), None, "no reply in time");
     harness.input(Input::Answered { attempt, reply: Reply::Done });
     assert_eq!(harness.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
 }
@@ -90,7 +90,7 @@ fn a_permanently_refused_release_is_reported_and_retried_rarely() {
     harness.take();
     let again = harness.run_until_sent(20_000);
     assert!(again >= 10_000, "no hot loop: {again}");
-    assert_eq!(harness.lease.ending(), None, "it is not let go of");
+    assert_eq!(harness.lease.ending(), None, "the release is not given up");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_failed_release_waits_for_a_connection_without_needless_wake_ups() {
     harness.input(Input::Failed { attempt: harness.last_attempt(), error: error() });
     harness.input(Input::ConnectionLost);
     let (due, _) = harness.lease.next_wake().unwrap();
-    assert_eq!(due, Moment::ZERO + ms(DEADLINE), "there is nothing to be done before");
+    assert_eq!(due, Moment::ZERO + ms(DEADLINE), "no wake-up is needed before");
     harness.take();
     harness.run_until(9_000);
     harness.input(Input::Attached(Continuity::Same));
@@ -146,7 +146,7 @@ fn the_lease_is_renewed_while_a_release_waits_for_work_but_not_for_ever() {
     harness.reply(harness.renewed());
     harness.take();
     harness.run_until(sent + DEADLINE - 1);
-    assert!(harness.requests().is_empty(), "max drain has passed: the lease is left to run out");
+    assert!(harness.requests().is_empty(), "max drain has passed: the lease is left to expire");
     assert_eq!(harness.events(), ["lease.lost token=100 reason=expired"]);
     harness.run_until(sent + DEADLINE);
     assert_eq!(harness.permissions().last(), Some(&Permission::MustBeGone));
@@ -194,7 +194,7 @@ fn a_loss_during_a_release_is_a_loss() {
     harness.reply(Reply::Refused(Refusal::Taken { holder: other() }));
     harness.take();
     harness.input(Input::WorkEnded);
-    assert!(harness.requests().is_empty(), "it is not ours to release");
+    assert!(harness.requests().is_empty(), "a lost lease must not be released");
     assert_eq!(harness.lease.ending(), Some(&Ending::Lost(Loss::Taken { holder: other() })));
 }
 

@@ -1,4 +1,4 @@
-//! Holding on, doubting, losing.
+//! Renewing a term, uncertainty and loss.
 
 use std::collections::BTreeMap;
 
@@ -21,13 +21,13 @@ fn renewals_go_on_a_third_of_the_ttl_apart_and_move_the_deadline() {
         let deadline = Moment::ZERO + ms(sent + DEADLINE);
         assert!(
             harness.lease.remaining(harness.clocks()).abs_diff(deadline.since(harness.now)) <= ms(1),
-            "counted from sending"
+            "counted from the time of sending"
         );
         assert!(harness.may_start());
     }
 }
 
-/// Were they renewed together, they would expire together, and thousands cannot be taken over at once.
+/// If leases were renewed together, they would expire together, and thousands cannot be taken over at once.
 #[test]
 fn many_leases_granted_together_are_renewed_apart() {
     let moments = |siblings: usize| {
@@ -40,9 +40,9 @@ fn many_leases_granted_together_are_renewed_apart() {
         }
         moments
     };
-    assert!(moments(10).len() <= 2, "few leases of one instance travel together: {:?}", moments(10));
+    assert!(moments(10).len() <= 2, "few leases of one instance are renewed together: {:?}", moments(10));
     let many = moments(1_000);
-    assert!(many.values().all(|count| *count <= 200), "a thousand are spread: {many:?}");
+    assert!(many.values().all(|count| *count <= 200), "the renewals of a thousand leases must be spread: {many:?}");
     assert!(many.keys().all(|sent| (3_000..=10_001).contains(sent)), "{many:?}");
     assert!(moments(4_000).values().all(|count| *count <= 60), "four thousand more so: {:?}", moments(4_000));
 }
@@ -55,7 +55,7 @@ fn a_failed_renewal_stops_new_work_until_one_succeeds() {
     harness.unknown();
     assert_eq!(harness.state(), LeaseState::Uncertain);
     assert_eq!(harness.permissions(), [Permission::HoldStarts { token: token(100) }]);
-    assert!(harness.lease.is_valid(harness.clocks()), "work in flight goes on");
+    assert!(harness.lease.is_valid(harness.clocks()), "running work continues");
     let before = harness.lease.remaining(harness.clocks());
     harness.run_until_sent(15_000);
     assert!(harness.lease.remaining(harness.clocks()) <= before, "a failure moves no deadline");
@@ -92,7 +92,7 @@ fn two_full_attempts_are_made_before_work_is_cancelled() {
     harness.take();
     harness.run_until(DEADLINE);
     assert_eq!(harness.permissions(), [Permission::MustBeGone]);
-    assert!(harness.requests().is_empty(), "nothing is renewed or released while work may run");
+    assert!(harness.requests().is_empty(), "no renewal or release while work may run");
     assert_eq!(harness.lease.ending(), None);
     harness.input(Input::WorkEnded);
     assert!(matches!(harness.requests()[..], [Request::Release { .. }]));
@@ -116,7 +116,7 @@ fn a_renewal_that_succeeds_too_late_does_not_undo_the_loss() {
 fn waking_after_the_deadline_forbids_all_work() {
     let mut harness = LeaseHarness::holding();
     harness.jump_to(3_600_000);
-    assert!(!harness.lease.is_valid(harness.clocks()), "computed, before anything has woken");
+    assert!(!harness.lease.is_valid(harness.clocks()), "computed from the clock, before any wake-up");
     assert_eq!(harness.lease.permission(harness.clocks()), Permission::MustBeGone);
     harness.jump_to(STOP_AT);
     let gone_by = Moment::ZERO + ms(DEADLINE);
@@ -153,7 +153,7 @@ fn a_refused_publication_ends_its_own_term_at_once() {
     let mut harness = LeaseHarness::holding();
     harness.run_until(1_000);
     harness.input(Input::Refused { token: token(99), refusal: Refusal::Missing });
-    assert!(harness.lease.is_valid(harness.clocks()), "that was an earlier term");
+    assert!(harness.lease.is_valid(harness.clocks()), "the refusal was for an earlier term");
     harness.input(Input::Refused { token: token(100), refusal: Refusal::Missing });
     assert_eq!(harness.events(), ["lease.lost token=100 reason=missing"]);
     assert!(!harness.lease.is_valid(harness.clocks()));
@@ -219,7 +219,7 @@ fn an_announcement_during_a_renewal_makes_the_reply_stale() {
     harness.input(Input::Announced(Announcement::Revoked { name: name(), token: token(100) }));
     assert!(harness.requests().is_empty(), "one renewal at a time");
     harness.reply(harness.renewed());
-    assert_eq!(harness.requests().len(), 1, "the answer may be from before the revocation");
+    assert_eq!(harness.requests().len(), 1, "the reply may be older than the revocation");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn a_replaced_connection_defers_starts_and_keeps_the_deadline() {
     let before = harness.lease.remaining(harness.clocks());
     harness.input(Input::ConnectionLost);
     assert!(!harness.may_start());
-    assert_eq!(harness.state(), LeaseState::Owned, "deferred, not in doubt");
+    assert_eq!(harness.state(), LeaseState::Owned, "deferred, not uncertain");
     harness.run_until(5_500);
     harness.input(Input::Attached(Continuity::Same));
     assert!(harness.may_start());
@@ -272,7 +272,7 @@ fn a_connection_that_is_not_replaced_in_time_makes_the_lease_uncertain() {
     harness.run_until(7_000);
     assert_eq!(harness.state(), LeaseState::Uncertain);
     harness.run_until(STOP_AT);
-    assert!(harness.requests().is_empty(), "there is nobody to ask");
+    assert!(harness.requests().is_empty(), "no request without a connection");
     assert!(harness.events().last().unwrap().ends_with("reason=unreachable"));
 }
 
@@ -284,7 +284,7 @@ fn an_uncertain_lease_is_renewed_on_reconnect() {
     harness.run_until(4_000);
     assert_eq!(harness.state(), LeaseState::Uncertain);
     harness.input(Input::Attached(Continuity::Same));
-    assert!(!harness.may_start(), "entering does not restore what was in doubt; a renewal does");
+    assert!(!harness.may_start(), "an attach does not end the uncertainty; a renewal does");
     assert!(matches!(harness.requests()[..], [Request::Renew { .. }]));
     harness.reply(harness.renewed());
     assert!(harness.may_start());
@@ -292,7 +292,7 @@ fn an_uncertain_lease_is_renewed_on_reconnect() {
 
 #[test]
 fn a_lease_is_small() {
-    // A process may hold a hundred thousand of them.
+    // A process may hold a hundred thousand leases.
     assert!(size_of::<tenure::lease::Lease>() <= 400, "{} bytes", size_of::<tenure::lease::Lease>());
 }
 
@@ -316,7 +316,7 @@ fn a_store_with_other_data_is_a_loss_at_once() {
     harness.take();
     harness.input(Input::WorkEnded);
     assert_eq!(harness.lease.ending(), Some(&Ending::Lost(Loss::StoreReset)));
-    assert!(harness.requests().is_empty(), "there is nothing of ours in it");
+    assert!(harness.requests().is_empty(), "the new data does not contain our lease");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a pool can be asked, and where its targets can come from.
+//! The API of a pool, and the sources of its targets.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ async fn instance(server: &RedisServer, name: &str) -> Tenure {
     Tenure::builder(&server.url()).name(name).unwrap().longest_ttl(ttl()).bootstrap().connect().await.unwrap()
 }
 
-/// A pool whose work is to hold.
+/// Starts a pool whose work only holds its targets.
 fn start(pool: PoolBuilder) -> Pool {
     pool.ttl(ttl()).run(async |_, lease| while lease.wait(test_timeout()).await {}).start().unwrap()
 }
@@ -27,11 +27,11 @@ async fn try_acquire_returns_the_term_or_the_reason() {
     let server = RedisServer::start();
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let first = start(one.pool("poll").targets(["a", "b"]));
-    wait_until("it has everything", || first.owned().len() == 2).await;
-    assert!(first.try_acquire("a").await.is_ok(), "it is held already");
+    wait_until("the pool holds every target", || first.owned().len() == 2).await;
+    assert!(first.try_acquire("a").await.is_ok(), "it is already held");
     assert_eq!(first.try_acquire("nothing").await.unwrap_err(), TargetError::NotATarget);
     assert_eq!(first.release("nothing").await, Err(TargetError::NotATarget));
-    // One that counts for nothing is given nothing, and may ask.
+    // An instance of weight zero is offered no target, but may acquire one.
     let second = start(two.pool("poll").targets(["a", "b"]).weight(0.0));
     let refused = second.try_acquire("a").await.unwrap_err();
     assert!(matches!(&refused, TargetError::Held { holder, .. } if holder == one.instance()), "{refused}");
@@ -42,7 +42,7 @@ async fn try_acquire_returns_the_term_or_the_reason() {
     assert!(own.state == LeaseState::Owned && own.token.is_some() && own.acquired_at.is_some(), "{own:?}");
     assert_eq!(first.lease_info("nothing").await, None);
     first.retarget(["b"]).unwrap();
-    wait_until("it is let go of", || !first.is_owned("a")).await;
+    wait_until("the target is released", || !first.is_owned("a")).await;
     let asks = async {
         while second.try_acquire("a").await.is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -51,13 +51,13 @@ async fn try_acquire_returns_the_term_or_the_reason() {
     tokio::time::timeout(test_timeout(), asks).await.unwrap();
     assert!(second.is_owned("a"));
     second.drain();
-    wait_until("it has given it away", || !second.is_owned("a")).await;
+    wait_until("the target is handed over", || !second.is_owned("a")).await;
     assert_eq!(second.try_acquire("b").await.unwrap_err(), TargetError::Draining);
     second.stop().await;
     assert_eq!(second.try_acquire("a").await.unwrap_err(), TargetError::Stopped);
     assert_eq!(first.release("b").await, Ok(()));
-    wait_until("it has it again", || first.is_owned("b")).await;
-    // With no other instance nothing can be handed over.
+    wait_until("the target is held again", || first.is_owned("b")).await;
+    // Without another instance nothing can be handed over.
     assert_eq!(first.stop().await.not_handed_over, [Target::from("b")]);
 }
 
@@ -67,18 +67,18 @@ async fn the_reason_for_a_move_is_recorded() {
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let targets = ["a", "b", "c", "d"];
     let first = start(one.pool("poll").targets(targets));
-    wait_until("it has everything", || first.owned().len() == 4).await;
+    wait_until("the pool holds every target", || first.owned().len() == 4).await;
     assert_eq!(first.last_move("a").await.unwrap(), None, "it has never moved");
     let second = start(two.pool("poll").targets(targets));
-    wait_until("it has its share", || second.owned().len() == 2).await;
+    wait_until("the second pool has its quota", || second.owned().len() == 2).await;
     for target in second.owned() {
         let (moved, _) = first.last_move(&target).await.unwrap().unwrap();
         assert_eq!((moved.from.as_ref(), &moved.to), (Some(one.instance()), two.instance()));
-        // One at a time.
+        // One target at a time.
         assert!(matches!(moved.reason, MoveReason::Surplus { held: 3 | 4, quota: 2 }), "{moved:?}");
     }
     first.stop().await;
-    wait_until("it has everything", || second.owned().len() == 4).await;
+    wait_until("the second pool holds every target", || second.owned().len() == 4).await;
     let (moved, _) = second.last_move("a").await.unwrap().unwrap();
     assert!(moved.reason == MoveReason::Draining || moved.from.as_ref() == Some(one.instance()), "{moved:?}");
     second.stop().await;
@@ -89,8 +89,8 @@ async fn pool_events_are_emitted() {
     let server = RedisServer::start();
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let first = start(one.pool("poll").targets(["a", "b"]));
-    // Before anybody else is there: otherwise each may have its share at once, and nothing is ever given away.
-    wait_until("it has everything", || first.owned().len() == 2).await;
+    // Before the second instance joins. Otherwise each may get its quota at once, and no target is ever handed over.
+    wait_until("the pool holds every target", || first.owned().len() == 2).await;
     let mut events = first.events();
     let other = one.lease("beside").acquire().await.unwrap();
     let second = start(two.pool("poll").targets(["a", "b"]));
@@ -99,9 +99,12 @@ async fn pool_events_are_emitted() {
     let mut stopped = false;
     while !wanted.iter().all(|name| names.contains(*name)) {
         let event: Event = tokio::time::timeout(test_timeout(), events.next()).await.unwrap().unwrap();
-        assert!(event.lease.is_none_or(|lease| lease.label() != "beside"), "that is no target");
+        assert!(
+            event.lease.is_none_or(|lease| lease.label() != "beside"),
+            "a lease outside the pool must emit no pool event"
+        );
         names.insert(event.kind.name().to_owned());
-        // It leaves when it has got something.
+        // The second instance leaves once it holds a target.
         if !stopped && second.owned().len() == 1 {
             stopped = true;
             second.stop().await;
@@ -117,13 +120,13 @@ async fn targets_come_from_the_sessions_of_the_store() {
     let one = instance(&server, "one").await;
     server.command(&["SADD", "tenure:index:sessions", "a", "b", "not a name"]);
     let pool = start(one.pool("poll").targets_from(one.sessions()));
-    wait_until("it has what there is", || pool.owned().len() == 2).await;
+    wait_until("the pool holds every session", || pool.owned().len() == 2).await;
     assert_eq!(pool.rejected().len(), 1);
-    // Quietly changed, and announced.
+    // Changed directly, then announced.
     server.command(&["SADD", "tenure:index:sessions", "c"]);
     server.command(&["SREM", "tenure:index:sessions", "a", "not a name"]);
     server.command(&["PUBLISH", "tenure:announcements", "index sessions"]);
-    wait_until("it has what there is", || pool.owned().iter().map(|target| &**target).eq(["b", "c"])).await;
+    wait_until("the pool holds every session", || pool.owned().iter().map(|target| &**target).eq(["b", "c"])).await;
     assert!(pool.rejected().is_empty());
     pool.stop().await;
 }
@@ -135,11 +138,11 @@ async fn sessions_that_other_programs_write_and_delete_are_found() {
     server.command(&["SET", "session:a", "{}"]);
     let pool = start(one.pool("poll").targets_from_sessions());
     let has = |wanted: &[&str]| pool.owned().iter().map(|target| &**target).eq(wanted.iter().copied());
-    wait_until("it has what was there before", || has(&["a"])).await;
+    wait_until("the pool holds the existing session", || has(&["a"])).await;
     server.command(&["SET", "session:b", "{}"]);
-    wait_until("it has what has come", || has(&["a", "b"])).await;
+    wait_until("the pool holds the new session", || has(&["a", "b"])).await;
     server.command(&["DEL", "session:a"]);
-    wait_until("it has let go of what is gone", || has(&["b"])).await;
+    wait_until("the pool has released the deleted session", || has(&["b"])).await;
     pool.stop().await;
 }
 
@@ -149,11 +152,11 @@ async fn a_reconciler_that_steps_down_is_replaced() {
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let (first, second) = (start(one.pool("poll").targets(["a"])), start(two.pool("poll").targets(["a"])));
     let scout = || server.command(&["GET", "leader:poll-scout"]);
-    wait_until("somebody scouts", || scout() != RedisReply::Nil).await;
+    wait_until("there is a reconciler", || scout() != RedisReply::Nil).await;
     let before = scout();
     let role = tenure::LeaseName::role("poll-scout").unwrap();
     one.step_down(&role, None).await.unwrap();
-    wait_until("somebody else scouts", || scout() != RedisReply::Nil && scout() != before).await;
+    wait_until("there is another reconciler", || scout() != RedisReply::Nil && scout() != before).await;
     tokio::join!(first.stop(), second.stop());
 }
 
@@ -168,7 +171,7 @@ async fn a_forbidden_scan_is_retried_until_it_is_allowed() {
     let refused = async { while events.next().await.unwrap().kind.name() != "store.refused" {} };
     tokio::time::timeout(test_timeout(), refused).await.unwrap();
     server.command(&["ACL", "SETUSER", "default", "+scan"]);
-    wait_until("it is found", || pool.is_owned("a")).await;
+    wait_until("the session is found", || pool.is_owned("a")).await;
     pool.stop().await;
 }
 
@@ -177,25 +180,25 @@ async fn pools_of_one_namespace_are_independent() {
     let server = RedisServer::start();
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let (beside, other) = (start(two.pool("other").targets(["x"])), start(two.pool("both").targets(["y", "z"])));
-    wait_until("they have theirs", || beside.owned().len() == 1 && other.owned().len() == 2).await;
+    wait_until("both pools hold their targets", || beside.owned().len() == 1 && other.owned().len() == 2).await;
     let pool = start(one.pool("poll").targets(["a", "b"]));
     let both = start(one.pool("both").targets(["y", "z"]));
-    wait_until("all is shared out", || pool.owned().len() == 2 && both.owned().len() == 1).await;
+    wait_until("the targets are balanced", || pool.owned().len() == 2 && both.owned().len() == 1).await;
     assert_eq!(pool.live_instances(), [one.instance().clone()]);
     let tokens = || ["a", "b"].map(|target| pool.lease(target).map(|lease| lease.token()));
     let before = tokens();
-    // Whoever leaves one pool stays in the other.
+    // An instance that leaves one pool stays in the other.
     pool.drain();
-    wait_until("it has let go", || pool.owned().is_empty()).await;
+    wait_until("the pool has released its targets", || pool.owned().is_empty()).await;
     assert_eq!(both.owned().len(), 1);
     pool.undrain();
-    wait_until("it has everything again", || pool.owned().len() == 2).await;
+    wait_until("the pool holds every target again", || pool.owned().len() == 2).await;
     assert_ne!(tokens(), before);
     let settled = tokens();
     tokio::time::sleep(ttl()).await;
-    assert_eq!(tokens(), settled, "nothing is offered to those who are not there for it");
+    assert_eq!(tokens(), settled, "no target is offered to an instance that is not in the pool");
     both.stop().await;
-    wait_until("the other has all of it", || other.owned().len() == 2).await;
+    wait_until("the other instance holds every target", || other.owned().len() == 2).await;
     pool.stop().await;
 }
 
@@ -211,9 +214,9 @@ async fn work_that_panics_at_the_start_is_restarted() {
         async move { while lease.wait(test_timeout()).await {} }
     });
     let pool = pool.start().unwrap();
-    wait_until("it works", || tries.load(std::sync::atomic::Ordering::Relaxed) == 3).await;
+    wait_until("the work runs", || tries.load(std::sync::atomic::Ordering::Relaxed) == 3).await;
     assert!(pool.is_owned("a"));
-    // Two who stop it both wait until it has.
+    // Two concurrent stops both wait until it has stopped.
     tokio::join!(pool.stop(), pool.stop());
     assert_eq!(server.command(&["EXISTS", "poll:lease:a"]), tenure_testbed::RedisReply::Int(0));
 }
@@ -224,13 +227,13 @@ async fn extreme_numbers_do_not_overflow() {
     let one = instance(&server, "one").await;
     let pool = one.pool("poll").targets(["a"]).settle(Duration::MAX).drain_timeout(Duration::MAX);
     let pool = start(pool);
-    // Somebody who claims to hold everything there is.
+    // An instance that claims to hold an extreme number of targets.
     let record = "name=liar weight=1000 started=1 status=online every=10000 ttl=30000 held:poll=18446744073709551615";
     server.command(&["SET", "poll:node:liar", "1", "PX", "30000"]);
     server.command(&["SET", "tenure:node:{poll:node:liar}", record, "PX", "30000"]);
     server.command(&["ZADD", "tenure:nodes", "99999999999999", "liar"]);
-    wait_until("it is seen", || pool.live_instances().len() == 2).await;
-    wait_until("it has everything", || pool.owned().len() == 1).await;
+    wait_until("the instance is seen", || pool.live_instances().len() == 2).await;
+    wait_until("the pool holds every target", || pool.owned().len() == 1).await;
     pool.stop().await;
 }
 
@@ -242,22 +245,22 @@ async fn an_operator_takes_an_instance_out_of_placement_and_back() {
     let pool = |tenure: &Tenure| start(tenure.pool("poll").targets(targets).discover_every(Duration::from_millis(50)));
     let (first, second) = (pool(&one), pool(&two));
     let shares = || (first.owned().len(), second.owned().len());
-    wait_until("each has its share", || shares() == (2, 2)).await;
-    // Asked by somebody else than itself.
+    wait_until("each has its quota", || shares() == (2, 2)).await;
+    // Requested by another instance.
     two.drain(one.instance()).await.unwrap();
-    wait_until("it gives everything away", || shares() == (0, 4)).await;
-    // What the program says and what the operator says are two things.
+    wait_until("it hands over every target", || shares() == (0, 4)).await;
+    // The program's drain and the operator's drain are independent.
     first.drain();
     two.undrain(one.instance()).await.unwrap();
     tokio::time::sleep(ttl()).await;
     assert_eq!(shares(), (0, 4));
     first.undrain();
-    wait_until("it takes part again", || shares() == (2, 2)).await;
-    // What was not heard stands in the store.
+    wait_until("it takes part in placement again", || shares() == (2, 2)).await;
+    // A request whose announcement was missed is read from the store.
     server.command(&["SADD", "tenure:index:draining", two.instance().as_str(), "gone-1"]);
-    wait_until("it gives everything away", || shares() == (4, 0)).await;
+    wait_until("it hands over every target", || shares() == (4, 0)).await;
     let asked = || server.command(&["SISMEMBER", "tenure:index:draining", "gone-1"]);
-    wait_until("what was asked of the dead is forgotten", || asked() == RedisReply::Int(0)).await;
+    wait_until("drain requests for dead instances are removed", || asked() == RedisReply::Int(0)).await;
     tokio::join!(first.stop(), second.stop());
 }
 
@@ -267,12 +270,12 @@ async fn leases_can_have_another_prefix() {
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let pool = |tenure: &Tenure| start(tenure.pool("poll").lease_prefix("{mine}:lease:").targets(["a", "b"]));
     let (first, second) = (pool(&one), pool(&two));
-    wait_until("each has its share", || first.owned().len() == 1 && second.owned().len() == 1).await;
+    wait_until("each has its quota", || first.owned().len() == 1 && second.owned().len() == 1).await;
     let holder = server.command(&["GET", &format!("{{mine}}:lease:{}", first.owned()[0])]);
     assert_eq!(holder, RedisReply::text(one.instance().as_str()));
     assert_eq!(server.command(&["EXISTS", "poll:lease:a"]), RedisReply::Int(0));
     first.stop().await;
-    wait_until("it is handed over", || second.owned().len() == 2).await;
+    wait_until("every target is handed over", || second.owned().len() == 2).await;
     second.stop().await;
     assert!(one.pool("poll").lease_prefix("").run(async |_, _| {}).start().is_err());
 }

@@ -1,4 +1,4 @@
-//! Coming, going, sharing.
+//! Joining, leaving and sharing targets.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ async fn one_instance_holds_everything_until_others_join() {
     let (witness, targets) = (Witness::start(), targets(10));
     let one = TestInstance::join(&server.url(), "one", witness.address(), &targets).await;
     wait_for_counts(&[&one], &[10]).await;
-    wait_until("everything is worked on", || witness.seen().len() == 10).await;
+    wait_until("every target is worked on", || witness.seen().len() == 10).await;
     let two = TestInstance::join(&server.url(), "two", witness.address(), &targets).await;
     wait_for_counts(&[&one, &two], &[5, 5]).await;
     let three = TestInstance::join(&server.url(), "three", witness.address(), &targets).await;
@@ -32,7 +32,7 @@ async fn one_instance_holds_everything_until_others_join() {
         );
         assert_eq!(instance.pool.live_instances().len(), 3);
     }
-    // In the steady state who should hold a target does.
+    // In the steady state the placement's choice for a target is its holder.
     for target in one.pool.owned() {
         assert_eq!(one.pool.preferred_owner(&target).await.as_ref(), Some(one.tenure.instance()));
         assert_eq!(two.pool.preferred_owner(&target).await.as_ref(), Some(one.tenure.instance()));
@@ -60,7 +60,7 @@ async fn a_stopping_instance_hands_over_without_missing_or_repeating_a_tick() {
     witness.check_no_slot_missed(begun, &probe);
 }
 
-/// Instances that seem dead because their server has no room for a heartbeat would hand everything around.
+/// Instances that seem dead because the server is too full for heartbeats would keep moving targets.
 #[tokio::test]
 async fn a_full_server_keeps_its_fleet() {
     let server = RedisServer::builder().directive("maxmemory-policy", "noeviction").start();
@@ -94,14 +94,14 @@ async fn changed_targets_take_effect_at_once() {
         assert!(instance.pool.retarget(["bad name"]).is_err());
     }
     let held = || [one.pool.owned(), two.pool.owned()].concat();
-    wait_until("the new ones are held and the old ones are not", || {
+    wait_until("the new targets are held and the old ones are not", || {
         let mut held = held();
         held.sort_unstable();
         held.iter().map(|target| &**target).eq(["endpoint-1", "new-1", "new-2"])
     })
     .await;
     println!("{:?}", begun.elapsed());
-    wait_until("nothing is left of them", || {
+    wait_until("no record of the old targets is left", || {
         (2..=4).all(|n| server.command(&["EXISTS", &format!("poll:lease:endpoint-{n}")]) == RedisReply::Int(0))
     })
     .await;
@@ -116,7 +116,7 @@ async fn a_drained_instance_hands_over_everything_until_it_is_undrained() {
     let two = TestInstance::join(&server.url(), "two", witness.address(), &targets).await;
     wait_for_counts(&[&one, &two], &[3, 3]).await;
     one.pool.drain();
-    wait_until("two has everything", || two.count() == 6 && one.count() == 0).await;
+    wait_until("two holds every target", || two.count() == 6 && one.count() == 0).await;
     one.pool.undrain();
     wait_for_counts(&[&one, &two], &[3, 3]).await;
     witness.check();
@@ -131,7 +131,7 @@ async fn an_unable_instance_hands_its_targets_to_able_ones() {
     wait_for_counts(&[&one, &two], &[3, 3]).await;
     let mut events = one.tenure.notable_events();
     one.pool.set_able(false);
-    wait_until("two has everything", || two.count() == 6 && one.count() == 0).await;
+    wait_until("two holds every target", || two.count() == 6 && one.count() == 0).await;
     let mut reasons = Vec::new();
     while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(200), events.next()).await {
         if let EventKind::Released(reason) = event.kind {
@@ -139,12 +139,12 @@ async fn an_unable_instance_hands_its_targets_to_able_ones() {
         }
     }
     assert_eq!(reasons, [ReleaseReason::Unable; 3]);
-    // There is no other now: it keeps them.
+    // No other instance is able now, so it keeps its targets.
     two.pool.set_able(false);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!((one.count(), two.count()), (0, 6));
     one.pool.set_able(true);
-    wait_until("one has everything", || one.count() == 6 && two.count() == 0).await;
+    wait_until("one holds every target", || one.count() == 6 && two.count() == 0).await;
     two.pool.set_able(true);
     wait_for_counts(&[&one, &two], &[3, 3]).await;
     witness.check();
@@ -177,12 +177,12 @@ async fn an_outage_stops_the_work_and_afterwards_every_instance_holds_what_it_he
     let before: Vec<_> = instances.iter().map(|instance| instance.pool.owned()).collect();
     server.stop();
     tokio::time::sleep(ttl() * 2).await;
-    assert!(instances.iter().all(|instance| instance.count() == 0), "work stops while nobody knows");
+    assert!(instances.iter().all(|instance| instance.count() == 0), "work must stop during the outage");
     let then = Instant::now();
     server.cont();
-    wait_until("all is held again", || instances.iter().map(TestInstance::count).sum::<usize>() == 9).await;
+    wait_until("every target is held again", || instances.iter().map(TestInstance::count).sum::<usize>() == 9).await;
     let after: Vec<_> = instances.iter().map(|instance| instance.pool.owned()).collect();
     assert_eq!(before, after);
-    wait_until("work goes on", || witness.since(then).len() == 9).await;
+    wait_until("every target is worked on again", || witness.since(then).len() == 9).await;
     witness.check();
 }

@@ -1,4 +1,4 @@
-//! Processes that share targets.
+//! A fleet of processes that share targets.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tenure_testbed::{LagProbe, Proxy, RedisServer, TestProcess};
 
 use crate::harness::{TICK, Witness, spawn_instance, test_timeout, wait_until};
 
-/// What a fleet has in common.
+/// The store that a fleet shares.
 pub trait SharedStore {
     fn url(&self) -> String;
 }
@@ -20,7 +20,7 @@ impl SharedStore for RedisServer {
     }
 }
 
-/// A file of one's own.
+/// A private SQLite file.
 pub struct SqliteFile(TempDir);
 
 impl SharedStore for SqliteFile {
@@ -29,7 +29,7 @@ impl SharedStore for SqliteFile {
     }
 }
 
-/// Processes that share targets, on one store.
+/// Processes that share targets on one store.
 pub struct Fleet<S = RedisServer> {
     pub store: S,
     pub witness: Witness,
@@ -58,7 +58,7 @@ impl<S: SharedStore> Fleet<S> {
         spawn_instance(&self.store.url(), name, self.witness.address(), self.targets)
     }
 
-    /// One whose link to the store can be made bad.
+    /// Spawns an instance behind a fault-injecting proxy.
     pub fn spawn_behind(&self, proxy: &Proxy, name: &str) -> TestProcess {
         spawn_instance(&proxy.url(), name, self.witness.address(), self.targets)
     }
@@ -67,18 +67,18 @@ impl<S: SharedStore> Fleet<S> {
         (name.to_owned(), self.spawn(name))
     }
 
-    /// Who works on what, by what was seen in the last few ticks.
+    /// The worker of each target, by the last few ticks.
     pub fn workers(&self) -> BTreeMap<String, String> {
         self.witness.since(Instant::now() - TICK * 4)
     }
 
-    /// How many each works on, when all are worked on.
+    /// Number of targets that each instance works on, if all targets are worked on.
     pub fn complete_counts(&self) -> Option<Vec<(String, usize)>> {
         let workers = self.workers();
         (workers.len() == self.targets).then(|| counts(workers).into_iter().collect())
     }
 
-    /// Waits until so many are worked on by each who works on any.
+    /// Waits until the instances that work have these numbers of targets.
     pub async fn wait_for_counts(&self, expected: &[usize]) {
         let shares = || {
             let mut shares: Vec<usize> = counts(self.workers()).into_values().collect();
@@ -93,16 +93,16 @@ impl<S: SharedStore> Fleet<S> {
         }
     }
 
-    /// Waits until everything was worked on since then, and last by others than this one.
+    /// Waits until every target was worked on since then, and last by another instance than this one.
     pub async fn wait_for_others(&self, name: &str, then: Instant) {
-        wait_until("all are worked on by others", || {
+        wait_until("every target is worked on by another instance", || {
             let since = self.witness.since(then);
             since.len() == self.targets && since.values().all(|worker| worker != name)
         })
         .await;
     }
 
-    /// Kills one, and waits until others work on everything. Returns when it died.
+    /// Kills an instance, and waits until others work on every target. Returns the time of death.
     pub async fn crash(&self, name: &str, process: &TestProcess) -> Instant {
         process.signal(Signal::KILL);
         let killed = Instant::now();
@@ -111,7 +111,7 @@ impl<S: SharedStore> Fleet<S> {
     }
 }
 
-/// How many each works on.
+/// Number of targets per worker.
 fn counts(workers: BTreeMap<String, String>) -> BTreeMap<String, usize> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     workers.into_values().for_each(|worker| *counts.entry(worker).or_default() += 1);

@@ -1,4 +1,5 @@
-//! A program of the kind that was there before Tenure, beside a fleet: plain commands, no tokens, and nothing is announced.
+//! A foreign program, of the kind that Tenure replaces, next to a fleet: it uses plain commands, no tokens and no
+//! announcements.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::harness::{WorkUnit, ttl};
 
 pub const NAME: &str = "old-1";
 
-/// How often it says that it lives, how often it goes through its targets, and how often it writes down who holds what.
+/// Intervals of its heartbeats, of its rounds over the targets, and of its observations of the holders.
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 const ROUND_EVERY: Duration = Duration::from_millis(300);
 const OBSERVE_EVERY: Duration = Duration::from_millis(50);
@@ -22,7 +23,7 @@ const RENEW_SCRIPT: &str =
 const RELEASE_SCRIPT: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-/// A stretch in which it could rely on holding a target.
+/// A period in which it could rely on holding a target.
 #[derive(Clone, Debug)]
 pub struct HeldPeriod {
     pub target: String,
@@ -31,17 +32,17 @@ pub struct HeldPeriod {
 }
 
 impl HeldPeriod {
-    /// Whether somebody else worked on the target meanwhile.
+    /// Returns whether another worker worked on the target meanwhile.
     pub fn overlaps(&self, unit: &WorkUnit) -> bool {
         unit.began < self.until && unit.ended.is_none_or(|ended| ended > self.from)
     }
 }
 
-/// What it did, and what it saw.
+/// What it held, and what it observed.
 #[derive(Debug, Default)]
 pub struct ForeignReport {
     pub held: Vec<HeldPeriod>,
-    /// Of each target who held it from when on, whenever that was somebody else than before.
+    /// The holders of each target, with the time of each change.
     pub holders: BTreeMap<String, Vec<(Instant, Option<String>)>>,
 }
 
@@ -51,7 +52,7 @@ pub struct ForeignProgram {
 }
 
 impl ForeignProgram {
-    /// One that gives each target to the node of which the hash is the largest, together with the target's name.
+    /// Starts a program that assigns each target to the node with the largest hash of node and target name.
     pub fn start(server: &RedisServer, targets: Vec<String>, hash: fn(&str) -> u64) -> Self {
         let ended: Arc<AtomicBool> = Arc::default();
         let (until, connection) = (ended.clone(), server.connect().unwrap());
@@ -60,7 +61,7 @@ impl ForeignProgram {
         Self { ended, thread }
     }
 
-    /// Ends it, and returns what it did.
+    /// Stops it, and returns its report.
     pub fn end(self) -> ForeignReport {
         self.ended.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -70,7 +71,7 @@ impl ForeignProgram {
 struct ForeignLoop {
     connection: RawConnection,
     hash: fn(&str) -> u64,
-    /// What it holds, as far as it knows.
+    /// The targets that it believes to hold.
     mine: BTreeMap<String, HeldPeriod>,
     report: ForeignReport,
 }
@@ -99,12 +100,12 @@ impl ForeignLoop {
         self.report
     }
 
-    /// Renews what it holds, takes what nobody holds, and lets go of what suits somebody else better.
+    /// Renews its targets, acquires unheld ones, and releases those that belong to another node.
     fn run_round(&mut self, targets: &[String]) {
         for target in targets {
             let (key, asked) = (format!("poll:lease:{target}"), Instant::now());
             match self.mine.remove(target) {
-                // Its ttl can have begun when it was asked for.
+                // The ttl may have begun when the request was sent.
                 Some(period)
                     if self.ask(&["EVAL", RENEW_SCRIPT, "1", &key, NAME, &millis(ttl())]) == RedisReply::Int(1) =>
                 {
@@ -133,7 +134,7 @@ impl ForeignLoop {
         }
     }
 
-    /// Who lives, as far as it can tell.
+    /// The nodes that are alive, as far as it can see.
     fn nodes(&mut self) -> Vec<String> {
         let keys = self.ask(&["KEYS", "poll:node:*"]);
         keys.as_array().iter().filter_map(|key| Some(key.as_text().strip_prefix("poll:node:")?.to_owned())).collect()
@@ -162,7 +163,7 @@ pub fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The same, with all bits stirred once more.
+/// FNV-1a with another mixing step.
 pub fn well_mixed(text: &str) -> u64 {
     let hash = fnv(text);
     (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)

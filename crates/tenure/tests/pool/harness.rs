@@ -1,4 +1,5 @@
-//! What every scene needs: members of a fleet, here or as processes, and a witness of all work who is not involved.
+//! Shared parts of the scenarios: instances of a fleet, in this process or as child processes, and an uninvolved
+//! witness of all work.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,12 +11,13 @@ use tenure::pool::{Pool, Target};
 use tenure::{Tenure, TermHandle, Token};
 use tenure_testbed::{LagProbe, TestProcess};
 
-/// After this long something that should have happened never will.
+/// Timeout for anything that should happen.
 pub fn test_timeout() -> Duration {
     Duration::from_secs(50) + ttl() * 5
 }
 
-/// The ttl of scenes in which leases end: short, unless they are played with the numbers of a real fleet (`cargo xtask soak`).
+/// The ttl of scenarios in which leases expire: short, unless they run with the ttl of a real fleet (`cargo xtask
+/// soak`).
 pub fn ttl() -> Duration {
     static TTL: LazyLock<Duration> = LazyLock::new(|| {
         let seconds = std::env::var("TENURE_TEST_TTL").ok().and_then(|seconds| seconds.parse().ok());
@@ -24,10 +26,11 @@ pub fn ttl() -> Duration {
     *TTL
 }
 
-/// How much later than its lease expires a target of a dead instance is held again: `bench pool` measures it, and docs/pools.md promises it.
+/// Bound on the delay from the expiry of a dead instance's lease until its target is held again: `bench pool` measures
+/// it, and docs/pools.md promises it.
 pub const MAX_TAKEOVER_DELAY: Duration = Duration::from_millis(50);
 
-/// How often targets are worked on.
+/// Interval between two ticks of a target.
 pub const TICK: Duration = Duration::from_millis(200);
 
 /// One unit of work, as the witness saw it.
@@ -35,14 +38,14 @@ pub const TICK: Duration = Duration::from_millis(200);
 pub struct WorkUnit {
     pub worker: String,
     pub token: Token,
-    /// The slot, in milliseconds.
+    /// Due time of the slot, in milliseconds.
     pub due: u64,
     pub began: Instant,
-    /// `None` while it goes on.
+    /// `None` while it runs.
     pub ended: Option<Instant>,
 }
 
-/// What work goes to: it sees who asks, and when whoever asks is gone, however it goes.
+/// A server that the work connects to: it sees which instance works, and when that work ends, however it ends.
 pub struct Witness {
     address: SocketAddr,
     seen: Arc<Mutex<BTreeMap<String, Vec<WorkUnit>>>>,
@@ -67,12 +70,12 @@ impl Witness {
         self.address
     }
 
-    /// All units by target, in the order in which they began.
+    /// All units by target, in the order of their start.
     pub fn seen(&self) -> BTreeMap<String, Vec<WorkUnit>> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// Who has worked on what since then, the latest of each target.
+    /// The last worker of each target since then.
     pub fn since(&self, then: Instant) -> BTreeMap<String, String> {
         let seen = self.seen();
         let latest = seen.iter().filter_map(|(target, units)| Some((target, units.last()?)));
@@ -82,7 +85,7 @@ impl Witness {
             .collect()
     }
 
-    /// Since then not a slot was left out.
+    /// Asserts that no slot was skipped since then.
     pub fn check_no_slot_missed(&self, since: Instant, probe: &LagProbe) {
         let step = TICK.as_millis() as u64;
         // A machine that stands still may miss as many slots as it stood still for, and one more for each end of that.
@@ -91,17 +94,17 @@ impl Witness {
         for (target, units) in self.seen() {
             let pairs = units.windows(2).filter(|pair| pair[1].began > since);
             let missed: u64 = pairs.map(|pair| (pair[1].due - pair[0].due) / step - 1).sum();
-            assert!(missed <= allowed, "{target}: {missed} slots missed, and the machine stood still for {stalled} ms");
+            assert!(missed <= allowed, "{target}: {missed} slots missed; the machine stood still for {stalled} ms");
         }
     }
 
-    /// No two units of a target overlap, no slot is worked on twice, and tokens never go back.
+    /// Asserts that no two units of a target overlap, that no slot runs twice, and that tokens never decrease.
     pub fn check(&self) {
         self.check_except(&[]);
     }
 
-    /// The same, when these processes were stopped for a while: what they had under way may seem to go on, and of each target they may do one
-    /// thing more whose check had passed before.
+    /// Like [`Self::check`], but these processes were stopped for a while: their running units may seem to continue,
+    /// and for each target they may start one more unit whose check had passed before the stop.
     pub fn check_except(&self, stopped: &[String]) {
         for (target, mut units) in self.seen() {
             let mut latest = Token::ZERO;
@@ -117,10 +120,10 @@ impl Witness {
             assert!(late.values().all(|count| *count <= 1), "{target}: work begins after a stop: {late:?}");
             for pair in units.windows(2).filter(|pair| !stopped.contains(&pair[0].worker)) {
                 let [first, second] = pair else { continue };
-                assert!(second.token >= first.token, "{target}: tokens went back: {first:?} {second:?}");
-                assert!(second.due > first.due, "{target}: a slot twice: {first:?} {second:?}");
+                assert!(second.token >= first.token, "{target}: tokens decreased: {first:?} {second:?}");
+                assert!(second.due > first.due, "{target}: a slot ran twice: {first:?} {second:?}");
                 let apart = first.ended.is_some_and(|ended| ended <= second.began);
-                assert!(apart, "{target}: two at once: {first:?} {second:?}");
+                assert!(apart, "{target}: two units overlap: {first:?} {second:?}");
             }
         }
     }
@@ -145,17 +148,17 @@ fn record_unit(caller: TcpStream, seen: &Mutex<BTreeMap<String, Vec<WorkUnit>>>)
         units.push(unit);
         units.len() - 1
     };
-    // A word back, so that whoever works knows that it was seen; then its end, or that of its process.
+    // Acknowledge, so that the worker knows that the unit was seen. Then wait for its end, or for that of its process.
     let _ = reader.get_mut().write_all(b"seen\n");
     let _ = reader.read_to_end(&mut Vec::new());
     if let Some(units) = seen.lock().unwrap().get_mut(target) {
         units[at].ended = Some(Instant::now());
     }
-    // Closed only now, which is what whoever works waits for.
+    // Close only now: the worker waits for it.
     drop(reader);
 }
 
-/// Works on a target until it is to be let go of.
+/// Works on a target until the term ends.
 async fn work(witness: SocketAddr, worker: String, target: Target, lease: TermHandle) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut ticks = lease.every(TICK);
@@ -165,7 +168,8 @@ async fn work(witness: SocketAddr, worker: String, target: Target, lease: TermHa
         let _ = stream.write_all(line.as_bytes()).await;
         let _ = stream.read(&mut [0; 5]).await;
         tokio::time::sleep(Duration::from_millis(5)).await;
-        // It is over when the witness says so: otherwise it might see the next begin before it sees the end of this one.
+        // The unit ends when the witness closes the connection. Otherwise the witness might see the next unit before
+        // the end of this one.
         let _ = stream.shutdown().await;
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
@@ -191,15 +195,15 @@ impl TestInstance {
     }
 }
 
-/// How a process is told what to be.
+/// Environment variable that configures a child process.
 const INSTANCE_ENV: &str = "TENURE_TEST_MEMBER";
 
-/// An instance that is a process of its own.
+/// Spawns an instance as a child process.
 pub fn spawn_instance(url: &str, name: &str, witness: SocketAddr, targets: usize) -> TestProcess {
     TestProcess::start("harness::instance_process", INSTANCE_ENV, &format!("{url} {name} {witness} {targets}"))
 }
 
-/// A member of a fleet, until it is told to end.
+/// An instance of a fleet that runs until it is stopped.
 #[tokio::test]
 #[ignore = "a part that other tests start as a process"]
 async fn instance_process() {
@@ -217,16 +221,16 @@ pub fn targets(count: usize) -> Vec<String> {
     (1..=count).map(|n| format!("endpoint-{n}")).collect()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub async fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < test_timeout(), "never happened: {what}");
+        assert!(start.elapsed() < test_timeout(), "timed out waiting until: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Waits until these members hold so many each, in any order.
+/// Waits until the instances hold these numbers of targets, in any order.
 pub async fn wait_for_counts(instances: &[&TestInstance], expected: &[usize]) {
     let counts = || {
         let mut counts: Vec<usize> = instances.iter().map(|instance| instance.count()).collect();

@@ -1,4 +1,4 @@
-//! Pools on real stores: who holds what, judged by what the work writes down itself.
+//! Pools on real stores. The work records itself, and the tests check that record.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 

@@ -1,4 +1,4 @@
-//! The user stories, with instances that are processes of their own. Names begin with the story and its scenario.
+//! The user stories, with instances as child processes. Names begin with the story and its scenario.
 
 use std::time::{Duration, Instant};
 
@@ -30,11 +30,15 @@ async fn us1_as3_a_stopped_instance_is_replaced_at_once() {
     instances[1].signal(Signal::TERM);
     let told = Instant::now();
     fleet.wait_for_others("two", told).await;
-    // Nothing is waited for but the unit of work under way and the next tick.
-    fleet.probe.assert_within(told.elapsed(), MAX_TAKEOVER_DELAY + TICK * 2, "everything is polled by others");
-    assert!(instances[1].wait_success(), "it ends well");
+    // Only the running unit of work and the next tick delay the take-over.
+    fleet.probe.assert_within(
+        told.elapsed(),
+        MAX_TAKEOVER_DELAY + TICK * 2,
+        "every target is polled by another instance",
+    );
+    assert!(instances[1].wait_success(), "the process must exit successfully");
     let heartbeats = || fleet.store.command(&["KEYS", "poll:node:two-*"]).as_array().len();
-    assert_eq!(heartbeats(), 0, "its heartbeat ends with it");
+    assert_eq!(heartbeats(), 0, "its heartbeat must be removed");
     fleet.wait_for_counts(&[4, 5]).await;
     fleet.witness.check();
 }
@@ -43,8 +47,8 @@ async fn us1_as3_a_stopped_instance_is_replaced_at_once() {
 async fn us2_as1_targets_of_a_crashed_instance_are_taken_over_when_its_ttl_ends() {
     let fleet = Fleet::new(9);
     let _left = scenarios::targets_of_a_crashed_instance_are_taken_over(&fleet).await;
-    // Nothing of the dead is left: neither a heartbeat nor what it held.
-    wait_until("it is forgotten", || {
+    // No record of the dead instance is left: neither a heartbeat nor its index.
+    wait_until("its records are removed", || {
         ["poll:node:two-*", "tenure:index:held:poll:two-*"]
             .iter()
             .all(|pattern| fleet.store.command(&["KEYS", pattern]).as_array().is_empty())
@@ -73,7 +77,7 @@ async fn us4_as1_nine_targets_on_three_instances_are_three_each() {
             since.windows(2).any(|pair| pair[0].token != pair[1].token)
         })
         .count();
-    assert_eq!(moved, 0, "and stay where they are");
+    assert_eq!(moved, 0, "no target may move");
     fleet.witness.check();
 }
 
@@ -85,17 +89,17 @@ async fn edge_all_instances_crash_and_start_again_at_once() {
     instances.iter().for_each(|instance| instance.signal(Signal::KILL));
     let killed = Instant::now();
     let _again = [fleet.spawn("three"), fleet.spawn("four")];
-    wait_until("all is worked on again", || fleet.witness.since(killed + ttl() / 2).len() == 6).await;
+    wait_until("every target is worked on again", || fleet.witness.since(killed + ttl() / 2).len() == 6).await;
     fleet.wait_for_counts(&[3, 3]).await;
     fleet.witness.check();
-    // Nothing is left of those who are gone.
+    // No records of the dead instances are left.
     let lists = || match fleet.store.command(&["KEYS", "tenure:index:held:*"]) {
         RedisReply::Array(keys) => keys.len(),
         other => panic!("{other:?}"),
     };
-    wait_until("there are lists of the living only", || lists() == 2).await;
+    wait_until("only live instances have an index", || lists() == 2).await;
     let holders = || fleet.store.command(&["SCARD", "tenure:index:holders:poll"]);
-    wait_until("there are only the living", || holders() == RedisReply::Int(2)).await;
+    wait_until("only live instances are listed", || holders() == RedisReply::Int(2)).await;
 }
 
 #[tokio::test]
@@ -113,14 +117,14 @@ async fn sc_001_work_never_overlaps_while_instances_join_leave_and_crash() {
             1 if instances.len() > 1 => {
                 let (name, mut instance) = instances.swap_remove(rng.usize(..instances.len()));
                 instance.signal(Signal::TERM);
-                assert!(instance.wait_success(), "{name} ends well");
+                assert!(instance.wait_success(), "{name} must exit successfully");
             }
             _ => instances.push(fleet.spawn_named(&format!("later-{round}"))),
         }
     }
     let calm = Instant::now();
-    wait_until("all is worked on", || fleet.complete_counts().is_some()).await;
-    fleet.probe.assert_within(calm.elapsed(), ttl() + ttl() / 10 + TICK * 6, "all is worked on");
+    wait_until("every target is worked on", || fleet.complete_counts().is_some()).await;
+    fleet.probe.assert_within(calm.elapsed(), ttl() + ttl() / 10 + TICK * 6, "every target is worked on");
     fleet.witness.check();
 }
 
@@ -134,7 +138,7 @@ async fn us2_as2_an_instance_that_is_cut_off_stops_before_its_targets_are_taken_
     proxy.blackhole();
     let cut = Instant::now();
     fleet.wait_for_others("one", cut + ttl() / 2).await;
-    fleet.probe.assert_within(cut.elapsed(), ttl() + ttl() / 10 + TICK * 2, "everything is polled again");
+    fleet.probe.assert_within(cut.elapsed(), ttl() + ttl() / 10 + TICK * 2, "every target is polled again");
     proxy.pass();
     fleet.wait_for_counts(&[3, 3]).await;
     fleet.witness.check();
@@ -152,9 +156,9 @@ async fn us2_as3_a_restarted_process_is_a_new_instance() {
     let killed = Instant::now();
     drop(one);
     let _again = fleet.spawn("one");
-    wait_until("it works again", || fleet.witness.since(killed).len() == 4).await;
+    wait_until("every target is worked on again", || fleet.witness.since(killed).len() == 4).await;
     assert!(holder() != before && holder().starts_with("one-"), "{before} and {}", holder());
-    // It had to wait like anybody else.
+    // It had to wait like any other instance.
     let first = fleet.witness.seen().values().flatten().filter(|unit| unit.began > killed).map(|unit| unit.began).min();
     assert!(first.unwrap() - killed > ttl() / 3, "{:?}", first.unwrap() - killed);
     fleet.witness.check();
@@ -176,7 +180,7 @@ async fn edge_a_poll_that_takes_longer_than_the_ttl_keeps_its_lease() {
     });
     let pool = pool.start().unwrap();
     let (before, after, valid) = over.recv().await.unwrap();
-    assert!(before == after && valid, "renewed meanwhile");
+    assert!(before == after && valid, "the lease must be renewed meanwhile");
     pool.stop().await;
 }
 
@@ -196,14 +200,14 @@ async fn us3_as2_a_held_target_is_not_granted_twice() {
 async fn sc_005_no_fault_of_store_or_instances_makes_work_overlap_and_the_fleet_recovers() {
     let fleet = Fleet::new(12);
     let mut rng = fastrand::Rng::new();
-    // Each has a link of its own.
+    // Each instance has its own proxy.
     let linked = |name: String| {
         let proxy = Proxy::to(fleet.store.address());
         (fleet.spawn_behind(&proxy, &name), name, proxy)
     };
     let mut instances: Vec<(TestProcess, String, Proxy)> = (0..3).map(|n| linked(format!("start-{n}"))).collect();
     let mut stopped: Vec<String> = Vec::new();
-    wait_until("all is worked on", || fleet.complete_counts().is_some()).await;
+    wait_until("every target is worked on", || fleet.complete_counts().is_some()).await;
     for round in 0..10 {
         let what = rng.u8(..9);
         match what {
@@ -236,8 +240,8 @@ async fn sc_005_no_fault_of_store_or_instances_makes_work_overlap_and_the_fleet_
         tokio::time::sleep(Duration::from_millis(rng.u64(100..1_500))).await;
     }
     let calm = Instant::now();
-    wait_until("all is worked on", || fleet.complete_counts().is_some()).await;
-    // A quarantine, and a lease of somebody who is gone, one after the other; and finding the store again.
-    fleet.probe.assert_within(calm.elapsed(), ttl() * 2 + Duration::from_secs(5), "all is worked on");
+    wait_until("every target is worked on", || fleet.complete_counts().is_some()).await;
+    // A quarantine, then the lease of a dead instance, and the reconnection to the store.
+    fleet.probe.assert_within(calm.elapsed(), ttl() * 2 + Duration::from_secs(5), "every target is worked on");
     fleet.witness.check_except(&stopped);
 }

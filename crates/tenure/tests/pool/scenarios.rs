@@ -1,4 +1,4 @@
-//! Stories that are the same whatever a fleet shares.
+//! Scenarios that run on every store.
 
 use tenure_testbed::TestProcess;
 
@@ -13,13 +13,13 @@ pub async fn a_third_instance_gets_its_quota(fleet: Fleet<impl SharedStore>) {
     fleet.witness.check();
 }
 
-/// Returns those who are left, still at work.
+/// Returns the surviving processes, still running.
 pub async fn targets_of_a_crashed_instance_are_taken_over(fleet: &Fleet<impl SharedStore>) -> Vec<TestProcess> {
     let mut instances: Vec<TestProcess> = ["one", "two", "three"].iter().map(|name| fleet.spawn(name)).collect();
     fleet.wait_for_counts(&[3, 3, 3]).await;
     let killed = fleet.crash("two", &instances.swap_remove(1)).await;
-    // The ttl, and the next tick.
-    fleet.probe.assert_within(killed.elapsed(), ttl() + MAX_TAKEOVER_DELAY + TICK, "everything is polled again");
+    // The ttl and the next tick.
+    fleet.probe.assert_within(killed.elapsed(), ttl() + MAX_TAKEOVER_DELAY + TICK, "every target is polled again");
     fleet.wait_for_counts(&[4, 5]).await;
     fleet.witness.check();
     instances

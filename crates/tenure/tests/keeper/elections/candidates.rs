@@ -1,4 +1,4 @@
-//! Who stands for a role: heartbeats, the list of candidates, priority; and those who only watch.
+//! Candidates of a role: heartbeats, the list of candidates, priorities, and observers.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -39,7 +39,7 @@ async fn candidates_are_listed_with_their_metadata_until_they_leave() {
     let (a, b) = (alice.tenure.instance(), bob.tenure.instance());
     assert_eq!(words(&listed), [format!("{a} Some(100) priority 100"), format!("{b} Some(40) priority 40")]);
 
-    // As other programs see it: the time in milliseconds, for a ttl and five seconds.
+    // As other programs see it: the time in milliseconds, kept for a ttl and five seconds.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     for instance in [&alice, &bob] {
         let beat: u128 = server.command(&["GET", &heartbeat(instance)]).as_text().parse().unwrap();
@@ -49,7 +49,7 @@ async fn candidates_are_listed_with_their_metadata_until_they_leave() {
     }
 
     second.election.stop().await;
-    wait_until("bob is gone", || server.command(&["EXISTS", &heartbeat(&bob)]) == RedisReply::Int(0)).await;
+    wait_until("bob is not listed", || server.command(&["EXISTS", &heartbeat(&bob)]) == RedisReply::Int(0)).await;
     assert_eq!(words(&bob.tenure.candidates(&Group::candidates(PREFIX).unwrap()).await.unwrap()), words(&listed[..1]));
     alice.tenure.shutdown().await;
     assert!(bob.tenure.candidates(&Group::candidates(PREFIX).unwrap()).await.unwrap().is_empty());
@@ -62,7 +62,7 @@ async fn leaders_and_followers_keep_sending_heartbeats() {
     let (first, second) = (RecordedElection::start(&alice, TTL), RecordedElection::start(&bob, TTL));
     let group = Group::of_role(ROLE).unwrap();
     let prefix = group.prefix().unwrap();
-    // When it last beat; nothing when there is no heartbeat.
+    // Time of the last heartbeat; zero if there is none.
     let beats = |instance: &Instance| match server.command(&["GET", &format!("{prefix}{}", instance.tenure.instance())])
     {
         RedisReply::Nil => 0,
@@ -72,14 +72,14 @@ async fn leaders_and_followers_keep_sending_heartbeats() {
     for _ in 0..2 {
         server.command(&["SCRIPT", "FLUSH"]);
         let before = (beats(&alice), beats(&bob));
-        wait_until("both beat again", || beats(&alice) > before.0 && beats(&bob) > before.1).await;
+        wait_until("both send heartbeats again", || beats(&alice) > before.0 && beats(&bob) > before.1).await;
     }
-    // One that is deleted comes back with the next.
+    // A deleted heartbeat comes back with the next one.
     for id in [alice.tenure.instance(), bob.tenure.instance()] {
         server.command(&["DEL", &format!("{prefix}{id}")]);
         server.command(&["ZREM", &format!("tenure:nodes:{prefix}"), id.as_str()]);
     }
-    wait_until("both beat again", || beats(&alice) > 0 && beats(&bob) > 0).await;
+    wait_until("both send heartbeats again", || beats(&alice) > 0 && beats(&bob) > 0).await;
     assert_eq!(first.election.candidates().await.unwrap().len(), 2);
     first.assert_event_order();
     second.assert_event_order();
@@ -93,15 +93,15 @@ async fn a_new_leader_clears_the_heartbeats_of_the_dead() {
     let dead = server.command(&["GET", &format!("leader:{ROLE}")]).as_text().to_owned();
     let (beat, index) = (format!("heartbeat:{ROLE}:{dead}"), format!("tenure:nodes:heartbeat:{ROLE}:"));
     assert_eq!(server.command(&["EXISTS", &beat]), RedisReply::Int(1));
-    // One that died long ago, whose heartbeat has run out.
+    // A candidate that died long ago, whose heartbeat has expired.
     server.command(&["ZADD", &index, "9999999999999", "long-gone"]);
     let watched = RecordedElection::start(&alice, TTL);
     watched.wait_for_event("candidate → follower").await;
     process.signal(rustix::process::Signal::KILL);
     watched.wait_for_leadership().await;
-    // It would have been there for five more seconds.
-    wait_until("it is cleared", || server.command(&["EXISTS", &beat]) == RedisReply::Int(0)).await;
-    wait_until("it is cleared", || {
+    // Otherwise the heartbeat would stay for five more seconds.
+    wait_until("the heartbeat is cleared", || server.command(&["EXISTS", &beat]) == RedisReply::Int(0)).await;
+    wait_until("the index is cleared", || {
         server.command(&["ZRANGE", &index, "0", "-1"]).as_array()
             == [RedisReply::text(alice.tenure.instance().as_str())]
     })
@@ -126,8 +126,8 @@ async fn the_candidate_with_the_higher_priority_is_elected_first() {
             one.wait_for_event("candidate → follower").await;
         }
         first.election.stop().await;
-        wait_until("somebody leads", || below.election.is_leader() || above.election.is_leader()).await;
-        // Its head start is a second.
+        wait_until("a candidate leads", || below.election.is_leader() || above.election.is_leader()).await;
+        // The head start is a second.
         if probe.lag() < Duration::from_millis(300) {
             assert!(
                 above.election.is_leader(),
@@ -183,7 +183,7 @@ async fn an_observer_is_told_of_every_change() {
             while with_timeout(observer.changed()).await != LeaderStatus::NoLeader {}
         }
     }
-    // Not by looking: by itself it looks every fifteen seconds.
+    // Not by polling: it polls every fifteen seconds.
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
@@ -194,14 +194,14 @@ async fn an_observer_notices_changes_that_are_not_announced() {
     let alice = Instance::connect(&proxy.url(), "alice", TTL).await;
     let mut observer = alice.tenure.observe(&LeaseName::role(ROLE).unwrap()).recheck_every(Duration::from_millis(100));
     assert_eq!(observer.changed().await, LeaderStatus::NoLeader);
-    // Another program, which lets its lease run out.
+    // A foreign program whose lease expires.
     server.command(&["SET", &format!("leader:{ROLE}"), "elsewhere", "PX", "300"]);
     let seen = with_timeout(observer.changed()).await;
     assert!(
         matches!(&seen, LeaderStatus::Leader(leader) if leader.instance.as_str() == "elsewhere" && leader.token.is_none())
     );
     assert_eq!(with_timeout(observer.changed()).await, LeaderStatus::NoLeader);
-    // A store that is away.
+    // The store becomes unreachable.
     proxy.refuse();
     proxy.reset_connections();
     assert!(matches!(with_timeout(observer.changed()).await, LeaderStatus::Unknown(_)));
@@ -217,7 +217,7 @@ async fn a_cancelled_observer_misses_no_change() {
     assert_eq!(observer.changed().await, LeaderStatus::NoLeader);
     let leadership = bob.tenure.election(ROLE).acquire().await.unwrap();
     wait_for_leader(&mut observer, &bob).await;
-    // A hint comes while it looks, and the look is interrupted: it is taken next time.
+    // An announcement arrives during a read, and the read is cancelled: the next call must not miss it.
     server.stop();
     drop(leadership);
     assert!(tokio::time::timeout(Duration::from_millis(50), observer.changed()).await.is_err());
@@ -225,7 +225,7 @@ async fn a_cancelled_observer_misses_no_change() {
     let begun = Instant::now();
     while with_timeout(observer.changed()).await != LeaderStatus::NoLeader {}
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
-    // Interrupted more often than it looks by itself, it looks all the same.
+    // It is cancelled more often than it polls, and must still poll.
     server.command(&["SET", &format!("leader:{ROLE}"), "elsewhere", "PX", "700"]);
     let mut observer = alice.tenure.observe(&LeaseName::role(ROLE).unwrap());
     assert!(matches!(observer.changed().await, LeaderStatus::Leader(_)));
@@ -261,6 +261,6 @@ async fn the_candidate_index_is_cleared_of_dead_candidates() {
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
     let watched = RecordedElection::start(&alice, TTL);
     watched.wait_for_leadership().await;
-    wait_until("it is swept", || server.command(&["ZCARD", &index]) == RedisReply::Int(1)).await;
+    wait_until("the index is cleared", || server.command(&["ZCARD", &index]) == RedisReply::Int(1)).await;
     assert!(!alice.has_event("store.lost"), "{:?}", alice.event_names());
 }

@@ -1,4 +1,4 @@
-//! The rows of the ADR's table, the scenarios of the Sovereign document, and what else befalls leaders.
+//! The rows of the ADR's table, the scenarios of the Sovereign document, and other failures of leaders.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ async fn a_leader_that_crashes_is_replaced_when_its_ttl_ends() {
     let killed = Instant::now();
 
     let term = watched.wait_for_leadership().await;
-    probe.assert_within(killed.elapsed(), TTL + Duration::from_millis(25), "a leader again");
+    probe.assert_within(killed.elapsed(), TTL + Duration::from_millis(25), "the role has a leader again");
     assert!(term.token() > token);
     watched.assert_event_order();
 }
@@ -64,7 +64,7 @@ async fn a_leader_that_is_cut_off_stops_before_its_successor_works() {
     record.wait_for_work("bob", token).await;
     probe.assert_within(cut.elapsed(), TTL + Duration::from_millis(25), "its successor works");
     proxy.pass();
-    wait_until("alice is back", || alice.tenure.stats().connected).await;
+    wait_until("alice is connected again", || alice.tenure.stats().connected).await;
     record.assert_no_overlap();
     first.abort();
     second.abort();
@@ -76,18 +76,19 @@ async fn without_the_store_all_candidates_become_followers() {
     let builder = |name: &str| crate::harness::builder(&server.url(), name, TTL).durable();
     let (alice, bob) = (Instance::with(builder("alice")).await, Instance::with(builder("bob")).await);
     let (first, second) = (RecordedElection::start(&alice, TTL), RecordedElection::start(&bob, TTL));
-    wait_until("somebody leads", || first.election.is_leader() || second.election.is_leader()).await;
+    wait_until("a candidate leads", || first.election.is_leader() || second.election.is_leader()).await;
 
     server.kill();
     let standing = |watched: &RecordedElection| watched.election.state();
-    wait_until("nobody leads", || [&first, &second].iter().all(|one| standing(one) == ElectionState::Follower)).await;
+    wait_until("no candidate leads", || [&first, &second].iter().all(|one| standing(one) == ElectionState::Follower))
+        .await;
     assert!(!first.election.is_leader() && !second.election.is_leader());
     for one in [&first, &second] {
-        wait_until("it is told", || one.event_texts().iter().any(|told| told.starts_with("election failed"))).await;
+        wait_until("reported", || one.event_texts().iter().any(|told| told.starts_with("election failed"))).await;
     }
 
     server.restart();
-    wait_until("somebody leads again", || first.election.is_leader() || second.election.is_leader()).await;
+    wait_until("a candidate leads again", || first.election.is_leader() || second.election.is_leader()).await;
     first.assert_event_order();
     second.assert_event_order();
 }
@@ -101,7 +102,7 @@ async fn a_leader_that_stops_is_replaced_at_once() {
     first.election.stop().await;
 
     assert!(!first.election.is_leader() && first.election.state() == ElectionState::Follower);
-    // Thirty seconds before the ttl would have ended.
+    // Thirty seconds before the ttl would end.
     assert!(second.wait_for_leadership().await.token() > token);
     first.wait_for_event("leadership lost (shutdown)").await;
     first.assert_event_order();
@@ -120,7 +121,7 @@ async fn a_leader_that_renews_but_does_nothing_is_taken_over() {
     first.election.start();
     let term = first.wait_for_leadership().await;
     second.election.start();
-    // As long as it gets on, nobody touches it.
+    // While the leader makes progress, no candidate takes over.
     for _ in 0..40 {
         term.progress();
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -143,7 +144,7 @@ async fn a_short_disconnect_does_not_end_a_leadership() {
     let term = watched.wait_for_leadership().await;
     for round in 1..=5 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-        wait_until("entered again", || alice.count_events("store.entered") > round).await;
+        wait_until("attached again", || alice.count_events("store.entered") > round).await;
         assert!(watched.election.is_leader() && term.is_valid());
     }
     assert_eq!(
@@ -167,7 +168,7 @@ async fn a_loss_is_reported_with_its_reason() {
         _ => None,
     });
     assert_eq!(lost, Some(Ending::Lost(Loss::Missing)));
-    // And it stands again.
+    // The instance is a candidate again.
     wait_until("leads again", || {
         watched.event_texts().iter().filter(|told| *told == "leadership acquired").count() == 2
     })

@@ -1,4 +1,4 @@
-//! Standing, asking, stopping, stepping down.
+//! Starting, querying, stopping and stepping down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ async fn every_state_change_is_reported_in_order() {
     first.election.stop().await;
     second.wait_for_leadership().await;
     second.election.stop().await;
-    wait_until("all is told", || second.event_texts().len() >= 7 && first.event_texts().len() >= 5).await;
+    wait_until("all events are reported", || second.event_texts().len() >= 7 && first.event_texts().len() >= 5).await;
     assert_eq!(
         first.event_texts(),
         [
@@ -58,7 +58,7 @@ async fn every_instance_can_read_the_leader_and_its_metadata() {
     election.start();
     let term = election.wait_for_leadership(LONG_TTL).await.unwrap();
     assert_eq!(server.command(&["GET", "my-app:leader"]).as_text(), election.id().as_str());
-    wait_until("it is published", || {
+    wait_until("the metadata is published", || {
         server.command(&["EXISTS", "tenure:records:{my-app:leader}"]) == RedisReply::Int(1)
     })
     .await;
@@ -94,7 +94,7 @@ async fn an_election_can_be_restarted_after_a_stop() {
         assert!(term.token() > last);
         last = term.token();
         watched.election.stop().await;
-        wait_until("it is told", || watched.event_texts().iter().filter(|told| told.contains("lost")).count() == round)
+        wait_until("reported", || watched.event_texts().iter().filter(|told| told.contains("lost")).count() == round)
             .await;
         watched.election.start();
     }
@@ -151,7 +151,7 @@ async fn an_election_can_be_used_from_many_tasks_at_once() {
     watched.election.start();
     watched.wait_for_leadership().await;
     with_timeout(watched.election.stop()).await;
-    wait_until("all is told", || watched.event_texts().last().is_some_and(|told| told.contains("lost"))).await;
+    wait_until("the loss is reported", || watched.event_texts().last().is_some_and(|told| told.contains("lost"))).await;
     watched.assert_event_order();
 }
 
@@ -166,15 +166,15 @@ async fn a_step_down_hands_over_to_the_named_instance() {
     ];
     let all: Vec<RecordedElection> = instances.iter().map(|instance| RecordedElection::start(instance, ttl)).collect();
     let leader = || all.iter().position(|one| one.election.is_leader());
-    wait_until("somebody leads", || leader().is_some()).await;
+    wait_until("a candidate leads", || leader().is_some()).await;
     for _ in 0..4 {
         let from = leader().unwrap();
         let to = (from + 1) % 3;
         let name = all[from].election.name().clone();
         let asked = instances[from].tenure.step_down(&name, Some(instances[to].tenure.instance())).await.unwrap();
         assert!(asked.is_some());
-        wait_until("the one that was named leads", || all[to].election.is_leader()).await;
-        wait_until("the other does not", || !all[from].election.is_leader()).await;
+        wait_until("the named candidate leads", || all[to].election.is_leader()).await;
+        wait_until("the previous leader does not lead", || !all[from].election.is_leader()).await;
     }
     for one in &all {
         one.assert_event_order();

@@ -1,4 +1,4 @@
-//! Whoever listens, and what it cannot do to the election.
+//! Listeners cannot affect the election.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,20 +16,20 @@ async fn listeners_that_block_panic_or_leave_affect_no_other_listener() {
     let alice = Instance::connect(&server.url(), "alice", TTL).await;
     let watched = RecordedElection::of(alice.tenure.election(ROLE).ttl(TTL).build().unwrap());
     let (shut, gate) = std::sync::mpsc::channel::<()>();
-    // Until the other end is dropped.
+    // Blocks until the sender is dropped.
     watched
         .election
         .on(move |_| {
             let _ = gate.recv();
         })
         .unwrap();
-    watched.election.on(|_| panic!("a mistake in a listener (this test makes it)")).unwrap();
+    watched.election.on(|_| panic!("intended panic in a listener")).unwrap();
     let (in_tasks, panics): (Arc<Mutex<Vec<String>>>, Arc<AtomicUsize>) = (Arc::default(), Arc::default());
     let heard = in_tasks.clone();
     watched.election.on_async(move |event| {
         let heard = heard.clone();
         async move {
-            // Slower for the first than for those that follow.
+            // The first events are handled more slowly than later ones.
             let pause = 20_u64.saturating_sub(heard.lock().unwrap().len() as u64 * 5);
             tokio::time::sleep(Duration::from_millis(pause)).await;
             heard.lock().unwrap().push(event.kind.to_string());
@@ -40,7 +40,7 @@ async fn listeners_that_block_panic_or_leave_affect_no_other_listener() {
         let count = count.clone();
         async move {
             count.fetch_add(1, Ordering::SeqCst);
-            panic!("a mistake in a listener (this test makes it)");
+            panic!("intended panic in a listener");
         }
     });
     let left = Arc::new(AtomicUsize::new(0));
@@ -54,17 +54,17 @@ async fn listeners_that_block_panic_or_leave_affect_no_other_listener() {
     registration.remove();
     watched.election.start();
     let term = watched.wait_for_leadership().await;
-    // For longer than a ttl: a listener that blocks does not stop renewals.
+    // For longer than a ttl: a blocked listener does not stop renewals.
     tokio::time::sleep(TTL * 2).await;
     assert!(term.is_valid());
     watched.election.stop().await;
-    wait_until("everybody has heard everything", || {
+    wait_until("every listener has got every event", || {
         in_tasks.lock().unwrap().len() == 5 && watched.event_texts().len() == 5
     })
     .await;
     assert_eq!(*in_tasks.lock().unwrap(), watched.event_texts(), "in order");
     wait_until("called again after a panic", || panics.load(Ordering::SeqCst) == 5).await;
-    assert_eq!(left.load(Ordering::SeqCst), 0, "who has left hears nothing");
+    assert_eq!(left.load(Ordering::SeqCst), 0, "a removed listener must get no event");
     drop(shut);
 }
 
@@ -89,6 +89,6 @@ async fn a_listener_can_subscribe_to_one_kind_of_event() {
     election.stop().await;
     let expected =
         [format!("acquired {token}"), format!("lost {token} shutdown"), "changed candidate leader".to_owned()];
-    wait_until("all was heard", || expected.iter().all(|line| heard.lock().unwrap().contains(line))).await;
+    wait_until("all events are received", || expected.iter().all(|line| heard.lock().unwrap().contains(line))).await;
     assert!(!heard.lock().unwrap().iter().any(|line| line.starts_with("failed")));
 }

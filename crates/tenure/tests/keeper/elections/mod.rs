@@ -1,4 +1,4 @@
-//! Elections: everything that the documents they come from promise, on a real server.
+//! Elections: the guarantees of the documents that they come from, on a real server.
 
 mod candidates;
 mod failures;
@@ -19,7 +19,7 @@ use crate::harness::{Instance, LONG_TTL, WorkLog, wait_until};
 
 pub const ROLE: &str = "cleanup";
 
-/// An election whose events are written down.
+/// An election whose events are recorded.
 pub struct RecordedElection {
     pub election: Election,
     pub events: Arc<Mutex<Vec<ElectionEvent>>>,
@@ -54,7 +54,7 @@ impl RecordedElection {
         self.election.wait_for_leadership(Duration::from_secs(60)).await.unwrap()
     }
 
-    /// Every event in the order that the state machine has, every term with its token.
+    /// Asserts that the events follow the state machine and that each term has its token.
     pub fn assert_event_order(&self) {
         let mut standing = ElectionState::Follower;
         let mut leads = None;
@@ -79,7 +79,7 @@ impl RecordedElection {
     }
 }
 
-/// Somebody who leads whenever it can, and whose work writes itself down.
+/// Spawns a candidate that leads whenever it can and records its work.
 pub fn spawn_leader(record: &WorkLog, instance: &Instance, ttl: Duration) -> JoinHandle<()> {
     let (record, tenure) = (record.clone(), instance.tenure.clone());
     tokio::spawn(async move {
@@ -95,7 +95,7 @@ pub fn spawn_leader(record: &WorkLog, instance: &Instance, ttl: Duration) -> Joi
     })
 }
 
-/// Alice leads, and bob is her follower.
+/// Starts alice as the leader and bob as her follower.
 pub async fn start_leader_and_follower(
     server: &RedisServer,
     ttl: Duration,

@@ -1,4 +1,4 @@
-//! One term by itself.
+//! Single terms of leadership.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ async fn a_cancelled_acquire_and_a_dropped_leadership_leave_nothing_behind() {
         drop(leadership);
     }
     let key = format!("heartbeat:{ROLE}:{}", alice.tenure.instance());
-    wait_until("nobody is listed", || server.command(&["EXISTS", &key]) == RedisReply::Int(0)).await;
+    wait_until("no candidate is listed", || server.command(&["EXISTS", &key]) == RedisReply::Int(0)).await;
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn one_process_runs_one_piece_of_leader_work_at_a_time() {
             let (tenure, working, done) = (alice.tenure.clone(), working.clone(), done.clone());
             tokio::spawn(async move {
                 let work = async {
-                    assert_eq!(working.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    assert_eq!(working.fetch_add(1, Ordering::SeqCst), 0, "two pieces of work ran at once");
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     working.fetch_sub(1, Ordering::SeqCst);
                 };
@@ -118,7 +118,7 @@ async fn a_step_down_reaches_the_named_instance_however_long_the_work_takes() {
             tokio::spawn(async move { tenure.election(ROLE).ttl(ttl).acquire().await.unwrap() })
         });
         for one in [&bob, &carol] {
-            wait_until("it waits", || one.count_events("lease.waiting") > round).await;
+            wait_until("the candidate waits", || one.count_events("lease.waiting") > round).await;
         }
         let named = if round % 2 == 0 { &bob } else { &carol };
         alice.tenure.step_down(leadership.name(), Some(named.tenure.instance())).await.unwrap();
@@ -153,7 +153,7 @@ fn a_leadership_dropped_outside_a_runtime_is_released() {
         assert!(begun.elapsed() < crate::harness::TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(begun.elapsed() < LONG_TTL, "not because it ran out");
+    assert!(begun.elapsed() < LONG_TTL, "released, not expired");
 }
 
 #[test]
@@ -184,9 +184,9 @@ async fn a_dropped_campaign_is_reported_and_leaves_nothing_behind() {
     assert!(leading.await.is_err());
     alice.wait_for_event("election.leadership_lost").await;
     for key in [format!("leader:{ROLE}"), format!("heartbeat:{ROLE}:{}", alice.tenure.instance())] {
-        wait_until("it is gone", || server.command(&["EXISTS", &key]) == RedisReply::Int(0)).await;
+        wait_until("the key is deleted", || server.command(&["EXISTS", &key]) == RedisReply::Int(0)).await;
     }
-    // A shutdown ends a leader at once, too.
+    // A shutdown ends a leadership at once, too.
     let tenure = alice.tenure.clone();
     let leading = tokio::spawn(async move {
         let lead = tenure.election(ROLE).lead(async |_| std::future::pending::<Result<(), std::io::Error>>().await);
@@ -196,5 +196,5 @@ async fn a_dropped_campaign_is_reported_and_leaves_nothing_behind() {
     let begun = std::time::Instant::now();
     alice.tenure.shutdown().await;
     assert!(matches!(with_timeout(leading).await.unwrap(), Err(tenure::election::LeadError::ShutDown)));
-    assert!(begun.elapsed() < LONG_TTL / 4, "without a pause first");
+    assert!(begun.elapsed() < LONG_TTL / 4, "the shutdown must not wait");
 }

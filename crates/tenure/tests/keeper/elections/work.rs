@@ -1,4 +1,4 @@
-//! Work for each term, and one piece of work.
+//! Work for each term, and single pieces of work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,14 +35,14 @@ async fn finished_work_resigns_and_the_next_candidate_leads() {
     let stopped = stop.clone();
     let task = async { first.until(stopped.notified()).await };
     let other = async {
-        wait_until("a turn", || turns.load(Ordering::SeqCst) > 0).await;
+        wait_until("the work has run", || turns.load(Ordering::SeqCst) > 0).await;
         let second = RecordedElection::start(&bob, LONG_TTL);
         second.wait_for_leadership().await;
         stop.notify_one();
     };
     let (ended, ()) = tokio::join!(task, other);
     ended.unwrap();
-    assert_eq!(turns.load(Ordering::SeqCst), 1, "nobody leads twice in a row when somebody else waits");
+    assert_eq!(turns.load(Ordering::SeqCst), 1, "a candidate must not lead twice in a row while another waits");
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn a_leadership_for_one_piece_of_work_is_renewed_and_then_released() {
     let name = LeaseName::role(ROLE).unwrap();
     let work = tokio::spawn(async move { first.run_as_leader(ROLE, tokio::time::sleep(Duration::from_secs(2))).await });
     wait_until("it has begun", || alice.has_event("lease.acquired")).await;
-    match second.run_as_leader(ROLE, async { panic!("somebody else leads") }).await {
+    match second.run_as_leader(ROLE, async { panic!("another instance leads, so this must not run") }).await {
         Err(LeaderOnlyError::NotLeader { leader: Some(leader) }) => assert_eq!(&leader, alice.tenure.instance()),
         other => panic!("{other:?}"),
     }
@@ -122,18 +122,18 @@ async fn a_running_election_decides_which_instance_runs_leader_work() {
     let term = first.election.term().unwrap();
     assert_eq!(alice.tenure.run_as_leader(ROLE, async { 1 }).await, Ok(1));
     assert_eq!(bob.tenure.run_as_leader(ROLE, async { 2 }).await, Err(LeaderOnlyError::NotLeader { leader: None }));
-    assert!(term.is_valid(), "the office is kept");
+    assert!(term.is_valid(), "the leadership must be kept");
     assert_eq!(alice.tenure.run_as_leader("another", async { 3 }).await, Ok(3));
     first.election.stop().await;
     second.election.stop().await;
-    assert_eq!(bob.tenure.run_as_leader(ROLE, async { 4 }).await, Ok(4), "nobody campaigns any more");
+    assert_eq!(bob.tenure.run_as_leader(ROLE, async { 4 }).await, Ok(4), "no candidate is left");
 }
 
 #[tokio::test]
 async fn failing_to_publish_metadata_delays_nothing() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
-    // Where the metadata belongs there is something else.
+    // A key of another type is in the place of the metadata.
     server.command(&["SET", "tenure:records:{leader:cleanup}", "not a hash"]);
     let lead = alice.tenure.election(ROLE).metadata("10.0.0.7").lead(async |_| Err::<(), _>("done"));
     assert_eq!(with_timeout(lead.until(std::future::pending::<()>())).await, Err(LeadError::Work("done")));
