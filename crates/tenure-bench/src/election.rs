@@ -23,7 +23,7 @@ const FULL: ElectionSize =
     ElectionSize { ttls: &[(1, 300, 200), (5, 300, 100), (30, 50, 20)], watched_for: Duration::from_secs(60) };
 const QUICK: ElectionSize = ElectionSize { ttls: &[(1, 30, 20)], watched_for: Duration::from_secs(15) };
 
-/// What the programs that these elections replace state in their documentation.
+/// Times that the originals of these elections state in their documents.
 const COMPARISON: &str =
     "For comparison, the originals state 15 s and 10 s for a clean hand-over, 45 s and 40 s after a crash.";
 

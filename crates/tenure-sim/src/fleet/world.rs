@@ -247,7 +247,7 @@ impl FleetWorld {
     /// Changes the set of targets.
     pub fn set_targets(&mut self, targets: impl IntoIterator<Item = usize>) {
         self.targets = targets.into_iter().map(|n| Target::from(format!("endpoint-{n}"))).collect();
-        // Instances learn of the change at different times.
+        // Instances learn of a change at different times, but each of them in the order of the changes.
         for one in self.instances.keys().cloned().collect::<Vec<_>>() {
             let delivered_at = self.now + self.latency();
             let Some(instance) = self.instances.get_mut(&one) else { continue };

@@ -20,8 +20,8 @@ struct SqliteFixture {
 }
 
 impl SqliteFixture {
-    /// A file for a few namespaces: sequences must not share a namespace, and every write to a file wakes all of its
-    /// subscribers.
+    /// The file of a namespace. A few namespaces share a file, because they must not affect each other; not all do,
+    /// because every write to a file wakes all of its subscribers.
     fn path(&self, namespace: &str) -> String {
         let file = namespace.bytes().map(usize::from).sum::<usize>() % FILE_COUNT;
         self.folder.path().join(format!("{file}.db")).to_str().unwrap().to_owned()

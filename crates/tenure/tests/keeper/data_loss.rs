@@ -189,7 +189,7 @@ async fn data_replaced_by_an_older_copy_begins_a_quarantine() {
         copy.replicate_from(&server);
         copy.command(&["REPLICAOF", "NO", "ONE"]);
         if was_used {
-            // Attached there, and opened by an operator: the record names the copy's run and history.
+            // Attached there, and reopened by an operator: the record names the copy's run and history.
             let drill = Instance::connect(&copy.url(), "drill", TTL).await;
             let found = report(&drill.tenure).await;
             assert!(drill.tenure.reopen(found.generation.unwrap()).await.unwrap());

@@ -21,7 +21,7 @@ async fn flushed_scripts_are_loaded_again() {
     }
     scenario.assert_never_stopped().await;
     let told = scenario.alice.events.lock().unwrap().iter().any(|event| event.to_string().contains("script"));
-    assert!(!told, "no event may be emitted: {:?}", scenario.alice.events);
+    assert!(!told, "a script flush must not be reported: {:?}", scenario.alice.events);
     scenario.finish().await;
 }
 

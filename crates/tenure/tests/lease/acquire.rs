@@ -460,7 +460,7 @@ fn the_acquire_status_is_known_at_every_step() {
     assert_eq!(harness.lease.acquire_status(), behind());
     harness.take();
     harness.run_until_sent(29_000);
-    assert_eq!(harness.lease.acquire_status(), behind(), "a check does not change the status");
+    assert_eq!(harness.lease.acquire_status(), behind(), "a recheck does not change the status");
     harness.reply(harness.held(50, ms(29_000)));
     harness.input(Input::Announced(Announcement::Released { name: name(), token: token(50) }));
     assert_eq!(harness.lease.acquire_status(), Some(AcquireStatus::Requesting), "the lease is unheld");

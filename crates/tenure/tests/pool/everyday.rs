@@ -101,7 +101,7 @@ async fn changed_targets_take_effect_at_once() {
     })
     .await;
     println!("{:?}", begun.elapsed());
-    wait_until("no record of the old targets is left", || {
+    wait_until("no lease of the old targets is left", || {
         (2..=4).all(|n| server.command(&["EXISTS", &format!("poll:lease:endpoint-{n}")]) == RedisReply::Int(0))
     })
     .await;

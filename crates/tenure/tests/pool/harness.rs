@@ -16,8 +16,8 @@ pub fn test_timeout() -> Duration {
     Duration::from_secs(50) + ttl() * 5
 }
 
-/// The ttl of scenarios in which leases expire: short, unless they run with the ttl of a real fleet (`cargo xtask
-/// soak`).
+/// The ttl of scenarios in which leases expire: short, unless they run with the ttl of a real fleet
+/// (`cargo xtask soak`).
 pub fn ttl() -> Duration {
     static TTL: LazyLock<Duration> = LazyLock::new(|| {
         let seconds = std::env::var("TENURE_TEST_TTL").ok().and_then(|seconds| seconds.parse().ok());

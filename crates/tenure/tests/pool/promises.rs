@@ -226,10 +226,10 @@ async fn foreign_program_and_fleet_share_targets(hash: fn(&str) -> u64) {
     };
     let one = fleet.spawn("one");
     let _two = fleet.spawn("two");
-    wait_until("the first two instances hold targets", || is_there("one") && is_there("two")).await;
+    wait_until("the first two instances have joined", || is_there("one") && is_there("two")).await;
     tokio::time::sleep(ttl() * 2).await;
     let _three = fleet.spawn("three");
-    wait_until("the third instance holds targets", || is_there("three")).await;
+    wait_until("the third instance has joined", || is_there("three")).await;
     one.signal(Signal::KILL);
     tokio::time::sleep(ttl() * 5).await;
     let (calm, report) = (Instant::now() - ttl() * 5 / 2, program.end());
