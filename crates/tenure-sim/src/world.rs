@@ -126,7 +126,7 @@ impl World {
     }
 
     /// Upper bound on recovery when no more faults happen: a quarantine, the lease of a dead process and an early grant
-    /// that is waited out, one after the other.
+    /// whose holder must wait, one after the other.
     fn recovery_bound(&self) -> Duration {
         let now = self.timeline.now();
         let known = self.hosts.iter().filter_map(|host| host.process.as_ref()).map(SimProcess::longest_known_ttl).max();

@@ -21,7 +21,7 @@ use crate::{Certificate, CertificateAuthority, RawConnection, RedisRelease, Redi
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Number of start attempts before the failure is not a coincidence.
 const MAX_START_ATTEMPTS: usize = 5;
-/// The user that the testbed authenticates as if a server requires one.
+/// The user of the testbed itself, for servers that require authentication.
 const OWN_USER: &str = "testbed";
 const OWN_PASSWORD: &str = "testbed-own-password";
 
