@@ -21,7 +21,7 @@ fn ca(authority: &CertificateAuthority) -> String {
     format!("ca={}", authority.file().display())
 }
 
-/// Asserts that two instances can hold a lease in turn: one acquires it, the other waits until the release is announced.
+/// Asserts that two instances can hold a lease in turn: the second waits until the release of the first is announced.
 async fn assert_lease_works(url: &str) {
     let first = Tenure::builder(url).bootstrap().connect().await.unwrap();
     let second = Tenure::builder(url).bootstrap().connect().await.unwrap();

@@ -244,8 +244,8 @@ impl<'a> DifferentialRun<'a> {
         while let Some(first) = rest.first() {
             let soon = self.ends_soon();
             let count = if soon { 1 } else { rest.iter().position(uses_short_span).map_or(rest.len(), |at| at + 1) };
-            // A take-over from a holder without progress for a short span must not follow progress in the same batch: on
-            // a slow machine that progress may already be as old.
+            // A take-over from a holder without progress for a short span must not follow progress in the same batch:
+            // on a slow machine that progress may already be as old.
             let before_stale = rest.iter().skip(1).position(takes_over_after_short).map_or(rest.len(), |at| at + 1);
             let count = count.min(before_stale);
             let (now, later) = rest.split_at(count);
