@@ -1,4 +1,4 @@
-//! What can be asked of the program.
+//! The command line: commands, flags and their help.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -11,7 +11,7 @@ use tenure_serve::result_settings::{self, BackoffSetting};
 
 use crate::duration;
 
-/// The heading of flags that every command has.
+/// Heading in `--help` of the flags that every command has.
 const GLOBAL_HEADING: &str = "Settings of every command";
 
 /// One leader per role, on the Redis you already run, or on a file for the processes of one host.
@@ -21,18 +21,22 @@ const GLOBAL_HEADING: &str = "Settings of every command";
     version,
     max_term_width = 110,
     after_help = "\
-Every flag can be set by the environment (--drain-timeout as TENURE_DRAIN_TIMEOUT) and by the file that --config names (drain-timeout = \"10s\"); a flag comes before the environment \
-before the file. Booleans are true/false, 1/0 or yes/no.
+Every flag can be set in the environment (--drain-timeout as TENURE_DRAIN_TIMEOUT) and in the file of --config (drain-timeout = \"10s\"). A flag beats the environment, \
+which beats the file. Booleans are true/false, 1/0 or yes/no.
 
-Exit status: 0 done, 1 the answer is no, 64 wrong usage, 69 the store cannot be reached or refuses, 70 an error of the program itself, 71 the address of --listen cannot be used, 73 the folder \
-of the embedded store, or the file of --output, cannot be written, 75 not leader, 76 the lease was lost while the command was running."
+Exit status: 0 done, 1 the answer is no, 64 wrong usage, 69 store unreachable or refusing, 70 internal error, 71 cannot listen on the address of --listen, 73 cannot write the folder \
+of the embedded store or the file of --output, 75 not leader, 76 lease lost while the command was running.
+
+Examples:
+  tenure --store redis://redis.internal run nightly-report -- /usr/local/bin/report
+  tenure --store redis://redis.internal status --json"
 )]
 pub struct Arguments {
     #[command(flatten)]
     pub store: StoreArguments,
     #[command(flatten)]
     pub log: LogArguments,
-    /// A TOML file with the same settings: `store = "redis://…"`; flags and the environment come before it
+    /// TOML file with the same settings, such as `store = "redis://…"`; flags and the environment take precedence
     #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL_HEADING)]
     pub config: Option<PathBuf>,
     /// Print the result as JSON
@@ -43,7 +47,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What is logged unless a level is given. A command that asks and answers is no instance: it says what went wrong itself.
+    /// Returns the log level that applies without `--log-level`. Commands other than `serve` and `run` are not
+    /// instances of the fleet and print their own errors.
     pub fn default_log_level(&self) -> LogLevel {
         match self.command {
             CliCommand::Run(_) | CliCommand::Serve(_) => LogLevel::Info,
@@ -53,47 +58,51 @@ impl Arguments {
     }
 }
 
-/// Where the leases are.
+/// The store and the names of its keys.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = GLOBAL_HEADING)]
 pub struct StoreArguments {
-    /// sqlite:PATH, redis://[user:password@]host[:port][/db], rediss://… for TLS (?ca=FILE&cert=FILE&key=FILE&server-name=NAME; without ca the system's roots) or memory: [default: a file of this host's, in /var/lib/tenure for root, in ~/.local/state/tenure for others]
+    /// Store of the leases: sqlite:PATH, redis://[user:password@]host[:port][/db], rediss://… for TLS
+    /// (?ca=FILE&cert=FILE&key=FILE&server-name=NAME; system roots without ca) or memory:
+    /// [default: a file on this host, in /var/lib/tenure for root, in ~/.local/state/tenure for other users]
     #[arg(long, global = true, value_name = "URL")]
     pub store: Option<String>,
-    /// Put before every key as `NAME:`, so that deployments can share a store
+    /// Prefix of every key, as `NAME:`, so that deployments can share a store
     #[arg(long, global = true, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// The server is new: do not wait for it to grow older than any lease could be. Only when nothing has used it before it was started; has no effect while others are connected or its data is known to be lost
+    /// Grant leases on a new server at once, instead of waiting until it is older than any lease. Only for a server
+    /// that nothing has used before its start; no effect while others are connected or its data is known to be lost
     #[arg(long, global = true)]
     pub bootstrap: bool,
-    /// A restart of the server loses nothing: do not wait for its leases to expire. Has no effect when a loss is proven
+    /// Grant leases right after a server restart, because it loses no data. No effect when a loss is proven
     #[arg(long, global = true)]
     pub durable: bool,
-    /// The prefix of the leases of sessions
+    /// Key prefix of the leases of sessions
     #[arg(long, global = true, default_value = "poll:lease:", hide = true)]
     pub keys_lease: String,
-    /// The prefix of the keys that say which instance lives
+    /// Key prefix of the heartbeats of instances
     #[arg(long, global = true, default_value = "poll:node:", hide = true)]
     pub keys_node: String,
-    /// The prefix of the keys of sessions
+    /// Key prefix of sessions
     #[arg(long, global = true, default_value = "session:", hide = true)]
     pub keys_session: String,
-    /// The prefix of leader keys
+    /// Key prefix of leaderships
     #[arg(long, global = true, default_value = "leader:", hide = true)]
     pub keys_leader: String,
-    /// The prefix of the heartbeats of candidates, before the role
+    /// Key prefix of the heartbeats of candidates, before the role
     #[arg(long, global = true, default_value = "heartbeat:", hide = true)]
     pub keys_heartbeat: String,
 }
 
-/// What is said, and how.
+/// Log settings.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = GLOBAL_HEADING)]
 pub struct LogArguments {
-    /// How log lines are written [default: text on a terminal, json otherwise]
+    /// Format of log lines [default: text on a terminal, json otherwise]
     #[arg(long, global = true, value_name = "FORMAT")]
     pub log: Option<LogFormat>,
-    /// What is written: debug, info, warn, error or off; why a command fails always is [default: info for serve and run, error otherwise]
+    /// Lowest level to log: debug, info, warn, error or off; the reason of a failed command is always printed
+    /// [default: info for serve and run, warn for watch, error otherwise]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
 }
@@ -115,205 +124,266 @@ pub enum LogLevel {
 
 #[derive(Debug, Subcommand)]
 pub enum CliCommand {
-    /// One instance of the polling service: sessions are shared out over all that run, and each is polled by one
+    /// Run one instance of the polling service; the running instances share all sessions, and one instance polls each
     Serve(ServeArguments),
     /// Run a command only while leading a role
     Run(RunArguments),
-    /// Manage what is polled, straight on the store
-    #[command(subcommand)]
+    /// Manage sessions directly in the store
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tenure session add --url https://example.org/health --interval 10s
+  tenure --store redis://redis.internal session ls"
+    )]
     Session(SessionCommand),
-    /// Print who is there, who holds which session, and what nobody holds or can read
+    /// Print instances, holders of sessions, and sessions that are unheld or unreadable
+    #[command(after_help = "\
+Examples:
+  tenure status
+  tenure --store redis://redis.internal status --json")]
     Status,
-    /// Print who leads a role; exit 1 if nobody does
+    /// Print the leader of a role; exit 1 if it has none
     Leader(LeaderArguments),
     /// Ask the leader of a role to hand over; exit 0 when it has
     StepDown(StepDownArguments),
-    /// Take an instance out of placement; exit 0 when it has given everything away
+    /// Take an instance out of placement; exit 0 when it has handed over all sessions
+    #[command(after_help = "\
+Examples:
+  tenure drain api-1
+  tenure --store redis://redis.internal drain api-1 --wait 5m")]
     Drain(DrainArguments),
-    /// Let an instance take part again
+    /// Put an instance back into placement
+    #[command(after_help = "\
+Examples:
+  tenure undrain api-1
+  tenure --store redis://redis.internal undrain api-1 --json")]
     Undrain(DrainArguments),
     /// End the current term of a lease by force
     Revoke(RevokeArguments),
-    /// Print lease and election events of the whole fleet as they happen
+    /// Print lease and election events of the whole fleet as they occur
     Watch(WatchArguments),
-    /// List roles, and forget those that are no longer led
-    #[command(subcommand)]
+    /// List roles, and forget roles without a leader
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tenure role ls
+  tenure --store redis://redis.internal role rm nightly-report"
+    )]
     Role(RoleCommand),
-    /// End a quarantine by hand, after listing who was last known to hold what
+    /// End a quarantine by hand, after listing the last known holders
     Reopen(ReopenArguments),
-    /// Watches over a command; `run` starts it.
+    /// Guards a command; started by `run`.
     #[command(name = "__guard", hide = true)]
     Guardian(GuardianArguments),
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Start it on every replica, on the same store; nothing else is configured. SIGTERM or SIGINT gives everything away and leaves the fleet; a second signal ends it at once.
+Start it on every replica, on the same store; no other configuration is needed. SIGTERM or SIGINT hands over all sessions and leaves the fleet; a second signal ends the process at once.
 
-Polled URLs come from whoever may use the API. Link-local and metadata addresses are never polled; loopback and private networks only when the API listens on loopback without a token, or \
-when --allow-targets names them.")]
+Every client of the API can set polled URLs. Link-local and metadata addresses are never polled; loopback and private networks only when the API listens on loopback without a token, or \
+when --allow-targets names them.
+
+Examples:
+  tenure serve --store redis://redis.internal
+  tenure serve --store redis://redis.internal --listen 0.0.0.0:8368 --api-token-file /etc/tenure/token")]
 pub struct ServeArguments {
-    /// Where the API listens; beyond loopback it needs a token
+    /// Address of the API; an address other than loopback needs a token
     #[arg(long, default_value = "127.0.0.1:8368", value_parser = parse_address, value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// A name of its own, which its id begins with; the same after a restart, so that it gets back what it had [default: the host's name]
+    /// Beginning of the instance id; keep it across restarts, so that the instance gets its sessions back
+    /// [default: the host name]
     #[arg(long, value_name = "HOST")]
     pub name: Option<String>,
-    /// The length of each lease: how long after a crash a session is polled again, at most
+    /// Length of each lease: the longest time after a crash until a session is polled again
     #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub ttl: Duration,
-    /// How often each is renewed [default: a third of the ttl]
+    /// Renewal interval of each lease [default: a third of the ttl]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub renew_every: Option<Duration>,
-    /// For how long a heartbeat may be believed [default: the ttl]
+    /// Time that a heartbeat is valid [default: the ttl]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub heartbeat_ttl: Option<Duration>,
-    /// How often a heartbeat is sent, at least [default: a third of the ttl]
+    /// Longest interval between heartbeats [default: a third of the ttl]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub heartbeat_every: Option<Duration>,
-    /// How often sessions and instances are looked for although nothing was heard
+    /// Interval of looking for sessions and instances without an announcement
     #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub discover_every: Duration,
-    /// How long all must be quiet before sessions move for balance [default: 3s, or a tenth of the ttl]
+    /// Time without changes before sessions are rebalanced [default: a tenth of the ttl, at most 3s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub settle: Option<Duration>,
-    /// How long sessions are given away for at the end
+    /// Time to hand over sessions at shutdown
     #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub drain_timeout: Duration,
-    /// Let another instance do the work of a role (janitor, aggregator) when this one has not got on with it for this long [default: never]
+    /// Hand over a role (janitor, aggregator) after this long without progress [default: never]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub stall_after: Option<Duration>,
-    /// Whether sessions of an instance that stopped go back to it when it starts again under the same --name, within 10 min: on or off
+    /// Return the sessions of a stopped instance when it restarts within 10 min with the same --name: on or off
     #[arg(long, default_value = "on", action = clap::ArgAction::Set, value_parser = parse_switch, value_name = "on|off")]
     pub hand_back: bool,
-    /// How many sessions this instance should have, compared with the others
+    /// Number of sessions relative to other instances
     #[arg(long, default_value_t = 1.0, value_name = "N")]
     pub weight: f64,
-    /// A file with the token that whoever uses the API has to know
+    /// File with the token that API clients must send
     #[arg(long, value_name = "FILE")]
     pub api_token_file: Option<PathBuf>,
-    /// Listen beyond loopback without a token
+    /// Listen on an address other than loopback without a token
     #[arg(long)]
     pub insecure: bool,
-    /// How much of the body of each session's last result is kept; the history keeps 1 KiB of each
+    /// Bytes to keep of the body of each session's last result; the history keeps 1 KiB of each
     #[arg(long, default_value = "64KiB", value_parser = result_settings::parse_body_size, value_name = "SIZE")]
     pub max_body: usize,
-    /// How many results of each session are kept
+    /// Number of results to keep of each session
     #[arg(long, default_value = "100", value_parser = result_settings::parse_result_count, value_name = "N")]
     pub keep_results: usize,
-    /// How a target that fails is backed off: on (once a minute at least), off, or the longest pause
+    /// Backoff for a failing target: on (at least one poll per minute), off, or the longest pause
     #[arg(long, default_value = "on", value_name = "on|off|DURATION")]
     pub backoff: BackoffSetting,
-    /// Private networks that may be polled
+    /// Private networks that may be polled [default: none]
     #[arg(long, value_delimiter = ',', value_parser = parse_network, value_name = "CIDR,…")]
     pub allow_targets: Vec<ipnet::IpNet>,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The command is given TENURE_ROLE, TENURE_INSTANCE and TENURE_TOKEN. Pass the token on with every effect on the outside world, \
-and refuse smaller ones there.
+The command gets TENURE_ROLE, TENURE_INSTANCE and TENURE_TOKEN in its environment. Send the token with every external write, \
+and reject smaller tokens there.
 
-Exit status: that of the command (128 + n when it was killed by signal n, 127 when it was not found, 126 when it cannot be run); 64 wrong usage, 69 the store \
-cannot be reached (with --no-wait, or when --wait ran out), 75 somebody else leads (likewise), 76 the lease was lost while the command was running.")]
+Exit status: that of the command (128 + n when signal n killed it, 127 when it was not found, 126 when it cannot be run); 64 wrong usage, 69 store \
+unreachable (with --no-wait, or when --wait ran out), 75 not leader (with --no-wait, or when --wait ran out), 76 lease lost while the command was running.
+
+Examples:
+  tenure run nightly-report --once-per 24h -- /usr/local/bin/report
+  tenure --store redis://redis.internal run worker --restart --ttl 15s -- ./worker --verbose")]
 pub struct RunArguments {
-    /// The role: one at a time runs on all machines that share the store
+    /// Role to lead; at most one leader on all machines that share the store
     pub role: String,
-    /// What the id of this instance begins with [default: the host's name]
+    /// Beginning of the instance id [default: the host name]
     #[arg(long, value_name = "HOST")]
     pub name: Option<String>,
-    /// The length of the lease: how long after a crash another machine takes over
+    /// Length of the lease: the longest time after a crash until another machine takes over
     #[arg(long, default_value = "30s", value_parser = duration::parse, value_name = "DURATION")]
     pub ttl: Duration,
-    /// Wait for the leadership no longer than this; not together with --no-wait [default: for ever]
+    /// Longest time to wait for the leadership; conflicts with --no-wait [default: no timeout]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub wait: Option<Duration>,
-    /// Do not wait for the leadership
+    /// Exit instead of waiting for the leadership
     #[arg(long)]
     pub no_wait: bool,
-    /// Run the command again when it ends or when the leadership was lost
+    /// Run the command again when it ends or after the leadership was lost
     #[arg(long)]
     pub restart: bool,
     /// Skip the run if any instance started one within this interval and completed it, with whatever status; with
-    /// --restart, run it again when the interval has passed
+    /// --restart, run the command again after the interval [default: never skip]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub once_per: Option<Duration>,
-    /// The time that the command gets between SIGTERM and SIGKILL [default: 5s, or a sixth of the ttl]
+    /// Time between SIGTERM and SIGKILL [default: a sixth of the ttl, at most 5s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub stop_timeout: Option<Duration>,
-    /// End the command and let another machine lead when it has made no progress for this long: it touches the file named in TENURE_PROGRESS to say
-    /// that it does [default: never]
+    /// End the command and release the leadership after this long without progress; the command reports progress by
+    /// touching the file in TENURE_PROGRESS [default: never]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub stall_after: Option<Duration>,
-    /// Let the command inherit TENURE_STORE although it has a password in it
+    /// Let the command inherit TENURE_STORE even if it contains a password
     #[arg(long)]
     pub pass_store: bool,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum SessionCommand {
-    /// Make a session, and print its id
+    /// Create a session and print its id
     Add(SessionAdd),
     /// List all sessions
+    #[command(after_help = "\
+Examples:
+  tenure session ls
+  tenure --store redis://redis.internal session ls --json")]
     Ls,
     /// Print the last result of a session; exit 1 if there is none
     Result(SessionResult),
-    /// Leave a session alone for now; exit 1 if there is none
+    /// Pause a session; exit 1 if it does not exist
+    #[command(after_help = "\
+Examples:
+  tenure session pause 0192f0c1-2e4e-7f00-8000-000000000001
+  tenure --store redis://redis.internal session pause 0192f0c1-2e4e-7f00-8000-000000000001")]
     Pause(SessionId),
-    /// Poll it again
+    /// Resume a paused session; exit 1 if it does not exist
+    #[command(after_help = "\
+Examples:
+  tenure session resume 0192f0c1-2e4e-7f00-8000-000000000001
+  tenure --store redis://redis.internal session resume 0192f0c1-2e4e-7f00-8000-000000000001")]
     Resume(SessionId),
-    /// Delete a session, also one that cannot be polled; exit 1 if there is none
+    /// Delete a session, readable or not; exit 1 if it does not exist
     Rm(SessionRm),
-    /// Print all sessions, one line of JSON each, with the values of their headers; exit 1 if some were left out
+    /// Print all sessions with the values of their headers, one JSON object per line; exit 1 if some were left out
     Export(SessionExport),
-    /// Make the sessions whose lines are read from the input, and print the ids of new ones; exit 1 if some could not be made
+    /// Create sessions from lines of JSON on stdin and print the ids of new ones; exit 1 if some were refused
+    #[command(after_help = "\
+Examples:
+  tenure session import < sessions.jsonl
+  tenure session export | tenure --store redis://redis.internal session import")]
     Import,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum RoleCommand {
-    /// List all roles that were ever led, and their leaders
+    /// List all roles that ever had a leader, with their leaders
+    #[command(after_help = "\
+Examples:
+  tenure role ls
+  tenure --store redis://redis.internal role ls --json")]
     Ls,
-    /// Forget a role that has no leader; exit 1 if it has one
+    /// Forget a role without a leader; exit 1 if it has one
     Rm(RoleName),
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure role rm nightly-report
+  tenure --store redis://redis.internal role rm nightly-report --json")]
 pub struct RoleName {
-    /// The role
+    /// Role
     pub role: String,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure session add --url https://example.org/health
+  tenure session add --url http://10.0.0.7:9100/ --name db --interval 10s --header 'Authorization: @/etc/tenure/db.key'")]
 pub struct SessionAdd {
-    /// What is polled
+    /// URL to poll
     #[arg(long, value_name = "U")]
     pub url: String,
-    /// What people call it
+    /// Display name
     #[arg(long = "name", value_name = "N")]
     pub session_name: Option<String>,
-    /// How often it is polled [default: 5s]
+    /// Poll interval, 100ms to 24h [default: 5s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub interval: Option<Duration>,
-    /// How long an answer is waited for [default: 2s]
+    /// Timeout of a poll, 50ms to 5m [default: 2s]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub timeout: Option<Duration>,
-    /// A header that is sent with each poll; can be given several times. `@FILE` as the value reads it from a file
+    /// Header to send with each poll, repeatable; the value `@FILE` reads it from a file
     #[arg(long = "header", value_name = "NAME: VALUE", value_parser = crate::commands::session::parse_header)]
     pub headers: Vec<(String, String)>,
-    /// How much of the last result's body is kept [default: what the instance keeps]
+    /// Bytes to keep of the last result's body [default: the instance's setting]
     #[arg(long, value_parser = result_settings::parse_body_size, value_name = "SIZE")]
     pub max_body: Option<usize>,
-    /// How many results are kept [default: what the instance keeps]
+    /// Number of results to keep [default: the instance's setting]
     #[arg(long, value_parser = result_settings::parse_result_count, value_name = "N")]
     pub keep_results: Option<usize>,
-    /// How the target is backed off when it fails: on, off, or the longest pause [default: what the instance does]
+    /// Backoff when the target fails: on, off, or the longest pause [default: the instance's setting]
     #[arg(long, value_name = "on|off|DURATION")]
     pub backoff: Option<BackoffSetting>,
-    /// Make it paused
+    /// Create the session paused
     #[arg(long)]
     pub paused: bool,
 }
@@ -324,23 +394,28 @@ Examples:
   tenure session export > sessions.jsonl
   tenure --store redis://redis.internal session export --output /var/backups/tenure/sessions.jsonl")]
 pub struct SessionExport {
-    /// Replace this file in one step, readable by its owner alone; never by an empty export, which exits 1 [default: the output]
+    /// File to replace atomically, readable by its owner only; never replaced by an empty export, which exits 1
+    /// [default: stdout]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure session result 0192f0c1-2e4e-7f00-8000-000000000001
+  tenure session result 0192f0c1-2e4e-7f00-8000-000000000001 --history 10 --json")]
 pub struct SessionResult {
     #[command(flatten)]
     pub session: SessionId,
-    /// Print this many of the latest results, the last first; their bodies are cut at 1 KiB
+    /// Number of latest results to print, newest first; bodies are cut at 1 KiB [default: the last result, whole]
     #[arg(long, value_parser = result_settings::parse_result_count, value_name = "N")]
     pub history: Option<usize>,
 }
 
 #[derive(Debug, Args)]
 pub struct SessionId {
-    /// The session
+    /// Id of the session
     #[arg(value_parser = crate::commands::session::parse_id)]
     pub id: uuid::Uuid,
 }
@@ -351,96 +426,112 @@ Examples:
   tenure session rm 0192f0c1-2e4e-7f00-8000-000000000001
   tenure session rm session:not-a-uuid")]
 pub struct SessionRm {
-    /// The session: its id, or its whole key, as `session ls` and `status` list it
+    /// Id of the session, or its whole key, as listed by `session ls` and `status`
     #[arg(allow_hyphen_values = true)]
     pub id: String,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure leader nightly-report
+  tenure --store redis://redis.internal leader poll:lease:0192f0c1-2e4e-7f00-8000-000000000001")]
 pub struct LeaderArguments {
-    /// A role; or a lease, a session's id, a target of a pool, or a whole key: then its holder
+    /// Role; or a lease, a session id, a pool target or a whole key, to print its holder
     pub role: String,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure step-down nightly-report
+  tenure --store redis://redis.internal step-down nightly-report --to api-2 --wait 10s")]
 pub struct StepDownArguments {
-    /// The role
+    /// Role
     pub role: String,
-    /// To this candidate: its id, or how that begins
+    /// Candidate to hand over to: its id or the beginning of it [default: any candidate]
     #[arg(long, value_name = "INSTANCE")]
     pub to: Option<String>,
-    /// How long to wait for it
+    /// Longest time to wait for the hand-over
     #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "DURATION")]
     pub wait: Duration,
 }
 
 #[derive(Debug, Args)]
 pub struct DrainArguments {
-    /// The instance: its id, or how that begins
+    /// Instance: its id or the beginning of it
     pub instance: String,
-    /// How long to wait for it
+    /// Longest time to wait until it is done
     #[arg(long, default_value = "1m", value_parser = duration::parse, value_name = "DURATION")]
     pub wait: Duration,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Whoever holds it is told at its next renewal at the latest, and works until then; nobody else is granted the lease before it has let go, or its ttl has passed.")]
+The holder learns of it at its next renewal at the latest and works until then. The lease is granted again only after the holder has released it or the ttl has passed.
+
+Examples:
+  tenure revoke nightly-report
+  tenure --store redis://redis.internal revoke 0192f0c1-2e4e-7f00-8000-000000000001")]
 pub struct RevokeArguments {
-    /// A role, a lease, a session's id, a target of a pool, or a whole key
+    /// Role, lease, session id, pool target or whole key
     #[arg(value_name = "NAME")]
     pub lease: String,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tenure watch
+  tenure --store redis://redis.internal watch --all --json")]
 pub struct WatchArguments {
-    /// Begin with what is on record
+    /// Print the recorded terms first
     #[arg(long)]
     pub all: bool,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-After a loss of data the store grants nothing until every lease from before must have expired. Reopen it earlier only if no \
-holder from before is alive: work of one that is overlaps with the next holder's.
+After a loss of data the store grants no lease until every lease from before must have expired. Reopen it earlier only if no \
+holder from before is alive: its work would overlap with that of the next holder.
 
 Examples:
   tenure reopen
   tenure --store redis://redis.internal reopen --yes --json")]
 pub struct ReopenArguments {
-    /// Do not ask for a confirmation
+    /// Skip the confirmation
     #[arg(long)]
     pub yes: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct GuardianArguments {
-    /// The name of the cgroup that it may make for the command
+    /// Name of the cgroup that the guardian may create for the command
     #[arg(long)]
     pub cgroup: String,
-    /// The command and its arguments
+    /// Command and its arguments
     #[arg(required = true, last = true)]
     pub command: Vec<OsString>,
 }
 
-/// `on` or `off`, or another word for it.
+/// Parses `on` or `off`, or a synonym.
 fn parse_switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "on" | "true" | "yes" | "1" => Ok(true),
         "off" | "false" | "no" | "0" => Ok(false),
-        _ => Err("it is on or off".to_owned()),
+        _ => Err("must be on or off".to_owned()),
     }
 }
 
-/// An address and a port; a name is looked up.
+/// Parses an address and a port; resolves a host name.
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    let form = "an address and a port are needed, as in 127.0.0.1:8368, localhost:8368 or [::]:8368";
+    let form = "expected an address and a port, such as 127.0.0.1:8368, localhost:8368 or [::]:8368";
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if !has_port {
         return Err(format!("the port is missing: {form}"));
     }
     let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; {form}"))?;
-    found.next().ok_or_else(|| format!("the name stands for no address; {form}"))
+    found.next().ok_or_else(|| format!("the name has no address; {form}"))
 }
 
 fn parse_network(text: &str) -> Result<ipnet::IpNet, String> {
@@ -448,10 +539,8 @@ fn parse_network(text: &str) -> Result<ipnet::IpNet, String> {
         (Ok(network), _) => Ok(network),
         (Err(_), Ok(address)) => {
             let whole = if address.is_ipv4() { 32 } else { 128 };
-            Err(format!(
-                "the length of the prefix is missing: {text}/{whole} is this address alone, {text}/8 a network"
-            ))
+            Err(format!("the length of the prefix is missing: {text}/{whole} is this address only, {text}/8 a network"))
         }
-        (Err(error), Err(_)) => Err(format!("{error}; a network is written 10.0.0.0/8 or fd00::/8")),
+        (Err(error), Err(_)) => Err(format!("{error}; expected a network such as 10.0.0.0/8 or fd00::/8")),
     }
 }
