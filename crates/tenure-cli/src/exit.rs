@@ -1,4 +1,4 @@
-//! How the program ends.
+//! Exit statuses and the errors that lead to them.
 
 use tenure::AcquireError;
 use tenure::election::ElectionError;
@@ -7,52 +7,52 @@ use thiserror::Error;
 
 use crate::duration::format_duration;
 
-/// Done.
+/// The command succeeded.
 pub const DONE: u8 = 0;
 /// The answer is no.
 pub const NO: u8 = 1;
 /// Wrong usage.
 pub const USAGE: u8 = 64;
-/// The store cannot be reached, or refuses.
+/// The store is unreachable, or refuses.
 pub const UNAVAILABLE: u8 = 69;
-/// Something that should not happen.
+/// Internal error.
 pub const SOFTWARE: u8 = 70;
-/// The address cannot be listened on.
+/// The program cannot listen on the address.
 pub const CANNOT_LISTEN: u8 = 71;
-/// The folder of the embedded store, or a file of the user's, cannot be written.
+/// The program cannot write the folder of the embedded store, or a file of the user.
 pub const CANNOT_WRITE: u8 = 73;
 /// Not leader.
 pub const NOT_LEADER: u8 = 75;
 /// The lease was lost while the command was running.
 pub const LEASE_LOST: u8 = 76;
 
-/// Why a command could not be carried out.
+/// Reason why a command failed.
 #[derive(Debug, Error)]
 pub enum CliError {
-    /// The user asked for something that cannot be.
+    /// Invalid arguments or settings.
     #[error("{0}")]
     Usage(String),
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store grants nothing for now.
+    /// The store grants no lease at present.
     #[error("{0}")]
     Refused(String),
-    /// Somebody else leads, and was not to be waited for any longer.
+    /// Another instance leads, and the time to wait for it has passed.
     #[error("{0}")]
     NotLeader(String),
-    /// The address cannot be listened on.
+    /// The program cannot listen on the address.
     #[error("{0}")]
     Listen(String),
-    /// The folder of the embedded store, or a file of the user's, cannot be written.
+    /// The program cannot write the folder of the embedded store, or a file of the user.
     #[error("{0}")]
     CannotWrite(String),
-    /// The system.
+    /// A system call failed.
     #[error("{action}: {error}")]
     System {
-        /// What was tried.
+        /// The failed action, such as `cannot write`.
         action: String,
-        /// What came of it.
+        /// The cause.
         error: std::io::Error,
     },
 }
@@ -70,7 +70,7 @@ impl CliError {
         }
     }
 
-    /// For `map_err`: what was tried.
+    /// Returns a converter for `map_err`, with the failed action.
     pub fn system(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         move |error| Self::System { action: action.into(), error }
     }
@@ -86,10 +86,10 @@ impl From<AcquireError> for CliError {
     fn from(error: AcquireError) -> Self {
         match error {
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => Self::Store(error),
-            // Without an answer of the store it is not known whether there is a holder.
+            // Without a reply of the store the program does not know whether there is a holder.
             AcquireError::TimedOut { holder: None, waited, .. } => Self::Store(StoreError::new(
                 ErrorKind::Unreachable,
-                format!("no answer within {}", format_duration(waited)),
+                format!("no reply within {}", format_duration(waited)),
             )),
             AcquireError::Quarantined(_) => Self::Refused(error.to_string()),
             AcquireError::Name(_) | AcquireError::Settings(_) | AcquireError::Election(_) => {

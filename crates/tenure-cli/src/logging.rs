@@ -9,7 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::arguments::{LogArguments, LogLevel};
 use crate::notice;
 
-/// Events are lines from now on. Those of other crates are not: each line is an event of this instance.
+/// Writes events as log lines from now on. Events of other crates are left out: each line is an event of this instance.
 pub fn start(arguments: &LogArguments, default: LogLevel) {
     let format = notice::set_format(arguments.log);
     notice::set_level(arguments.log_level);

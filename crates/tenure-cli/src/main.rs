@@ -1,4 +1,4 @@
-//! `tenure`: poll many targets with a fleet, run a command only while leading a role, and see and steer who leads.
+//! `tenure`: poll targets with a fleet, run a command only while leading a role, inspect and manage leases and leaders.
 
 mod arguments;
 mod commands;
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    // Before anything is started: it must have one thread.
+    // The guardian must be single-threaded, so it runs before any thread is started.
     if let CliCommand::Guardian(guard) = &arguments.command {
         return run::guardian::run(guard);
     }
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         }
     };
     let done = runtime.block_on(execute(arguments));
-    // Whatever the system is still looking up is waited for by nobody.
+    // Do not wait for name lookups that the system has not finished.
     runtime.shutdown_background();
     match done {
         Ok(code) => ExitCode::from(code),

@@ -1,5 +1,5 @@
-//! What the program has to say beside its result: text for people, or a line of JSON like those of the log. `--log-level` holds for
-//! it, but the reason for a status other than 0 is part of the result and always appears.
+//! Messages of the program beside its result: text for people, or a line of JSON like those of the log. `--log-level`
+//! applies to them. The reason of an exit status other than 0 is part of the result and always appears.
 
 use std::fmt;
 use std::io::{IsTerminal, Write};
@@ -16,17 +16,17 @@ static FORMAT: OnceLock<Format> = OnceLock::new();
 static LEVEL: OnceLock<LogLevel> = OnceLock::new();
 static INSTANCE: OnceLock<InstanceId> = OnceLock::new();
 
-/// How important a notice is.
+/// Importance of a notice.
 #[derive(Clone, Copy)]
 pub enum Importance {
     Info,
     Warning,
-    /// The reason why the command ends with a status other than 0.
+    /// The reason why the command exits with a status other than 0.
     Failure,
 }
 
 impl Importance {
-    /// Whether a notice like this appears at a level.
+    /// Returns whether a notice of this importance appears at a level.
     fn is_shown_at(self, level: LogLevel) -> bool {
         match self {
             Self::Info => matches!(level, LogLevel::Debug | LogLevel::Info),
@@ -36,14 +36,14 @@ impl Importance {
     }
 }
 
-/// The level that was chosen. Without one all notices appear, whatever is logged.
+/// Sets the level of `--log-level`. Without it all notices appear, whatever is logged.
 pub fn set_level(chosen: Option<LogLevel>) {
     if let Some(level) = chosen {
         let _ = LEVEL.set(level);
     }
 }
 
-/// The format of everything on stderr, as the flags have it.
+/// Sets the format of all output on stderr, as given by the flags.
 pub fn set_format(chosen: Option<LogFormat>) -> Format {
     *FORMAT.get_or_init(|| match chosen {
         Some(LogFormat::Text) => Format::Text,
@@ -52,7 +52,8 @@ pub fn set_format(chosen: Option<LogFormat>) -> Format {
     })
 }
 
-/// Before the flags were understood: what they seem to say, then the environment, then text on a terminal.
+/// Guesses the format while the flags are not parsed: from the raw arguments, then from the environment. The default is
+/// text on a terminal.
 fn format_without_flag() -> Format {
     let mut arguments = std::env::args().take_while(|argument| argument != "--");
     let flag = arguments.find_map(|argument| match argument.strip_prefix("--log") {
@@ -69,12 +70,12 @@ fn format_without_flag() -> Format {
     }
 }
 
-/// The instance that this process is, once it is one.
+/// Sets the instance id of this process, once it has one.
 pub fn set_instance(instance: &InstanceId) {
     let _ = INSTANCE.set(instance.clone());
 }
 
-/// Writes a notice to stderr, if it appears at the level that was chosen.
+/// Writes a notice to stderr, if it appears at the chosen level.
 pub fn print(importance: Importance, text: fmt::Arguments<'_>) {
     if LEVEL.get().is_some_and(|level| !importance.is_shown_at(*level)) {
         return;
@@ -83,7 +84,7 @@ pub fn print(importance: Importance, text: fmt::Arguments<'_>) {
         Format::Text => format!("tenure: {text}"),
         Format::Json => json(importance, &text.to_string()),
     };
-    // With stderr gone there is no one left to tell.
+    // A failure to write to stderr cannot be reported.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -106,17 +107,17 @@ fn json(importance: Importance, text: &str) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// A notice of the ordinary course of things.
+/// Prints an informational notice.
 macro_rules! note {
     ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Info, format_args!($($text)*)) };
 }
 
-/// A notice that a person should act on.
+/// Prints a notice that an operator should act on.
 macro_rules! warning {
     ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Warning, format_args!($($text)*)) };
 }
 
-/// Why the command ends with a status other than 0.
+/// Prints the reason why the command exits with a status other than 0.
 macro_rules! failure {
     ($($text:tt)*) => { $crate::notice::print($crate::notice::Importance::Failure, format_args!($($text)*)) };
 }

@@ -1,4 +1,4 @@
-//! What a command answers.
+//! Output of a command's result.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result as IoResult, Write};
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::exit::{CliError, DONE};
 
-/// A line of the answer, without what would make a terminal do something. Whoever reads no more has had enough.
+/// Prints a line without control characters, which a terminal could act on. A closed pipe is not an error.
 pub fn print_line(line: &str) -> Result<u8, CliError> {
     let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
     let line: String = line.chars().map(visible).collect();
@@ -19,8 +19,8 @@ pub fn print_line(line: &str) -> Result<u8, CliError> {
     }
 }
 
-/// Replaces a file in one step: readers see the old text or the new one, also after a crash. Only its owner may read it. Where a
-/// symbolic link leads is replaced, not the link; devices and folders are refused.
+/// Replaces a file atomically: readers see the old text or the new one, also after a crash. Only its owner may read it.
+/// A symbolic link is followed and its target replaced. Devices and folders are refused.
 pub fn replace_file(file: &Path, text: &[u8]) -> IoResult<()> {
     let file = match file.canonicalize() {
         Ok(file) if file.is_file() => file,
@@ -38,13 +38,13 @@ pub fn replace_file(file: &Path, text: &[u8]) -> IoResult<()> {
         File::open(folder)?.sync_all()
     });
     if written.is_err() {
-        // It is not there when it could not be made.
+        // The file does not exist if its creation failed.
         let _ = std::fs::remove_file(&temporary);
     }
     written
 }
 
-/// Columns that line up.
+/// Table with aligned columns.
 pub struct TextTable {
     rows: Vec<Vec<String>>,
 }
@@ -58,7 +58,7 @@ impl TextTable {
         self.rows.push(cells.into());
     }
 
-    /// Writes it, unless it is empty.
+    /// Prints the table, unless it is empty.
     pub fn print(&self) -> Result<u8, CliError> {
         if self.rows.len() > 1 {
             self.lines().iter().try_for_each(|line| print_line(line).map(drop))?;
@@ -83,7 +83,7 @@ impl TextTable {
     }
 }
 
-/// The beginning of a text, in so many characters at most.
+/// Truncates a text to at most `most` characters.
 pub fn truncate(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

@@ -1,13 +1,13 @@
-//! Hides passwords in what the parsers of flags and files say: they repeat what they were given. Pure.
+//! Hides passwords in error messages of the flag and file parsers, which repeat their input. Pure.
 
 use std::collections::BTreeSet;
 
 use tenure_serve::session::REDACTED;
 
-/// The flag whose words are secrets, wherever they end up when quotes are missing.
+/// The flag whose arguments are secrets, wherever they end up when quotes are missing.
 const HEADER: &str = "--header";
 
-/// A word without what may be a secret: of a URL only the scheme is left, of `user:password@host` only the host.
+/// Hides what may be a secret in an argument. Keeps only the scheme of a URL and only the host of `user:password@host`.
 pub fn hide(word: &str) -> String {
     match (word.split_once("://"), word.rsplit_once('@')) {
         (Some((scheme, _)), _) => format!("{scheme}://{REDACTED}"),
@@ -16,12 +16,12 @@ pub fn hide(word: &str) -> String {
     }
 }
 
-/// A text without the secrets of these words, which it may repeat: alone, as a part of a list, or escaped.
+/// Hides the secrets of these arguments in a text that may repeat them: alone, as a part of a list, or escaped.
 pub fn hide_in(text: &str, words: &[String]) -> String {
     let parts = words.iter().flat_map(|word| word.split(',').chain([word.as_str()]));
     let secrets: BTreeSet<(String, String)> = parts.filter_map(secret).collect();
     let mut secrets: Vec<_> = secrets.into_iter().collect();
-    // A secret may begin with another.
+    // Longest first: one secret may be a prefix of another.
     secrets.sort_by_key(|(secret, _)| std::cmp::Reverse(secret.len()));
     let hidden = secrets.iter().fold(text.to_owned(), |text, (secret, hidden)| {
         text.replace(secret, hidden).replace(&secret.escape_debug().to_string(), hidden)
@@ -29,7 +29,7 @@ pub fn hide_in(text: &str, words: &[String]) -> String {
     header_words(words).fold(hidden, |text, word| text.replace(&format!("'{word}'"), &format!("'{REDACTED}'")))
 }
 
-/// The part of a word that may be a secret, with the sign that it is known by, and what stands for it.
+/// Returns the part of an argument that may be a secret, including its separator, and the replacement for it.
 fn secret(word: &str) -> Option<(String, String)> {
     match (word.split_once("://"), word.rsplit_once('@')) {
         (Some((_, rest)), _) if !rest.is_empty() => Some((format!("://{rest}"), format!("://{REDACTED}"))),
@@ -41,7 +41,7 @@ fn secret(word: &str) -> Option<(String, String)> {
     }
 }
 
-/// The words from a header to the next flag.
+/// Returns the arguments from `--header` to the next flag.
 fn header_words(words: &[String]) -> impl Iterator<Item = &str> {
     let mut is_header = false;
     words.iter().filter_map(move |word| {

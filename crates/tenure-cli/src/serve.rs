@@ -17,10 +17,10 @@ use crate::duration::format_duration;
 use crate::exit::{CliError, DONE};
 use crate::notice::{self, note, warning};
 
-/// The part of the drain time-out in which sessions are given away. The rest is for letting go of what nobody took.
+/// Part of the drain timeout for handing over sessions. The rest is for releasing those that no instance accepted.
 const HANDOVER_PART_OF_DRAIN: f64 = 0.8;
 
-/// How long after the end of a dead instance's lease another holds it, in 99 of 100 cases: `docs/benchmarks.md`.
+/// Time from the expiry of a dead instance's lease to the next grant, in 99 of 100 cases: `docs/benchmarks.md`.
 const TAKEOVER_LATENESS: Duration = Duration::from_millis(50);
 
 pub async fn serve(store: &StoreArguments, serve: ServeArguments) -> Result<u8, CliError> {
@@ -28,12 +28,12 @@ pub async fn serve(store: &StoreArguments, serve: ServeArguments) -> Result<u8, 
     let token = read_token(&serve)?;
     if !is_loopback && token.is_none() && !serve.insecure {
         let message = format!(
-            "whoever reaches {} could use the API; give a token with --api-token-file, or say --insecure",
+            "cannot listen on {} without a token: every client that reaches it could use the API; set --api-token-file, or pass --insecure",
             serve.listen
         );
         return Err(CliError::Usage(message));
     }
-    // With a token the API is meant for others, too: a proxy on this host may forward them to it.
+    // With a token the API is meant for other hosts, too: a proxy on this host may forward their requests.
     let only_this_host = is_loopback && token.is_none();
     let settings = ServiceSettings {
         token,
@@ -47,7 +47,7 @@ pub async fn serve(store: &StoreArguments, serve: ServeArguments) -> Result<u8, 
     let usage_error = |error: ServeError| CliError::Usage(error.to_string());
     tenure_serve::check(|pool| configure_pool(pool, &serve), &settings).map_err(usage_error)?;
     raise_file_limit();
-    // Also when the store is down: it is waited for.
+    // The service also starts while the store is down, and waits for it.
     let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).share_events();
     let taken = |error: std::io::Error| {
         CliError::Listen(format!("cannot listen on {}: {error}; choose another address with --listen", serve.listen))
@@ -74,13 +74,13 @@ pub async fn serve(store: &StoreArguments, serve: ServeArguments) -> Result<u8, 
         running.stop().await;
         tenure.shutdown().await;
     };
-    // Whatever could not be let go of within the time runs out by itself.
+    // Leases not released within the timeout expire.
     let _ = tokio::time::timeout(serve.drain_timeout, leave).await;
     note!("{} has left", tenure.instance());
     Ok(DONE)
 }
 
-/// The pool, with the numbers that were given.
+/// Applies the flags to the pool.
 fn configure_pool(mut pool: PoolBuilder, serve: &ServeArguments) -> PoolBuilder {
     pool = pool
         .ttl(serve.ttl)
@@ -102,7 +102,7 @@ fn configure_pool(mut pool: PoolBuilder, serve: &ServeArguments) -> PoolBuilder 
     pool
 }
 
-/// Says that this instance is there and how it stands with the store. Ends only when there is no use in waiting for that.
+/// Reports the start of this instance and the state of the store. Returns only on an error that a retry cannot resolve.
 async fn report_startup(tenure: &Tenure, store: &StoreArguments, about: &str) -> StoreError {
     match tenure.ready().await {
         Ok(()) => {
@@ -110,14 +110,14 @@ async fn report_startup(tenure: &Tenure, store: &StoreArguments, about: &str) ->
             let quarantine = quarantine.map_or_else(String::new, |quarantine| format!("; {quarantine}"));
             note!("{about}{quarantine}");
         }
-        Err(error) if error.is_retryable() => note!("{about}; the store is waited for: {error}"),
+        Err(error) if error.is_retryable() => note!("{about}; waiting for the store: {error}"),
         Err(error) => return error,
     }
     warn_about_settings(store).await;
     std::future::pending().await
 }
 
-/// Says what a person should know about how the store is set up.
+/// Prints warnings about the configuration of the store.
 async fn warn_about_settings(store: &StoreArguments) {
     let Ok(store) = store.open() else { return };
     for text in store.warnings().await {
@@ -125,7 +125,7 @@ async fn warn_about_settings(store: &StoreArguments) {
     }
 }
 
-/// Every poll and every reader is an open file, and what is usual is little. More than is allowed there are not.
+/// Raises the limit of open files to its maximum. Every poll and every API client needs one, and the default is low.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -134,16 +134,16 @@ fn raise_file_limit() {
 fn read_token(serve: &ServeArguments) -> Result<Option<ApiToken>, CliError> {
     let Some(file) = &serve.api_token_file else { return Ok(None) };
     let text = std::fs::read_to_string(file)
-        .map_err(|error| CliError::Usage(format!("the token cannot be read from {}: {error}", file.display())))?;
+        .map_err(|error| CliError::Usage(format!("cannot read the token from {}: {error}", file.display())))?;
     match ApiToken::read(&text) {
         Some(token) => Ok(Some(token)),
-        None => Err(CliError::Usage(format!("there is no token in {}", file.display()))),
+        None => Err(CliError::Usage(format!("cannot read the token from {}: the first line is empty", file.display()))),
     }
 }
 
-/// Ends with the first signal to stop. The second ends the process.
+/// Returns a future that completes with the first signal to stop. The second signal ends the process.
 fn stop_signal() -> Result<impl Future<Output = ()>, CliError> {
-    let failed = "cannot hear signals";
+    let failed = "cannot listen for signals";
     let mut terminate = signal(SignalKind::terminate()).map_err(CliError::system(failed))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::system(failed))?;
     Ok(async move {

@@ -1,4 +1,4 @@
-//! Flags before the environment before the file before defaults.
+//! Merges the sources of settings: flags beat the environment, which beats the file, which beats defaults.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -19,17 +19,17 @@ use crate::secrets::{hide, hide_in};
 /// The settings whose values may be secrets.
 const SECRET_SETTINGS: [&str; 3] = ["store", "headers", "url"];
 
-/// What a file says: settings by the ids of their flags.
+/// Values of a file, by the ids of their flags.
 type Values = BTreeMap<String, Vec<String>>;
 
 /// Reads the command line, the environment and the file.
 pub fn read() -> Result<Arguments, ExitCode> {
     let plain = with_environment(Arguments::command());
     let matches = plain.clone().try_get_matches();
-    // The file is named by a flag or by the environment, so these are read first. What is wrong with them is said then.
+    // A flag or the environment names the file, so they are parsed first. Their errors are reported later.
     let file = match &matches {
         Ok(matches) => matches.get_one::<std::path::PathBuf>("config").cloned(),
-        // A setting that is missing may be in the file.
+        // A missing setting may be in the file.
         Err(error) if error.use_stderr() => config_path(),
         Err(_) => None,
     };
@@ -60,7 +60,7 @@ pub fn read() -> Result<Arguments, ExitCode> {
         Ok(arguments)
     });
     parsed.map_err(|error| {
-        // Help and version are no errors.
+        // Help and version are not errors.
         if !error.use_stderr() {
             let _ = error.print();
             return ExitCode::SUCCESS;
@@ -75,7 +75,7 @@ pub fn read() -> Result<Arguments, ExitCode> {
     })
 }
 
-/// What was given on the command line and by the environment: errors may repeat it.
+/// Returns the values from the command line and the environment, which errors may repeat.
 fn words_given() -> Vec<String> {
     let arguments = std::env::args_os().skip(1);
     let variables = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TENURE_"));
@@ -83,7 +83,7 @@ fn words_given() -> Vec<String> {
     words.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// The same error without the value of a flag whose values are secrets as a whole.
+/// Removes the value from an error about a flag whose values are secrets as a whole.
 fn hide_secret_value(mut error: clap::Error) -> clap::Error {
     let flag = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
     if ["--header ", "--store "].iter().any(|secret| flag.starts_with(secret)) {
@@ -92,7 +92,7 @@ fn hide_secret_value(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// `--wait` and `--no-wait` contradict each other: of two sources the higher one wins.
+/// Resolves `--wait` against `--no-wait`, which contradict each other: the source with the higher precedence wins.
 fn resolve_wait(run: &mut RunArguments, matches: &ArgMatches) -> Result<(), clap::Error> {
     if run.wait.is_none() || !run.no_wait {
         return Ok(());
@@ -108,7 +108,7 @@ fn resolve_wait(run: &mut RunArguments, matches: &ArgMatches) -> Result<(), clap
     Ok(())
 }
 
-/// The file that the flags or the environment name, when the rest of them cannot be understood.
+/// Finds the file named by the flags or the environment when the other flags cannot be parsed.
 fn config_path() -> Option<std::path::PathBuf> {
     let mut arguments = std::env::args_os().take_while(|argument| argument != "--");
     let flag = arguments.find_map(|argument| match argument.to_str() {
@@ -120,7 +120,7 @@ fn config_path() -> Option<std::path::PathBuf> {
     flag.or_else(|| std::env::var_os("TENURE_CONFIG")).map(Into::into)
 }
 
-/// Every flag can be set by the environment: `--drain-timeout` by `TENURE_DRAIN_TIMEOUT`.
+/// Gives every flag its variable: `--drain-timeout` is set by `TENURE_DRAIN_TIMEOUT`.
 fn with_environment(command: Command) -> Command {
     let name = |arg: Arg| {
         if arg.is_positional() || matches!(arg.get_action(), ArgAction::Help | ArgAction::Version) {
@@ -138,7 +138,7 @@ fn with_environment(command: Command) -> Command {
     command.mut_args(name).mut_subcommands(with_environment)
 }
 
-/// `[keys] leader = "x"` as `keys_leader = "x"`.
+/// Reads `[keys] leader = "x"` as `keys_leader = "x"`.
 fn flatten(text: &str) -> Result<Values, String> {
     let table: toml::Table = text.parse().map_err(|error| syntax_error(text, &error))?;
     let mut values = Values::new();
@@ -157,7 +157,7 @@ fn flatten(text: &str) -> Result<Values, String> {
     Ok(values)
 }
 
-/// What is wrong, and where, without the line itself: it may have a password in it.
+/// Describes a syntax error and its position, without the line itself, which may contain a password.
 fn syntax_error(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
@@ -182,7 +182,7 @@ fn toml_value(name: &str, value: &toml::Value) -> Result<String, String> {
     }
 }
 
-/// Whether a command, or one below it, has a flag with this id.
+/// Returns whether a command or one of its subcommands has a flag with this id.
 fn is_known(command: &Command, id: &str) -> bool {
     has_flag(command, id) || command.get_subcommands().any(|sub| is_known(sub, id))
 }
@@ -191,7 +191,7 @@ fn has_flag(command: &Command, id: &str) -> bool {
     command.get_arguments().any(|arg| arg.get_id() == id && !arg.is_positional())
 }
 
-/// What the file says, as defaults: whatever was said elsewhere comes first.
+/// Applies the values of the file as defaults, so that flags and the environment take precedence.
 fn with_defaults(command: Command, values: &Values) -> Command {
     let apply = |command: Command, (id, values): (&String, &Vec<String>)| {
         if has_flag(&command, id) {

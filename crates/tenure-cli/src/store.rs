@@ -1,4 +1,4 @@
-//! The store that the flags name, and names in it.
+//! Opens the store of the flags, and resolves names in it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use crate::exit::CliError;
 use crate::notice::{note, warning};
 
 impl StoreArguments {
-    /// An instance of this name, or of the host's, on that store.
+    /// Returns a builder for an instance on the store, with this name or the host name.
     pub fn builder(&self, name: Option<&str>) -> Result<TenureBuilder, CliError> {
         let url = match &self.store {
             Some(url) => url.clone(),
@@ -31,18 +31,18 @@ impl StoreArguments {
                     ))
                 };
                 DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
-                // Of a folder that is there only the attempt says whether it can be written.
+                // Whether an existing folder is writable shows only in the attempt.
                 access(&folder, Access::WRITE_OK).map_err(|error| failed(error.into()))?;
                 sqlite_url(&folder)
             }
         };
         if url.starts_with("memory:") {
-            warning!("memory: is this process alone; nobody else sees its leases");
+            warning!("memory: is limited to this process; no other instance sees its leases");
         }
         self.builder_on(&url, name)
     }
 
-    /// The store itself, unless it is the embedded one.
+    /// Opens the store itself, unless it is the embedded one.
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
         tenure::store::open(self.store.as_deref().unwrap_or("memory:"), &Keyspace::default())
     }
@@ -66,12 +66,12 @@ impl StoreArguments {
         Ok(builder)
     }
 
-    /// Connects as an observer, which acquires nothing, or says within a moment why that cannot be.
+    /// Connects as an observer, which acquires nothing. Fails soon if the store is not reachable.
     pub async fn connect(&self) -> Result<Tenure, CliError> {
         Ok(self.builder(None)?.observer().unlogged().connect().await?)
     }
 
-    /// The same, for those who only look: a file that is not there is not made, and nothing is found in it.
+    /// Connects as `connect` does, for commands that only read: a missing file is not created and reads as empty.
     pub async fn connect_existing(&self) -> Result<Tenure, CliError> {
         let url = match &self.store {
             Some(url) => url.clone(),
@@ -79,28 +79,29 @@ impl StoreArguments {
         };
         let is_url = tenure::store::open(&url, &Keyspace::default()).is_ok();
         match url.strip_prefix("sqlite:") {
-            // Whoever may not look finds that out when it is opened.
+            // A lack of permission is reported when the file is opened.
             Some(path) if is_url && Path::new(path).try_exists().is_ok_and(|exists| !exists) => {
-                note!("there is no {path}: nothing has run on it yet");
+                note!("{path} does not exist: nothing has run on it yet");
                 Ok(self.builder_on("memory:", None)?.unlogged().connect().await?)
             }
             _ => self.connect().await,
         }
     }
 
-    /// The lease that is the leadership of a role.
+    /// Returns the lease of a role's leadership.
     pub fn role(&self, role: &str) -> Result<LeaseName, CliError> {
         self.keys().role(role).map_err(|error| CliError::Usage(error.to_string()))
     }
 
-    /// The roles that a word may mean: by its name, or by its whole key.
+    /// Returns the roles that an argument may mean: by name, or by whole key.
     pub fn resolve_roles(&self, word: &str) -> Result<Vec<LeaseName>, CliError> {
         let mut names = vec![self.role(word)?];
         names.extend(lease_from_key(LeaseKind::Role, word));
         Ok(names)
     }
 
-    /// The leases that a word may mean: a role, a plain lease, a session or another target of a pool, or a whole key.
+    /// Returns the leases that an argument may mean: a role, a plain lease, a session, another pool target or a whole
+    /// key.
     pub async fn resolve_leases(&self, tenure: &Tenure, word: &str) -> Result<Vec<LeaseName>, CliError> {
         let mut names = vec![self.role(word)?];
         names.extend(LeaseName::lease(word));
@@ -115,13 +116,13 @@ impl StoreArguments {
             word if word.contains(":lease:") || word.starts_with(&self.keys_lease) => LeaseKind::Target,
             _ => LeaseKind::Lease,
         };
-        // As other tools show it: with the namespace.
+        // Other tools show keys with the namespace.
         let prefix = self.namespace.as_ref().map(|namespace| format!("{namespace}:")).unwrap_or_default();
         names.extend(lease_from_key(kind, word.strip_prefix(&prefix).unwrap_or(word)));
         Ok(names)
     }
 
-    /// What leases are called.
+    /// Returns the key prefixes of leases.
     pub fn keys(&self) -> KeyPrefixes {
         KeyPrefixes {
             lease: self.keys_lease.clone(),
@@ -131,17 +132,17 @@ impl StoreArguments {
     }
 }
 
-/// A lease by its key as it stands in the store, if the word can be one.
+/// Returns the lease with this key in the store, if the argument can be a key.
 pub fn lease_from_key(kind: LeaseKind, word: &str) -> Option<LeaseName> {
     let (prefix, label) = word.split_at(word.rfind(':')? + 1);
     LeaseName::with_prefix(kind, prefix, label).ok()
 }
 
-/// Where the file is that the processes of a user on this host share.
+/// Returns the folder of the file that the processes of a user on this host share.
 fn default_dir() -> Result<PathBuf, CliError> {
     let is_root = rustix::process::geteuid().is_root();
     state_dir(is_root, std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"))
-        .ok_or_else(|| CliError::Usage("there is no HOME to keep leases in; name a store with --store".to_owned()))
+        .ok_or_else(|| CliError::Usage("cannot find a folder for leases: HOME is not set; use --store".to_owned()))
 }
 
 fn sqlite_url(folder: &Path) -> String {

@@ -13,7 +13,7 @@ use crate::exit::{CliError, DONE, NO};
 use crate::notice::{failure, note, warning};
 use crate::output::print_line;
 
-/// How often is looked whether it has happened.
+/// Poll interval for the status of the instance.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 pub async fn request(
@@ -28,7 +28,7 @@ pub async fn request(
     let code = match resolve_instance(&arguments.instance, &instances, "instance") {
         Ok(instance) => {
             if drain && !members.iter().any(|member| member.instance != instance && accepts_targets(member)) {
-                warning!("nobody else takes part: what {instance} lets go of is polled by nobody");
+                warning!("no other instance can take sessions: those of {instance} stay unheld until one joins");
             }
             if drain {
                 tenure.drain(&instance).await?
@@ -46,7 +46,7 @@ pub async fn request(
     Ok(code)
 }
 
-/// Whether an instance takes what others give away. Those of other programs always do.
+/// Returns whether an instance accepts sessions from others. Instances of other programs always do.
 fn accepts_targets(member: &LiveInstance) -> bool {
     InstanceRecord::decode(&member.record).is_none_or(|record| record.status != InstanceStatus::Draining)
 }
@@ -59,7 +59,7 @@ fn print_result(instance: &InstanceId, status: &str, held: usize, json: bool) ->
     }
 }
 
-/// Waits until it has given everything away, or takes part again.
+/// Waits until the instance has handed over all sessions, or accepts sessions again.
 async fn wait_for_status(
     tenure: &Tenure,
     instance: &InstanceId,
@@ -72,9 +72,9 @@ async fn wait_for_status(
         let members = tenure.fleet().await?;
         let Some(member) = members.iter().find(|member| member.instance == *instance) else {
             if drain {
-                note!("{instance} is gone");
+                note!("{instance} has left the fleet");
             } else {
-                failure!("{instance} is gone");
+                failure!("{instance} has left the fleet");
             }
             if json {
                 print_result(instance, "gone", 0, json)?;
@@ -82,7 +82,7 @@ async fn wait_for_status(
             return Ok(if drain { DONE } else { NO });
         };
         let Some(record) = InstanceRecord::decode(&member.record) else {
-            failure!("{instance} is not tenure's: it cannot be asked");
+            failure!("cannot drain or undrain {instance}: it is not a tenure instance");
             return Ok(NO);
         };
         let held = record.held.values().fold(0_usize, |sum, held| sum.saturating_add(*held));
@@ -92,7 +92,7 @@ async fn wait_for_status(
             return Ok(DONE);
         }
         if start.elapsed() >= timeout {
-            failure!("{instance} was asked, is {} and holds {held}", record.status.as_str());
+            failure!("{instance} was asked and is not done: status {}, sessions held: {held}", record.status.as_str());
             if json {
                 print_result(instance, record.status.as_str(), held, json)?;
             }

@@ -19,7 +19,7 @@ pub async fn print(store: &StoreArguments, arguments: LeaderArguments, json: boo
             name = tenure.lease_key(candidate);
         }
     }
-    // What is not a role has no candidates.
+    // A lease that is not a role has no candidates.
     let candidates = match Group::candidates(&store.keys().heartbeats(&arguments.role)) {
         Ok(group) => tenure.candidates(&group).await?,
         Err(_) => Vec::new(),
@@ -42,17 +42,17 @@ pub async fn print(store: &StoreArguments, arguments: LeaderArguments, json: boo
         match (leader.token, leader.remaining) {
             (Some(token), Some(left)) if leader.is_revoked => {
                 note!(
-                    "revoked: term {token} was ended by force; {name} is free when its holder has let go, in {} at most",
+                    "revoked: term {token} was ended by force; {name} is unheld once its holder has released it, in {} at most",
                     format_duration(left)
                 );
             }
             (Some(token), Some(left)) => {
-                note!("term {token} of {name}, for another {} without renewal", format_duration(left))
+                note!("term {token} of {name}; expires in {} without renewal", format_duration(left))
             }
             (None, Some(left)) => {
-                note!("the holder of {name} is a program that is not tenure, for another {}", format_duration(left))
+                note!("the holder of {name} is not a tenure instance; expires in {}", format_duration(left))
             }
-            (_, None) => note!("{name} has no end; delete the key if no program holds it"),
+            (_, None) => note!("{name} does not expire; delete the key if no program holds it"),
         }
     } else {
         failure!("{} has no leader or holder", arguments.role);

@@ -1,4 +1,4 @@
-//! One file for each command that asks and answers.
+//! One file for each command that reads or changes the store and exits.
 
 pub mod drain;
 pub mod leader;

@@ -1,4 +1,4 @@
-//! `tenure reopen`: ends a quarantine by an operator's word.
+//! `tenure reopen`: ends a quarantine on an operator's decision.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -14,14 +14,14 @@ use crate::exit::{CliError, DONE, NO};
 use crate::notice::{failure, note};
 use crate::output::print_line;
 
-/// How many of the latest records of terms are read: all that a store keeps.
+/// Number of term records to read: all that a store keeps.
 const MAX_RECORDS: usize = 10_000;
 
-/// A term that is not known to have ended.
+/// A term without a recorded end.
 struct OpenTerm {
     key: String,
     note: TermNote,
-    /// Whether the store still lists it.
+    /// Whether the store still lists the lease as held.
     holds_now: bool,
 }
 
@@ -54,7 +54,7 @@ pub async fn reopen(store: &StoreArguments, arguments: ReopenArguments, json: bo
     Ok(if reopened { DONE } else { NO })
 }
 
-/// The last term of every lease that is not known to have ended.
+/// Returns the last term of every lease, if its end is not recorded.
 async fn open_terms(tenure: &Tenure) -> Result<Vec<OpenTerm>, CliError> {
     let mut last = BTreeMap::new();
     for note in tenure.terms(MAX_RECORDS).await? {
@@ -71,12 +71,12 @@ async fn open_terms(tenure: &Tenure) -> Result<Vec<OpenTerm>, CliError> {
 fn print_holders(quarantine: &Quarantine, open: &[OpenTerm], instances: &[InstanceId]) -> Result<(), CliError> {
     print_line(&quarantine.to_string())?;
     if open.is_empty() {
-        print_line("holders: none on record; if the store lost its data, their records are lost, too")?;
+        print_line("holders: none on record; if the store lost its data, the records of holders are lost, too")?;
     } else {
         print_line("last known holders:")?;
     }
     for OpenTerm { key, note, holds_now } in open {
-        let listed = if *holds_now { "holds it" } else { "its lease is gone" };
+        let listed = if *holds_now { "still holds it" } else { "its lease is not in the store" };
         print_line(&format!("  {key}  {}  since {}  {listed}", note.holder, timestamp(note.from)))?;
     }
     let listed: Vec<&str> = instances.iter().map(InstanceId::as_str).collect();
@@ -105,7 +105,7 @@ fn reopen_json(quarantine: &Quarantine, open: &[OpenTerm], instances: &[Instance
     })
 }
 
-/// Asks at the terminal.
+/// Asks for a confirmation at the terminal.
 fn confirm() -> Result<bool, CliError> {
     if !std::io::stdin().is_terminal() {
         let message = "cannot ask for a confirmation: standard input is not a terminal; confirm with --yes";

@@ -31,7 +31,7 @@ pub async fn revoke(store: &StoreArguments, arguments: RevokeArguments, json: bo
         }
         (None, Some((key, holder))) => {
             failure!(
-                "{key} is held by {holder}, a program that is not tenure, so it cannot be revoked; delete the key if no program relies on it"
+                "cannot revoke {key}: its holder {holder} is not a tenure instance; delete the key if no program relies on it"
             );
         }
         (None, None) => failure!("{} is not held", arguments.lease),

@@ -1,4 +1,4 @@
-//! `tenure role`: all roles that were ever led, and forgetting one.
+//! `tenure role`: lists all roles that ever had a leader, and forgets one.
 
 use serde_json::{Value, json};
 use tenure::Tenure;
@@ -27,14 +27,14 @@ async fn list(tenure: &Tenure, json: bool) -> Result<u8, CliError> {
     print_table(&roles)
 }
 
-/// A role, as it is listed.
+/// A listed role.
 pub struct Role {
     pub name: String,
     pub leader: Option<String>,
     pub token: Option<u64>,
     pub remaining_ms: Option<u64>,
     pub is_revoked: bool,
-    /// Why nothing is known of it.
+    /// Why its lease cannot be read: the key and the error.
     pub error: Option<(String, String)>,
 }
 
@@ -50,7 +50,7 @@ impl Role {
     }
 }
 
-/// All roles that were ever led.
+/// Reads all roles that ever had a leader.
 pub async fn read(tenure: &Tenure) -> Result<Vec<Role>, CliError> {
     let role = |(name, inspection): (tenure::LeaseName, ownership::LeaseInspection)| {
         let (report, error) = match inspection {
@@ -96,9 +96,9 @@ async fn remove(tenure: &Tenure, store: &StoreArguments, role: &str, json: bool)
     match (&name, forgotten) {
         (_, true) if !json => drop(print_line(role)?),
         (Some(_), false) => {
-            failure!("{role} is led, or was until just now; step it down first: tenure step-down {role}")
+            failure!("cannot forget {role}: it has or just had a leader; run `tenure step-down {role}` first")
         }
-        (None, _) => failure!("there is no role {role}; its key would be {}", tenure.lease_key(&store.role(role)?)),
+        (None, _) => failure!("no such role: {role}; its key would be {}", tenure.lease_key(&store.role(role)?)),
         _ => {}
     }
     Ok(if forgotten { DONE } else { NO })

@@ -1,4 +1,4 @@
-//! `tenure session`: sessions, straight on the store, whether an instance runs or not.
+//! `tenure session`: manages sessions directly in the store, whether an instance runs or not.
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -88,7 +88,7 @@ async fn list(tenure: &Tenure, json: bool) -> Result<u8, CliError> {
     Ok(DONE)
 }
 
-/// The last result of a session, or the latest ones.
+/// Prints the last result of a session, or the latest ones.
 async fn results(tenure: &Tenure, keys: &KeyPrefixes, asked: &SessionResult, json: bool) -> Result<u8, CliError> {
     let id = asked.session.id.to_string();
     let name = keys.session(&id).map_err(|error| CliError::Usage(error.to_string()))?;
@@ -117,7 +117,7 @@ async fn results(tenure: &Tenure, keys: &KeyPrefixes, asked: &SessionResult, jso
     Ok(DONE)
 }
 
-/// A result on one line.
+/// Formats a result on one line.
 fn format_result(result: &Value) -> String {
     let text = |field: &str| result[field].as_str().unwrap_or_default().to_owned();
     let outcome = match (result["status"].as_u64(), result["error"].as_str()) {
@@ -139,7 +139,7 @@ async fn set_paused(tenure: &Tenure, session: &SessionId, paused: bool, json: bo
     Ok(if changed.is_some() { DONE } else { NO })
 }
 
-/// Deletes the session with this id as it is listed, with this key, or with this UUID in another notation.
+/// Deletes the session with this id as listed, with this key, or with this UUID in another notation.
 async fn remove(tenure: &Tenure, listed: &str, json: bool) -> Result<u8, CliError> {
     let uuid = Uuid::parse_str(listed).ok().map(|uuid| uuid.to_string());
     let by_key = listed.strip_prefix(&tenure.session_key("")).map(str::to_owned);
@@ -172,7 +172,7 @@ async fn remove(tenure: &Tenure, listed: &str, json: bool) -> Result<u8, CliErro
     Ok(if removed.is_some() { DONE } else { NO })
 }
 
-/// What was edited, if it is there.
+/// Returns the edited session, or `None` if it does not exist.
 fn found<T>(session: &SessionId, edited: Result<T, EditError>) -> Result<Option<T>, CliError> {
     match edited {
         Ok(edited) => Ok(Some(edited)),
@@ -184,19 +184,19 @@ fn found<T>(session: &SessionId, edited: Result<T, EditError>) -> Result<Option<
     }
 }
 
-/// Everything as it stands, the values of headers included: it is for another store.
+/// Exports the whole documents, including the values of headers: the export is meant for another store.
 async fn export(tenure: &Tenure, file: Option<&Path>) -> Result<u8, CliError> {
     let all = SessionCache::default();
     all.read_all(tenure).await?;
     let lines: Vec<String> = all.page(None, usize::MAX).iter().map(|session| session.to_export().to_string()).collect();
     let unreadable = all.unreadable();
     for (id, error) in &unreadable {
-        warning!("session {id:?} is left out: {error}");
+        warning!("cannot export session {id:?}: {error}; it is left out");
     }
     match file {
         Some(file) if lines.is_empty() => {
-            // After a loss of data the last good export is needed.
-            failure!("there are no sessions to export; {} is left as it is", file.display());
+            // After a loss of data the operator needs the last good export.
+            failure!("no sessions to export; {} is left unchanged", file.display());
             return Ok(NO);
         }
         Some(file) => {
@@ -237,7 +237,7 @@ async fn import(tenure: &Tenure, keys: &KeyPrefixes, json: bool) -> Result<u8, C
             }
             Err(EditError::AlreadyExists) => {
                 refused += 1;
-                failure!("line {number}: session {} is there and is not the same; it was left as it is", session.id);
+                failure!("line {number}: session {} exists and differs; it is left unchanged", session.id);
             }
             Err(error @ EditError::StillHeld) => {
                 refused += 1;
@@ -249,7 +249,7 @@ async fn import(tenure: &Tenure, keys: &KeyPrefixes, json: bool) -> Result<u8, C
     if json {
         print(&json!({"there": there, "refused": refused, "created": created}))?;
     } else {
-        note!("there now: {there}; refused: {refused}");
+        note!("present: {there}; refused: {refused}");
     }
     Ok(if refused > 0 { NO } else { DONE })
 }
@@ -270,13 +270,13 @@ fn print(value: &Value) -> Result<u8, CliError> {
     print_line(&value.to_string())
 }
 
-/// Reads `Name: value`, or `Name: @FILE`.
+/// Parses `Name: value`, or `Name: @FILE`.
 pub fn parse_header(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once(':').ok_or("a header is written as `Name: value`")?;
+    let (name, value) = text.split_once(':').ok_or("expected a header such as `Name: value`")?;
     let value = value.trim();
     let value = match value.strip_prefix('@') {
         Some(file) => {
-            // A value that is not a file may be a password that begins with `@`.
+            // The message omits the value: if it does not name a file, it may be a password that begins with `@`.
             let failed = |error| format!("cannot read the file of the header `{}`: {error}", name.trim());
             std::fs::read_to_string(file).map_err(failed)?.trim().to_owned()
         }
@@ -285,7 +285,7 @@ pub fn parse_header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value))
 }
 
-/// Reads an id.
+/// Parses a session id.
 pub fn parse_id(text: &str) -> Result<Uuid, String> {
-    Uuid::parse_str(text).map_err(|_| "the id of a session is a UUID".to_owned())
+    Uuid::parse_str(text).map_err(|_| "the id of a session must be a UUID".to_owned())
 }

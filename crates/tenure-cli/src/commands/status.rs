@@ -1,4 +1,4 @@
-//! `tenure status`: who is there and who holds what, straight from the store, whether an instance runs or not.
+//! `tenure status`: instances and holders, read directly from the store, whether an instance runs or not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use crate::arguments::StoreArguments;
 use crate::exit::{CliError, DONE};
 use crate::output::{TextTable, print_line, truncate};
 
-/// One instance, as the store knows it.
+/// An instance, as recorded in the store.
 struct InstanceSummary {
     id: InstanceId,
     status: &'static str,
     record: Option<InstanceRecord>,
-    /// How old its heartbeat is.
+    /// Age of its heartbeat.
     heartbeat_age: Option<Duration>,
     sessions: Vec<HeldSession>,
-    /// Why it waits for its share, if it does.
+    /// Why it waits for its quota, if it does.
     waiting_note: Option<String>,
 }
 
-/// A session that is held.
+/// A session with a holder.
 struct HeldSession {
     session: Arc<Session>,
     is_revoked: bool,
 }
 
-/// Everything that is shown.
+/// Everything that `status` prints.
 struct FleetStatus {
     quarantine: Option<Quarantine>,
     instances: Vec<InstanceSummary>,
@@ -89,7 +89,7 @@ impl FleetStatus {
         for instance in &mut instances {
             instance.waiting_note = waiting.get(&instance.id).and_then(|held| held.note(SystemTime::now()));
         }
-        // An instance that is gone may hold leases that have not expired yet.
+        // A dead instance may hold leases that have not expired yet.
         instances.extend(held.into_iter().map(|(id, sessions)| InstanceSummary {
             id,
             status: "gone",
@@ -159,9 +159,9 @@ impl FleetStatus {
         sessions.print()?;
         if !self.unheld.is_empty() {
             let why = match (&self.quarantine, self.instances.iter().any(|instance| instance.status == "online")) {
-                (Some(_), _) => "nothing is granted during the quarantine",
+                (Some(_), _) => "the store grants no lease during the quarantine",
                 (None, false) => "no instance takes sessions; start one with `tenure serve`",
-                (None, true) => "an instance takes them within moments, or says why not in its log",
+                (None, true) => "an instance acquires them within moments, or logs why not",
             };
             print_line(&format!("unheld: {why}"))?;
         }
@@ -189,13 +189,13 @@ fn summarize(member: LiveInstance, held: &mut BTreeMap<InstanceId, Vec<HeldSessi
 }
 
 impl InstanceSummary {
-    /// How old its heartbeat is, when that is more than it should be.
+    /// Age of the heartbeat, if it is overdue.
     fn heartbeat_delay(&self) -> Option<Duration> {
         let every = self.record.as_ref()?.heartbeat_every;
         self.heartbeat_age.filter(|age| *age > every + every / 5)
     }
 
-    /// Targets of pools that are not sessions: those of programs that use the library.
+    /// Pool targets that are not sessions, of programs that use the library.
     fn pools(&self) -> BTreeMap<&str, usize> {
         let held = self.record.iter().flat_map(|record| &record.held);
         held.filter(|(pool, _)| *pool != POOL).map(|(pool, count)| (pool.as_str(), *count)).collect()
@@ -213,7 +213,7 @@ impl InstanceSummary {
         [self.id.to_string(), status.to_owned(), weight, held.to_string(), started]
     }
 
-    /// What a person should know beside the table.
+    /// Notes for the operator below the table.
     fn notes(&self) -> Vec<String> {
         let id = short_id(&self.id);
         let late = self.heartbeat_delay().map(|age| format!("  {id}: its last heartbeat is {} old", format_age(age)));
@@ -239,14 +239,14 @@ impl InstanceSummary {
     }
 }
 
-/// What a session is about, for a person.
+/// Describes a session for the operator.
 fn describe_target(session: &Session) -> String {
     let shown = session.to_json();
     let url = shown["url"].as_str().unwrap_or_default();
     truncate(session.name.as_deref().unwrap_or(url), 24)
 }
 
-/// The name and the last letters of an id: the time between them tells people nothing.
+/// Returns the name and the last letters of an id. The timestamp between them is of no use to readers.
 fn short_id(id: &InstanceId) -> String {
     let text = id.as_str();
     let mut parts = text.rsplitn(3, '-');
@@ -260,7 +260,7 @@ fn count_of(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A span of time in its largest unit.
+/// Formats a duration in its largest unit.
 fn format_age(span: Duration) -> String {
     match span.as_secs() {
         0 => format!("{} ms", span.as_millis()),

@@ -11,7 +11,7 @@ use crate::exit::{CliError, DONE, NO};
 use crate::notice::failure;
 use crate::output::print_line;
 
-/// How often is looked whether it has happened.
+/// Poll interval for the leader.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 pub async fn request(store: &StoreArguments, arguments: StepDownArguments, json: bool) -> Result<u8, CliError> {
@@ -53,8 +53,8 @@ async fn request_first(
         }
         if let Some(leader) = tenure.leader_of(name).await? {
             match leader.token {
-                None => failure!("{} leads, which is not tenure's: it cannot be asked", leader.instance),
-                Some(_) => failure!("{} was told to go already", leader.instance),
+                None => failure!("cannot ask the leader {} to step down: it is not a tenure instance", leader.instance),
+                Some(_) => failure!("{} is already stepping down", leader.instance),
             }
             return Ok(NO);
         }
@@ -63,7 +63,7 @@ async fn request_first(
     Ok(NO)
 }
 
-/// Waits until the term is over, and until whoever it was for has taken office.
+/// Waits until the term has ended, and until the requested candidate, if any, has confirmed its leadership.
 async fn wait_for_handover(
     tenure: &Tenure,
     name: &LeaseName,
@@ -79,7 +79,7 @@ async fn wait_for_handover(
         let late = start.elapsed() >= arguments.wait;
         match (leader.as_ref(), next, to) {
             (Some(leader), None, _) if late => {
-                failure!("{} was asked, and still leads {}", leader.instance, arguments.role);
+                failure!("{} was asked to step down, and still leads {}", leader.instance, arguments.role);
                 return Ok(NO);
             }
             (None, _, None) => return Ok(DONE),
@@ -96,17 +96,17 @@ async fn wait_for_handover(
                 return Ok(DONE);
             }
             (_, Some(next), Some(to)) if next.instance != *to => {
-                failure!("{to} did not take it; {} leads", next.instance);
+                failure!("{to} did not take over; {} leads", next.instance);
                 return Ok(NO);
             }
             (None, _, Some(to)) if late => {
-                failure!("{to} did not take it; the role has no leader");
+                failure!("{to} did not take over; the role has no leader");
                 return Ok(NO);
             }
             _ => {}
         }
         if late {
-            failure!("it is kept for {}, which has not taken it", to.map_or("no instance", InstanceId::as_str));
+            failure!("{} was asked and has not taken over yet", to.map_or("no instance", InstanceId::as_str));
             return Ok(NO);
         }
         tokio::time::sleep(CHECK_EVERY).await;

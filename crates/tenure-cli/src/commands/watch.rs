@@ -1,4 +1,4 @@
-//! `tenure watch`: the events of the whole fleet, as they happen.
+//! `tenure watch`: prints the events of the whole fleet as they occur.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -15,17 +15,17 @@ use crate::arguments::{StoreArguments, WatchArguments};
 use crate::exit::{CliError, DONE};
 use crate::notice::{note, warning};
 
-/// How often instances are looked for although nothing was heard: one that crashed announces nothing.
+/// Poll interval for instances. A crashed instance announces nothing.
 const FLEET_CHECK_EVERY: Duration = Duration::from_secs(2);
 
-/// How many records of terms `--all` begins with.
+/// Number of term records that `--all` prints first.
 const MAX_RECORDS: usize = 10_000;
 
 pub async fn watch(store: &StoreArguments, arguments: WatchArguments, json: bool) -> Result<u8, CliError> {
     let tenure = store.connect().await?;
     let done = follow(&tenure, arguments.all, json).await;
     tenure.shutdown().await;
-    // With no one left to read, it has ended well.
+    // A closed pipe is a normal end.
     done.map(|()| DONE).or_else(|error| match error.kind() {
         std::io::ErrorKind::BrokenPipe => Ok(DONE),
         _ => Err(CliError::system("cannot write")(error)),
@@ -57,7 +57,7 @@ async fn follow(tenure: &Tenure, all: bool, json: bool) -> std::io::Result<()> {
                 SubscriptionItem::Announced(Announcement::Joined { .. } | Announcement::Left { .. }) => {
                     print_membership_changes(tenure, &mut fleet, json).await?;
                 }
-                // The first one is the beginning.
+                // The first gap marks the start of the subscription.
                 SubscriptionItem::Gap if !std::mem::replace(&mut has_begun, true) => {}
                 SubscriptionItem::Gap => note!("events may have been missed: the connection was replaced"),
                 SubscriptionItem::Closed => return Ok(()),
@@ -67,7 +67,7 @@ async fn follow(tenure: &Tenure, all: bool, json: bool) -> std::io::Result<()> {
                 let was_lost = std::mem::replace(&mut is_lost, print_membership_changes(tenure, &mut fleet, json).await?);
                 match (was_lost, is_lost) {
                     (false, true) => warning!("the store cannot be reached; waiting for it"),
-                    (true, false) => note!("the store is reached again"),
+                    (true, false) => note!("the store is reachable again"),
                     _ => {}
                 }
             }
@@ -75,7 +75,7 @@ async fn follow(tenure: &Tenure, all: bool, json: bool) -> std::io::Result<()> {
     }
 }
 
-/// Prints which instances have come and gone since the last look. Returns whether the store could not be asked.
+/// Prints instances that joined or left since the last call. Returns whether the store was unreachable.
 async fn print_membership_changes(
     tenure: &Tenure,
     known: &mut Option<BTreeSet<InstanceId>>,
@@ -121,7 +121,7 @@ fn field(name: &str, value: &str) -> String {
     if is_plain { format!("{name}={value}") } else { format!("{name}={value:?}") }
 }
 
-/// What a record of a term says, as events: one of the lease, and one of the election when it is a role's.
+/// Converts a term record to events: one of the lease, and one of the election if the lease is a role.
 fn events_of_term(note: &TermNote) -> Vec<FleetEvent> {
     let kind = match note.name.kind() {
         LeaseKind::Role => "role",
@@ -149,7 +149,7 @@ fn events_of_term(note: &TermNote) -> Vec<FleetEvent> {
     names.into_iter().take(count).map(event).collect()
 }
 
-/// A moment of the store's, in years of four digits: any program can write a record.
+/// Converts a store time, limited to years of four digits: any program can write a record.
 fn system_time(time: ServerTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(time.as_micros().min(253_402_300_799_999_999))
 }

@@ -153,9 +153,9 @@ fn foreign_holders_are_reported() {
     server.command(&["SET", "leader:role", "elsewhere", "PX", "30000"]);
     server.command(&["SET", "my-app:leader", "elsewhere", "PX", "30000"]);
     for (arguments, expected) in [
-        (&["step-down", "role"][..], "cannot be asked"),
-        (&["revoke", "role"], "cannot be revoked"),
-        (&["revoke", "my-app:leader"], "cannot be revoked"),
+        (&["step-down", "role"][..], "cannot ask the leader"),
+        (&["revoke", "role"], "cannot revoke"),
+        (&["revoke", "my-app:leader"], "cannot revoke"),
     ] {
         let output = fixture.output(arguments);
         let said = String::from_utf8(output.stderr).unwrap();

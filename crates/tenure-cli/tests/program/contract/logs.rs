@@ -201,7 +201,7 @@ fn the_log_level_holds_for_notices_and_not_for_the_reason_of_a_failure() {
         let (code, stderr) = said(level, &["status"]);
         assert_eq!((code, stderr.contains("nothing has run on it yet")), (Some(0), has_note), "{level}: {stderr}");
         let (code, stderr) = said(level, memory);
-        assert_eq!((code, stderr.contains("this process alone")), (Some(0), has_warning), "{level}: {stderr}");
+        assert_eq!((code, stderr.contains("limited to this process")), (Some(0), has_warning), "{level}: {stderr}");
         for (arguments, status, reason) in [
             (&["leader", "nothing"][..], 1, "nothing has no leader"),
             (&["session", "pause", "0192f0c1-2e4e-7f00-8000-000000000001"], 1, "there is no session"),
