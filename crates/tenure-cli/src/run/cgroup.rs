@@ -1,5 +1,5 @@
-//! A cgroup (version 2) of a command's own, where one can be made: the kernel then kills all of the command in one go,
-//! however fast it forks and wherever it went.
+//! A cgroup (version 2) for one command, where the user may create it. The kernel then kills all processes of the
+//! command at once, however fast it forks and wherever they went.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,8 @@ use rustix::process::getpid;
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes one and moves this process into it, so that what it starts begins there. `None` where that cannot be done:
-    /// there is no cgroup of version 2, or it is not this user's to change.
+    /// Creates a cgroup and moves this process into it, so that its children start there. Returns `None` where that is
+    /// not possible: there is no cgroup of version 2, or this user may not change it.
     pub fn join_new(name: &str) -> Option<Self> {
         let cgroup = Self::named(name)?;
         fs::create_dir(&cgroup.0).ok()?;
@@ -23,17 +23,17 @@ impl Cgroup {
         Some(cgroup)
     }
 
-    /// Moves this process back to where it came from. `None` when it cannot leave: it must not kill itself.
+    /// Moves this process back to its former cgroup. Returns `None` when that fails: the process must not kill itself.
     pub fn leave(self) -> Option<Self> {
         join(self.0.parent()?).is_ok().then_some(self)
     }
 
-    /// A name that no other has, in whatever container: numbers of processes are the same in each.
+    /// Returns a name that is unique across containers, which may share process ids.
     pub fn new_name() -> String {
         format!("tenure-run-{:016x}", fastrand::u64(..))
     }
 
-    /// The one of this name, whether there is one or not.
+    /// Returns the cgroup of this name, whether it exists or not.
     pub fn named(name: &str) -> Option<Self> {
         let parent = own_folder(
             &fs::read_to_string("/proc/self/mountinfo").ok()?,
@@ -42,12 +42,12 @@ impl Cgroup {
         Some(Self(parent.join(name)))
     }
 
-    /// Kills everything in it.
+    /// Kills all processes in the cgroup.
     pub fn kill(&self) {
         let _ = fs::write(self.0.join("cgroup.kill"), "1");
     }
 
-    /// Removes it. It is empty, or somebody else is in it.
+    /// Removes the cgroup, unless a foreign process is in it.
     pub fn remove(&self) {
         let _ = fs::remove_dir(&self.0);
     }
@@ -57,7 +57,7 @@ fn join(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("cgroup.procs"), getpid().as_raw_nonzero().to_string())
 }
 
-/// The folder of this process's own cgroup.
+/// Returns the folder of this process's own cgroup.
 fn own_folder(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let own = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
     mounts.lines().find_map(|line| {

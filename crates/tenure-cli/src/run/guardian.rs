@@ -1,5 +1,5 @@
-//! The guardian: a process of its own, with one thread, that starts the command and sees that it ends in time, whatever
-//! becomes of the process that renews the lease.
+//! The guardian: a separate process with one thread. It starts the command and ends it in time, even if the process
+//! that renews the lease hangs or dies.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,17 +21,17 @@ use crate::arguments::GuardianArguments;
 use crate::exit;
 use crate::notice::failure;
 
-/// How often is looked who is left, once all have to go, and once they are being killed.
+/// Poll interval for remaining processes: while the command is ending, and while it is being killed.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
 const KILL_CHECK_EVERY: Duration = Duration::from_millis(1);
 
-/// How often the clock is looked at, whatever the runtime's timers do: they stand still while the machine sleeps.
+/// Interval of reading the clock, because timers of the runtime stop while the machine sleeps.
 const CLOCK_CHECK_EVERY: Duration = Duration::from_millis(250);
 
-/// For how long after the deadline what is left is still killed: it may only be slow.
+/// Time after the deadline in which the guardian keeps killing: the processes may only be slow to die.
 const KILL_RETRY_NANOS: u64 = 10_000_000_000;
 
-/// Signals that would end or stop a guardian: service managers send them to every process they know.
+/// Signals that would end or stop the guardian. Service managers send them to every process they know.
 const IGNORED_SIGNALS: [SignalKind; 5] = [
     SignalKind::terminate(),
     SignalKind::interrupt(),
@@ -41,12 +41,12 @@ const IGNORED_SIGNALS: [SignalKind; 5] = [
     SignalKind::from_raw(20),
 ];
 
-/// Does all that a guardian does.
+/// Runs the guardian until the command has ended.
 pub fn run(guard: &GuardianArguments) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            failure!("the guardian cannot start: {error}");
+            failure!("cannot start the guardian: {error}");
             return ExitCode::from(exit::SOFTWARE);
         }
     };
@@ -61,11 +61,11 @@ pub fn run(guard: &GuardianArguments) -> ExitCode {
 
 async fn guard_command(guard: &GuardianArguments) -> io::Result<()> {
     processes::adopt_orphans();
-    // When the process that renews the lease ends, a guardian that was stopped goes on, and ends the command.
+    // When `tenure run` dies, the kernel continues a stopped guardian, which then ends the command.
     let _ = set_parent_process_death_signal(Some(Signal::CONT));
     let mut ignored = Vec::new();
     for kind in IGNORED_SIGNALS {
-        // As long as this lives the signal does nothing.
+        // The signal has no effect as long as this stream lives.
         ignored.push(signal(kind)?);
     }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -73,13 +73,12 @@ async fn guard_command(guard: &GuardianArguments) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let (orders, mut reports) = tokio::net::UnixStream::from_std(socket)?.into_split();
     let mut orders = Some(BufReader::new(orders).lines());
-    // Without a deadline nothing is started: the process that tells it may be stopped just now, for as long as it takes
-    // the lease to become another's.
+    // Do not start without a deadline: `tenure run` may be stopped at this moment, for longer than the lease lasts.
     let Some(deadline) = first_deadline(&mut orders).await else { return Ok(()) };
     if now() >= deadline.end_at {
         return reports.write_all(GuardianReport::TooLate.line().as_bytes()).await;
     }
-    // A wrapper that was killed since it sent the deadline renews nothing: its command is not started.
+    // If `tenure run` was killed after it sent the deadline, the lease is not renewed: do not start the command.
     if reports.write_all(GuardianReport::Acknowledged.line().as_bytes()).await.is_err() {
         return Ok(());
     }
@@ -88,25 +87,25 @@ async fn guard_command(guard: &GuardianArguments) -> io::Result<()> {
         Ok(started) => started,
         Err((code, why)) => return reports.write_all(GuardianReport::NotStarted { code, why }.line().as_bytes()).await,
     };
-    // From here on nothing may fail: a guardian that returns leaves the command behind.
+    // From here on nothing may fail: a guardian that returns leaves the command running.
     let child = Pid::from_child(&child);
     Guardian { child, cgroup, deadline, told_to_end: false, is_stuck: false, orders, reports }.watch(children).await;
     Ok(())
 }
 
-/// The first deadline that is told; `None` when none will be.
+/// Returns the first deadline, or `None` when none will come.
 async fn first_deadline(orders: &mut Option<Lines<BufReader<OwnedReadHalf>>>) -> Option<Deadline> {
     loop {
         match next(orders).await? {
             GuardianOrder::Deadline(deadline) => return Some(deadline),
             GuardianOrder::End => return None,
-            // There is nothing yet to pass it on to.
+            // The command has not been started yet.
             GuardianOrder::Signal(_) => {}
         }
     }
 }
 
-/// Starts the command, in a group of its own, and in a cgroup of its own where that can be had.
+/// Starts the command in its own process group, and in its own cgroup where possible.
 fn start(guard: &GuardianArguments, stdin: Stdio) -> Result<(Child, Option<Cgroup>), (u8, String)> {
     let (program, arguments) = guard.command.split_first().ok_or((126, "there is no command".to_owned()))?;
     let cgroup = Cgroup::join_new(&guard.cgroup);
@@ -124,7 +123,7 @@ fn start(guard: &GuardianArguments, stdin: Stdio) -> Result<(Child, Option<Cgrou
     }
 }
 
-/// What the command shall read from comes with the first byte.
+/// Receives the command's stdin, which is attached to the first byte.
 fn receive_stdin(socket: &UnixStream) -> io::Result<Stdio> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut byte = [0_u8; 1];
@@ -143,21 +142,21 @@ struct Guardian {
     cgroup: Option<Cgroup>,
     deadline: Deadline,
     told_to_end: bool,
-    /// Whether it was reported that the command could not be ended in time.
+    /// Whether the guardian has reported that it could not end the command in time.
     is_stuck: bool,
-    /// `None` once the process that renews the lease is gone.
+    /// `None` once `tenure run` is gone.
     orders: Option<Lines<BufReader<OwnedReadHalf>>>,
     reports: OwnedWriteHalf,
 }
 
 impl Guardian {
-    /// Returns when nothing of the command is left, or when the guardian has given up on killing the rest.
+    /// Returns when no process of the command is left, or when the guardian has given up killing the rest.
     async fn watch(mut self, mut children: unix::Signal) {
         loop {
             let (exited, left) = processes::reap();
             if let Some(child) = exited.iter().find(|exited| exited.pid == self.child) {
                 self.report(&GuardianReport::Ended { code: child.code }).await;
-                // What it has left behind ends, too.
+                // End its remaining descendants, too.
                 self.end();
             }
             if left == Children::None {
@@ -196,7 +195,7 @@ impl Guardian {
                         }
                     }
                     None => {
-                        // Nobody renews the lease any more.
+                        // `tenure run` is gone, so the lease is not renewed.
                         self.orders = None;
                         self.end();
                     }
@@ -209,16 +208,16 @@ impl Guardian {
 
     fn apply(&mut self, order: GuardianOrder) {
         match order {
-            // Once it was told to end there is no way back.
+            // An end order is final.
             GuardianOrder::Deadline(_) if self.told_to_end => {}
             GuardianOrder::Deadline(deadline) => self.deadline = deadline,
             GuardianOrder::End => self.end(),
             GuardianOrder::Signal(number) => {
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    // A group that is gone needs none.
+                    // The group may be gone.
                     let _ = kill_process_group(self.child, signal);
                 }
-                // A command that is stopped could not act on it.
+                // A stopped command could not handle the signal.
                 if signals::is_fatal(number) {
                     let _ = kill_process_group(self.child, Signal::CONT);
                 }
@@ -226,7 +225,7 @@ impl Guardian {
         }
     }
 
-    /// Tells the command to end. It has the time for that which it always has, but not beyond its deadline.
+    /// Asks the command to end. It gets its usual stop budget, but no time beyond its deadline.
     fn end(&mut self) {
         if std::mem::replace(&mut self.told_to_end, true) {
             return;
@@ -236,7 +235,7 @@ impl Guardian {
         processes::terminate_all(getpid());
     }
 
-    /// Kills all of the command: its cgroup or its group in one go, and whatever else there is of it.
+    /// Kills the whole command: its cgroup or process group at once, then all other descendants.
     fn kill(&self) {
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill();
@@ -246,12 +245,12 @@ impl Guardian {
     }
 
     async fn report(&mut self, report: &GuardianReport) {
-        // When the process that renews the lease is gone there is nobody to tell.
+        // Without `tenure run` there is no receiver.
         let _ = self.reports.write_all(report.line().as_bytes()).await;
     }
 }
 
-/// The next order; `None` when there will be no more.
+/// Returns the next order, or `None` when no more will come.
 async fn next(orders: &mut Option<Lines<BufReader<OwnedReadHalf>>>) -> Option<GuardianOrder> {
     match orders {
         Some(lines) => loop {

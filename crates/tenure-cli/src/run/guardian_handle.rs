@@ -1,4 +1,4 @@
-//! The guardian, from the side of the process that renews the lease.
+//! The guardian, as seen by the process that renews the lease.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IsTerminal};
@@ -20,26 +20,26 @@ use super::processes::{self, Children};
 use super::protocol::{GuardianOrder, GuardianReport, now};
 use crate::notice::warning;
 
-/// How often is looked who is left.
+/// Poll interval for remaining processes.
 const CHECK_EVERY: Duration = Duration::from_millis(1);
 
-/// How often a guardian that has not started yet is told to go on.
+/// Interval of sending SIGCONT to a guardian that has not started yet.
 const WAKE_EVERY: Duration = Duration::from_millis(250);
 
 /// The guardian and the command that it starts.
 pub struct GuardianHandle {
     guardian: Child,
-    /// The name of the command's cgroup, if it has one.
+    /// Name of the command's cgroup, if it has one.
     cgroup: String,
     orders: OwnedWriteHalf,
     reports: Lines<BufReader<OwnedReadHalf>>,
 }
 
 impl GuardianHandle {
-    /// Starts a guardian. It starts the command with the first deadline that it is told.
+    /// Starts a guardian. The guardian starts the command when it receives the first deadline.
     pub fn start(command: &[OsString], environment: &[(&str, String)], hidden: &[&str]) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        // The program that runs, also when another has been put in its place since.
+        // The running program, even if its file has been replaced since.
         let mut guardian = Command::new("/proc/self/exe");
         guardian.arg0("tenure");
         let cgroup = Cgroup::new_name();
@@ -48,7 +48,7 @@ impl GuardianHandle {
         for name in hidden {
             guardian.env_remove(name);
         }
-        // In a group of its own: what a terminal does to us it must survive.
+        // In its own group: the guardian must survive signals from our terminal.
         let guardian = spawn(guardian.process_group(0))?;
         send_stdin(&ours)?;
         ours.set_nonblocking(true)?;
@@ -56,17 +56,17 @@ impl GuardianHandle {
         Ok(Self { guardian, cgroup, orders, reports: BufReader::new(reports).lines() })
     }
 
-    /// Never waits: a guardian that is stopped does not read, and one that is gone is noticed by its silence.
+    /// Sends an order without waiting: a stopped guardian does not read. A dead one shows by its silence.
     pub fn send(&self, order: GuardianOrder) {
         let _ = self.orders.try_write(order.line().as_bytes());
     }
 
-    /// Lets a guardian go on that was stopped.
+    /// Continues a stopped guardian.
     pub fn resume(&self) {
         let _ = kill_process(Pid::from_child(&self.guardian), Signal::CONT);
     }
 
-    /// What the guardian says next; `None` when it will say nothing more.
+    /// Returns the next report of the guardian, or `None` when no more will come.
     ///
     /// # Cancel safety
     /// Safe.
@@ -79,18 +79,18 @@ impl GuardianHandle {
         }
     }
 
-    /// Waits for the end of a guardian that has said its last word.
+    /// Waits for the exit of a guardian that has sent its last report.
     pub async fn wait_exit(mut self) {
         while self.guardian.try_wait().is_ok_and(|status| status.is_none()) {
             tokio::time::sleep(CHECK_EVERY).await;
         }
     }
 
-    /// Does the work of a guardian that does not: it was killed, or it is stopped. Ends when the kernel says that nothing
-    /// of the command is left, or at `gone_by`; then these are, as far as can be seen.
+    /// Ends the command in place of a guardian that was killed or is stopped. Returns when the kernel reports that no
+    /// process of the command is left, or at `gone_by`, with the visible remaining processes.
     pub async fn kill_command(mut self, gone_by: u64) -> GuardianReport {
         let cgroup = Cgroup::named(&self.cgroup);
-        // Its children become ours.
+        // The guardian's children become our children.
         let _ = self.guardian.kill();
         loop {
             if let Some(cgroup) = &cgroup {
@@ -111,9 +111,9 @@ impl GuardianHandle {
     }
 }
 
-/// Starts a process. A process that is stopped between its fork and its exec holds up the thread that starts it, while others
-/// renew the lease. So another thread tells it to go on, and kills it if that does not help for as long as a guardian may be
-/// silent.
+/// Starts a process. A process that is stopped between fork and exec blocks the thread that starts it, while other
+/// threads renew the lease. So another thread continues the process, and kills it if that does not help within
+/// [`MAX_SILENCE`].
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let (done, spawned) = mpsc::channel::<()>();
     let wake = move || {
@@ -122,7 +122,7 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
             if began.elapsed() < MAX_SILENCE {
                 processes::continue_all(getpid());
             } else {
-                warning!("the guardian does not start; it is killed");
+                warning!("the guardian does not start; killing it");
                 processes::kill_all(getpid());
             }
         }
@@ -135,8 +135,8 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     })
 }
 
-/// The command reads from what we read from. The guardian does not: it hears from us there. A terminal is not passed on: it
-/// stops a process group that is not its foreground group and reads from it, and the command has a group of its own.
+/// Passes our stdin on to the command. The guardian uses its own stdin to talk to us. A terminal is not passed on: it
+/// stops a background process group that reads from it, and the command has its own group.
 fn send_stdin(socket: &UnixStream) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let stdin = io::stdin();
@@ -147,7 +147,7 @@ fn send_stdin(socket: &UnixStream) -> io::Result<()> {
         sent.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
     match sendmsg(socket, &[IoSlice::new(b"!")], &mut sent, SendFlags::empty()) {
-        // We were started without one.
+        // This process was started without stdin.
         Err(rustix::io::Errno::BADF) => {
             let mut none = SendAncillaryBuffer::default();
             sendmsg(socket, &[IoSlice::new(b"!")], &mut none, SendFlags::empty())?;

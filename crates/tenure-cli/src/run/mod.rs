@@ -1,11 +1,11 @@
-//! `tenure run ROLE -- CMD`: a command that runs only while this machine leads.
+//! `tenure run ROLE -- CMD`: runs a command only while this machine leads.
 //!
 //! ```text
-//!   tenure run ── renews the lease, tells each deadline ──▶ guardian ── starts, ends, kills ──▶ command
+//!   tenure run ── renews the lease, sends each deadline ──▶ guardian ── starts, ends, kills ──▶ command
 //! ```
 //!
-//! The guardian is a process of its own, so that the command ends in time also when `tenure run` hangs, is stopped or is
-//! killed. When the guardian does not act, `tenure run` does its work.
+//! The guardian is a separate process, so that the command ends in time even if `tenure run` hangs, is stopped or is
+//! killed. When the guardian does not act, `tenure run` ends the command itself.
 
 mod cgroup;
 pub mod guardian;
@@ -34,24 +34,24 @@ use crate::duration::format_duration;
 use crate::exit::{self, CliError};
 use crate::notice::{self, failure, note, warning};
 
-/// The first and the longest pause before a command is run again.
+/// First and longest delay before a command is run again.
 const MIN_RESTART_DELAY: Duration = Duration::from_millis(500);
 const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 
-/// A wait that may be over before the store has answered once.
+/// A wait shorter than this may end before the first reply of the store.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the kernel may take to end what was killed: kills are sent this long before the lease can be another's.
+/// Time for the kernel to end killed processes: kills are sent this long before the lease can have another holder.
 const KILL_LEAD_TIME: Duration = Duration::from_millis(100);
 
-/// After so many looks without an answer a guardian may be stopped, and is told to go on.
+/// Number of checks without a report after which the guardian may be stopped and gets SIGCONT.
 const CHECKS_BEFORE_RESUME: u32 = 3;
 
-/// After so many, and so long, it is not relied on any more.
+/// Number of checks, and the time, without a report after which `tenure run` replaces the guardian.
 const CHECKS_BEFORE_KILL: u32 = 40;
 const MAX_SILENCE: Duration = Duration::from_secs(10);
 
-/// The variable with the store's URL, which may have a password in it.
+/// Variable with the store URL, which may contain a password.
 const STORE_VARIABLE: &str = "TENURE_STORE";
 
 pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, CliError> {
@@ -63,7 +63,7 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
     if std::io::stderr().is_terminal() {
         tokio::spawn(print_quarantine(tenure.clone()));
     }
-    let mut signals = Signals::new().map_err(CliError::system("cannot listen to signals"))?;
+    let mut signals = Signals::new().map_err(CliError::system("cannot listen for signals"))?;
     let hides_store = has_credentials(std::env::var_os(STORE_VARIABLE)) && !arguments.pass_store;
     let runner = Runner { tenure: &tenure, settings, arguments: &arguments, hides_store };
     let mut pause = MIN_RESTART_DELAY;
@@ -84,7 +84,7 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
         let run = match acquired {
             Ok(RunDecision::Leadership(leadership)) => match runner.run_term(leadership, &mut signals).await {
                 Ok(Ok(run)) => run,
-                // The lease is left to expire.
+                // Leave the lease to expire.
                 Ok(Err(SecondSignal(signal))) => return Ok(128 + signal),
                 Err(failure) => break Err(failure),
             },
@@ -92,13 +92,13 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
             Err(failure) => break Err(failure),
         };
         if let Some(signal) = signals.last_fatal() {
-            // A command that ran was told, and ended as it did.
+            // A command that ran has received the signal, so its own status counts.
             break Ok(run.code.unwrap_or(128 + signal));
         }
         if !arguments.restart {
             break Ok(run.code.unwrap_or(exit::DONE));
         }
-        // A command that ends as soon as it begins is not begun all the time.
+        // Back off if the command ends right after its start.
         pause = if began.elapsed() < pause { (pause * 2).min(MAX_RESTART_DELAY) } else { MIN_RESTART_DELAY };
         tokio::select! {
             () = tokio::time::sleep(run.next_run_in.unwrap_or(pause)) => {}
@@ -111,15 +111,15 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
     }
 }
 
-/// Tells the person at the terminal that a quarantine is what is being waited for.
+/// Prints the quarantine that delays the grant.
 async fn print_quarantine(tenure: Tenure) {
-    // When the store cannot be asked, that is said elsewhere.
+    // An unreachable store is reported elsewhere.
     if let Ok(Some(quarantine)) = tenure.inspect_namespace().await.map(|report| report.quarantine) {
         note!("{quarantine}");
     }
 }
 
-/// Whether a URL has a user's name or a password in it.
+/// Returns whether a URL contains a user name or a password.
 fn has_credentials(url: Option<OsString>) -> bool {
     url.is_some_and(|url| url.to_string_lossy().contains('@'))
 }
@@ -138,11 +138,11 @@ fn settings(arguments: &RunArguments) -> Result<LeaseSettings, CliError> {
 async fn acquire(election: ElectionBuilder, wait: Option<Duration>, no_wait: bool) -> Result<Leadership, AcquireError> {
     match wait {
         _ if no_wait => election.try_acquire().await,
-        // What is free is had in any case, however short the wait.
+        // An unheld lease is acquired however short the wait is.
         Some(limit) if limit < SHORT_WAIT => match election.clone().try_acquire().await {
             Err(held @ AcquireError::Held { .. }) if !limit.is_zero() => {
                 match election.timeout(limit).acquire().await {
-                    // The wait was too short for an answer, but the holder was seen.
+                    // The wait was too short for a reply, but the holder is known from the first attempt.
                     Err(AcquireError::TimedOut { holder: None, because: None, .. }) => Err(held),
                     acquired => acquired,
                 }
@@ -154,7 +154,7 @@ async fn acquire(election: ElectionBuilder, wait: Option<Duration>, no_wait: boo
     }
 }
 
-/// What a command is run with, term after term.
+/// What a command is run with, for all terms.
 struct Runner<'a> {
     tenure: &'a Tenure,
     settings: LeaseSettings,
@@ -162,22 +162,22 @@ struct Runner<'a> {
     hides_store: bool,
 }
 
-/// What came of asking for the leadership.
+/// Result of acquiring the leadership.
 enum RunDecision {
     Leadership(Leadership),
-    /// With `--once-per`: the command may be run after this long, and nothing was asked for.
+    /// With `--once-per`: the command is due after this time, and no acquire was sent.
     NotDue(Duration),
 }
 
-/// What came of one term.
+/// Result of one term.
 struct TermRun {
-    /// The exit status to end with; `None` when the command was not run.
+    /// Exit status of the program; `None` when the command was not run.
     code: Option<u8>,
-    /// After how long the command may be run again, when that is not as soon as possible.
+    /// Time until the command may run again, if not as soon as possible.
     next_run_in: Option<Duration>,
 }
 
-/// How long the guardian has not answered. Looks are counted, too: while this process is stopped there are none.
+/// Silence of the guardian. Checks are counted as well as time: while this process is stopped there are none.
 struct GuardianSilence {
     checks: u32,
     since: Instant,
@@ -202,12 +202,12 @@ enum CommandOutcome {
         why: String,
     },
     LeaseLost,
-    /// These processes of it are still running, as far as can be seen.
+    /// These processes of the command are still running, as far as visible.
     Stuck(Vec<i32>),
 }
 
 impl Runner<'_> {
-    /// Acquires the leadership, unless it can be seen before that the command was run lately.
+    /// Acquires the leadership, unless a read without the lease shows that the command is not due.
     async fn acquire_when_due(&self, name: &LeaseName, election: ElectionBuilder) -> Result<RunDecision, CliError> {
         let RunArguments { wait, no_wait, once_per, .. } = *self.arguments;
         let began = Instant::now();
@@ -218,7 +218,7 @@ impl Runner<'_> {
                 Ok(Ok(Some(left))) => return Ok(RunDecision::NotDue(left)),
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) if no_wait => return Err(error.into()),
-                // Acquiring waits for the store.
+                // The acquire waits for the store.
                 Ok(Err(_)) => {}
                 Err(_) => return Err(AcquireError::TimedOut { waited: limit, holder: None, because: None }.into()),
             }
@@ -227,7 +227,7 @@ impl Runner<'_> {
         Ok(RunDecision::Leadership(acquire(election, wait, no_wait).await?))
     }
 
-    /// Runs the command under a term, unless it was run lately, and releases the lease when nothing of it is left.
+    /// Runs the command in a term if it is due, and releases the lease when no process of the command is left.
     async fn run_term(
         &self,
         term: Leadership,
@@ -258,7 +258,7 @@ impl Runner<'_> {
             if period.is_some() {
                 once::record_completion(self.tenure, &term).await;
             }
-            // A term that was lost is over all the same.
+            // A lost term has ended anyway.
             let _ = term.release().await;
         };
         let finished = signals.or_second_signal(finish).await;
@@ -266,9 +266,9 @@ impl Runner<'_> {
         Ok(finished.map(|()| TermRun { code: Some(code), next_run_in }))
     }
 
-    /// Has a guardian run the command, until nothing of it is left.
+    /// Runs the command under a guardian until no process of it is left.
     async fn run_guarded(&self, term: &TermHandle, signals: &mut Signals) -> Result<CommandOutcome, CliError> {
-        // Counted: the lease is not released while this lives.
+        // Counted work: the lease is not released while this guard lives.
         let Ok(work) = term.begin().await else { return Ok(CommandOutcome::LeaseLost) };
         let mut environment = vec![
             ("TENURE_ROLE", self.arguments.role.clone()),
@@ -278,31 +278,31 @@ impl Runner<'_> {
         let mut progress = match self.arguments.stall_after {
             Some(_) => Some(
                 ProgressFile::create(term.token())
-                    .map_err(CliError::system("cannot make a file for TENURE_PROGRESS"))?,
+                    .map_err(CliError::system("cannot create a file for TENURE_PROGRESS"))?,
             ),
             None => None,
         };
         environment.extend(progress.as_ref().map(|file| (PROGRESS_VARIABLE, file.path())));
         let hidden: &[&str] = if self.hides_store { &[STORE_VARIABLE] } else { &[] };
         let guardian = GuardianHandle::start(&self.arguments.command, &environment, hidden);
-        let mut guardian = guardian.map_err(CliError::system("cannot start a guardian"))?;
+        let mut guardian = guardian.map_err(CliError::system("cannot start the guardian"))?;
         let mut deadline = self.deadline(term);
         guardian.send(GuardianOrder::Deadline(deadline));
         let mut checks = tokio::time::interval((self.settings.renew_every() / 8).min(Duration::from_millis(250)));
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut told_to_end, mut ended, mut silence) = (false, None, GuardianSilence::default());
         loop {
-            // A guardian that acts has killed the command by then, and said so.
+            // A working guardian has killed the command by then, and reported it.
             let silent_at = deadline.kill_at.saturating_add(nanos(self.kill_lead_time() / 2));
             tokio::select! {
-                // First what the guardian has said: this process may have been stopped for a while itself.
+                // Read reports first: this process itself may have been stopped for a while.
                 biased;
                 report = guardian.next_report() => match report {
                     Some(GuardianReport::Acknowledged) => silence = GuardianSilence::default(),
                     Some(GuardianReport::Ended { code }) => {
-                        // Whether it was told to or not, it has ended while the lease was ours.
+                        // Ended by itself or on request; what counts is whether the lease was still valid.
                         ended = Some(if work.is_valid() { CommandOutcome::Exited(code) } else { CommandOutcome::LeaseLost });
-                        // What it has left behind has as much time to end.
+                        // Its remaining descendants get the same stop budget.
                         told_to_end = true;
                         deadline.kill_at = deadline.kill_at.min(now().saturating_add(nanos(self.settings.stop_budget())));
                     }
@@ -310,7 +310,7 @@ impl Runner<'_> {
                     Some(GuardianReport::TooLate) => ended = Some(CommandOutcome::LeaseLost),
                     Some(GuardianReport::Gone) => break,
                     Some(GuardianReport::Stuck { pids }) => return Ok(CommandOutcome::Stuck(pids)),
-                    // It has started nothing, and said so.
+                    // The guardian has reported that it started nothing.
                     None if matches!(ended, Some(CommandOutcome::NotStarted { .. } | CommandOutcome::LeaseLost)) && !told_to_end => break,
                     None => return Ok(kill(guardian, deadline, ended).await),
                 },
@@ -332,7 +332,8 @@ impl Runner<'_> {
                     }
                     if !told_to_end {
                         deadline = self.deadline(term);
-                        // The next only when the last was heard: what is not read must not pile up.
+                        // Send a deadline only after the guardian has acknowledged the last one: unread ones must not
+                        // pile up.
                         if silence.checks == 0 {
                             guardian.send(GuardianOrder::Deadline(deadline));
                         }
@@ -341,9 +342,9 @@ impl Runner<'_> {
                     if silence.checks >= CHECKS_BEFORE_RESUME {
                         guardian.resume();
                     }
-                    // One that has been told to end the command is given until its deadline.
+                    // A guardian that was ordered to end the command has until the deadline.
                     if !told_to_end && silence.is_final() {
-                        warning!("the guardian does not answer; the command is ended");
+                        warning!("the guardian does not respond; ending the command");
                         return Ok(kill(guardian, deadline, ended).await);
                     }
                 }
@@ -353,7 +354,7 @@ impl Runner<'_> {
         Ok(ended.unwrap_or(CommandOutcome::LeaseLost))
     }
 
-    /// Until when the command may run, as things stand now.
+    /// Computes until when the command may run, from the current validity of the term.
     fn deadline(&self, term: &TermHandle) -> Deadline {
         let (before, left) = (now(), term.remaining());
         let gone_by = before.saturating_add(nanos(left));
@@ -365,7 +366,7 @@ impl Runner<'_> {
         KILL_LEAD_TIME.min(self.settings.stop_budget() / 2)
     }
 
-    /// Ends this process without releasing the lease: something of the command still runs.
+    /// Exits without releasing the lease, because processes of the command are still running.
     fn leave_to_expire(&self, pids: &[i32]) -> ! {
         let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
         let pids = if pids.is_empty() { "not visible here".to_owned() } else { pids.join(", ") };
@@ -377,7 +378,7 @@ impl Runner<'_> {
     }
 }
 
-/// Kills the command in the place of a guardian that does not.
+/// Kills the command in place of a guardian that does not.
 async fn kill(guardian: GuardianHandle, deadline: Deadline, ended: Option<CommandOutcome>) -> CommandOutcome {
     match guardian.kill_command(deadline.gone_by).await {
         GuardianReport::Stuck { pids } => CommandOutcome::Stuck(pids),
@@ -385,7 +386,7 @@ async fn kill(guardian: GuardianHandle, deadline: Deadline, ended: Option<Comman
     }
 }
 
-/// Sleeps until a moment of the clock that deadlines are about, which goes on while the machine sleeps.
+/// Sleeps until a time of the deadline clock, which also advances while the machine sleeps.
 async fn sleep_until(at: u64) {
     while now() < at {
         tokio::time::sleep(Duration::from_nanos(at - now().min(at)).min(Duration::from_millis(250))).await;

@@ -1,4 +1,4 @@
-//! `--once-per`: when the command was last started and completed. By the store's clock alone.
+//! `--once-per`: records when the last completed run was started. Uses only the store's clock.
 
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use crate::duration::format_duration;
 use crate::exit::CliError;
 use crate::notice::{note, warning};
 
-/// The record beside the lease.
+/// Name of the record beside the lease.
 const ONCE_RECORD: &str = "once";
 
-/// How long the command is not to be run, because it was within this period; `None` when it is due. Asked by the holder.
+/// Returns how long the command is not due, because it ran within this period, or `None` when it is due. Called by the
+/// holder.
 pub async fn time_left(tenure: &Tenure, term: &TermHandle, period: Duration) -> Result<Option<Duration>, CliError> {
     let Some(now) = term_start(tenure, term).await? else { return Ok(None) };
     let Some(last) = last_start(tenure, term.name()).await? else { return Ok(None) };
     let Some(since) = now.as_micros().checked_sub(last).map(Duration::from_micros) else {
-        // The store's clock was ahead then. Counted from now the period ends, and no run is repeated for it.
+        // The store's clock was ahead then. Counting from now ends the period, and no run is repeated because of it.
         write(term, now).await;
         note!("skipped: the last start is in the future of the store's clock; counted from now");
         return Ok(Some(period));
@@ -26,8 +27,8 @@ pub async fn time_left(tenure: &Tenure, term: &TermHandle, period: Duration) -> 
     Ok(remaining_period(period, since))
 }
 
-/// The same before the lease is acquired: a run that is not due does not wait for the holder. `None` also when only the holder
-/// can tell.
+/// Does the same without the lease, so that a run that is not due does not wait for the holder. Returns `None` also
+/// when only the holder can decide.
 pub async fn time_left_without_lease(
     tenure: &Tenure,
     name: &LeaseName,
@@ -40,13 +41,13 @@ pub async fn time_left_without_lease(
     Ok(since.and_then(|since| remaining_period(period, since)))
 }
 
-/// The start of the last run that has completed, in microseconds of the store's clock.
+/// Returns the start of the last completed run, in microseconds of the store's clock.
 async fn last_start(tenure: &Tenure, name: &LeaseName) -> Result<Option<u64>, StoreError> {
     let record = tenure.read(name, ONCE_RECORD).await?;
     Ok(record.and_then(|record| String::from_utf8(record.value).ok()?.parse().ok()))
 }
 
-/// What is left of the period, if anything is.
+/// Returns the rest of the period, if any.
 fn remaining_period(period: Duration, since: Duration) -> Option<Duration> {
     let left = period.saturating_sub(since);
     if left.is_zero() {
@@ -56,12 +57,12 @@ fn remaining_period(period: Duration, since: Duration) -> Option<Duration> {
     Some(left)
 }
 
-/// Writes down that what was started with this term has completed. When that cannot be done it may be run again, and that
-/// is said; the command has ended all the same.
+/// Records that the run started in this term has completed. If that fails, the run may be repeated, and a warning says
+/// so; the exit status of the command is not affected.
 pub async fn record_completion(tenure: &Tenure, term: &TermHandle) {
     match term_start(tenure, term).await {
         Ok(Some(began)) => write(term, began).await,
-        Ok(None) => warn("the lease is gone"),
+        Ok(None) => warn("the lease is lost"),
         Err(failure) => warn(&failure.to_string()),
     }
 }

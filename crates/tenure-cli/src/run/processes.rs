@@ -1,4 +1,4 @@
-//! The children of this process, and everything that comes from them.
+//! The children of this process and all their descendants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,22 +11,22 @@ use rustix::process::{
 /// A child that has exited.
 pub struct Exited {
     pub pid: Pid,
-    /// Its exit status; 128 + n when it was killed by signal n.
+    /// Its exit status; 128 + n when signal n killed it.
     pub code: u8,
 }
 
 /// Whether this process has children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Children {
-    /// The kernel says that there are none. As orphans are adopted, nothing that comes from this process is left.
+    /// The kernel reports none. As orphans are adopted, no descendant of this process is left.
     None,
-    /// There may be.
+    /// There may be some.
     Some,
 }
 
-/// From now on a process that loses its parent, and comes from this one, becomes its child: forking twice is no way out.
+/// Makes this process the parent of orphaned descendants from now on, so that a double fork does not escape it.
 pub fn adopt_orphans() {
-    // Any process will do as the argument, and there is nothing to be done where the kernel cannot.
+    // The kernel ignores which process is the argument. A kernel without subreapers leaves no alternative.
     let _ = rustix::process::set_child_subreaper(Some(getpid()));
 }
 
@@ -43,19 +43,19 @@ pub fn reap() -> (Vec<Exited>, Children) {
             }
             Err(Errno::CHILD) => return (exited, Children::None),
             Err(Errno::INTR) => {}
-            // What went wrong does not say that there are none.
+            // An error does not prove that there are none.
             Ok(None) | Err(_) => return (exited, Children::Some),
         }
     }
 }
 
-/// A process, as it was seen.
+/// Snapshot of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProcessEntry {
     pid: Pid,
     parent: i32,
     group: i32,
-    /// When it was started. Another process with the same number was started later.
+    /// Start time. A later process with the same pid has a later one.
     started: u64,
 }
 
@@ -64,8 +64,8 @@ impl ProcessEntry {
     fn read(folder: &Path) -> Option<Self> {
         let pid = folder.file_name()?.to_str()?.parse::<i32>().ok().and_then(Pid::from_raw)?;
         let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
-        // `pid (name) state parent group …`; the name may have anything in it. One whose first thread has exited reads
-        // as a zombie, and may have others that run.
+        // `pid (name) state parent group …`; the name may contain anything. A process whose first thread has exited
+        // reads as a zombie, and may have running threads.
         let mut fields = stat.rsplit(')').next()?.split_whitespace();
         let parent = fields.nth(1)?.parse().ok()?;
         let group = fields.next()?.parse().ok()?;
@@ -73,24 +73,24 @@ impl ProcessEntry {
         Some(Self { pid, parent, group, started })
     }
 
-    /// Sends a signal, unless the number belongs to another process by now.
+    /// Sends a signal, unless the pid belongs to another process by now.
     fn signal(&self, signal: Signal) {
         match pidfd_open(self.pid, PidfdFlags::empty()) {
             Ok(handle) => {
                 let folder = Path::new("/proc").join(self.pid.as_raw_nonzero().to_string());
                 if Self::read(&folder).is_some_and(|now| now.started == self.started) {
-                    // One that has exited needs none.
+                    // It may have exited.
                     let _ = pidfd_send_signal(handle, signal);
                 }
             }
             Err(Errno::SRCH) => {}
-            // A kernel without handles of processes.
+            // The kernel has no pidfds.
             Err(_) => drop(kill_process(self.pid, signal)),
         }
     }
 }
 
-/// All that comes from this process, as far as `/proc` shows it. What it does not show may be there all the same.
+/// Returns all descendants of a process that `/proc` shows. There may be others that it does not show.
 fn descendants(of: Pid) -> Vec<ProcessEntry> {
     let mut children: BTreeMap<i32, Vec<ProcessEntry>> = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -109,12 +109,12 @@ fn descendants(of: Pid) -> Vec<ProcessEntry> {
     found
 }
 
-/// The numbers of these.
+/// Returns the pids of all visible descendants.
 pub fn pids_of_descendants(of: Pid) -> Vec<i32> {
     descendants(of).iter().map(|process| process.pid.as_raw_nonzero().get()).collect()
 }
 
-/// Asks all that comes from this process to end. One that is stopped would not notice.
+/// Sends SIGTERM to all descendants, and continues stopped ones, which would not notice it.
 pub fn terminate_all(of: Pid) {
     let all = descendants(of);
     for signal in [Signal::TERM, Signal::CONT] {
@@ -122,17 +122,17 @@ pub fn terminate_all(of: Pid) {
     }
 }
 
-/// Tells all that comes from this process to go on, should it be stopped.
+/// Sends SIGCONT to all descendants.
 pub fn continue_all(of: Pid) {
     descendants(of).iter().for_each(|process| process.signal(Signal::CONT));
 }
 
-/// Kills all that comes from this process. Groups come first: the kernel kills a whole group at once, while a chain of
-/// processes that each start the next outruns a list.
+/// Kills all descendants. Groups come first: the kernel kills a whole group at once, while a chain of processes that
+/// each start the next outruns a list.
 pub fn kill_all(of: Pid) {
     let all = descendants(of);
     let pids: BTreeSet<i32> = all.iter().map(|process| process.pid.as_raw_nonzero().get()).collect();
-    // Only groups that were founded by one of these: others may have joined theirs.
+    // Only groups that a descendant leads: a descendant may have joined a foreign group.
     let groups: BTreeSet<i32> = all.iter().map(|process| process.group).filter(|group| pids.contains(group)).collect();
     for group in groups.into_iter().filter_map(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);

@@ -1,4 +1,4 @@
-//! How a command says that it makes progress: it touches a file.
+//! The progress file: a command touches it to report progress.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -8,17 +8,17 @@ use std::time::SystemTime;
 
 use tenure::Token;
 
-/// The variable with the name of the file.
+/// Variable with the path of the file.
 pub const PROGRESS_VARIABLE: &str = "TENURE_PROGRESS";
 
-/// The file of one term, which is removed with it.
+/// The progress file of one term, removed when dropped.
 pub struct ProgressFile {
     path: PathBuf,
     touched: Option<SystemTime>,
 }
 
 impl ProgressFile {
-    /// A new file, which nothing else has.
+    /// Creates a new file that no other process uses.
     pub fn create(token: Token) -> io::Result<Self> {
         let path = std::env::temp_dir().join(format!("tenure-progress-{}-{token}", std::process::id()));
         let _ = std::fs::remove_file(&path);
@@ -30,7 +30,7 @@ impl ProgressFile {
         self.path.display().to_string()
     }
 
-    /// Whether it was touched since the last look.
+    /// Returns whether the file was touched since the last call.
     pub fn was_touched(&mut self) -> bool {
         let modified = std::fs::metadata(&self.path).and_then(|file| file.modified()).ok();
         modified.is_some() && std::mem::replace(&mut self.touched, modified) != modified

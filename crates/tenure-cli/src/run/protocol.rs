@@ -1,24 +1,24 @@
-//! What `run` and its guardian say to each other: a line each.
+//! The line protocol between `run` and its guardian.
 
 /// Until when a command may run, in nanoseconds of `CLOCK_BOOTTIME`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// When it is told to end.
+    /// When the guardian asks it to end.
     pub end_at: u64,
-    /// When it is killed.
+    /// When the guardian kills it.
     pub kill_at: u64,
-    /// When the lease can be another's: nothing of the command may be left.
+    /// When the lease can have another holder: no process of the command may be left.
     pub gone_by: u64,
 }
 
-/// From `run` to the guardian.
+/// Order from `run` to the guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuardianOrder {
-    /// The command may run until then. The first one starts it.
+    /// The command may run until then. The first deadline starts it.
     Deadline(Deadline),
     /// End the command now.
     End,
-    /// Pass this signal on.
+    /// Pass this signal on to the command.
     Signal(i32),
 }
 
@@ -46,20 +46,20 @@ impl GuardianOrder {
     }
 }
 
-/// From the guardian to `run`.
+/// Report from the guardian to `run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardianReport {
-    /// There is no such command, or it cannot be run: the exit status to end with, and why.
+    /// The command does not exist or cannot be run: the exit status to use, and the reason.
     NotStarted { code: u8, why: String },
-    /// It has taken in a deadline.
+    /// The guardian has received a deadline.
     Acknowledged,
-    /// The first deadline had passed: the command was not started.
+    /// The first deadline had passed, so the command was not started.
     TooLate,
-    /// The command has ended with this status, by itself or because it was told to.
+    /// The command has ended with this status, by itself or on request.
     Ended { code: u8 },
-    /// Nothing of it is running any more: the kernel says so.
+    /// No process of the command is left, as reported by the kernel.
     Gone,
-    /// It could not be ended by its deadline: these are left, as far as can be seen.
+    /// The command could not be ended by its deadline: the visible remaining processes.
     Stuck { pids: Vec<i32> },
 }
 
@@ -99,7 +99,7 @@ impl GuardianReport {
     }
 }
 
-/// Now, on the clock that deadlines are about.
+/// Returns the current time of the deadline clock.
 pub fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)

@@ -1,11 +1,11 @@
-//! Signals that are sent to `tenure run`, and meant for the command.
+//! Signals sent to `tenure run` that are meant for the command.
 
 use std::io;
 
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{self, SignalKind};
 
-/// What is passed on.
+/// Signals that are passed on.
 const FORWARDED_SIGNALS: [i32; 9] = [
     Signal::TERM.as_raw(),
     Signal::INT.as_raw(),
@@ -18,12 +18,12 @@ const FORWARDED_SIGNALS: [i32; 9] = [
     Signal::CONT.as_raw(),
 ];
 
-/// The second signal to end: the program ends at once.
+/// The second fatal signal: the program ends at once.
 pub struct SecondSignal(pub u8);
 
 pub struct Signals {
     streams: Vec<(i32, unix::Signal)>,
-    /// The last signal to end.
+    /// The last fatal signal.
     fatal: Option<u8>,
 }
 
@@ -36,7 +36,7 @@ impl Signals {
         Ok(Self { streams, fatal: None })
     }
 
-    /// The next signal.
+    /// Waits for the next signal.
     ///
     /// # Cancel safety
     /// Safe.
@@ -56,7 +56,7 @@ impl Signals {
         number
     }
 
-    /// The next signal that ends a program which does not say otherwise. One that stops does so.
+    /// Waits for the next signal that ends a program by default. A stop signal stops this process.
     ///
     /// # Cancel safety
     /// Safe.
@@ -72,11 +72,11 @@ impl Signals {
         }
     }
 
-    /// Waits for something that follows the command, when there is nothing to pass signals on to. The first signal to end
-    /// may have been passed on before; the second ends the wait.
+    /// Waits for a future after the command has ended, when signals have no receiver. The first fatal signal may have
+    /// been passed on before; the second ends the wait.
     ///
     /// # Errors
-    /// The second signal.
+    /// Fails with the second fatal signal.
     pub async fn or_second_signal<F: Future>(&mut self, future: F) -> Result<F::Output, SecondSignal> {
         let mut future = std::pin::pin!(future);
         loop {
@@ -92,24 +92,24 @@ impl Signals {
         }
     }
 
-    /// The last signal to end that was heard, if one was.
+    /// Returns the last fatal signal, if there was one.
     pub fn last_fatal(&self) -> Option<u8> {
         self.fatal
     }
 }
 
-/// Whether this signal ends a program that does not handle it.
+/// Returns whether this signal ends a program that does not handle it.
 pub fn is_fatal(number: i32) -> bool {
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].iter().any(|signal| signal.as_raw() == number)
 }
 
-/// Whether this is ctrl-Z.
+/// Returns whether this is the signal of ctrl-Z.
 pub fn is_stop(number: i32) -> bool {
     number == Signal::TSTP.as_raw()
 }
 
-/// Stops as the shell expects it. Nothing is renewed then: the guardian ends the command when its time is up.
+/// Stops this process as the shell expects. The lease is not renewed meanwhile: the guardian ends the command in time.
 pub fn stop_self() {
-    // We can always be stopped.
+    // A process can always stop itself.
     let _ = kill_process(getpid(), Signal::STOP);
 }
