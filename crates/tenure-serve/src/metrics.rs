@@ -1,4 +1,4 @@
-//! What this instance counts, as OpenMetrics writes it, which Prometheus reads.
+//! Metrics of this instance in the OpenMetrics format, which Prometheus reads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::poll::ability::Ability;
 use crate::poll_stats::PollStats;
 use crate::service::Service;
 
-/// All numbers at one moment.
+/// Snapshot of all metrics.
 #[derive(Debug)]
 pub(crate) struct MetricsSnapshot {
     stats: Stats,
@@ -30,9 +30,9 @@ pub(crate) struct MetricsSnapshot {
     uncertain: usize,
     handovers: HistogramSnapshot,
     takeovers: HistogramSnapshot,
-    /// By role: whether this instance leads it.
+    /// Whether this instance leads the role, by role.
     is_leader: BTreeMap<String, bool>,
-    /// By role: when its last term here was last renewed, in seconds since the epoch; also after its end.
+    /// Last renewal of the last term on this instance, by role, in seconds since the epoch; kept after the term has ended.
     renewals: BTreeMap<String, f64>,
     streams: usize,
     is_able: bool,
@@ -42,7 +42,7 @@ impl MetricsSnapshot {
     pub(crate) async fn take(service: &Service) -> Self {
         let (pool, meters) = (service.pool(), service.pool().histograms());
         let (stats, mut events) = (service.tenure().stats(), service.counters().lease_events());
-        // These are so many that they are told to nobody who need not hear of them.
+        // Renewals are too many for the event stream, so they come from the histogram.
         events.insert("lease.renewed", stats.renewals.count());
         let elected = service.housekeeping().elections().map(|(role, election)| (role.to_owned(), election.term()));
         let terms: Vec<(String, Option<TermHandle>)> =
@@ -83,63 +83,51 @@ impl Collector for MetricsSnapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut encoder = PrometheusEncoder(encoder);
         let stats = &self.stats;
-        encoder.gauge("leases_held", "Leases that this instance holds", stats.held as f64)?;
+        encoder.gauge("leases_held", "Leases held by this instance", stats.held as f64)?;
         encoder.gauge(
             "leases_uncertain",
-            "Leases that this instance holds and is not certain of",
+            "Uncertain leases of this instance: renewals get no reply",
             self.uncertain as f64,
         )?;
-        encoder.counters("lease_events", "What has happened to its leases", "event", &self.events)?;
-        encoder.histogram("renew_duration_seconds", "From sending a renewal to its answer", &stats.renewals)?;
+        encoder.counters("lease_events", "Lease events of this instance, by event", "event", &self.events)?;
+        encoder.histogram("renew_duration_seconds", "Time from sending a renewal to its reply", &stats.renewals)?;
         encoder.histogram(
             "handover_seconds",
-            "From deciding to give a session away until it is another's",
+            "Time from the decision to hand over a session to its new holder",
             &self.handovers,
         )?;
-        encoder.histogram(
-            "takeover_seconds",
-            "From missing a holder until its session is this instance's",
-            &self.takeovers,
-        )?;
+        encoder.histogram("takeover_seconds", "Time from noticing an unheld session to holding it", &self.takeovers)?;
         let is_leader = self.is_leader.iter().map(|(role, is_leader)| (role.as_str(), f64::from(u8::from(*is_leader))));
-        encoder.gauges("leader", "Whether it leads a role", "role", is_leader)?;
+        encoder.gauges("leader", "Whether this instance leads the role", "role", is_leader)?;
         let renewed = self.renewals.iter().map(|(role, renewed)| (role.as_str(), *renewed));
-        let help = "When its leadership was last renewed; also after its end";
+        let help = "Time of the last renewal of the leadership; kept after its end";
         encoder.gauges("leader_last_renewal_timestamp_seconds", help, "role", renewed)?;
-        encoder.gauge("fleet_instances", "Instances that count as alive", self.instances as f64)?;
+        encoder.gauge("fleet_instances", "Instances that are alive", self.instances as f64)?;
         if let Some(pool_status) = &self.pool_status {
-            encoder.gauge(
-                "targets_unheld",
-                "Sessions that nobody holds, as far as it knows",
-                pool_status.unheld as f64,
-            )?;
+            encoder.gauge("targets_unheld", "Unheld sessions known to this instance", pool_status.unheld as f64)?;
             let oldest = pool_status.longest_unheld.as_secs_f64();
-            encoder.gauge("targets_unheld_oldest_seconds", "For how long nobody has held the first of them", oldest)?;
-            let help = "How many more sessions whoever holds most has than whoever holds least";
+            encoder.gauge("targets_unheld_oldest_seconds", "Age of the oldest unheld session", oldest)?;
+            let help = "Difference between the largest and smallest number of sessions held by an instance";
             encoder.gauge("balance_spread", help, pool_status.spread() as f64)?;
         }
         let moves = self.handovers.count() + self.takeovers.count();
-        encoder.counter("moves", "Sessions that it has handed over or taken over", moves)?;
+        encoder.counter("moves", "Sessions handed over or taken over by this instance", moves)?;
         let outcomes = BTreeMap::from([("ok", self.poll_stats.ok), ("failed", self.poll_stats.failed)]);
-        encoder.counters("polls", "Its polls, by how they went", "outcome", &outcomes)?;
-        encoder.histogram("poll_duration_seconds", "How long its polls took", &self.poll_stats.latency)?;
-        encoder.counter(
-            "publish_refused",
-            "Results that were refused because their term was over",
-            self.poll_stats.refused,
-        )?;
+        encoder.counters("polls", "Polls by this instance, by outcome", "outcome", &outcomes)?;
+        encoder.histogram("poll_duration_seconds", "Duration of polls", &self.poll_stats.latency)?;
+        encoder.counter("publish_refused", "Results refused because their term had ended", self.poll_stats.refused)?;
         encoder.gauge(
             "keeper_lag_seconds",
-            "Longest delay of a due renewal or deadline in the last half minute",
+            "Longest delay of a due renewal or deadline in the last 30 s",
             stats.lag.as_secs_f64(),
         )?;
-        encoder.counter("events_dropped", "Events that nobody took in time", stats.events_dropped)?;
+        encoder.counter("events_dropped", "Events dropped because a listener was too slow", stats.events_dropped)?;
         encoder.gauge(
             "instance_able",
-            "Whether it can poll: 0 while it gives its sessions away",
+            "Whether this instance can poll: 0 while it hands over its sessions",
             f64::from(u8::from(self.is_able)),
         )?;
-        encoder.gauge("streams_open", "Streams that are read from it", self.streams as f64)
+        encoder.gauge("streams_open", "Open event and result streams of this instance", self.streams as f64)
     }
 }
 
