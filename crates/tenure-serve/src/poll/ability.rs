@@ -1,41 +1,41 @@
-//! Whether this instance can poll at all. Pure.
+//! Decides whether this instance can poll at all. Pure.
 //!
-//! A target that refuses connections, does not answer or has no address says something about the target. No files, no
-//! memory, no ports left say something about this instance: then its targets are better off with another.
+//! A target that refuses connections, does not reply or has no address is the target's problem. A lack of files, memory
+//! or ports is this instance's problem: another instance should hold its targets.
 
 use std::time::{Duration, Instant};
 
-/// How long nothing may work before the instance counts as unable, and how long it must have files before it is able again.
+/// Time without success before the instance counts as unable, and time with files before it is able again.
 const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 
-/// How many polls must have come to nothing by then.
+/// Number of polls that must have failed by then.
 const MIN_FAILED_POLLS: u32 = 3;
 
-/// How long an instance stays unable at least, and at most when it happens again and again.
+/// Shortest time that an instance stays unable, and the longest after repeated failures.
 const MIN_PAUSE: Duration = Duration::from_secs(5);
 const MAX_PAUSE: Duration = Duration::from_secs(5 * 60);
 
-/// An instance that has been able for so long begins with the shortest pause again.
+/// An instance that has been able for this long starts with the shortest pause again.
 const PAUSE_RESET_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// What an instance can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ability {
-    /// It polls.
+    /// The instance can poll.
     Able,
-    /// Some polls cannot be made for want of resources; what costs most is left out.
+    /// Some polls fail for lack of resources; the most expensive ones are skipped.
     Strained,
-    /// It cannot poll, and should hold nothing.
+    /// The instance cannot poll, and should hold nothing.
     Unable,
 }
 
-/// Judges from what came of polls, and from whether files can be opened.
+/// Tracks the ability of an instance from poll outcomes and file probes.
 #[derive(Debug)]
 pub struct AbilityTracker {
     state: AbilityState,
-    /// How long it stays unable the next time.
+    /// Length of the next pause.
     pause: Duration,
-    /// When it was last able again.
+    /// When the instance last became able again.
     recovered_at: Option<Instant>,
 }
 
@@ -44,11 +44,11 @@ enum AbilityState {
     Able,
     Strained {
         since: Instant,
-        /// When a poll last came to nothing.
+        /// When a poll last failed.
         failed_at: Instant,
-        /// How many have.
+        /// Number of failed polls.
         failed_polls: u32,
-        /// Whether any poll came to something.
+        /// Whether any poll has succeeded.
         has_success: bool,
         /// Since when no file could be opened.
         no_files_since: Option<Instant>,
@@ -67,7 +67,7 @@ impl Default for AbilityTracker {
 }
 
 impl AbilityTracker {
-    /// What the instance can do.
+    /// Returns what the instance can do.
     pub fn ability(&self) -> Ability {
         match self.state {
             AbilityState::Able => Ability::Able,
@@ -76,7 +76,7 @@ impl AbilityTracker {
         }
     }
 
-    /// A poll succeeded, or failed for a reason of the target's.
+    /// Records a poll that succeeded, or failed because of the target.
     pub fn record_completed(&mut self, now: Instant) {
         match &mut self.state {
             AbilityState::Able => {}
@@ -89,12 +89,13 @@ impl AbilityTracker {
         }
     }
 
-    /// A poll could not be made, for a reason of this instance's: it is short of something.
+    /// Records a poll that failed because this instance lacks a resource.
     pub fn record_shortage(&mut self, now: Instant) {
         self.mark_strained(now, 1);
     }
 
-    /// A poll found no place, because others take long. Of those something will come.
+    /// Records a poll that got no permit, because other polls take long. It does not count as failed: those polls will
+    /// end.
     pub fn record_saturation(&mut self, now: Instant) {
         self.mark_strained(now, 0);
     }
@@ -114,7 +115,7 @@ impl AbilityTracker {
         }
     }
 
-    /// Whether a few files could be opened. To be told about once or twice a second, unless the instance is able.
+    /// Records whether a few files could be opened. Call it once or twice a second, unless the instance is able.
     pub fn record_probe(&mut self, now: Instant, has_files: bool) {
         let lasts = |since: Instant| now.duration_since(since) >= CONFIRM_AFTER;
         match &mut self.state {
@@ -156,7 +157,7 @@ impl AbilityTracker {
 mod tests {
     use super::*;
 
-    /// A tracker, and the seconds of its clock.
+    /// A tracker, and its clock in seconds.
     struct AbilityFixture(AbilityTracker, Instant, u64);
 
     impl AbilityFixture {
@@ -168,7 +169,7 @@ mod tests {
             self.1 + Duration::from_secs(self.2)
         }
 
-        /// Goes on for so many seconds.
+        /// Runs for this many seconds.
         fn run_seconds(&mut self, count: u64, has_files: bool, mut each: impl FnMut(&mut AbilityTracker, Instant)) {
             for _ in 0..count {
                 self.2 += 1;
@@ -235,12 +236,12 @@ mod tests {
         for _ in 0..8 {
             fixture.fail(10, false);
             assert_eq!(fixture.0.ability(), Ability::Unable);
-            assert_eq!(fixture.idle(600, false), Ability::Unable, "not without files");
+            assert_eq!(fixture.idle(600, false), Ability::Unable, "an instance without files stays unable");
             let begun = fixture.2;
             while fixture.idle(1, true) == Ability::Unable {}
             away.push(fixture.2 - begun);
         }
-        assert!(away.iter().all(|seconds| *seconds <= 6), "{away:?}: the pause was over");
+        assert!(away.iter().all(|seconds| *seconds <= 6), "{away:?}: the pause had ended");
         let mut pauses = Vec::new();
         for _ in 0..8 {
             fixture.fail(8, true);
@@ -253,7 +254,7 @@ mod tests {
         fixture.fail(8, true);
         let begun = fixture.2;
         while fixture.idle(1, true) == Ability::Unable {}
-        assert!(fixture.2 - begun <= 10, "what is long past is forgotten");
+        assert!(fixture.2 - begun <= 10, "the pause is reset after a long time");
     }
 
     #[test]
@@ -264,7 +265,7 @@ mod tests {
             while fixture.idle(1, true) == Ability::Unable {}
         }
         assert_eq!(fixture.fail(8, false), Ability::Unable);
-        assert_eq!(fixture.idle(8, true), Ability::Unable, "the pause is long by now");
+        assert_eq!(fixture.idle(8, true), Ability::Unable, "the pause has grown");
         fixture.run_seconds(1, true, AbilityTracker::record_completed);
         assert_eq!(fixture.0.ability(), Ability::Able);
     }

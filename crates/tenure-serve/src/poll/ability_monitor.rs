@@ -1,4 +1,5 @@
-//! Watches whether this instance can poll, and says so to its fleet: holding without polling is worse than not holding.
+//! Watches whether this instance can poll, and reports it to the fleet: holding without polling is worse than not
+//! holding.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +12,13 @@ use tokio::sync::Notify;
 use super::ability::{Ability, AbilityTracker};
 use super::client::PollClient;
 
-/// How often it is tried whether files can be opened, while something is wrong.
+/// Interval of probing whether files can be opened, while the instance is not able.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 
-/// How many files must be there.
+/// Number of files that a probe opens.
 const PROBE_FILES: usize = 8;
 
-/// What polls say about this instance. Clones are the same.
+/// Collects what polls show about this instance. Clones share state.
 #[derive(Clone, Debug)]
 pub struct AbilityMonitor(Arc<MonitorShared>);
 
@@ -31,32 +32,32 @@ struct MonitorShared {
 #[derive(Debug, Default)]
 struct TrackedAbility {
     tracker: AbilityTracker,
-    /// Why the last poll could not be made.
+    /// Why the last poll failed.
     error: String,
 }
 
 impl AbilityMonitor {
-    /// One that nothing was said to yet.
+    /// Creates a monitor without observations.
     pub fn new(client: PollClient) -> Self {
         Self(Arc::new(MonitorShared { tracker: Mutex::default(), strained: Notify::new(), client }))
     }
 
-    /// What this instance can do.
+    /// Returns what this instance can do.
     pub fn ability(&self) -> Ability {
         self.lock().tracker.ability()
     }
 
-    /// A poll succeeded, or failed for a reason of the target's.
+    /// Records a poll that succeeded, or failed because of the target.
     pub fn record_completed(&self) {
         self.lock().tracker.record_completed(Instant::now());
     }
 
-    /// A poll could not be made, for a reason of this instance's.
+    /// Records a poll that failed because this instance lacks a resource.
     pub fn record_shortage(&self, error: &str) {
         self.record_strain(error, AbilityTracker::record_shortage);
     }
 
-    /// A poll found no place, because others take long.
+    /// Records a poll that got no permit, because other polls take long.
     pub fn record_saturation(&self, error: &str) {
         self.record_strain(error, AbilityTracker::record_saturation);
     }
@@ -71,7 +72,7 @@ impl AbilityMonitor {
         self.0.strained.notify_one();
     }
 
-    /// Gives everything away while this instance cannot poll, and takes part again when it can. Never ends.
+    /// Hands over all sessions while this instance cannot poll, and accepts sessions again when it can. Never returns.
     pub async fn watch(self, tenure: Tenure, pool: Pool) {
         let mut known = Ability::Able;
         loop {
@@ -108,7 +109,7 @@ impl AbilityMonitor {
     }
 }
 
-/// Whether a few files can be opened.
+/// Returns whether a few files can be opened.
 fn has_files() -> bool {
     let files: Vec<_> = (0..PROBE_FILES).map_while(|_| File::open("/dev/null").ok()).collect();
     files.len() == PROBE_FILES

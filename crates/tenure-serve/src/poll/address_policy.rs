@@ -1,4 +1,5 @@
-//! Which addresses may be polled. URLs come from whoever may use the API, and must not lead to what only this host can reach. Pure.
+//! Decides which addresses may be polled. Every client of the API can set URLs, which must not lead to addresses that
+//! only this host can reach. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
 use url::{Host, Url};
 
-/// What may be polled besides addresses that are everybody's.
+/// The addresses that may be polled besides public ones.
 ///
 /// ```
 /// use tenure_serve::poll::address_policy::AddressPolicy;
@@ -14,21 +15,21 @@ use url::{Host, Url};
 /// let policy = AddressPolicy { allow_private: false, allowed_nets: vec!["10.1.0.0/16".parse()?] };
 /// assert!(policy.permits("93.184.216.34".parse()?) && policy.permits("10.1.2.3".parse()?));
 /// assert!(!policy.permits("10.2.0.1".parse()?) && !policy.permits("127.0.0.1".parse()?));
-/// // Never, whoever allows it.
+/// // Never, even if allowed.
 /// let all = AddressPolicy { allow_private: true, allowed_nets: vec!["0.0.0.0/0".parse()?] };
 /// assert!(!all.permits("169.254.169.254".parse()?));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AddressPolicy {
-    /// Whether this host and private networks may be polled: when only this host can use the API.
+    /// Whether this host and private networks may be polled: true when only this host can use the API.
     pub allow_private: bool,
-    /// These may be, too.
+    /// Networks that may be polled, too.
     pub allowed_nets: Vec<IpNet>,
 }
 
 impl AddressPolicy {
-    /// Whether an address may be connected to.
+    /// Returns whether an address may be polled.
     pub fn permits(&self, address: IpAddr) -> bool {
         let address = unmap(address);
         match classify(address) {
@@ -38,10 +39,10 @@ impl AddressPolicy {
         }
     }
 
-    /// Looks at the address in a URL. A name is looked up when it is connected to, and checked then.
+    /// Checks the address in a URL. A name is resolved and checked for each connection.
     ///
     /// # Errors
-    /// When it must not be polled.
+    /// When the address must not be polled.
     pub fn check(&self, url: &Url) -> Result<(), ForbiddenAddress> {
         match address_of(url).filter(|address| !self.permits(*address)) {
             Some(address) => Err(ForbiddenAddress(address)),
@@ -57,17 +58,17 @@ pub struct ForbiddenAddress(pub IpAddr);
 
 fn refusal_reason(address: IpAddr) -> &'static str {
     match classify(unmap(address)) {
-        AddressClass::Blocked => "such addresses never are",
+        AddressClass::Blocked => "link-local, metadata and reserved addresses are never polled",
         _ => "loopback and private addresses have to be allowed with --allow-targets",
     }
 }
 
-/// Whether a URL is never polled, whoever allows it.
+/// Returns whether a URL is never polled, whatever is allowed.
 pub fn is_never_allowed(url: &Url) -> bool {
     address_of(url).is_some_and(|address| matches!(classify(unmap(address)), AddressClass::Blocked))
 }
 
-/// The address in a URL, if there is no name.
+/// Returns the address in a URL without a name.
 fn address_of(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         Host::Ipv4(address) => Some(address.into()),
@@ -101,7 +102,8 @@ const fn v6(first: u16, second: u16, length: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, 0), length))
 }
 
-/// Link-local addresses, where clouds tell instances their secrets; other places where they do; and what is no address of anybody.
+/// Networks that are never polled: link-local and other addresses where clouds publish secrets of instances, and
+/// addresses that are not a host's.
 const fn blocked_nets() -> [IpNet; 14] {
     [
         v4(0, 0, 0, 0, 8),
@@ -116,14 +118,14 @@ const fn blocked_nets() -> [IpNet; 14] {
         IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 128)),
         v6(0xfd00, 0xec2, 32),
         IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128)),
-        // Whatever is behind it, nobody polls through Teredo.
+        // Never poll through Teredo, whatever address is behind it.
         v6(0x2001, 0, 32),
-        // Nor through a translator of this network's own: nobody can tell where in it the other address is.
+        // Nor through a local NAT64 translator: the position of the embedded address is not known.
         IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48)),
     ]
 }
 
-/// This host, and networks that are not everybody's.
+/// This host, and private networks.
 const fn private_nets() -> [IpNet; 11] {
     [
         v4(10, 0, 0, 0, 8),
@@ -140,7 +142,7 @@ const fn private_nets() -> [IpNet; 11] {
     ]
 }
 
-/// An address of the fourth version that is written as one of the sixth is what it is: mapped, compatible, behind NAT64 or 6to4.
+/// Returns the IPv4 address embedded in an IPv6 address: mapped, compatible, behind NAT64 or 6to4.
 fn unmap(address: IpAddr) -> IpAddr {
     let IpAddr::V6(six) = address else { return address };
     let segments = six.segments();

@@ -1,18 +1,18 @@
-//! How often a target is polled that does not answer: less and less, until it does. Pure.
+//! Backoff for a target that fails: fewer and fewer polls until it succeeds. Pure.
 
 use std::time::Duration;
 
-/// A target that has failed this often in a row is polled less.
+/// Number of consecutive failures after which a target is polled less.
 const BACKOFF_AFTER_FAILURES: u32 = 5;
 
 /// A target that exhausts its holder counts as having failed at least this often.
 const EXHAUSTED_FAILURES: u32 = BACKOFF_AFTER_FAILURES + 3;
 
-/// The longest pause for a target that exhausts its holder and has no back-off of its own.
+/// Longest pause for a target that exhausts its holder and has no backoff of its own.
 const EXHAUSTED_MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// How a target has been doing. The longest pause is its session's; without one there is no back-off, except for a target
-/// that exhausts its holder.
+/// Backoff state of a target. The longest pause is a setting of its session. Without one there is no backoff, except
+/// for a target that exhausts its holder.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,12 +30,12 @@ const EXHAUSTED_MAX_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollBackoff {
     failures: u32,
-    /// How many ticks are to be let pass.
+    /// Number of ticks to skip.
     skip: u32,
 }
 
 impl PollBackoff {
-    /// Whether the target is polled at this tick.
+    /// Returns whether the target is polled at this tick.
     pub fn is_due(&mut self, interval: Duration, max_pause: Option<Duration>) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
@@ -47,7 +47,8 @@ impl PollBackoff {
         true
     }
 
-    /// How a target does that another instance has polled: how often it had failed in a row then, and how long ago that was.
+    /// Continues the backoff of another instance, from its number of consecutive failures and the time since the last
+    /// one.
     pub fn resume(failures: u32, ago: Duration, interval: Duration, max_pause: Option<Duration>) -> Self {
         let passed = u32::try_from(ago.as_micros() / interval.as_micros().max(1)).unwrap_or(u32::MAX);
         let skip = match max_pause {
@@ -59,24 +60,24 @@ impl PollBackoff {
         Self { failures, skip }
     }
 
-    /// It has cost more than this instance has: it is polled less at once.
+    /// Records that the target needed more resources than this instance has. It is polled less from now on.
     pub fn record_exhausted(&mut self, interval: Duration, max_pause: Option<Duration>) {
         self.failures = self.failures.saturating_add(1).max(EXHAUSTED_FAILURES);
         self.skip = pause(self.failures, interval, max_pause.unwrap_or(EXHAUSTED_MAX_PAUSE)) - 1;
     }
 
-    /// How often it has failed in a row.
+    /// Returns the number of consecutive failures.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// How it went.
+    /// Records the outcome of a poll.
     pub fn record(&mut self, well: bool) {
         *self = if well { Self::default() } else { Self { failures: self.failures.saturating_add(1), ..*self } };
     }
 }
 
-/// From one poll to the next, in ticks, of a target that has failed so often in a row.
+/// Returns the number of ticks between two polls after this many consecutive failures.
 fn pause(failures: u32, interval: Duration, max_pause: Duration) -> u32 {
     let most = u32::try_from(max_pause.as_micros() / interval.as_micros().max(1)).unwrap_or(u32::MAX);
     1_u32.checked_shl(failures.saturating_sub(BACKOFF_AFTER_FAILURES)).unwrap_or(u32::MAX).min(most.max(1))
@@ -124,7 +125,7 @@ mod tests {
         let mut backoff = PollBackoff::default();
         let mut last = 0;
         for tick in 0..200_u64 {
-            // Handed over at every tick.
+            // Hand over at every tick.
             let mut next = PollBackoff::resume(backoff.failures(), Duration::from_secs(tick - last), interval, MINUTE);
             let (here, there) = (backoff.is_due(interval, MINUTE), next.is_due(interval, MINUTE));
             if backoff.failures() > 0 {

@@ -1,29 +1,29 @@
-//! How the open files that this process may have are divided, so that no part of the service takes those of another. Pure,
-//! but for asking the system how many there are.
+//! Divides the open files of this process between the parts of the service, so that none takes the files of another.
+//! Pure, except for reading the limit of the system.
 
 use rustix::process::{Resource, getrlimit};
 
-/// How many of each there may be at a time. What is left over is for the store's connections and everything else.
+/// Largest number of each at a time. The rest is for connections to the store and everything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileBudget {
     /// Connections to the API.
     pub api: usize,
-    /// Polls under way.
+    /// Polls in flight.
     pub polls: usize,
     /// Targets whose connection is kept between two polls.
     pub keep_alive: usize,
-    /// Names that are being looked up; each may take two files.
+    /// Names being looked up; each may take two files.
     pub lookups: usize,
 }
 
 impl FileBudget {
-    /// For the files that this process may open.
+    /// Computes the budget for the file limit of this process.
     pub fn for_this_process() -> Self {
         let files = getrlimit(Resource::Nofile).current;
         Self::for_files(files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX)))
     }
 
-    /// For so many files.
+    /// Computes the budget for this many files.
     pub fn for_files(files: usize) -> Self {
         Self {
             api: (files / 4).clamp(4, 4_096),

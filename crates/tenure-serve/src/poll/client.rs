@@ -1,4 +1,4 @@
-//! Asks a target over HTTP: nowhere that it should not go, for no longer than it should take, and no more than it should read.
+//! Polls a target over HTTP, within limits on addresses, time and size.
 
 use std::error::Error as _;
 use std::io;
@@ -21,51 +21,51 @@ use super::budget::FileBudget;
 use super::lookup::{LookupFn, LookupKind, Lookups};
 use super::resolver::system_lookup;
 
-/// How often a target may send us elsewhere.
+/// Number of redirects to follow.
 const MAX_REDIRECTS: usize = 5;
 
-/// How long a connection is kept that is not used.
+/// Time that an unused connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A target whose poll is over within this does not take long.
+/// A target whose poll takes longer than this is slow.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// How many polls may be under way however short of files this instance is.
+/// Number of polls allowed in flight however short of files this instance is.
 const MIN_POLLS_IN_FLIGHT: usize = 2;
 
-/// What a target answered.
+/// Response of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollResponse {
-    /// The status of HTTP.
+    /// The HTTP status.
     pub status: u16,
-    /// What it said, as far as it is kept; what is no text is made visible.
+    /// The kept part of the body; bytes that are not text are replaced visibly.
     pub body: String,
-    /// Whether there was more.
+    /// Whether the body was longer.
     pub truncated: bool,
 }
 
-/// Why there is no answer.
+/// Why a poll has no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollError {
-    /// In words.
+    /// The cause, as text.
     pub message: String,
-    /// Whose fault it is.
+    /// Where the fault lies.
     pub fault: PollFault,
 }
 
-/// Whose fault it is that there is no answer.
+/// Where the fault for a missing response lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollFault {
-    /// The target's.
+    /// With the target.
     Target,
-    /// The target's: it costs more than this instance has at present. `has_shortage` when the instance was found to be short.
+    /// With the target: it needs more resources than this instance has at present.
     Exhausts {
-        /// Whether something could not be opened.
+        /// Whether a file or socket could not be opened.
         has_shortage: bool,
     },
-    /// This instance's, which is short of something: it says nothing about the target.
+    /// With this instance, which lacks a resource. It says nothing about the target.
     Instance,
-    /// This instance's, whose places for polls were all taken: it says nothing about the target.
+    /// With this instance, whose permits for polls were all taken. It says nothing about the target.
     Saturated,
 }
 
@@ -75,7 +75,7 @@ impl From<String> for PollError {
     }
 }
 
-/// A client for all targets. Clones are the same.
+/// HTTP client for all targets. Clones share state.
 #[derive(Clone, Debug)]
 pub struct PollClient(Arc<ClientShared>);
 
@@ -83,29 +83,29 @@ pub struct PollClient(Arc<ClientShared>);
 struct ClientShared {
     /// For targets whose connection is kept until the next poll.
     keep_alive_client: Client,
-    /// For the others.
+    /// For other targets.
     close_client: Client,
-    /// For where targets redirect to, which may be somewhere else every time: nothing is kept.
+    /// For redirects to another origin, which may differ every time: no connection is kept.
     redirect_client: Client,
     policy: Arc<AddressPolicy>,
-    /// Places for polls under way, and how many of them are withheld because there were no files for as many.
+    /// Permits for polls in flight. Some are withheld after files ran out.
     polls: Semaphore,
     max_polls: usize,
-    /// Places for those of targets that take long, or are not known yet: half of them, so that the others have the rest.
+    /// Permits for slow and unknown targets: half of all, so that quick targets have the rest.
     slow_polls: Semaphore,
     withheld: AtomicUsize,
-    /// Places for connections that are kept.
+    /// Permits for kept connections.
     keep_alive: Arc<Semaphore>,
     strained: AtomicBool,
 }
 
-/// Why there can be no client.
+/// Why a client cannot be created.
 #[derive(Debug, Error)]
-#[error("HTTP cannot be used: {0}")]
+#[error("cannot create the HTTP client: {0}")]
 pub struct ClientError(#[from] reqwest::Error);
 
 impl PollClient {
-    /// A client that connects to what is allowed.
+    /// Creates a client that connects only to permitted addresses.
     ///
     /// # Errors
     /// When the system's certificates cannot be used.
@@ -113,13 +113,13 @@ impl PollClient {
         Self::with_lookup(policy, system_lookup(), FileBudget::for_this_process())
     }
 
-    /// The same, with another way to look names up than the system's.
+    /// Creates a client with another name lookup than the system's.
     ///
     /// # Errors
     /// When the system's certificates cannot be used.
     pub fn with_lookup(policy: AddressPolicy, look_up: LookupFn, budget: FileBudget) -> Result<Self, ClientError> {
         let policy = Arc::new(policy);
-        // Somebody else may have chosen first, which is as good.
+        // Another provider may have been installed first, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let lookups = Lookups::new(look_up, budget.lookups);
         let client = |lookup_kind, idle| {
@@ -137,7 +137,7 @@ impl PollClient {
                 .build()
         };
         Ok(Self(Arc::new(ClientShared {
-            // Each target has one connection at a time, so their number is bounded by the places for them.
+            // Each target has one connection at a time, so their number is bounded by the permits.
             keep_alive_client: client(LookupKind::Target, usize::MAX)?,
             close_client: client(LookupKind::Target, 0)?,
             redirect_client: client(LookupKind::Redirect, 0)?,
@@ -151,12 +151,13 @@ impl PollClient {
         })))
     }
 
-    /// The client of one target.
+    /// Creates the client of one target.
     pub fn for_target(&self) -> TargetClient {
         TargetClient { client: self.clone(), keep_alive: None, is_quick: false }
     }
 
-    /// While this instance is short of something, redirects to other places are not followed: they cost most.
+    /// Sets whether this instance is strained. A strained instance does not follow redirects to other origins, because
+    /// they cost most.
     pub fn set_strained(&self, strained: bool) {
         self.0.strained.store(strained, Ordering::Relaxed);
         if !strained {
@@ -164,7 +165,8 @@ impl PollClient {
         }
     }
 
-    /// There was no file for a poll: from now on fewer are under way at once, so that the API and the store have some.
+    /// Withholds the permit of a poll that got no file, so that fewer run at once and the API and the store have files
+    /// left.
     fn withhold(&self, permit: SemaphorePermit<'_>) {
         let most = self.0.max_polls.saturating_sub(MIN_POLLS_IN_FLIGHT);
         let one_more = |withheld: usize| (withheld < most).then_some(withheld + 1);
@@ -175,30 +177,30 @@ impl PollClient {
 
     fn check(&self, url: &Url) -> Result<(), String> {
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(format!("it sends us to {}:, which is not polled", url.scheme()));
+            return Err(format!("the target redirects to {}:, which is not polled", url.scheme()));
         }
         self.0.policy.check(url).map_err(|forbidden| forbidden.to_string())
     }
 }
 
-/// The client of one target, which has one connection open at a time.
+/// Client of one target, with one connection open at a time.
 #[derive(Debug)]
 pub struct TargetClient {
     client: PollClient,
-    /// The place for the connection that is kept, and whereto.
+    /// The permit for the kept connection, and its origin.
     keep_alive: Option<(Origin, OwnedSemaphorePermit)>,
-    /// Whether its last poll was over quickly.
+    /// Whether its last poll was quick.
     is_quick: bool,
 }
 
 impl TargetClient {
-    /// Asks the target, with its own headers and ours, and reads its answer unless it is only looked at.
+    /// Polls the target with the session's headers and Tenure's, and reads the response.
     ///
     /// # Errors
-    /// In words: no answer in time, nobody there, or somewhere that must not be asked.
+    /// When the target did not respond in time or at all, or its address must not be polled.
     ///
     /// # Cancel safety
-    /// The connection is closed.
+    /// Closes the connection.
     pub async fn fetch(
         &mut self,
         url: &Url,
@@ -214,10 +216,10 @@ impl TargetClient {
             let slow = if is_quick { None } else { client.0.slow_polls.acquire().await.ok() };
             (slow, client.0.polls.acquire().await)
         };
-        // They are never closed.
+        // The semaphores are never closed.
         let Ok((_slow, Ok(permit))) = tokio::time::timeout_at(deadline, permits).await else {
-            let message = "all places for polls are taken by polls that take long; allow it more files (ulimit -n), or give the \
-                         sessions shorter time-outs";
+            let message = "slow polls have taken all permits for polls; allow more files (ulimit -n), or set shorter \
+                           timeouts for the sessions";
             return Err(PollError { message: message.to_owned(), fault: PollFault::Saturated });
         };
         let begun = Instant::now();
@@ -228,7 +230,7 @@ impl TargetClient {
         .await
         {
             Ok(answer) => answer,
-            Err(_) => Err(format!("no whole answer within {}", crate::session::format_duration(timeout)).into()),
+            Err(_) => Err(format!("no complete response within {}", crate::session::format_duration(timeout)).into()),
         };
         self.is_quick = begun.elapsed() < SLOW_AFTER;
         if matches!(
@@ -253,7 +255,7 @@ impl TargetClient {
             self.client.check(&url)?;
             let is_own = url.origin() == first.origin();
             if !is_own && shared.strained.load(Ordering::Relaxed) {
-                let message = "it redirects elsewhere, which is not followed while this instance is short of files";
+                let message = "the target redirects to another origin, which is not followed while this instance is short of files";
                 return Err(PollError {
                     message: message.to_owned(),
                     fault: PollFault::Exhausts { has_shortage: false },
@@ -265,7 +267,7 @@ impl TargetClient {
                 false => &shared.redirect_client,
             };
             let mut request = client.get(url.clone()).headers(tenure_headers.clone());
-            // What was given for one place is not told to another.
+            // Headers of one origin must not be sent to another.
             if is_own {
                 request = request.headers(session_headers.clone());
             }
@@ -275,10 +277,10 @@ impl TargetClient {
                 None => return read_body(response, max_body).await,
             }
         }
-        Err(format!("it redirects more than {MAX_REDIRECTS} times").into())
+        Err(format!("the target redirects more than {MAX_REDIRECTS} times").into())
     }
 
-    /// Whether the connection to this place is kept until the next poll.
+    /// Returns whether the connection to this origin is kept until the next poll.
     fn reserve_keep_alive(&mut self, url: &Url) -> bool {
         let origin = url.origin();
         if self.keep_alive.as_ref().is_none_or(|(kept_origin, _)| *kept_origin != origin) {
@@ -288,7 +290,7 @@ impl TargetClient {
         self.keep_alive.is_some()
     }
 
-    /// The connection that was kept is closed when it has not been used for a while; its place is free then.
+    /// Gives up the kept connection. Its permit returns when the idle timeout has closed the connection.
     fn release_keep_alive(&mut self) {
         let Some((_, permit)) = self.keep_alive.take() else { return };
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -306,7 +308,7 @@ impl Drop for TargetClient {
     }
 }
 
-/// What cannot be opened for where a target redirects to is the target's fault: it costs more than others.
+/// Blames the target for a shortage on a redirect: it costs more than other targets.
 fn attribute(error: PollError, is_own: bool) -> PollError {
     match error.fault {
         PollFault::Instance if !is_own => PollError { fault: PollFault::Exhausts { has_shortage: true }, ..error },
@@ -314,14 +316,14 @@ fn attribute(error: PollError, is_own: bool) -> PollError {
     }
 }
 
-/// Where the target sends us, if it does.
+/// Returns the URL that the target redirects to, if it does.
 fn redirect_target(url: &Url, response: &Response) -> Option<Result<Url, String>> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
     }
     let location = response.headers().get(header::LOCATION)?;
     let next = location.to_str().ok().and_then(|location| url.join(location).ok());
-    Some(next.ok_or_else(|| "it sends us somewhere that is no URL".to_owned()))
+    Some(next.ok_or_else(|| "the target redirects to an invalid URL".to_owned()))
 }
 
 async fn read_body(mut response: Response, max_body: usize) -> Result<PollResponse, PollError> {
@@ -333,20 +335,21 @@ async fn read_body(mut response: Response, max_body: usize) -> Result<PollRespon
         truncated = chunk.len() > room;
         body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
     }
-    // What is not text becomes longer when it is made visible.
+    // Replacing bytes that are not text makes the body longer.
     let body = String::from_utf8_lossy(&body);
     let cut = truncate(&body, max_body);
     truncated |= cut.len() < body.len();
     Ok(PollResponse { status, body: cut.to_owned(), truncated })
 }
 
-/// The beginning of a text, in so many bytes at most.
+/// Truncates a text to at most this many bytes.
 pub(super) fn truncate(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
-/// The whole chain of causes, without the URL: it may have secrets in it. An address that must not be polled says enough by itself.
+/// Describes the whole chain of causes, without the URL, which may contain secrets. A forbidden address needs no
+/// further explanation.
 fn describe(error: &reqwest::Error) -> PollError {
     let (mut words, mut is_ours) = (Vec::new(), false);
     let mut cause = error.source();
@@ -365,14 +368,15 @@ fn describe(error: &reqwest::Error) -> PollError {
     PollError { message, fault: if is_ours { PollFault::Instance } else { PollFault::Target } }
 }
 
-/// Too many open files here or in the whole system, no memory, no ports left: that says nothing about a target.
+/// Returns whether an error means too many open files here or in the whole system, no memory or no ports left. Such an
+/// error says nothing about the target.
 fn is_shortage(code: i32) -> bool {
     [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::ADDRNOTAVAIL]
         .iter()
         .any(|shortage| shortage.raw_os_error() == code)
 }
 
-/// Looks names up whenever they are connected to, and leaves out what must not be.
+/// Resolves names for each connection, and drops forbidden addresses.
 struct PolicyResolver {
     policy: Arc<AddressPolicy>,
     lookups: Lookups,
@@ -404,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    /// A name that stands for an address that may be polled when it is first looked up, and for another after that.
+    /// A name that resolves to a permitted address first, and to a forbidden one after that.
     #[tokio::test]
     async fn a_name_rebound_to_a_forbidden_address_is_not_polled() {
         let outside = TcpListener::bind("127.0.0.2:0").await.unwrap();
@@ -437,7 +441,7 @@ mod tests {
         assert!(inside.requests().is_empty());
     }
 
-    /// A client for targets of this host, by their addresses.
+    /// Creates a client for targets on this host, by address.
     fn local(budget: FileBudget) -> PollClient {
         let look_up: LookupFn = Arc::new(|_| Box::pin(async { Err(io::Error::other("no names here")) }));
         PollClient::with_lookup(AddressPolicy { allow_private: true, allowed_nets: Vec::new() }, look_up, budget)
@@ -474,7 +478,7 @@ mod tests {
         client.set_strained(true);
         let error = poll_once(&mut target, &server).await.unwrap_err();
         assert_eq!(error.fault, PollFault::Exhausts { has_shortage: false }, "{}", error.message);
-        assert!(poll_once(&mut client.for_target(), &elsewhere).await.is_ok(), "others are polled");
+        assert!(poll_once(&mut client.for_target(), &elsewhere).await.is_ok(), "other targets are polled");
         client.set_strained(false);
         assert!(poll_once(&mut target, &server).await.is_ok());
         assert_eq!(elsewhere.requests().len(), 3);
@@ -503,7 +507,7 @@ mod tests {
             let answer = poll_once(&mut target, &quick).await;
             assert!(answer.is_ok(), "{answer:?}");
         }
-        assert_eq!(hangs.requests().len(), 4, "half of the places");
+        assert_eq!(hangs.requests().len(), 4, "half of the permits");
         let (crowded, _) = ask(hangs.url("/one-more"), Duration::from_millis(50)).await;
         assert_eq!(crowded.unwrap_err().fault, PollFault::Saturated);
         hanging.into_iter().for_each(|task| task.abort());

@@ -1,6 +1,6 @@
-//! Looking names up: each once at a time however many polls ask for it, and no more at once than there are files for. Names
-//! that take long, or are not known yet, leave room for those that were found quickly before; and the names that targets
-//! redirect to have places of their own, so that no target can be in the way of another.
+//! Name lookups: one at a time per name, however many polls wait for it, and no more at once than there are files for.
+//! Slow and unknown names leave permits to names that were resolved quickly before. Names that targets redirect to have
+//! their own permits, so that no target can delay another.
 
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
@@ -14,39 +14,39 @@ use std::time::Duration;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
-/// A name that is found within this was found quickly.
+/// A lookup shorter than this is quick.
 const FAST_LOOKUP: Duration = Duration::from_secs(1);
 
-/// How many such names are remembered.
+/// Number of quick names to remember.
 const MAX_FAST_NAMES: usize = 100_000;
 
-/// The addresses behind a name, when they are found. Dropped, it is not looked up any more.
+/// Resolves a name to addresses. Dropping the future cancels the lookup.
 pub type LookupFuture = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
-/// How names are looked up.
+/// Function that resolves names.
 pub type LookupFn = Arc<dyn Fn(String) -> LookupFuture + Send + Sync>;
 
 type LookupResult = Result<Vec<SocketAddr>, LookupError>;
 
-/// Whose name it is.
+/// Origin of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum LookupKind {
-    /// A target's own.
+    /// The name of a target itself.
     Target,
-    /// One that a target redirects to: it may be a new one every time.
+    /// A name that a target redirects to, which may be a new one every time.
     Redirect,
 }
 
 type LookupsInFlight = HashMap<(LookupKind, String), Weak<OnceCell<LookupResult>>>;
 
-/// Names that are being looked up. Clones are the same.
+/// Lookups in flight. Clones share state.
 #[derive(Clone)]
 pub(super) struct Lookups(Arc<LookupShared>);
 
 struct LookupShared {
     look_up: LookupFn,
     in_flight: Mutex<LookupsInFlight>,
-    /// Names of targets that were last found quickly.
+    /// Names of targets whose last lookup was quick.
     quick: Mutex<HashSet<String>>,
     quick_permits: Semaphore,
     slow_permits: Semaphore,
@@ -54,7 +54,7 @@ struct LookupShared {
 }
 
 impl Lookups {
-    /// So many at once: half of them for names that were found quickly before.
+    /// Allows `max_in_flight` lookups at once, half of them for names that were quick before.
     pub(super) fn new(look_up: LookupFn, max_in_flight: usize) -> Self {
         let permits = |part: usize| Semaphore::new((max_in_flight / part).max(1));
         Self(Arc::new(LookupShared {
@@ -67,13 +67,13 @@ impl Lookups {
         }))
     }
 
-    /// The addresses behind a name.
+    /// Resolves a name to addresses.
     ///
     /// # Errors
-    /// When it is not found.
+    /// When the name is not found.
     ///
     /// # Cancel safety
-    /// Safe. It is looked up for as long as any poll waits for it.
+    /// Safe. The lookup continues for as long as any poll waits for it.
     pub(super) async fn resolve(&self, lookup_kind: LookupKind, name: &str) -> LookupResult {
         let waiter = self.0.join(lookup_kind, name);
         waiter.cell.get_or_init(|| self.0.look_up(lookup_kind, name)).await.clone()
@@ -102,7 +102,7 @@ impl LookupShared {
             LookupKind::Target if is_quick => &self.quick_permits,
             LookupKind::Target => &self.slow_permits,
         };
-        // It is never closed.
+        // The semaphore is never closed.
         let permit = permits.acquire().await;
         let begun = Instant::now();
         let found = (self.look_up)(name.to_owned()).await.map_err(|error| LookupError(Arc::new(error)));
@@ -124,7 +124,7 @@ impl LookupShared {
     }
 }
 
-/// One poll that waits for a name.
+/// A poll that waits for a name.
 struct LookupWaiter<'a> {
     shared: &'a LookupShared,
     key: (LookupKind, String),
@@ -134,7 +134,7 @@ struct LookupWaiter<'a> {
 impl Drop for LookupWaiter<'_> {
     fn drop(&mut self) {
         let mut in_flight = lock(&self.shared.in_flight);
-        // A poll that asks after an answer wants to know how it is then.
+        // A poll that starts after the reply starts a new lookup.
         let is_over = self.cell.initialized() || Arc::strong_count(&self.cell) == 1;
         let is_ours = in_flight.get(&self.key).is_some_and(|cell| std::ptr::eq(cell.as_ptr(), Arc::as_ptr(&self.cell)));
         if is_over && is_ours {
@@ -147,7 +147,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why a name was not found, for all who asked.
+/// Why a name was not found, shared by all waiters.
 #[derive(Clone, Debug)]
 pub(super) struct LookupError(Arc<io::Error>);
 
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// Look-ups that take their time, and how many there are: begun, under way, and at most at once.
+    /// Creates slow lookups with counters: started, in flight, and most in flight at once.
     fn slow(slow_for: Duration) -> (Lookups, Arc<[AtomicUsize; 3]>) {
         let counts: Arc<[AtomicUsize; 3]> = Arc::default();
         let counted = counts.clone();
@@ -202,13 +202,13 @@ mod tests {
         assert_eq!((one.unwrap().len(), other.unwrap().len()), (1, 1));
         assert_eq!(counts[0].load(Ordering::Relaxed), 1);
         find().await.unwrap();
-        assert_eq!(counts[0].load(Ordering::Relaxed), 2, "an answer is not kept");
-        // The one that waits goes on when the one that began gives up.
+        assert_eq!(counts[0].load(Ordering::Relaxed), 2, "a finished lookup is not reused");
+        // A waiter continues the lookup when the poll that started it gives up.
         let impatient = tokio::time::timeout(Duration::from_secs(1), find());
         let (gave_up, found) = tokio::join!(impatient, find());
         assert!(gave_up.is_err() && found.is_ok());
         assert!(tokio::time::timeout(Duration::from_secs(1), find()).await.is_err());
-        assert_eq!(counts[1].load(Ordering::Relaxed), 0, "nothing goes on that nothing waits for");
+        assert_eq!(counts[1].load(Ordering::Relaxed), 0, "lookups without a waiter are cancelled");
         assert!(lock(&lookups.0.in_flight).is_empty());
     }
 

@@ -1,4 +1,4 @@
-//! Polling: what is asked of a target, and what comes of it.
+//! Polling of targets, and the results.
 
 pub mod ability;
 pub mod ability_monitor;

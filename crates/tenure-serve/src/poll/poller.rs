@@ -1,4 +1,5 @@
-//! The work on one session, for as long as this instance holds it: polls when it is due, and publishes what comes of it under the lease's token.
+//! The worker of one session: polls at every due time while this instance holds the session, and publishes results with
+//! the lease's token.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,57 +19,57 @@ use crate::result_settings::ResultSettings;
 use crate::session::Session;
 use crate::session_cache::SessionCache;
 
-/// The log of results beside the lease of a session.
+/// Name of the result log beside the lease of a session.
 pub const RESULTS_LOG: &str = "results";
-/// The record of its last result, where that is more than the log keeps of it.
+/// Name of the record with the last result, if it is longer than the log entry.
 pub const STATE_RECORD: &str = "state";
 
-/// How long it may take to see how a target was doing before; otherwise it begins anew.
+/// Timeout of reading a target's history; without it the backoff starts anew.
 const HISTORY_READ_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What polling works with.
+/// Everything that polling needs.
 #[derive(Clone, Debug)]
 pub struct Poller {
-    /// What is polled.
+    /// The sessions.
     pub session_cache: SessionCache,
-    /// Who asks.
+    /// The HTTP client.
     pub client: PollClient,
-    /// What is counted.
+    /// The counters.
     pub counters: Arc<Counters>,
-    /// Who watches whether polls can be made at all.
+    /// Watches whether this instance can poll at all.
     pub ability_monitor: AbilityMonitor,
-    /// Where results are kept.
+    /// Stores the results.
     pub tenure: Tenure,
-    /// What is kept of them, unless a session says something else.
+    /// Settings for results, unless a session overrides them.
     pub defaults: ResultSettings,
 }
 
-/// How one target is doing here.
+/// State of one target on this instance.
 struct PollState {
     client: TargetClient,
-    /// `None` before it was seen how it was doing before.
+    /// `None` until the history was read.
     backoff: Option<PollBackoff>,
 }
 
-/// What became of a tick.
+/// Outcome of a tick.
 enum TickOutcome {
-    /// There was a poll.
+    /// The target was polled.
     Polled(EncodedResult),
-    /// There was none: the target is backed off, or this instance could not poll it.
+    /// The target was not polled: it is backed off, or this instance could not poll it.
     Skipped,
-    /// It was not begun, because the lease is not certain.
+    /// The poll was not started, because the lease is uncertain.
     NotStarted,
 }
 
 impl Poller {
-    /// Polls a session until it is to be given away, paused, or deleted.
+    /// Polls a session until it is handed over, paused or deleted.
     pub async fn work(&self, target: Target, lease: TermHandle) {
         let session_watch = self.session_cache.watch(&target);
         let mut state = PollState { client: self.client.for_target(), backoff: None };
-        // Another interval is another rhythm.
+        // Each interval has its own ticks.
         loop {
             let Some(session) = self.active(&target) else {
-                // It is let go of in a moment, unless it goes on before that.
+                // The lease is released in a moment, unless the session is resumed before.
                 tokio::select! {
                     () = session_watch.changed() => continue,
                     _ = lease.wait(Duration::MAX) => return,
@@ -82,7 +83,7 @@ impl Poller {
                     loop {
                         tokio::select! {
                             tick = &mut next => break Some(tick),
-                            // A tick may be a day away.
+                            // The next tick may be a day away.
                             () = session_watch.changed() => {
                                 if self.active(&target).is_none_or(|session| session.interval != interval) {
                                     break None;
@@ -99,7 +100,7 @@ impl Poller {
                         break;
                     }
                 };
-                // As it is now: it may have another address.
+                // Read the session again: its URL may have changed.
                 let Some(session) = self.active(&target) else {
                     ticks.end().await;
                     break;
@@ -121,12 +122,12 @@ impl Poller {
         }
     }
 
-    /// The session, if it is to be polled.
+    /// Returns the session, if it is not paused.
     fn active(&self, target: &str) -> Option<Arc<Session>> {
         self.session_cache.session(target).filter(|session| !session.is_paused)
     }
 
-    /// Polls, if it is time for it.
+    /// Polls the target, if a poll is due.
     async fn poll_if_due(
         &self,
         session: &Session,
@@ -140,7 +141,7 @@ impl Poller {
             Some(backoff) => backoff,
             none => none.insert(self.previous_backoff(session, lease, max_pause).await),
         };
-        // While renewals fail nothing is begun that may not come to its end.
+        // While renewals fail, start nothing that may not finish.
         if lease.state() != LeaseState::Owned {
             return TickOutcome::NotStarted;
         }
@@ -156,7 +157,7 @@ impl Poller {
         let took = began.elapsed();
         let answer = match answer {
             Ok(answer) => Ok(answer),
-            // Nothing is known of the target then.
+            // The failure says nothing about the target.
             Err(error) if matches!(error.fault, PollFault::Instance | PollFault::Saturated) => {
                 if error.fault == PollFault::Instance {
                     self.ability_monitor.record_shortage(&error.message);
@@ -188,7 +189,7 @@ impl Poller {
         TickOutcome::Polled(encoded)
     }
 
-    /// How the target was doing with its last holder: a back-off goes on with the next one.
+    /// Returns the backoff that the target had with its last holder, so that it continues.
     async fn previous_backoff(
         &self,
         session: &Session,
@@ -205,7 +206,7 @@ impl Poller {
     }
 }
 
-/// What every poll carries, so that the target can tell who is asking, and refuse a stale one.
+/// Headers of every poll, which tell the target the poller's identity and let it reject stale polls.
 fn tenure_headers(poll: &PollInfo, tick: Tick) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in [

@@ -1,5 +1,5 @@
-//! Names are looked up as the system is set up to (`/etc/resolv.conf`, `/etc/hosts`), without its threads: what is not waited
-//! for any more is not looked up any more.
+//! Resolves names as the system is configured (`/etc/resolv.conf`, `/etc/hosts`), but without its threads, so that a
+//! lookup without a waiter can be cancelled.
 
 use std::fs;
 use std::io;
@@ -14,16 +14,16 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 
 use super::lookup::LookupFn;
 
-/// The files that say how.
+/// The configuration files.
 const CONFIG_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
-/// How often it is seen whether they have changed.
+/// Interval of checking whether they have changed.
 const CONFIG_CHECK_EVERY: Duration = Duration::from_secs(5);
 
-/// The longest that an answer is believed. An operator who moves a target expects it to be found soon.
+/// Longest time that a reply is cached. An operator who moves a target expects it to be found soon.
 const MAX_DNS_TTL: Duration = Duration::from_secs(30);
 
-/// As the system is set up to.
+/// Returns the lookup of the system's configuration.
 pub(super) fn system_lookup() -> LookupFn {
     let resolver = Arc::new(SystemResolver::default());
     Arc::new(move |name| {
@@ -45,7 +45,7 @@ struct LoadedResolver {
 }
 
 impl SystemResolver {
-    /// The resolver, made anew when the system was set up anew.
+    /// Returns the resolver, rebuilt when the system's configuration has changed.
     fn current(&self) -> io::Result<TokioResolver> {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -66,7 +66,7 @@ impl SystemResolver {
 
 fn load() -> Result<TokioResolver, NetError> {
     let mut builder = TokioResolver::builder_tokio().unwrap_or_else(|_| {
-        // As the C library does it without a file that can be read: a name server on this host.
+        // Without a readable file, use a name server on this host, as the C library does.
         let here = NameServerConfig::udp_and_tcp(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let config = ResolverConfig::from_parts(None, Vec::new(), vec![here]);
         TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
@@ -78,7 +78,7 @@ fn load() -> Result<TokioResolver, NetError> {
     builder.build()
 }
 
-/// With the number of an error of this host's, which says nothing about the name.
+/// Keeps the errno of a local error, which says nothing about the name.
 fn to_io_error(error: NetError) -> io::Error {
     match &error {
         NetError::Io(inner) => {

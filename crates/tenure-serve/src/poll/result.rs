@@ -1,4 +1,4 @@
-//! What came of a poll, as it is kept and shown.
+//! Results of polls, as stored and shown.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,29 +10,29 @@ use uuid::Uuid;
 use super::client::{PollResponse, truncate};
 use crate::result_settings::HISTORY_BODY_BYTES;
 
-/// Who polled what, and when it was due.
+/// Identity of a poll: session, instance, term and due time.
 #[derive(Clone, Debug)]
 pub struct PollInfo {
     /// The session.
     pub session: Uuid,
-    /// Who polled.
+    /// The polling instance.
     pub instance: InstanceId,
-    /// In which term.
+    /// The token of its term.
     pub token: Token,
-    /// When it was due, by the store's clock.
+    /// When the poll was due, by the store's clock.
     pub due: SystemTime,
 }
 
-/// What is kept of one poll.
+/// The stored form of a result.
 #[derive(Clone, Debug)]
 pub struct EncodedResult {
-    /// For the history: its body may be cut.
+    /// The entry of the history, with a truncated body.
     pub entry: String,
-    /// All of it, where that is more.
+    /// The whole result, if it is longer than the entry.
     pub whole: Option<String>,
 }
 
-/// What is kept of a poll: a short one for the history, and a whole one of the last.
+/// Encodes a result: a short entry for the history, and the whole result for the last one.
 pub fn encode(
     poll: &PollInfo,
     polled_at: SystemTime,
@@ -51,14 +51,15 @@ pub fn encode(
     }
 }
 
-/// Whether two documents are of the same poll.
+/// Returns whether two documents belong to the same poll.
 pub fn is_same_poll(one: &Value, other: &Value) -> bool {
     ["sessionId", "token", "dueAt", "polledAt"].iter().all(|field| one[field] == other[field])
 }
 
-/// The document that is kept.
+/// Creates the stored document.
 ///
-/// `failures` is how often the target has failed in a row, this time included: its next holder goes on from there.
+/// `failures` is the number of consecutive failures of the target, including this one: its next holder continues the
+/// backoff from there.
 fn document(
     poll: &PollInfo,
     polled_at: SystemTime,
@@ -86,12 +87,12 @@ fn document(
     })
 }
 
-/// Whether a target answered as it should.
+/// Returns whether the response is a success.
 pub fn is_ok(answer: &PollResponse) -> bool {
     (200..300).contains(&answer.status)
 }
 
-/// How often the target had failed in a row, and when, by the last document that is kept of it.
+/// Reads the number of consecutive failures, and the time of the last poll, from the last stored document.
 pub fn read_failures(document: &[u8]) -> Option<(u32, SystemTime)> {
     let document: Value = serde_json::from_slice(document).ok()?;
     let failures = u32::try_from(document.get("consecutiveFailures")?.as_u64()?).ok()?;
@@ -99,7 +100,7 @@ pub fn read_failures(document: &[u8]) -> Option<(u32, SystemTime)> {
     Some((failures, polled_at.into()))
 }
 
-/// A moment, to the millisecond, as RFC 3339 writes it.
+/// Formats a time to the millisecond, as in RFC 3339.
 pub fn format_time(at: SystemTime) -> String {
     Timestamp::try_from(at).map_or_else(|_| Timestamp::UNIX_EPOCH.to_string(), |at| format!("{at:.3}"))
 }
