@@ -1,4 +1,4 @@
-//! What this instance counts.
+//! Counters of this instance.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use tenure::{Event, EventKind, LeaseKind};
 
 use crate::poll_stats::PollStats;
 
-/// What has happened at this instance since it was started.
+/// Counters of this instance since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
     ok: AtomicU64,
@@ -22,14 +22,14 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// A poll is over.
+    /// Records a poll.
     pub fn record_poll(&self, ok: bool, took: Duration) {
         let count = if ok { &self.ok } else { &self.failed };
         count.fetch_add(1, Ordering::Relaxed);
         self.latency.record(took);
     }
 
-    /// Something happened.
+    /// Records an event.
     pub fn record_event(&self, event: &Event) {
         let is_target = event.lease.as_ref().is_some_and(|lease| lease.kind() == LeaseKind::Target);
         if is_target && matches!(event.kind, EventKind::TakenOver { .. }) {
@@ -44,12 +44,12 @@ impl Counters {
         }
     }
 
-    /// How often each of the events of leases has happened.
+    /// Returns the number of events of each lease event name.
     pub fn lease_events(&self) -> BTreeMap<&'static str, u64> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What came of polling.
+    /// Returns the poll statistics.
     pub fn snapshot(&self) -> PollStats {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         PollStats {

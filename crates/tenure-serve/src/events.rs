@@ -1,4 +1,4 @@
-//! What happens in the whole fleet, for whoever reads it.
+//! Events of the whole fleet, for streams.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,24 +11,24 @@ use tokio::sync::broadcast;
 
 use crate::counters::Counters;
 
-/// How many events a slow reader may fall behind before it misses some.
+/// Number of events that a slow client may fall behind before it misses some.
 const MAX_BUFFERED_EVENTS: usize = 1_024;
 
-/// What happens, as it is told to readers.
+/// An event for clients.
 #[derive(Debug)]
 pub(crate) struct StreamedEvent {
-    /// Such as `lease.acquired`.
+    /// Event name, such as `lease.acquired`.
     pub(crate) name: String,
-    /// All of it, as a line of JSON.
+    /// The whole event as a line of JSON.
     pub(crate) line: String,
 }
 
-/// Everything that happens in the fleet.
+/// All events of the fleet.
 #[derive(Clone, Debug)]
 pub(crate) struct FleetEvents(broadcast::Sender<Arc<StreamedEvent>>);
 
 impl FleetEvents {
-    /// Hears what happens here, and what others tell of themselves; and counts the former.
+    /// Listens to the events of this instance, which it also counts, and to those that other instances announce.
     pub(crate) fn listen(tenure: &Tenure, counters: Arc<Counters>) -> Self {
         let (sender, _) = broadcast::channel(MAX_BUFFERED_EVENTS);
         let (mut ours, mut theirs, me) = (tenure.notable_events(), tenure.announcements(), tenure.instance().clone());
@@ -57,13 +57,13 @@ impl FleetEvents {
         Self(sender)
     }
 
-    /// Everything from now on.
+    /// Subscribes to all events from now on.
     pub(crate) fn follow(&self) -> broadcast::Receiver<Arc<StreamedEvent>> {
         self.0.subscribe()
     }
 }
 
-/// An event as a line of JSON, with the fields of a log line.
+/// Formats an event as a line of JSON, with the fields of a log line.
 pub fn to_json_line(event: &FleetEvent) -> String {
     let mut object = Map::new();
     let at = humantime::format_rfc3339_micros(event.at).to_string();

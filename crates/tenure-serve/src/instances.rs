@@ -1,4 +1,4 @@
-//! Which instance a person means.
+//! Resolution of instance names given by an operator.
 
 use tenure::store::StoreError;
 use tenure::{Group, InstanceId, Tenure};
@@ -32,7 +32,7 @@ pub fn resolve_instance(wanted: &str, known: &[InstanceId], noun: &str) -> Resul
 /// A hand-over to an instance that does not exist would leave the role without a leader for the accept window.
 ///
 /// # Errors
-/// When the store cannot be asked; the inner error is a message for the user.
+/// When the store is unreachable; the inner error is a message for the user.
 pub async fn resolve_candidate(
     tenure: &Tenure,
     keys: &KeyPrefixes,

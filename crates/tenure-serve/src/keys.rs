@@ -1,15 +1,15 @@
-//! What leases are called, as far as that can be chosen.
+//! Configurable key prefixes of leases.
 
 use tenure::{LeaseKind, LeaseName, NameError};
 
-/// The prefixes of keys. Those of sessions and of heartbeats of the fleet are the store's.
+/// Key prefixes. Those of sessions and of the fleet's heartbeats belong to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPrefixes {
-    /// Before a session's id, of its lease.
+    /// Prefix of a session's lease, before its id.
     pub lease: String,
-    /// Before a role, of its leadership.
+    /// Prefix of a leadership, before the role.
     pub leader: String,
-    /// Before a role and a colon, of the heartbeats of its candidates.
+    /// Prefix of the heartbeats of candidates, before the role and a colon.
     pub heartbeat: String,
 }
 
@@ -20,23 +20,23 @@ impl Default for KeyPrefixes {
 }
 
 impl KeyPrefixes {
-    /// The lease of a session.
+    /// Returns the lease of a session.
     ///
     /// # Errors
-    /// When it cannot be a session.
+    /// When the id is not valid in a lease name.
     pub fn session(&self, id: &str) -> Result<LeaseName, NameError> {
         LeaseName::with_prefix(LeaseKind::Target, &self.lease, id)
     }
 
-    /// The lease that is the leadership of a role.
+    /// Returns the lease of a role's leadership.
     ///
     /// # Errors
-    /// When it cannot be a role.
+    /// When the role is not valid in a lease name.
     pub fn role(&self, role: &str) -> Result<LeaseName, NameError> {
         LeaseName::with_prefix(LeaseKind::Role, &self.leader, role)
     }
 
-    /// What the heartbeats of a role's candidates begin with.
+    /// Returns the prefix of the heartbeats of a role's candidates.
     pub fn heartbeats(&self, role: &str) -> String {
         format!("{}{role}:", self.heartbeat)
     }

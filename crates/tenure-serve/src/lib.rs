@@ -1,4 +1,5 @@
-//! The polling service behind `tenure serve`: sessions in the store, each polled over HTTP by exactly one instance of a fleet.
+//! The polling service behind `tenure serve`: sessions in the store, each polled over HTTP by exactly one instance of a
+//! fleet.
 
 mod api;
 pub mod counters;

@@ -1,4 +1,4 @@
-//! Connections to the API: no more than there is room for, and none that says nothing for too long.
+//! Accepts connections to the API: no more than there is room for, and none that stays silent for too long.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,24 +16,24 @@ use tokio_io_timeout::TimeoutStream;
 
 use crate::poll::budget::FileBudget;
 
-/// How many files are kept back, for connections to the API when there are no others.
+/// Number of files in reserve, for connections to the API when no other files are left.
 const RESERVED_FILES: usize = 16;
 
-/// How long somebody may take to read the next piece of what it asked for.
+/// Timeout of a client for reading the next piece of a response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much may wait for somebody who does not read.
+/// Bytes that may wait for a client that does not read.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How long somebody may take to say what it wants.
+/// Timeout of a client for sending the request headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after something like too many open files the next connection is taken.
+/// Delay of the next accept after an error such as too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Answers until it is told to end, and then what was asked by then.
+/// Serves requests until `ended`, then finishes those that have arrived.
 pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Future<Output = ()>) {
-    // A connection that comes when all places are taken waits.
+    // A connection waits while all permits are taken.
     let places = Arc::new(Semaphore::new(FileBudget::for_this_process().api));
     let (reserve, graceful) = (FileReserve::new(), GracefulShutdown::new());
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
@@ -41,7 +41,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
     let mut ended = std::pin::pin!(ended);
     loop {
         let next = async {
-            // It is never closed.
+            // The semaphore is never closed.
             let place = places.clone().acquire_owned().await.ok();
             (listener.accept().await, place)
         };
@@ -50,13 +50,13 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
             () = &mut ended => break,
         };
         let Ok((stream, _)) = accepted else {
-            // The connection that waits gets one of the files that were kept back.
+            // Give a reserved file to the waiting connection.
             if !reserve.free_one() {
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             }
             continue;
         };
-        // Both are good for speed and memory, and nothing is lost without them.
+        // Both options improve speed or memory; a failure does no harm.
         let _ = stream.set_nodelay(true);
         let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
         let mut stream = TimeoutStream::new(stream);
@@ -65,7 +65,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
         let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), handler).into_owned();
         let (connection, reserve) = (graceful.watch(connection), reserve.clone());
         tokio::spawn(async move {
-            // Whoever goes away has gone away.
+            // A client that disconnects is not an error.
             let _ = connection.await;
             drop(place);
             reserve.refill();
@@ -74,7 +74,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
     graceful.shutdown().await;
 }
 
-/// Files that are open for nothing, so that one can be closed when another is needed. Clones are the same.
+/// Open files in reserve: one is closed when another is needed. Clones share state.
 #[derive(Clone)]
 struct FileReserve(Arc<Mutex<Vec<File>>>);
 
@@ -85,7 +85,7 @@ impl FileReserve {
         reserve
     }
 
-    /// Makes room for a file, if there is any.
+    /// Closes a reserved file, if there is one.
     fn free_one(&self) -> bool {
         self.lock().pop().is_some()
     }
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers with more than anybody lets wait.
+    /// Starts a server whose response exceeds all buffers.
     async fn start() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -125,7 +125,7 @@ mod tests {
         address
     }
 
-    /// Time goes by at once when nothing else does.
+    /// With paused time, timeouts pass at once when nothing else runs.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_sends_no_request_is_disconnected() {
         let mut stream = TcpStream::connect(start().await).await.unwrap();
@@ -141,7 +141,7 @@ mod tests {
         set_socket_recv_buffer_size(&stream, 4_096).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
         tokio::time::sleep(WRITE_TIMEOUT * 3).await;
-        // What was under way arrives, and then nothing more.
+        // The buffered part arrives, and no more.
         let mut arrived = Vec::new();
         let _ = stream.read_to_end(&mut arrived).await;
         assert!(arrived.len() < 50_000_000, "{}", arrived.len());

@@ -1,4 +1,4 @@
-//! Who holds which session and leads which role, straight from the store.
+//! Holders of sessions and leaders of roles, read directly from the store.
 
 use tenure::store::{LeaseReport, StoreError};
 use tenure::{LeaseName, Tenure};
@@ -6,16 +6,16 @@ use tokio::task::JoinSet;
 
 use crate::keys::KeyPrefixes;
 
-/// How many leases are looked at in one go.
+/// Number of leases to inspect at once.
 const MAX_INSPECTIONS_IN_FLIGHT: usize = 200;
 
-/// A lease, or its key and why it cannot be read.
+/// The report of a lease, or its key and the error of reading it.
 pub type LeaseInspection = Result<LeaseReport, (String, StoreError)>;
 
-/// What is known about the leases of these sessions, in the order of their ids. What cannot be a session has none.
+/// Reads the leases of these sessions, in the order of their ids. Skips invalid ids.
 ///
 /// # Errors
-/// When the store cannot be asked.
+/// When the store is unreachable.
 ///
 /// # Cancel safety
 /// Safe.
@@ -30,10 +30,10 @@ pub async fn session_leases(
     Ok(found)
 }
 
-/// What is known about the leases of all roles that were ever led, in the order of their names.
+/// Reads the leases of all roles that ever had a leader, in the order of their names.
 ///
 /// # Errors
-/// When the store cannot be asked.
+/// When the store is unreachable.
 ///
 /// # Cancel safety
 /// Safe.
@@ -44,7 +44,7 @@ pub async fn role_leases(tenure: &Tenure) -> Result<Vec<(LeaseName, LeaseInspect
     Ok(found)
 }
 
-/// Looks at leases, a few at a time: there may be more of them than may wait to be asked about.
+/// Inspects leases, a few at a time: there may be more than the queue of the store accepts.
 async fn inspect_all<N: Send + 'static>(
     tenure: &Tenure,
     leases: Vec<(N, LeaseName)>,
@@ -57,7 +57,7 @@ async fn inspect_all<N: Send + 'static>(
             let tenure = tenure.clone();
             inspections.spawn(async move {
                 match tenure.inspect(&name).await {
-                    // What an outsider has spoilt is that one's trouble alone.
+                    // A key that a foreign program has damaged concerns only its own lease.
                     Err(error) if !error.is_retryable() => Ok((id, Err((tenure.lease_key(&name), error)))),
                     inspection => inspection.map(|report| (id, Ok(report))),
                 }

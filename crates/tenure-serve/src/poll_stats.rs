@@ -1,4 +1,4 @@
-//! What came of polling, in numbers that can be added up. Pure.
+//! Poll counters and latencies that can be added up. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,10 +6,10 @@ use std::str::FromStr;
 use serde_json::{Value, json};
 use tenure::histogram::HistogramSnapshot;
 
-/// More than this is no count.
+/// Larger counts are invalid.
 const MAX_COUNT: u64 = 1 << 53;
 
-/// What came of polling.
+/// Poll statistics.
 ///
 /// ```
 /// use tenure_serve::poll_stats::PollStats;
@@ -20,20 +20,20 @@ const MAX_COUNT: u64 = 1 << 53;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollStats {
-    /// Polls that went well.
+    /// Successful polls.
     pub ok: u64,
-    /// Polls that did not.
+    /// Failed polls.
     pub failed: u64,
-    /// Results that came too late.
+    /// Results refused because their term had ended.
     pub refused: u64,
-    /// Sessions taken over from whoever did not let go of them.
+    /// Sessions taken over from a holder that did not release them.
     pub failovers: u64,
-    /// How long polls took.
+    /// Latency of polls.
     pub latency: HistogramSnapshot,
 }
 
 impl PollStats {
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl PollStats {
         }
     }
 
-    /// What came after an earlier one of the same instance.
+    /// Returns the difference to an earlier snapshot of the same instance.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl PollStats {
         }
     }
 
-    /// As people see it.
+    /// Returns the JSON of the API.
     pub fn to_json(&self) -> Value {
         let millis = |part: f64| self.latency.quantile(part).map(|span| span.as_micros() as f64 / 1_000.0);
         json!({
@@ -76,9 +76,9 @@ impl fmt::Display for PollStats {
     }
 }
 
-/// What is no tally.
+/// Invalid poll statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no tally")]
+#[error("not valid poll statistics")]
 pub struct InvalidPollStats;
 
 impl FromStr for PollStats {
@@ -88,7 +88,7 @@ impl FromStr for PollStats {
         let (counts, latency) = text.split_once(';').ok_or(InvalidPollStats)?;
         let counts: Vec<u64> =
             counts.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| InvalidPollStats)?;
-        // Anybody can write a heartbeat; nobody polls as often as that.
+        // Any program can write a heartbeat; no instance polls this often.
         if counts.iter().any(|count| *count > MAX_COUNT) {
             return Err(InvalidPollStats);
         }

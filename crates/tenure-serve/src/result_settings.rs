@@ -1,5 +1,4 @@
-//! What is kept of a session's results, and how a target that fails is backed off: settings of an instance, and of each
-//! session. Pure.
+//! Settings for stored results and for the backoff of failing targets: of an instance, and of each session. Pure.
 
 use std::time::Duration;
 
@@ -7,32 +6,32 @@ use serde_json::{Map, Value};
 
 use crate::session::{InvalidSession, format_duration, invalid};
 
-/// The most that can be kept of one body, in bytes.
+/// Largest body size that can be kept, in bytes.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// The most results that can be kept of a session.
+/// Largest number of results that can be kept of a session.
 pub const MAX_RESULTS: usize = 1_000;
 
-/// The history keeps this much of each body.
+/// Bytes of each body that the history keeps.
 pub const HISTORY_BODY_BYTES: usize = 1024;
 
-/// The longest pause of a back-off can be set up to this.
+/// Upper limit for the longest pause of a backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(24 * 3_600);
 
-/// How a target that fails is backed off.
+/// Backoff for a failing target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackoffSetting {
-    /// Polled less and less, once a minute at least.
+    /// Poll less and less, at least once a minute.
     #[default]
     On,
-    /// Polled at its interval all the same.
+    /// Poll at the interval of the session.
     Off,
-    /// Polled less and less, this often at least.
+    /// Poll less and less, with this longest pause.
     Max(Duration),
 }
 
 impl BackoffSetting {
-    /// The longest from one poll to the next; `None` when there is no back-off.
+    /// Returns the longest pause between two polls, or `None` without a backoff.
     pub fn max_pause(self) -> Option<Duration> {
         match self {
             Self::On => Some(Duration::from_secs(60)),
@@ -41,7 +40,7 @@ impl BackoffSetting {
         }
     }
 
-    /// As it is written.
+    /// Formats the setting as it is parsed.
     pub fn to_text(self) -> String {
         match self {
             Self::On => "on".to_owned(),
@@ -75,7 +74,7 @@ impl std::str::FromStr for BackoffSetting {
     }
 }
 
-/// A size in bytes, as people write it.
+/// Parses a size in bytes, such as `64KiB`.
 ///
 /// # Errors
 /// When it is not a size, or more than [`MAX_BODY_BYTES`].
@@ -106,7 +105,7 @@ pub fn parse_body_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of results.
+/// Parses a number of results.
 ///
 /// # Errors
 /// When it is not a number between 1 and [`MAX_RESULTS`].
@@ -117,14 +116,14 @@ pub fn parse_result_count(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What an instance keeps of the results of sessions that say nothing else.
+/// An instance's settings for results, for sessions without overrides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultSettings {
-    /// How much of the last body.
+    /// Bytes to keep of the last body.
     pub max_body: usize,
-    /// How many results.
+    /// Number of results to keep.
     pub keep_results: usize,
-    /// How targets that fail are backed off.
+    /// Backoff for failing targets.
     pub backoff: BackoffSetting,
 }
 
@@ -134,14 +133,14 @@ impl Default for ResultSettings {
     }
 }
 
-/// What a session says of all that.
+/// Overrides of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResultOverrides {
-    /// How much of the last body.
+    /// Bytes to keep of the last body.
     pub max_body: Option<usize>,
-    /// How many results.
+    /// Number of results to keep.
     pub keep_results: Option<usize>,
-    /// How its target is backed off.
+    /// Backoff for its target.
     pub backoff: Option<BackoffSetting>,
 }
 
@@ -155,7 +154,7 @@ impl ResultOverrides {
         })
     }
 
-    /// What holds for the session on an instance with these settings.
+    /// Returns the settings of the session on an instance with these defaults.
     pub(crate) fn or(self, defaults: ResultSettings) -> ResultSettings {
         ResultSettings {
             max_body: self.max_body.unwrap_or(defaults.max_body),
@@ -165,7 +164,7 @@ impl ResultOverrides {
     }
 }
 
-/// A field that is text, a number or a boolean, as it is written.
+/// Reads a field that is text, a number or a boolean.
 fn field<T>(
     document: &Map<String, Value>,
     name: &str,

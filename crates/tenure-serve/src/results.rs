@@ -1,4 +1,4 @@
-//! Results as they come, for whoever reads them on this instance: each session is looked at once for all of its readers.
+//! Streams of new results on this instance: each session is read once for all of its clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,37 +14,37 @@ use crate::poll::result::is_same_poll;
 use crate::result_settings::MAX_RESULTS;
 use crate::session_cache::SessionCache;
 
-/// A reader may be behind by this part of a session's interval, but not by less or more than this.
+/// A client may be behind by this part of the session's interval, within these limits.
 const READS_PER_INTERVAL: u32 = 10;
 const MIN_READ_DELAY: Duration = Duration::from_millis(100);
 const MAX_READ_DELAY: Duration = Duration::from_secs(1);
 
-/// A reader that is further behind reads what it missed from the store.
+/// A client that is further behind reads missed results from the store.
 const MAX_BUFFERED_RESULTS: usize = 32;
 
-/// A result that was kept.
+/// A stored result.
 #[derive(Debug)]
 pub(crate) struct LoggedResult {
     pub(crate) id: EntryId,
-    /// The document, as it was kept.
+    /// The document, as stored.
     pub(crate) line: String,
 }
 
-/// The latest results of a session, the last first. Bodies are cut.
+/// Reads the latest results of a session, newest first. Bodies are truncated.
 ///
 /// # Errors
-/// When the store cannot be asked.
+/// When the store is unreachable.
 pub async fn latest(tenure: &Tenure, lease: &LeaseName, limit: usize) -> Result<Vec<Value>, StoreError> {
     let entries = tenure.recent(lease, RESULTS_LOG, None, limit).await?;
-    // What is not a document is not Tenure's.
+    // An entry that is not a document is not from Tenure.
     let read = |entry: &LogEntry| serde_json::from_slice(&entry.value).ok().filter(Value::is_object);
     Ok(entries.iter().rev().filter_map(read).collect())
 }
 
-/// The last result of a session, whole.
+/// Reads the last result of a session, whole.
 ///
 /// # Errors
-/// When the store cannot be asked.
+/// When the store is unreachable.
 pub async fn last(tenure: &Tenure, lease: &LeaseName) -> Result<Option<Value>, StoreError> {
     let Some(last) = latest(tenure, lease, 1).await?.pop() else { return Ok(None) };
     if last["truncated"] != true {
@@ -55,12 +55,12 @@ pub async fn last(tenure: &Tenure, lease: &LeaseName) -> Result<Option<Value>, S
     Ok(Some(whole.filter(|whole| is_same_poll(whole, &last)).unwrap_or(last)))
 }
 
-/// All sessions whose results somebody reads here.
+/// All sessions with result streams on this instance.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResultStreams(Arc<Mutex<HashMap<LeaseName, broadcast::Sender<Arc<LoggedResult>>>>>);
 
 impl ResultStreams {
-    /// The results of a session that come after this one, or from now on.
+    /// Reads the results of a session after this one, or the latest.
     pub(crate) async fn read_after(
         tenure: &Tenure,
         lease: &LeaseName,
@@ -69,12 +69,13 @@ impl ResultStreams {
     ) -> Result<Vec<LoggedResult>, StoreError> {
         let entries = tenure.recent(lease, RESULTS_LOG, seen, limit).await?;
         let kept = |entry: LogEntry| Some(LoggedResult { id: entry.id, line: String::from_utf8(entry.value).ok()? });
-        // What is no document on one line is not Tenure's.
+        // An entry that is not a document on one line is not from Tenure.
         let is_document = |kept: &LoggedResult| kept.line.starts_with('{') && !kept.line.contains(['\n', '\r']);
         Ok(entries.into_iter().filter_map(kept).filter(is_document).collect())
     }
 
-    /// Whatever is new, for as long as anybody reads it. Whoever falls behind misses some, and can read them from the store.
+    /// Streams new results while there is a client. A client that falls behind misses some, and can read them from the
+    /// store.
     pub(crate) fn follow(
         &self,
         tenure: &Tenure,
@@ -92,7 +93,7 @@ impl ResultStreams {
             (self.clone(), tenure.clone(), session_cache.clone(), lease.clone());
         tokio::spawn(async move {
             let mut last = None;
-            // What is deleted has no more results, and its readers are told so.
+            // The stream of a deleted session ends.
             let exists = || session_cache.get(lease.label()).is_some();
             while !results.remove_if_unused(&lease, exists(), &sender) {
                 let seen = last.unwrap_or(EntryId { millis: 0, number: 0 });
@@ -106,7 +107,7 @@ impl ResultStreams {
         receiver
     }
 
-    /// Whether nobody reads this any more, or there is nothing to be read. Then it is forgotten.
+    /// Removes the stream if it has no clients or its session is deleted. Returns whether it did.
     fn remove_if_unused(&self, lease: &LeaseName, exists: bool, sender: &broadcast::Sender<Arc<LoggedResult>>) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let over = !exists || sender.receiver_count() == 0;

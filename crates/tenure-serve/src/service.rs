@@ -32,38 +32,37 @@ use crate::session_cache::SessionCache;
 /// The pool of all sessions: their leases are `poll:lease:<id>`.
 pub const POOL: &str = "poll";
 
-/// How many may look at everything at a time.
+/// Number of concurrent scans of the whole fleet.
 const MAX_FLEET_SCANS: usize = 2;
 
-/// How many streams may be read from one instance at a time.
+/// Number of concurrent streams on one instance.
 const MAX_STREAMS: usize = 2_000;
 
-/// How long answers that are on their way are waited for.
+/// Time for responses in flight at shutdown.
 const API_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often each instance tells what it has counted in one period of the aggregator: told once in each, some periods would see it twice and others not at
-/// all.
+/// Number of reports per instance and aggregation period. With one report, some periods would see two and others none.
 const STATS_PER_PERIOD: u32 = 3;
 
-/// The shortest time after which everything is looked at again.
+/// Shortest interval of full scans.
 const MIN_DISCOVER_EVERY: Duration = Duration::from_millis(100);
 
-/// How the service is set up.
+/// Settings of the service.
 #[derive(Debug)]
 pub struct ServiceSettings {
-    /// Who may use the API; everybody who can reach it when there is none.
+    /// Token of the API. Without one, every client that reaches the API may use it.
     pub token: Option<ApiToken>,
-    /// What may be polled.
+    /// Addresses that may be polled.
     pub address_policy: AddressPolicy,
-    /// How often sessions and instances are looked for although nothing was heard, and what all have done is added up.
+    /// Interval of looking for sessions and instances without an announcement, and of aggregation.
     pub discover_every: Duration,
     /// The ttl of leaderships.
     pub ttl: Duration,
-    /// After how long without progress a leader is replaced, if ever.
+    /// Time without progress after which a leader is replaced, if any.
     pub stall_after: Option<Duration>,
-    /// What leases are called.
+    /// Key prefixes of leases.
     pub keys: KeyPrefixes,
-    /// What is kept of results, unless a session says something else.
+    /// Settings for results, unless a session overrides them.
     pub results: ResultSettings,
 }
 
@@ -71,24 +70,24 @@ pub struct ServiceSettings {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The pool's numbers do not fit together.
+    /// The settings of the pool are inconsistent.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The numbers of the elections do not fit together.
+    /// The settings of the elections are inconsistent.
     #[error(transparent)]
     Election(#[from] ElectionError),
-    /// Everything would be looked at all the time.
-    #[error("sessions and instances cannot be looked for every {0:?}; the shortest is {MIN_DISCOVER_EVERY:?}")]
+    /// The interval of full scans is too short.
+    #[error("the discovery interval must be at least {MIN_DISCOVER_EVERY:?}, got {0:?}")]
     DiscoverEvery(Duration),
-    /// Nothing can be kept in memory.
+    /// The memory store for the check of the settings cannot be created.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There can be no client.
+    /// The HTTP client cannot be created.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
-/// One instance, as the API knows it. Clones are the same.
+/// State of one instance for the API. Clones share state.
 #[derive(Clone, Debug)]
 pub(crate) struct Service(Arc<ServiceState>);
 
@@ -104,7 +103,7 @@ struct ServiceState {
     result_streams: ResultStreams,
     streams: Arc<Semaphore>,
     fleet_scans: Semaphore,
-    /// The last term of each role here that a reading of the metrics saw.
+    /// The last term of each role on this instance that a scrape of the metrics has seen.
     last_terms: Mutex<BTreeMap<String, TermHandle>>,
     keys: KeyPrefixes,
     token: Option<ApiToken>,
@@ -145,22 +144,22 @@ impl Service {
         &self.0.result_streams
     }
 
-    /// Places for those who read streams.
+    /// Returns the permits for streams.
     pub(crate) fn streams(&self) -> Arc<Semaphore> {
         self.0.streams.clone()
     }
 
-    /// Turns for those who want to know everything.
+    /// Returns the permits for scans of the whole fleet.
     pub(crate) fn fleet_scans(&self) -> &Semaphore {
         &self.0.fleet_scans
     }
 
-    /// Whether the API is for this host alone, and without a token.
+    /// Returns whether the API serves only this host, without a token.
     pub(crate) fn is_loopback_only(&self) -> bool {
         self.0.address_policy.allow_private
     }
 
-    /// What may be polled from here.
+    /// Returns the policy for polled addresses.
     pub(crate) fn address_policy(&self) -> &AddressPolicy {
         &self.0.address_policy
     }
@@ -177,29 +176,30 @@ impl Service {
         self.0.token.as_ref()
     }
 
-    /// Whether this instance has joined the fleet, and is connected to the store.
+    /// Returns whether this instance has joined the fleet and is connected to the store.
     pub(crate) fn has_joined(&self) -> bool {
         self.tenure().stats().connected && !self.pool().live_instances().is_empty()
     }
 
-    /// Keeps the current term of each role, and returns the last term of each, which may have ended. Handles keep no lease.
+    /// Keeps the current term of each role, and returns the last term of each, which may have ended. Handles keep no
+    /// lease.
     pub(crate) fn remember_terms(&self, terms: Vec<(String, Option<TermHandle>)>) -> BTreeMap<String, TermHandle> {
         let mut last = self.0.last_terms.lock().unwrap_or_else(PoisonError::into_inner);
         last.extend(terms.into_iter().filter_map(|(role, term)| Some((role, term?))));
         last.clone()
     }
 
-    /// When everything ends.
+    /// Waits until the service stops.
     pub(crate) async fn wait_stopped(&self) {
         let mut ended = self.0.ended.clone();
         let _ = ended.wait_for(|ended| *ended).await;
     }
 }
 
-/// Starts: joins the fleet, polls what it gets, and answers.
+/// Starts the service: joins the fleet, polls its sessions and serves the API.
 ///
 /// # Errors
-/// When it cannot be started like this.
+/// When the settings are invalid.
 ///
 /// # Panics
 /// Outside a tokio runtime.
@@ -272,10 +272,10 @@ pub fn start(
     })
 }
 
-/// Whether it can be started like this, without a store.
+/// Checks the settings without a store.
 ///
 /// # Errors
-/// When it cannot.
+/// When the settings are invalid.
 pub fn check(pool: impl FnOnce(PoolBuilder) -> PoolBuilder, settings: &ServiceSettings) -> Result<(), ServeError> {
     let nowhere = Tenure::builder("memory:").unlogged().start()?;
     configure_pool(&nowhere, pool, settings)?.check()?;
@@ -283,7 +283,7 @@ pub fn check(pool: impl FnOnce(PoolBuilder) -> PoolBuilder, settings: &ServiceSe
     Ok(())
 }
 
-/// The pool of all sessions, with its numbers.
+/// Configures the pool of all sessions.
 fn configure_pool(
     tenure: &Tenure,
     pool: impl FnOnce(PoolBuilder) -> PoolBuilder,
@@ -298,7 +298,7 @@ fn configure_pool(
         .discover_every(settings.discover_every))
 }
 
-/// Says with this instance's heartbeats what it has counted, for whoever adds it up.
+/// Publishes the statistics of this instance with its heartbeats, for the aggregator.
 async fn publish_stats(tenure: Tenure, counters: Arc<Counters>, every: Duration) {
     let mut sent = None;
     loop {
@@ -310,7 +310,7 @@ async fn publish_stats(tenure: Tenure, counters: Arc<Counters>, every: Duration)
     }
 }
 
-/// One instance that runs.
+/// A running instance.
 #[derive(Debug)]
 pub struct RunningService {
     tenure: Tenure,
@@ -324,18 +324,18 @@ pub struct RunningService {
 }
 
 impl RunningService {
-    /// Gives everything away and leaves the fleet. The API answers meanwhile; then streams end.
+    /// Hands over all sessions and leaves the fleet. The API answers meanwhile; then streams end.
     ///
     /// # Cancel safety
-    /// Sessions are given away all the same.
+    /// Sessions are handed over all the same.
     pub async fn stop(self) {
         self.stats_task.abort();
         self.ability_task.abort();
         tokio::join!(self.pool.stop(), self.housekeeping.stop());
-        // Its heartbeats tell nobody any more.
+        // No further heartbeat will carry the statistics.
         housekeeping::record_final_stats(&self.tenure, &self.counters.snapshot()).await;
         self.end.send_replace(true);
-        // Whoever still reads then is left.
+        // Remaining clients are disconnected.
         let _ = tokio::time::timeout(API_DRAIN_TIMEOUT, self.api_task).await;
     }
 }

@@ -1,5 +1,5 @@
-//! A session: what is polled, how often, and with what patience. A JSON document in the store, of which every field that is not ours stays as
-//! it is. Pure.
+//! A session: what to poll, how often, and with which timeout. A JSON document in the store; fields that Tenure does
+//! not know are kept. Pure.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use uuid::Uuid;
 use crate::poll::address_policy::{self, ForbiddenAddress};
 use crate::result_settings::{BackoffSetting, ResultOverrides};
 
-/// What an interval may be, and what it is when nobody says.
+/// Shortest interval.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest.
+/// Longest interval.
 pub const MAX_INTERVAL: Duration = Duration::from_secs(24 * 3_600);
-/// The usual one.
+/// Default interval.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a time-out may be, and what it is when nobody says.
+/// Shortest timeout.
 pub const MIN_TIMEOUT: Duration = Duration::from_millis(50);
-/// The longest.
+/// Longest timeout.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(300);
-/// The usual one.
+/// Default timeout.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// No session is larger than this, as it stands in the store.
+/// Largest session document, in bytes.
 pub const MAX_SESSION_BYTES: usize = 32 * 1024;
 
 const MAX_NAME_CHARS: usize = 200;
@@ -35,10 +35,10 @@ const MAX_URL_BYTES: usize = 2_048;
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 8 * 1024;
 
-/// Shown instead of the value of a header, and left as it is when it comes back.
+/// Placeholder shown instead of a secret value; a change with it keeps the value.
 pub const REDACTED: &str = "***";
 
-/// Set by Tenure on every poll, or by HTTP itself.
+/// Headers that Tenure or HTTP itself sets on every poll.
 const RESERVED_HEADERS: [&str; 8] = [
     "host",
     "content-length",
@@ -50,11 +50,11 @@ const RESERVED_HEADERS: [&str; 8] = [
     "tenure-due",
 ];
 
-/// What can be set of a new session; all but its id can be changed.
+/// Fields of a new session that can be set; all but the id can be changed.
 const WRITABLE_FIELDS: [&str; 10] =
     ["id", "name", "url", "interval", "timeout", "headers", "isPaused", "maxBody", "keepResults", "backoff"];
 
-/// What is wrong with a session.
+/// Why a session is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct InvalidSession(String);
@@ -74,32 +74,32 @@ impl From<ForbiddenAddress> for InvalidSession {
 pub struct Session {
     /// Its id.
     pub id: Uuid,
-    /// What people call it.
+    /// Display name.
     pub name: Option<String>,
-    /// What is polled.
+    /// URL to poll.
     pub url: Url,
-    /// How often.
+    /// Poll interval.
     pub interval: Duration,
-    /// How long an answer is waited for.
+    /// Timeout of a poll.
     pub timeout: Duration,
-    /// Sent with every poll.
+    /// Headers of every poll.
     pub headers: HeaderMap,
-    /// What is kept of its results, where that is not what its instance keeps.
+    /// Overrides of the instance's settings for results.
     pub overrides: ResultOverrides,
-    /// Whether it is left alone for now.
+    /// Whether it is paused.
     pub is_paused: bool,
-    /// When it was made, as its maker wrote it.
+    /// Creation time, as its creator wrote it.
     pub created_at: Option<String>,
-    /// The document as it stands in the store, with whatever else stands in it. Every instance knows every session: a text takes a tenth of the
-    /// room of what is read from it.
+    /// The document as stored, including unknown fields. Every instance keeps every session in memory, and the text
+    /// takes a tenth of the memory of the parsed document.
     text: Box<str>,
 }
 
 impl Session {
-    /// Reads what stands in the store under an id.
+    /// Reads the stored document with this id.
     ///
     /// # Errors
-    /// When it is nothing that can be polled.
+    /// When it is not a session that can be polled.
     ///
     /// ```
     /// use tenure_serve::session::Session;
@@ -114,23 +114,23 @@ impl Session {
     pub fn read(id: &str, stored: &[u8]) -> Result<Self, InvalidSession> {
         let id = match Uuid::parse_str(id) {
             Ok(uuid) if uuid.to_string() == id => uuid,
-            Ok(uuid) => return Err(invalid(format!("the id is not written as UUIDs are; it should be {uuid}"))),
-            Err(_) => return Err(invalid("the id is no UUID")),
+            Ok(uuid) => return Err(invalid(format!("the id is not in canonical form; it should be {uuid}"))),
+            Err(_) => return Err(invalid("the id is not a UUID")),
         };
         match serde_json::from_slice(stored) {
             Ok(Value::Object(document)) => {
                 let text = String::from_utf8_lossy(stored).into();
                 Ok(Self { text, ..Self::from_document(id, document)? })
             }
-            Ok(_) => Err(invalid("it is JSON, but no object")),
-            Err(error) => Err(invalid(format!("it is no JSON: {error}"))),
+            Ok(_) => Err(invalid("not a JSON object")),
+            Err(error) => Err(invalid(format!("not valid JSON: {error}"))),
         }
     }
 
-    /// A new one, from what somebody asks for.
+    /// Creates a session from a request.
     ///
     /// # Errors
-    /// When it cannot be like this.
+    /// When the request is invalid.
     pub fn create(request: Map<String, Value>, now: Timestamp) -> Result<Self, InvalidSession> {
         let id = match request.get("id") {
             None | Some(Value::Null) => Uuid::now_v7(),
@@ -153,7 +153,7 @@ impl Session {
         ] {
             document.insert(field.to_owned(), request.get(field).cloned().unwrap_or(usual));
         }
-        // What is not said here is the instance's to say.
+        // Absent settings are left to the instance.
         for field in ["maxBody", "keepResults", "backoff"] {
             if let Some(value) = request.get(field).filter(|value| !value.is_null()) {
                 document.insert(field.to_owned(), value.clone());
@@ -163,10 +163,10 @@ impl Session {
         Self::from_document(id, document)?.with_real_values()?.check_size()
     }
 
-    /// The same with some fields changed. Values of headers that are [hidden](REDACTED) stay what they are.
+    /// Returns the session with some fields changed. Header values given as [placeholders](REDACTED) are kept.
     ///
     /// # Errors
-    /// When it cannot be like that.
+    /// When the change is invalid.
     pub fn change(&self, request: Map<String, Value>) -> Result<Self, InvalidSession> {
         check_fields(&request, &WRITABLE_FIELDS[1..])?;
         let mut document = self.document();
@@ -181,26 +181,25 @@ impl Session {
                 for (name, value) in headers.iter_mut().filter(|(_, value)| *value == REDACTED) {
                     let mut known = before.as_object().into_iter().flatten();
                     let known = known.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value);
-                    *value = known
-                        .ok_or_else(|| invalid(format!("there is no header `{name}` to be left as it is")))?
-                        .clone();
+                    *value =
+                        known.ok_or_else(|| invalid(format!("no header `{name}` whose value could be kept")))?.clone();
                 }
             }
             if let ("url", Some(url)) = (field.as_str(), value.as_str().and_then(|url| Url::parse(url).ok())) {
                 let mut url = url;
                 if keeps_headers && url.origin() != self.url.origin() {
-                    let message = "its headers would be told to another place: give them again, or none";
+                    let message = "its headers would be sent to another origin; give them again, or none";
                     return Err(invalid(message));
                 }
                 if url.password() == Some(REDACTED) {
                     let known = self.url.password().filter(|_| url.origin() == self.url.origin());
-                    let known = known.ok_or_else(|| invalid("there is no password to be left as it is"))?.to_owned();
+                    let known = known.ok_or_else(|| invalid("no password that could be kept"))?.to_owned();
                     let _ = url.set_password(Some(&known));
                     value = Value::String(url.to_string());
                 }
             }
             if field == "url" {
-                // What it was called before it was ours.
+                // The name of the field in documents of other programs.
                 document.remove("address");
             }
             document.insert(field, value);
@@ -208,15 +207,15 @@ impl Session {
         Self::from_document(self.id, document)?.check_size()
     }
 
-    /// The same, paused or not.
+    /// Returns the session paused or resumed.
     ///
     /// # Errors
-    /// When it has grown too large.
+    /// When the document becomes too large.
     pub fn with_paused(&self, paused: bool) -> Result<Self, InvalidSession> {
         self.change([("isPaused".to_owned(), Value::Bool(paused))].into_iter().collect())
     }
 
-    /// Refuses placeholders: a new session has no value that one of them could stand for.
+    /// Refuses placeholders: a new session has no values that they could stand for.
     fn with_real_values(self) -> Result<Self, InvalidSession> {
         let header = self.headers.iter().find(|(_, value)| *value == REDACTED);
         let hidden = header.map(|(name, _)| format!("the header `{name}`"));
@@ -233,7 +232,7 @@ impl Session {
     fn check_size(self) -> Result<Self, InvalidSession> {
         let size = self.to_bytes().len();
         if size > MAX_SESSION_BYTES {
-            Err(invalid(format!("the session has {size} bytes; {MAX_SESSION_BYTES} are allowed")))
+            Err(invalid(format!("the session has {size} bytes; at most {MAX_SESSION_BYTES} are allowed")))
         } else {
             Ok(self)
         }
@@ -249,13 +248,13 @@ impl Session {
             Some(_) => Err(invalid(format!("`{field}` must be text"))),
         };
         if let Some(other) = text("id")?.filter(|other| Uuid::parse_str(other).ok() != Some(id)) {
-            return Err(invalid(format!("its `id` is another: {}", shorten(other))));
+            return Err(invalid(format!("its `id` differs: {}", shorten(other))));
         }
         let name = text("name")?.map(str::to_owned);
         if name.as_ref().is_some_and(|name| name.chars().count() > MAX_NAME_CHARS || name.chars().any(char::is_control))
         {
             return Err(invalid(format!(
-                "`name` must have at most {MAX_NAME_CHARS} characters, and none that cannot be seen"
+                "`name` must have at most {MAX_NAME_CHARS} characters, and no control characters"
             )));
         }
         let url = match (text("url")?, text("address")?) {
@@ -282,37 +281,37 @@ impl Session {
         serde_json::from_str(&self.text).unwrap_or_default()
     }
 
-    /// Whether this is what it was read from.
+    /// Returns whether the session was read from this text.
     pub fn is_stored_as(&self, stored: &[u8]) -> bool {
         self.text.as_bytes() == stored
     }
 
-    /// As it stands in the store.
+    /// Returns the document as stored.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.text.as_bytes().to_vec()
     }
 
-    /// For another store: the whole document, with its id.
+    /// Returns the whole document with its id, for another store.
     pub fn to_export(&self) -> Value {
         let mut document = self.document();
         document.insert("id".to_owned(), Value::String(self.id.to_string()));
         Value::Object(document)
     }
 
-    /// Reads what was [exported](Self::to_export), or written by hand: a session without an id is a new one.
+    /// Reads an [exported](Self::to_export) or handwritten document. A session without an id is a new one.
     ///
     /// # Errors
-    /// When it is nothing that can be polled, or has a [placeholder](REDACTED) instead of a value.
+    /// When it is not a session that can be polled, or has a [placeholder](REDACTED) instead of a value.
     pub fn from_export(line: &[u8], now: Timestamp) -> Result<Self, InvalidSession> {
         let document: Value =
-            serde_json::from_slice(line).map_err(|error| invalid(format!("it is no JSON: {error}")))?;
+            serde_json::from_slice(line).map_err(|error| invalid(format!("not valid JSON: {error}")))?;
         match document.get("id") {
             Some(Value::String(id)) => Self::read(id, line)
                 .and_then(Self::with_real_values)
                 .and_then(Self::check_size)
                 .map_err(|error| invalid(format!("session {}: {error}", shorten(id)))),
             Some(Value::Null) | None => {
-                let Value::Object(mut document) = document else { return Err(invalid("it is JSON, but no object")) };
+                let Value::Object(mut document) = document else { return Err(invalid("not a JSON object")) };
                 let id = Uuid::now_v7();
                 document.insert("id".to_owned(), Value::String(id.to_string()));
                 document.entry("createdAt").or_insert_with(|| Value::String(now.to_string()));
@@ -322,7 +321,7 @@ impl Session {
         }
     }
 
-    /// As it is shown: values of headers are nobody's business, and a URL's password is not either.
+    /// Returns the JSON of the API, with header values and the URL's password hidden.
     pub fn to_json(&self) -> Value {
         let hidden = self.headers.keys().map(|name| (name.to_string(), Value::String(REDACTED.to_owned()))).collect();
         let mut url = self.url.clone();
@@ -347,24 +346,24 @@ impl Session {
 
 fn check_fields(request: &Map<String, Value>, known: &[&str]) -> Result<(), InvalidSession> {
     match request.keys().find(|field| !known.contains(&field.as_str())) {
-        Some(other) => Err(invalid(format!("`{}` cannot be set; what can is {}", shorten(other), known.join(", ")))),
+        Some(other) => Err(invalid(format!("`{}` cannot be set; allowed are {}", shorten(other), known.join(", ")))),
         None => Ok(()),
     }
 }
 
 fn parse_url(text: &str) -> Result<Url, InvalidSession> {
     if text.len() > MAX_URL_BYTES {
-        return Err(invalid(format!("`url` has {} bytes; {MAX_URL_BYTES} are allowed", text.len())));
+        return Err(invalid(format!("`url` has {} bytes; at most {MAX_URL_BYTES} are allowed", text.len())));
     }
     let url = Url::parse(text).map_err(|error| match error {
         ParseError::RelativeUrlWithoutBase => invalid("`url` must begin with http:// or https://"),
-        error => invalid(format!("`url` is no URL: {error}")),
+        error => invalid(format!("`url` is not a valid URL: {error}")),
     })?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(invalid(format!("`url` must begin with http:// or https://, not {}:", url.scheme())));
     }
     if url.host_str().is_none_or(str::is_empty) {
-        return Err(invalid("`url` names no host"));
+        return Err(invalid("`url` has no host"));
     }
     if address_policy::is_never_allowed(&url) {
         return Err(invalid(format!(
@@ -384,7 +383,7 @@ fn duration_field(
 ) -> Result<Duration, InvalidSession> {
     let Some(text) = text else { return Ok(usual) };
     let span = humantime::parse_duration(text)
-        .map_err(|error| invalid(format!("`{field}`: {error}; durations are written 500ms, 5s, 1m30s")))?;
+        .map_err(|error| invalid(format!("`{field}`: {error}; expected a duration such as 500ms, 5s or 1m30s")))?;
     if span < least || span > most {
         return Err(invalid(format!(
             "`{field}` must be between {} and {}",
@@ -402,30 +401,30 @@ fn parse_headers(value: Option<&Value>) -> Result<HeaderMap, InvalidSession> {
         Some(_) => return Err(invalid("`headers` must be an object of names and values")),
     };
     if given.len() > MAX_HEADERS {
-        return Err(invalid(format!("there are {} headers; {MAX_HEADERS} are allowed", given.len())));
+        return Err(invalid(format!("there are {} headers; at most {MAX_HEADERS} are allowed", given.len())));
     }
     let (mut headers, mut size) = (HeaderMap::new(), 0);
     for (name, value) in given {
         let shown = shorten(name);
         let value = value.as_str().ok_or_else(|| invalid(format!("the value of header `{shown}` must be text")))?;
         size += name.len() + value.len();
-        let name =
-            HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid(format!("`{shown}` can be no header")))?;
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| invalid(format!("`{shown}` is not a valid header name")))?;
         if RESERVED_HEADERS.contains(&name.as_str()) {
-            return Err(invalid(format!("header `{name}` is not yours to set")));
+            return Err(invalid(format!("header `{name}` is reserved")));
         }
-        // Never the value itself: it may be a secret.
+        // Never show the value: it may be a secret.
         let value = HeaderValue::from_str(value)
-            .map_err(|_| invalid(format!("the value of header `{name}` has characters that no header may have")))?;
+            .map_err(|_| invalid(format!("the value of header `{name}` has invalid characters")))?;
         headers.insert(name, value);
     }
     if size > MAX_HEADER_BYTES {
-        return Err(invalid(format!("the headers have {size} bytes; {MAX_HEADER_BYTES} are allowed")));
+        return Err(invalid(format!("the headers have {size} bytes; at most {MAX_HEADER_BYTES} are allowed")));
     }
     Ok(headers)
 }
 
-/// A span as people write it.
+/// Formats a duration such as `1m30s`.
 pub fn format_duration(span: Duration) -> String {
     let (hours, rest) = (span.as_secs() / 3_600, Duration::from_secs(span.as_secs() % 3_600));
     let rest = rest + Duration::from_nanos(u64::from(span.subsec_nanos()));
@@ -436,7 +435,7 @@ pub fn format_duration(span: Duration) -> String {
     }
 }
 
-/// Enough of a text to know it again.
+/// Shortens a text for an error message.
 fn shorten(text: &str) -> String {
     text.chars().take(64).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
@@ -492,7 +491,7 @@ mod tests {
             (json!({"url": "ftp://a"}), "http:// or https://"),
             (json!({"url": "file:///etc/passwd"}), "http:// or https://"),
             (json!({"url": "no url"}), "http:// or https://"),
-            (json!({"url": "http://[::"}), "is no URL"),
+            (json!({"url": "http://[::"}), "is not a valid URL"),
             (json!({"url": "http://169.254.169.254/"}), "never polled"),
             (json!({"url": "http://[::ffff:169.254.169.254]/"}), "never polled"),
             (json!({"url": format!("http://a/{}", "x".repeat(3_000))}), "bytes"),
@@ -500,11 +499,11 @@ mod tests {
             (json!({"url": "http://a", "interval": "1ms"}), "between 100ms and 24h"),
             (json!({"url": "http://a", "interval": "25h"}), "between"),
             (json!({"url": "http://a", "interval": 5}), "must be text"),
-            (json!({"url": "http://a", "timeout": "soon"}), "durations are written"),
-            (json!({"url": "http://a", "headers": {"a\r\nb": "c"}}), "no header"),
-            (json!({"url": "http://a", "headers": {"a": "b\r\nc: d"}}), "no header may have"),
-            (json!({"url": "http://a", "headers": {"Host": "b"}}), "not yours"),
-            (json!({"url": "http://a", "headers": {"tenure-token": "1"}}), "not yours"),
+            (json!({"url": "http://a", "timeout": "soon"}), "expected a duration"),
+            (json!({"url": "http://a", "headers": {"a\r\nb": "c"}}), "not a valid header name"),
+            (json!({"url": "http://a", "headers": {"a": "b\r\nc: d"}}), "invalid characters"),
+            (json!({"url": "http://a", "headers": {"Host": "b"}}), "is reserved"),
+            (json!({"url": "http://a", "headers": {"tenure-token": "1"}}), "is reserved"),
             (json!({"url": "http://a", "headers": []}), "object"),
             (json!({"url": "http://a", "name": "x".repeat(201)}), "`name`"),
             (json!({"url": "http://a", "isPaused": "yes"}), "true or false"),

@@ -1,4 +1,4 @@
-//! All sessions of the store, as this instance knows them: read when they change, and now and then.
+//! Cache of all sessions of the store: updated when they change, and periodically.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,41 +13,41 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::session::Session;
 
-/// How many sessions are read in one go.
+/// Number of sessions per read.
 const SESSIONS_PER_READ: usize = 500;
 
-/// How much later what has changed is read, so that many changes are read together.
+/// Delay of reading changes, so that many are read together.
 const CHANGE_BATCH_DELAY: Duration = Duration::from_millis(20);
 
-/// How long after a change that could not be read everything is.
+/// Delay of a full read after a change that could not be read.
 const FULL_READ_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A session as it was last read.
+/// A session as last read.
 #[derive(Clone, Debug)]
 pub enum CachedSession {
-    /// One that can be polled.
+    /// A session that can be polled.
     Readable(Arc<Session>),
-    /// One that cannot, and why.
+    /// A session that cannot be polled, and why.
     Unreadable(String),
 }
 
-/// All sessions.
+/// Cache of all sessions.
 #[derive(Clone, Debug, Default)]
 pub struct SessionCache {
     all: Arc<RwLock<BTreeMap<String, CachedSession>>>,
-    /// Whether all were ever read.
+    /// Whether a full read has completed.
     is_loaded: Arc<AtomicBool>,
-    /// Who works on a session here, and hears when it changes.
+    /// Notifies the worker of a session on this instance of changes.
     watchers: Arc<Mutex<HashMap<String, Arc<Notify>>>>,
 }
 
 impl SessionCache {
-    /// One of them.
+    /// Returns a session.
     pub fn get(&self, id: &str) -> Option<CachedSession> {
         self.all.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    /// One that can be polled.
+    /// Returns a session, if it can be polled.
     pub fn session(&self, id: &str) -> Option<Arc<Session>> {
         match self.get(id)? {
             CachedSession::Readable(session) => Some(session),
@@ -55,7 +55,7 @@ impl SessionCache {
         }
     }
 
-    /// Those that can be polled, in the order of their ids, after this one.
+    /// Returns the sessions that can be polled, in the order of their ids, after this id.
     pub fn page(&self, after: Option<&str>, limit: usize) -> Vec<Arc<Session>> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let sessions = all.iter().filter(|(id, _)| after.is_none_or(|after| id.as_str() > after));
@@ -66,7 +66,7 @@ impl SessionCache {
         readable.take(limit).collect()
     }
 
-    /// The ids of those that cannot be polled, and why.
+    /// Returns the ids of sessions that cannot be polled, and why.
     pub fn unreadable(&self) -> BTreeMap<String, String> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         let why = |(id, known): (&String, &CachedSession)| match known {
@@ -76,9 +76,9 @@ impl SessionCache {
         all.iter().filter_map(why).collect()
     }
 
-    /// Takes in how a session is now.
+    /// Updates a session from its stored text.
     pub fn update(&self, id: &str, stored: Option<&[u8]>) {
-        // Most are what they were.
+        // Most sessions have not changed.
         if stored.is_some_and(|stored| self.session(id).is_some_and(|session| session.is_stored_as(stored))) {
             return;
         }
@@ -97,7 +97,7 @@ impl SessionCache {
         }
     }
 
-    /// Tells one who works on a session whenever that has changed. There is one at a time.
+    /// Notifies the worker of a session of every change. A session has one worker at a time.
     pub(crate) fn watch(&self, id: &str) -> SessionWatch {
         let changed = Arc::new(Notify::new());
         self.watchers.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned(), changed.clone());
@@ -113,13 +113,13 @@ impl SessionCache {
         all.iter().filter_map(active).collect()
     }
 
-    /// Reads all of them as they are now.
+    /// Reads all sessions.
     ///
     /// # Errors
-    /// When the store cannot be asked.
+    /// When the store is unreachable.
     ///
     /// # Cancel safety
-    /// Some may have been read.
+    /// Some sessions may have been read.
     pub async fn read_all(&self, tenure: &Tenure) -> Result<(), StoreError> {
         let ids = tenure.session_ids().await?;
         let listed: BTreeSet<&String> = ids.iter().collect();
@@ -131,7 +131,7 @@ impl SessionCache {
         Ok(())
     }
 
-    /// Whether all were ever read: before that nobody knows which there are.
+    /// Returns whether a full read has completed. Before that it is not known which sessions exist.
     pub fn is_loaded(&self) -> bool {
         self.is_loaded.load(Ordering::Acquire)
     }
@@ -144,7 +144,7 @@ impl SessionCache {
         Ok(())
     }
 
-    /// Keeps all sessions as they are in the store, for as long as the targets that it gives are wanted: the ids of those that are to be polled.
+    /// Keeps the cache up to date while the returned stream lives. The stream yields the ids of all sessions to poll.
     pub fn follow(&self, tenure: Tenure, every: Duration) -> ReceiverStream<BTreeSet<String>> {
         let (send, targets) = mpsc::channel(1);
         let (session_cache, announcements) = (self.clone(), tenure.announcements());
@@ -169,7 +169,7 @@ impl SessionCache {
                 }
                 SessionChange::Ids(ids) => self.read(tenure, &ids.iter().cloned().collect::<Vec<_>>()).await,
             };
-            // Once, and not whenever they are read.
+            // Report each error once, not after every read.
             let unreadable = self.unreadable();
             for (id, error) in unreadable.iter().filter(|(id, error)| reported.get(*id) != Some(*error)) {
                 tenure.emit(EventKind::SessionUnreadable { id: id.clone(), error: error.clone() });
@@ -178,7 +178,7 @@ impl SessionCache {
             if read.is_err() && matches!(change, SessionChange::Ids(_)) {
                 next_all = next_all.min(tokio::time::Instant::now() + FULL_READ_RETRY_DELAY);
             }
-            // What could not be read is not gone. Sessions may have been learned of elsewhere, too.
+            // A failed read does not mean that sessions are gone. The cache may also have been updated elsewhere.
             let active = read.is_ok().then(|| self.active());
             if let Some(active) = active.filter(|active| sent.as_ref() != Some(active)) {
                 sent = Some(active.clone());
@@ -188,7 +188,7 @@ impl SessionCache {
             }
             change = tokio::select! {
                 change = next_change(&mut announcements) => change,
-                // However much is heard meanwhile.
+                // Read all sessions in time, however many changes are announced.
                 () = tokio::time::sleep_until(next_all) => SessionChange::All,
                 () = targets.closed() => return,
             };
@@ -196,7 +196,7 @@ impl SessionCache {
     }
 }
 
-/// Somebody who works on a session, and hears when it changes.
+/// Subscription of a worker to the changes of a session.
 #[derive(Debug)]
 pub(crate) struct SessionWatch {
     session_cache: SessionCache,
@@ -205,7 +205,7 @@ pub(crate) struct SessionWatch {
 }
 
 impl SessionWatch {
-    /// It has changed.
+    /// Waits for a change.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -214,20 +214,20 @@ impl SessionWatch {
 impl Drop for SessionWatch {
     fn drop(&mut self) {
         let mut all = self.session_cache.watchers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Unless somebody else has come since.
+        // Unless a newer worker has subscribed.
         if all.get(&self.id).is_some_and(|other| Arc::ptr_eq(other, &self.changed)) {
             all.remove(&self.id);
         }
     }
 }
 
-/// What may have changed.
+/// Sessions that may have changed.
 enum SessionChange {
     All,
     Ids(BTreeSet<String>),
 }
 
-/// Waits until something has changed, and gathers what else changes in the moment after.
+/// Waits for a change, and collects further changes for a moment.
 async fn next_change(announcements: &mut Announcements) -> SessionChange {
     let (mut ids, mut until) = (BTreeSet::new(), None);
     loop {

@@ -1,4 +1,5 @@
-//! Sessions made, changed and deleted so that nobody's change is lost: whoever comes second changes what the first has made of it.
+//! Creates, changes and deletes sessions without lost updates: each write is conditional, and a conflicting change is
+//! retried on the new version.
 
 use std::time::Duration;
 
@@ -10,41 +11,41 @@ use crate::keys::KeyPrefixes;
 use crate::poll::poller::RESULTS_LOG;
 use crate::session::{InvalidSession, Session};
 
-/// How often a change is tried that somebody else comes before.
+/// Attempts of a conditional write.
 const MAX_WRITE_ATTEMPTS: usize = 30;
 
-/// How often, and how long apart, it is looked whether a session is let go of that was deleted.
+/// Attempts, and the delay between them, of creating a session while a deleted one with its id is still held.
 const MAX_CREATE_ATTEMPTS: usize = 100;
 const CREATE_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Why a session was not made, changed or deleted.
+/// Why a session was not created, changed or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// There is none.
-    #[error("there is no such session")]
+    /// The session does not exist. Nothing was changed.
+    #[error("no such session")]
     NotFound,
-    /// There is one already.
-    #[error("there is a session with this id, and it is another")]
+    /// Another session has this id. Nothing was changed.
+    #[error("another session has this id")]
     AlreadyExists,
-    /// There was one, which is still being let go of.
-    #[error("a session with this id was deleted just now, and its last poll is not over; try again in a moment")]
+    /// A deleted session with this id is still held. Nothing was changed; a retry is safe.
+    #[error("a session with this id was just deleted, and its last poll has not ended; try again in a moment")]
     StillHeld,
-    /// It cannot be like that.
+    /// The session is invalid. Nothing was changed.
     #[error(transparent)]
     Invalid(#[from] InvalidSession),
-    /// Others were always first.
-    #[error("others change this session all the time; try again")]
+    /// Every attempt lost against a concurrent change. Nothing was changed; a retry is safe.
+    #[error("concurrent changes to this session did not stop; try again")]
     Contended,
-    /// The store could not be asked.
+    /// The store failed. The write may or may not have been applied.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What stands in the store under an id.
+/// Reads the stored session with this id.
 ///
 /// # Errors
-/// When the store cannot be asked.
+/// When the store is unreachable.
 ///
 /// # Cancel safety
 /// Safe.
@@ -52,14 +53,15 @@ pub async fn read(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, StoreErr
     Ok(tenure.read_sessions(vec![id.to_owned()]).await?.into_iter().flatten().next())
 }
 
-/// Makes a session. One that is there and is the same in every way is as good. What is left of one with its id that was deleted is cleared away first, so that
-/// none of its results are taken for those of the new one; if it is still held, it is let go of in a moment, and waited for.
+/// Creates a session. Succeeds also if the same session exists. Removes the records of a deleted session with the same
+/// id first, so that its results are not attributed to the new one. If that session is still held, waits for its
+/// release.
 ///
 /// # Errors
-/// When there is another with its id, one that was deleted goes on being held, or the store cannot be asked.
+/// When another session has its id, a deleted one with its id stays held, or the store is unreachable.
 ///
 /// # Cancel safety
-/// It may or may not be made.
+/// The session may or may not be created.
 pub async fn create(tenure: &Tenure, keys: &KeyPrefixes, session: &Session) -> Result<(), EditError> {
     let id = session.id.to_string();
     for _ in 0..MAX_CREATE_ATTEMPTS {
@@ -77,13 +79,13 @@ pub async fn create(tenure: &Tenure, keys: &KeyPrefixes, session: &Session) -> R
     Err(EditError::StillHeld)
 }
 
-/// Changes a session, and returns it as it is then.
+/// Changes a session and returns the new version.
 ///
 /// # Errors
-/// When there is none, it cannot be like that, others change it all the time, or the store cannot be asked.
+/// When it does not exist, the change is invalid, concurrent changes do not stop, or the store is unreachable.
 ///
 /// # Cancel safety
-/// It may or may not be changed.
+/// The session may or may not be changed.
 pub async fn change(
     tenure: &Tenure,
     id: &str,
@@ -93,18 +95,18 @@ pub async fn change(
     write(tenure, id, changed).await?.ok_or(EditError::NotFound)
 }
 
-/// Deletes a session; also one that cannot be polled.
+/// Deletes a session, readable or not.
 ///
 /// # Errors
-/// When there is none, others change it all the time, or the store cannot be asked.
+/// When it does not exist, concurrent changes do not stop, or the store is unreachable.
 ///
 /// # Cancel safety
-/// It may or may not be deleted.
+/// The session may or may not be deleted.
 pub async fn delete(tenure: &Tenure, id: &str) -> Result<(), EditError> {
     write(tenure, id, |_| Ok(None)).await.map(drop)
 }
 
-/// Makes what there is into what it should be, again for as long as somebody else was first.
+/// Replaces the stored session with the changed one, and retries after each concurrent change.
 async fn write(
     tenure: &Tenure,
     id: &str,

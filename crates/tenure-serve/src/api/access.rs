@@ -1,4 +1,4 @@
-//! Who may use the API.
+//! Access control of the API.
 
 use std::net::IpAddr;
 
@@ -10,17 +10,17 @@ use axum::response::{IntoResponse, Response};
 use super::error::ApiError;
 use crate::service::Service;
 
-/// A secret that whoever uses the API knows.
+/// Secret that clients of the API must send.
 #[derive(Clone)]
 pub struct ApiToken(String);
 
 impl ApiToken {
-    /// From what stands in a file: the first line, without spaces around it. `None` when that is empty.
+    /// Reads a token from the text of a file: the first line, trimmed. Returns `None` when it is empty.
     pub fn read(text: &str) -> Option<Self> {
         text.lines().next().map(str::trim).filter(|token| !token.is_empty()).map(|token| Self(token.to_owned()))
     }
 
-    /// Takes as long for a wrong one as for the right one, whatever they have in common.
+    /// Compares in constant time, whatever prefix they share.
     fn matches(&self, other: &str) -> bool {
         let (ours, theirs) = (self.0.as_bytes(), other.as_bytes());
         let differences = ours.iter().enumerate().fold(ours.len() ^ theirs.len(), |differences, (at, byte)| {
@@ -48,7 +48,7 @@ fn refusal(service: &Service, headers: &HeaderMap) -> Option<ApiError> {
     let said = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(token) = service.token() else {
         let is_strange = !is_local_request(said(header::HOST), said(header::ORIGIN));
-        let message = "without a token this is for programs of this host, and not for pages of other places: start it with --api-token-file";
+        let message = "without a token only programs on this host may use the API, not pages of other sites; start the service with --api-token-file";
         return (service.is_loopback_only() && is_strange)
             .then(|| ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     };
@@ -57,12 +57,12 @@ fn refusal(service: &Service, headers: &HeaderMap) -> Option<ApiError> {
     if given.is_some_and(|given| token.matches(given.trim())) {
         return None;
     }
-    let message = "this needs the header `Authorization: Bearer …` with the token that the service was started with";
+    let message = "send the header `Authorization: Bearer …` with the token of the service";
     Some(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
 }
 
-/// Whether a request comes from a program of this host: a browser says for which name it asks and for whose page, and a page of another
-/// place may have a name that stands for this host.
+/// Returns whether a request comes from a program on this host. A browser sends the requested host name and the origin
+/// of the page. A page of another site may use a name that resolves to this host.
 fn is_local_request(host: Option<&str>, origin: Option<&str>) -> bool {
     let Some(host) = host else { return origin.is_none() };
     let name = match host.rsplit_once(':') {

@@ -1,4 +1,4 @@
-//! What went wrong, as the API says it.
+//! Errors of the API.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -9,7 +9,7 @@ use tenure::store::StoreError;
 use crate::session::InvalidSession;
 use crate::session_repo::EditError;
 
-/// An answer that is none.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct ApiError {
     status: StatusCode,
@@ -27,7 +27,7 @@ impl ApiError {
     }
 
     pub(super) fn session_not_found() -> Self {
-        Self::not_found("there is no such session")
+        Self::not_found("no such session")
     }
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
@@ -39,7 +39,7 @@ impl ApiError {
     }
 
     pub(super) fn method_not_allowed() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this cannot be done here")
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "the route does not support this method")
     }
 }
 

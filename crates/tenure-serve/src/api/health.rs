@@ -1,4 +1,4 @@
-//! Whether it lives, whether it is ready, what it counts, and what the fleet has done.
+//! Liveness, readiness, metrics and totals.
 
 use axum::Json;
 use axum::extract::State;
@@ -22,7 +22,7 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
         (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "not_ready", "error": error})))
     };
     if !service.tenure().stats().connected {
-        return not_ready("the store cannot be reached");
+        return not_ready("the store is unreachable");
     }
     if !service.has_joined() {
         return not_ready("this instance has not joined the fleet yet");
@@ -34,16 +34,17 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
                 body["quarantine"] = quarantine_json(quarantine);
             }
             if service.ability() == Ability::Unable {
-                body["unable"] =
-                    json!("it cannot poll at present: its sessions go to instances that can, if there are any");
+                body["unable"] = json!(
+                    "this instance cannot poll at present: it hands over its sessions to instances that can, if there are any"
+                );
             }
             (StatusCode::OK, Json(body))
         }
-        Err(error) => not_ready(&format!("the store cannot be reached: {error}")),
+        Err(error) => not_ready(&format!("the store is unreachable: {error}")),
     }
 }
 
-/// A quarantine, as the API and the program show it.
+/// Returns the JSON of a quarantine for the API and the program.
 pub fn quarantine_json(quarantine: &Quarantine) -> Value {
     json!({
         "remainingMs": u64::try_from(quarantine.remaining.as_millis()).unwrap_or(u64::MAX),
@@ -60,7 +61,7 @@ pub(super) async fn metrics(State(service): State<Service>) -> impl IntoResponse
 pub(super) async fn stats(State(service): State<Service>) -> Result<Json<Value>, ApiError> {
     match housekeeping::totals(service.tenure(), service.keys()).await? {
         Some(totals) => Ok(Json(totals.to_json())),
-        None => Err(ApiError::not_found("nothing was added up yet")),
+        None => Err(ApiError::not_found("no totals yet; try again after the next aggregation")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The HTTP API: what can be asked of any instance, about all of them.
+//! The HTTP API. Any instance answers for the whole fleet.
 
 mod access;
 mod error;
@@ -26,18 +26,18 @@ pub use health::quarantine_json;
 
 use crate::service::Service;
 
-/// No request is larger than this.
+/// Largest request.
 const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
-/// How long a request may take to come.
+/// Timeout of receiving a request body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-const TOO_LARGE_MESSAGE: &str = "a request has 64 KiB at most";
+const TOO_LARGE_MESSAGE: &str = "the request exceeds 64 KiB";
 
-/// How long an answer may take to begin, with all that is asked of the store for it, and whoever asks taking its time.
+/// Timeout from a request to the start of its response, including calls to the store and a slow client.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// All routes.
+/// Returns the router of all routes.
 pub(crate) fn router(service: Service) -> Router {
     let authorized = Router::new()
         .route("/v1/sessions", get(sessions::list).post(sessions::create))
@@ -60,7 +60,7 @@ pub(crate) fn router(service: Service) -> Router {
         .route("/openapi.json", get(health::openapi))
         .fallback(no_such_route)
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        // Not before it is known who asks.
+        // Read no body before the client is authorized.
         .layer(middleware::from_fn(read_body))
         .layer(middleware::from_fn_with_state(service.clone(), access::authorize));
     Router::new()
@@ -77,7 +77,7 @@ async fn no_such_route(method: Method, uri: Uri) -> ApiError {
     ApiError::not_found(&format!("no such route: {method} {}; see /openapi.json", uri.path()))
 }
 
-/// What the framework refuses by itself is said as we say everything.
+/// Rewrites errors of the framework in the format of the API.
 fn normalize_error(response: Response) -> Response {
     let status = response.status();
     let is_ours = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
@@ -86,19 +86,19 @@ fn normalize_error(response: Response) -> Response {
     }
     let (code, message) = match status {
         StatusCode::PAYLOAD_TOO_LARGE => ("too_large", TOO_LARGE_MESSAGE),
-        _ => ("bad_request", "this cannot be understood"),
+        _ => ("bad_request", "the request is not valid"),
     };
     ApiError::new(status, code, message).into_response()
 }
 
-/// Reads the whole of a request first: a body that comes a byte at a time takes up a place for as long.
+/// Reads the whole request body first: a body that arrives byte by byte would hold a permit for as long.
 async fn read_body(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_REQUEST_BYTES)).await {
         Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
         Ok(Err(_)) => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", TOO_LARGE_MESSAGE).into_response(),
         Err(_) => {
-            ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request did not come in time").into_response()
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request did not arrive in time").into_response()
         }
     }
 }
@@ -107,20 +107,20 @@ async fn with_timeout(request: Request, next: Next) -> Response {
     match tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await {
         Ok(response) => with_newline(normalize_error(response)).await,
         Err(_) => {
-            let failure = ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "this took too long");
+            let failure = ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request took too long");
             with_newline(failure.into_response()).await
         }
     }
 }
 
-/// Ends a document with a newline: what is read in a terminal does not run into the prompt.
+/// Ends a JSON document with a newline, so that it does not run into a terminal's prompt.
 async fn with_newline(response: Response) -> Response {
     let is_json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
     if !is_json {
         return response;
     }
     let (mut parts, body) = response.into_parts();
-    // All of them are in memory already.
+    // The body is in memory already.
     let Ok(bytes) = to_bytes(body, usize::MAX).await else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     let mut bytes = Vec::from(bytes);
     if bytes.last() != Some(&b'\n') {
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Time goes by at once when nothing else does.
+    /// With paused time, timeouts pass at once when nothing else runs.
     #[tokio::test(start_paused = true)]
     async fn a_slow_request_body_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! Who is there, and who holds what.
+//! Instances and the sessions they hold.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -18,11 +18,11 @@ use crate::ownership;
 use crate::poll::result::format_time;
 use crate::service::{POOL, Service};
 
-/// A request that will be heeded in a moment.
+/// Response to a request that an instance will act on soon.
 pub(super) type Accepted = (StatusCode, Json<Value>);
 
 pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, ApiError> {
-    // It looks at everything: a few at a time are enough.
+    // Scans read the whole fleet, so only a few run at a time.
     let _permit = service.fleet_scans().acquire().await;
     let me = service.tenure().instance().clone();
     let members = service.tenure().fleet().await?;
@@ -45,7 +45,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
                 let preferred = status.and_then(|status| status.preferred.as_ref());
                 owned.entry(held.holder.clone()).or_default().push(owned_session_json(&service, &id, held, preferred));
             }
-            // One that is paused is nobody's, and should be.
+            // A paused session is unheld on purpose.
             None if service.session_cache().session(&id).is_some_and(|session| !session.is_paused) => {
                 let since = status.and_then(|status| status.unheld_for).unwrap_or_default();
                 unowned.push(json!({"sessionId": id, "sinceMs": since.as_millis() as u64}));
@@ -62,7 +62,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         shown
     };
     let nodes: Vec<Value> = members.iter().map(shown).collect();
-    // Whoever gives no sign of life may hold leases that have not run out yet.
+    // An instance without a heartbeat may hold leases that have not expired yet.
     let gone: Vec<Value> = owned
         .into_iter()
         .map(|(instance, owned)| json!({"instanceId": instance.as_str(), "ownedSessions": owned}))
@@ -92,21 +92,21 @@ pub(super) async fn undrain(State(service): State<Service>, Path(id): Path<Strin
     Ok((StatusCode::ACCEPTED, Json(json!({"instanceId": instance.as_str()}))))
 }
 
-/// The instance with this id, if it is there and can be asked.
+/// Returns the live instance with this id, if it is a Tenure instance.
 async fn find_instance(service: &Service, id: &str) -> Result<InstanceId, ApiError> {
     let members = service.tenure().fleet().await?;
     let Some(member) = members.into_iter().find(|member| member.instance.as_str() == id) else {
         return Err(ApiError::not_found("no such instance; see /v1/nodes"));
     };
     if InstanceRecord::decode(&member.record).is_none() {
-        let message = "this instance is a program that is not tenure: it cannot be asked";
+        let message = "cannot drain or undrain this instance: it is not a tenure instance";
         return Err(ApiError::new(StatusCode::CONFLICT, "conflict", message));
     }
     Ok(member.instance)
 }
 
 fn node_json(member: &LiveInstance, me: &InstanceId, owned: Vec<Value>) -> Value {
-    // A program that is not Tenure's says nothing about itself.
+    // An instance of another program has no readable record.
     let record = InstanceRecord::decode(&member.record);
     let weight = record.as_ref().map_or(FULL_WEIGHT, |record| record.weight_in(POOL));
     json!({

@@ -1,4 +1,4 @@
-//! Which instance should hold what, what would move, and what has moved.
+//! The planned placement, the moves towards it, and past moves.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,15 +17,15 @@ use crate::ownership;
 use crate::poll::result::format_time;
 use crate::service::Service;
 
-/// How many moves are listed, if no number is asked for, and at most.
+/// Default and largest number of moves to list.
 const DEFAULT_MOVES: usize = 100;
 const MAX_MOVES: usize = 1_000;
 
-/// How many records are read in one go.
+/// Number of records to read at once.
 const MAX_READS_IN_FLIGHT: usize = 200;
 
 pub(super) async fn show(State(service): State<Service>) -> Result<Json<Value>, ApiError> {
-    // It looks at everything: a few at a time are enough.
+    // Scans read the whole fleet, so only a few run at a time.
     let _permit = service.fleet_scans().acquire().await;
     let sessions = service.session_cache().page(None, usize::MAX);
     let active: Vec<String> =
@@ -78,7 +78,7 @@ pub(super) async fn moves(
     Ok(Json(json!({"moves": shown.collect::<Vec<Value>>()})))
 }
 
-/// The last move of each session that has ever moved.
+/// Reads the last move of each session that has ever moved.
 async fn read_moves(service: &Service) -> Result<Vec<(Move, ServerTime)>, StoreError> {
     let sessions = service.session_cache().page(None, usize::MAX);
     let mut found = Vec::new();
@@ -90,7 +90,7 @@ async fn read_moves(service: &Service) -> Result<Vec<(Move, ServerTime)>, StoreE
         }
         while let Some(read) = reads.join_next().await {
             match read {
-                // What an outsider has spoilt is left out.
+                // Leave out a record that a foreign program has damaged.
                 Ok(Err(error)) if !error.is_retryable() => {}
                 Ok(read) => found.extend(read?),
                 Err(_) => {}

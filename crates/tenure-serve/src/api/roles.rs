@@ -1,4 +1,4 @@
-//! Who leads which role.
+//! Roles and their leaders.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -16,7 +16,7 @@ use crate::ownership;
 use crate::service::Service;
 
 pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, ApiError> {
-    // There may be thousands of them.
+    // There may be thousands of roles.
     let _permit = service.fleet_scans().acquire().await;
     let roles = ownership::role_leases(service.tenure()).await?;
     Ok(Json(roles.iter().map(|(role, inspection)| role_json(role, inspection.as_ref().ok())).collect()))
@@ -31,7 +31,7 @@ pub(super) async fn show(State(service): State<Service>, Path(role): Path<String
             Err(error) if !error.is_retryable() => Ok(Json(role_json(&name, None))),
             inspection => Ok(Json(role_json(&name, Some(&inspection?)))),
         },
-        None => Err(ApiError::not_found("nobody has ever led such a role")),
+        None => Err(ApiError::not_found("no such role: it never had a leader")),
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) async fn am_i_leader(
     Path(role): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let leads = match service.housekeeping().is_leader(&role) {
-        // What this instance knows by its own clock.
+        // This instance knows by its own clock.
         Some(leads) => leads,
         None => match service.keys().role(&role) {
             Ok(name) => {
@@ -53,10 +53,10 @@ pub(super) async fn am_i_leader(
     if leads {
         return Ok(Json(json!({"role": role, "leader": service.tenure().instance().as_str()})));
     }
-    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_leader", "this instance does not lead that role"))
+    Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_leader", "this instance does not lead the role"))
 }
 
-/// Asks the leader of a role to hand over: to an instance, or to any.
+/// Asks the leader of a role to hand over, to a given candidate or to any.
 pub(super) async fn step_down(
     State(service): State<Service>,
     Path(role): Path<String>,
@@ -66,10 +66,10 @@ pub(super) async fn step_down(
     let to = match request.get("to") {
         None | Some(Value::Null) => None,
         Some(Value::String(to)) => Some(to),
-        Some(_) => return Err(ApiError::bad_request("`to` must be the id of an instance")),
+        Some(_) => return Err(ApiError::bad_request("`to` must be an instance id")),
     };
     if let Some(other) = request.keys().find(|field| *field != "to") {
-        return Err(ApiError::bad_request(format!("`{other}` is not known; only `to` can be given")));
+        return Err(ApiError::bad_request(format!("unknown field `{other}`; only `to` is allowed")));
     }
     let name = service.keys().role(&role).map_err(|error| ApiError::bad_request(error.to_string()))?;
     let to = match to {
@@ -81,11 +81,11 @@ pub(super) async fn step_down(
     };
     match service.tenure().step_down(&name, to.as_ref()).await? {
         Some(token) => Ok((StatusCode::ACCEPTED, Json(json!({"role": role, "token": token.get()})))),
-        None => Err(ApiError::new(StatusCode::CONFLICT, "conflict", "the role has no leader that could be asked")),
+        None => Err(ApiError::new(StatusCode::CONFLICT, "conflict", "the role has no leader that can step down")),
     }
 }
 
-/// A role and its leader. Who leads one whose record an outsider has spoilt cannot be told.
+/// Returns the JSON of a role and its leader. The leader is unknown if a foreign program has damaged the record.
 fn role_json(role: &LeaseName, report: Option<&LeaseReport>) -> Value {
     let held = report.and_then(|report| report.held.as_ref());
     json!({

@@ -1,4 +1,4 @@
-//! Sessions: made, listed, changed, deleted; and what was last seen of them.
+//! Sessions: create, list, change, delete; and their results.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -16,7 +16,7 @@ use crate::service::Service;
 use crate::session::{InvalidSession, Session};
 use crate::session_repo;
 
-/// How many sessions are listed at once, if nobody says, and at most.
+/// Default and largest number of sessions per page.
 const DEFAULT_PAGE_SIZE: usize = 100;
 const MAX_PAGE_SIZE: usize = 1_000;
 
@@ -24,9 +24,9 @@ type Parameters = Query<HashMap<String, String>>;
 
 pub(super) async fn list(State(service): State<Service>, Query(query): Parameters) -> Result<Json<Value>, ApiError> {
     let limit = parse_limit(&query, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)?;
-    // What was known before may be out of date, and would look like an answer.
+    // A stale cache would look like an answer.
     if !service.tenure().stats().connected || !service.session_cache().is_loaded() {
-        let message = "cannot list sessions: the store is not reachable; try again when /readyz answers 200";
+        let message = "cannot list sessions: the store is unreachable; try again when /readyz answers 200";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message));
     }
     let cursor = query.get("cursor").map(String::as_str);
@@ -60,7 +60,7 @@ pub(super) async fn change(
     let moves = request.contains_key("url");
     let change = |session: &Session| {
         let changed = session.change(request.clone())?;
-        // One that may not be polled from here can still be paused.
+        // A session whose address is forbidden here can still be paused.
         if moves {
             service.address_policy().check(&changed.url)?;
         }
@@ -98,12 +98,12 @@ pub(super) async fn history(
     Ok(Json(json!({"results": results::latest(service.tenure(), &name, limit).await?})))
 }
 
-/// The id as it stands in the store. What is none names no session.
+/// Returns the id as stored. A text that is not a UUID names no session.
 pub(super) fn parse_id(id: &str) -> Result<String, ApiError> {
     Uuid::parse_str(id).map(|id| id.to_string()).map_err(|_| ApiError::session_not_found())
 }
 
-/// The id of a session that is there.
+/// Returns the id of an existing session.
 async fn existing_id(service: &Service, id: &str) -> Result<String, ApiError> {
     let id = parse_id(id)?;
     if session_repo::read(service.tenure(), &id).await?.is_some() { Ok(id) } else { Err(ApiError::session_not_found()) }
@@ -113,7 +113,7 @@ pub(super) fn parse_object(body: &[u8]) -> Result<Map<String, Value>, ApiError> 
     match serde_json::from_slice(body) {
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(ApiError::bad_request("the body must be a JSON object")),
-        Err(error) => Err(ApiError::bad_request(format!("the body is no JSON: {error}"))),
+        Err(error) => Err(ApiError::bad_request(format!("the body is not valid JSON: {error}"))),
     }
 }
 

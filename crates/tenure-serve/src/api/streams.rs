@@ -1,4 +1,4 @@
-//! Server-sent events: the results of a session, and what happens in the fleet.
+//! Server-sent events: the results of a session, and the events of the fleet.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::results::{LoggedResult, ResultStreams};
 use crate::service::Service;
 use crate::session_cache::CachedSession;
 
-/// How long after results that could not be read they are asked for again.
+/// Delay before reading results again after an error.
 const READ_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The results of a session from now on, or from the one that was last seen: what is kept of them.
+/// Streams new results of a session, or those after the last seen one, as far as they are kept.
 pub(super) async fn results(
     State(service): State<Service>,
     Path(id): Path<String>,
@@ -52,7 +52,7 @@ pub(super) async fn results(
     Ok(stream_response(&service, permit, |send| async move { reader.read(&send).await }))
 }
 
-/// Somebody who reads the results of a session.
+/// A client that reads the results of a session.
 struct ResultReader {
     service: Service,
     lease: LeaseName,
@@ -63,7 +63,7 @@ struct ResultReader {
 impl ResultReader {
     async fn read(&mut self, send: &mpsc::Sender<Event>) -> Option<()> {
         loop {
-            // Whoever reads slowly is waited for here, and holds up nobody; what is not kept any more by then it misses.
+            // A slow client blocks only its own stream. It misses results that are trimmed before it reads them.
             let Ok(missed) =
                 ResultStreams::read_after(self.service.tenure(), &self.lease, Some(self.last), MAX_RESULTS).await
             else {
@@ -93,7 +93,8 @@ impl ResultReader {
     }
 }
 
-/// What happens to leases and in elections of the whole fleet, from now on. While the store is down nothing would come.
+/// Streams new lease and election events of the whole fleet. Fails while the store is unreachable, because no event
+/// would arrive.
 pub(super) async fn events(State(service): State<Service>) -> Result<Response, ApiError> {
     service.tenure().inspect_namespace().await?;
     let (permit, mut events) = (stream_permit(&service)?, service.events().follow());
@@ -101,9 +102,9 @@ pub(super) async fn events(State(service): State<Service>) -> Result<Response, A
         loop {
             match events.recv().await {
                 Ok(event) => send.send(Event::default().event(&event.name).data(&event.line)).await.ok()?,
-                // Said, so that nobody takes what it sees for everything.
+                // Report the gap, so that the client does not take the stream for complete.
                 Err(broadcast::error::RecvError::Lagged(count)) => {
-                    send.send(Event::default().comment(format!("{count} were missed"))).await.ok()?;
+                    send.send(Event::default().comment(format!("{count} events missed"))).await.ok()?;
                 }
                 Err(broadcast::error::RecvError::Closed) => return None,
             }
@@ -111,15 +112,15 @@ pub(super) async fn events(State(service): State<Service>) -> Result<Response, A
     }))
 }
 
-/// A place among those who read streams.
+/// Acquires a permit for a stream.
 fn stream_permit(service: &Service) -> Result<OwnedSemaphorePermit, ApiError> {
     service.streams().try_acquire_owned().map_err(|_| {
-        let message = "too many read streams from this instance; ask another, or close some";
+        let message = "too many open streams on this instance; use another instance, or close some";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_streams", message)
     })
 }
 
-/// A stream that is fed until its reader has had enough, or everything ends.
+/// Returns a stream that is fed until its client disconnects or the service stops.
 fn stream_response<F>(
     service: &Service,
     permit: OwnedSemaphorePermit,

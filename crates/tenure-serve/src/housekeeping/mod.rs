@@ -1,4 +1,5 @@
-//! What one instance does for all, elected for it: `janitor` clears away what is left of deleted sessions, `aggregator` adds up what all have done.
+//! Work that an elected instance does for the fleet: `janitor` removes the records of deleted sessions, `aggregator`
+//! adds up the statistics.
 
 pub mod totals;
 
@@ -18,30 +19,30 @@ use crate::poll::poller::RESULTS_LOG;
 use crate::poll_stats::PollStats;
 use totals::Totals;
 
-/// Clears away what is left of deleted sessions.
+/// Role that removes the records of deleted sessions.
 pub const JANITOR: &str = "janitor";
-/// Adds up what all have done.
+/// Role that adds up the statistics of the fleet.
 pub const AGGREGATOR: &str = "aggregator";
 
-/// What an instance's own counts are called in what it says about itself.
+/// Name of an instance's own statistics in its heartbeat record.
 pub(crate) const STATS_FIELD: &str = "tally";
 
-/// The record of the aggregator.
+/// Name of the aggregator's record.
 const TOTALS_RECORD: &str = "totals";
 
-/// The list of what instances had counted that have ended.
+/// Name of the list with the last statistics of stopped instances.
 const FINAL_STATS_LIST: &str = "tallies";
 
-/// How many of the aggregator's periods are one of the janitor's.
+/// Number of aggregator periods in one janitor period.
 const AGGREGATIONS_PER_CLEANUP: u32 = 6;
 
-/// How long leadership is waited for at a time.
+/// Timeout of one wait for leadership.
 const LEADERSHIP_WAIT: Duration = Duration::from_secs(3_600);
 
-/// How long after the end of a term the next is waited for.
+/// Delay between the end of a term and the next candidacy.
 const NEXT_TERM_DELAY: Duration = Duration::from_secs(1);
 
-/// The ttl of a term, and after how long without progress it ends, if ever.
+/// The ttl of a term, and the time without progress after which it ends, if any.
 pub(crate) type TermSettings = (Duration, Option<Duration>);
 
 /// The elections of the service, by role.
@@ -52,7 +53,7 @@ pub(crate) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Stands for everything.
+    /// Becomes a candidate for all roles.
     pub(crate) fn start(
         tenure: &Tenure,
         keys: &KeyPrefixes,
@@ -83,17 +84,17 @@ impl Housekeeping {
         Ok(Self { elections: [janitor, aggregator].into_iter().collect(), tasks })
     }
 
-    /// Whether this instance leads a role, when it stands for it.
+    /// Returns whether this instance leads a role, or `None` if it is not a candidate.
     pub(crate) fn is_leader(&self, role: &str) -> Option<bool> {
         self.elections.get(role).map(Election::is_leader)
     }
 
-    /// The roles it stands for.
+    /// Returns the roles that it is a candidate for.
     pub(crate) fn elections(&self) -> impl Iterator<Item = (&'static str, &Election)> {
         self.elections.iter().map(|(role, election)| (*role, election))
     }
 
-    /// Lets go of everything.
+    /// Releases all leaderships.
     pub(crate) async fn stop(&self) {
         self.tasks.iter().for_each(AbortHandle::abort);
         for election in self.elections.values() {
@@ -102,7 +103,7 @@ impl Housekeeping {
     }
 }
 
-/// Whether elections can be held like this.
+/// Checks the settings of the elections.
 pub(crate) fn check(tenure: &Tenure, keys: &KeyPrefixes, terms: TermSettings) -> Result<(), ElectionError> {
     [JANITOR, AGGREGATOR].into_iter().try_for_each(|role| election(tenure, keys, terms, role).map(drop))
 }
@@ -121,7 +122,7 @@ fn election(
     }
 }
 
-/// Does a duty every so often, whenever this instance leads and for as long as it does.
+/// Runs a duty periodically in every term of this instance.
 async fn run_while_leader<D, F>(election: Election, every: Duration, stall_after: Option<Duration>, duty: D)
 where
     D: Fn(TermHandle) -> F,
@@ -132,7 +133,7 @@ where
         let rounds = async {
             loop {
                 duty(term.clone()).await;
-                // Waiting for the next round is getting on, too.
+                // Waiting for the next round counts as progress.
                 let next = tokio::time::Instant::now() + every;
                 while tokio::time::Instant::now() < next {
                     term.progress();
@@ -143,16 +144,16 @@ where
                 }
             }
         };
-        // It is dropped before anybody else may lead.
+        // The future is dropped before another instance may lead.
         let _ = term.run(rounds).await;
-        // Whoever is asked to go leads for a moment longer.
+        // A leader that was asked to step down still leads for a moment.
         tokio::time::sleep(NEXT_TERM_DELAY).await;
     }
 }
 
-/// What is left of a session is not touched until all that was sent about it must have arrived.
+/// Removes the records of deleted sessions, after every request sent about them must have arrived.
 async fn remove_deleted_sessions(tenure: &Tenure, keys: &KeyPrefixes, ttl: Duration) {
-    // What cannot be done now is done the next time.
+    // A failed removal is retried in the next round.
     let _ = tenure.purge_deleted_sessions(|id| keys.session(id).ok(), &[RESULTS_LOG], ttl.saturating_mul(2)).await;
 }
 
@@ -161,7 +162,7 @@ async fn aggregate(tenure: &Tenure, term: &TermHandle) {
     let before = match tenure.read(term.name(), TOTALS_RECORD).await {
         Ok(before) => before,
         Err(error) if error.is_retryable() => return,
-        // Somebody has spoilt it, and it begins anew.
+        // A foreign program has damaged the record: start anew.
         Err(_) => None,
     };
     let now = Timestamp::now();
@@ -177,21 +178,21 @@ async fn aggregate(tenure: &Tenure, term: &TermHandle) {
         Some((instance.to_owned(), stats.parse().ok()?))
     }));
     totals.add(now, &told);
-    // If the term is over, somebody else has added it up.
+    // If the term has ended, another leader has added it up.
     if term.publish(TOTALS_RECORD, totals.to_record()).await.is_ok() {
         for word in words {
-            // What is counted again counts for nothing.
+            // A second count has no effect.
             let _ = tenure.remove_from_list(FINAL_STATS_LIST, &word).await;
         }
     }
 }
 
-/// Leaves behind what an instance has counted that is about to end.
+/// Stores the last statistics of an instance that is about to stop.
 pub(crate) async fn record_final_stats(tenure: &Tenure, stats: &PollStats) {
     let _ = tenure.add_to_list(FINAL_STATS_LIST, &format!("{} {stats}", tenure.instance())).await;
 }
 
-/// What all have done, as it was last added up.
+/// Reads the totals of the fleet, as last added up.
 pub(crate) async fn totals(tenure: &Tenure, keys: &KeyPrefixes) -> Result<Option<Totals>, StoreError> {
     let Ok(name) = keys.role(AGGREGATOR) else { return Ok(None) };
     Ok(tenure.read(&name, TOTALS_RECORD).await?.and_then(|record| Totals::read(&record.value)))

@@ -1,4 +1,4 @@
-//! Fleet totals: what every instance has counted, added up period by period, whoever does the adding. Pure.
+//! Fleet totals: the statistics of every instance, added up period by period, across changes of the aggregator. Pure.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -9,10 +9,11 @@ use serde_json::{Map, Value, json};
 
 use crate::poll_stats::PollStats;
 
-/// An instance that has told nothing for so many periods is forgotten. Should it tell again after all, all that it has counted is counted again.
+/// Number of periods without a report after which an instance is forgotten. If it reports again, all its counts are
+/// counted again.
 const FORGET_AFTER_PERIODS: u64 = 100;
 
-/// What the fleet has done since somebody first added it up.
+/// Statistics of the fleet since the first aggregation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Totals {
     since: Timestamp,
@@ -21,12 +22,12 @@ pub struct Totals {
     total: PollStats,
     last: PollStats,
     period: Duration,
-    /// What each instance had counted when it last told, and how many periods ago that was.
+    /// Last reported statistics of each instance, and the number of periods since.
     counted: BTreeMap<String, (PollStats, u64)>,
 }
 
 impl Totals {
-    /// Nothing so far.
+    /// Creates empty totals.
     pub fn new(now: Timestamp) -> Self {
         Self {
             since: now,
@@ -39,7 +40,7 @@ impl Totals {
         }
     }
 
-    /// Adds what was done since the last time, as every instance tells it.
+    /// Adds the statistics since the last call, as reported by each instance.
     pub fn add(&mut self, now: Timestamp, told: &BTreeMap<String, PollStats>) {
         self.last = PollStats::default();
         for (_, silent) in self.counted.values_mut() {
@@ -55,12 +56,12 @@ impl Totals {
         (self.at, self.instances) = (now, told.len());
     }
 
-    /// What the fleet has done.
+    /// Returns the totals of the fleet.
     pub fn total(&self) -> &PollStats {
         &self.total
     }
 
-    /// As people see it.
+    /// Returns the JSON of the API.
     pub fn to_json(&self) -> Value {
         let mut last = self.last.to_json();
         let seconds = self.period.as_secs_f64();
@@ -77,7 +78,7 @@ impl Totals {
         })
     }
 
-    /// As it is kept, for whoever adds up next.
+    /// Returns the stored form, for the next aggregator.
     pub fn to_record(&self) -> String {
         let counted: Map<String, Value> = self
             .counted
@@ -96,7 +97,7 @@ impl Totals {
         .to_string()
     }
 
-    /// Reads what [`to_record`](Self::to_record) wrote; `None` for anything else.
+    /// Reads the result of [`to_record`](Self::to_record); returns `None` for anything else.
     pub fn read(kept: &[u8]) -> Option<Self> {
         let kept: Value = serde_json::from_slice(kept).ok()?;
         let word = |name: &str| kept.get(name)?.as_str();
@@ -127,8 +128,8 @@ mod tests {
     }
 
     proptest! {
-        /// Instances come, count, go unheard for a while and are replaced, and the adding passes from one to the next: nothing is counted twice or lost
-        /// that was told.
+        /// Instances join, count, stop reporting for a while and are replaced, and the aggregator changes: nothing
+        /// reported is counted twice or lost.
         #[test]
         fn reported_stats_are_counted_once(periods in proptest::collection::vec(
             proptest::collection::vec((0_usize..4, 0_u64..50, any::<bool>()), 0..4), 1..60,
@@ -151,7 +152,7 @@ mod tests {
                 }
                 now += Duration::from_secs(10);
                 totals.add(now, &told);
-                // Somebody else goes on.
+                // Another aggregator continues.
                 totals = Totals::read(totals.to_record().as_bytes()).unwrap();
                 prop_assert_eq!(totals.total().ok, told_last.values().sum::<u64>());
             }
