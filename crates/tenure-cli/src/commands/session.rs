@@ -100,7 +100,7 @@ async fn results(tenure: &Tenure, keys: &KeyPrefixes, asked: &SessionResult, jso
         let exists = session_repo::read(tenure, &id).await?.is_some();
         failure!(
             "{}",
-            if exists { format!("session {id} has not been polled yet") } else { format!("there is no session {id}") }
+            if exists { format!("session {id} has not been polled yet") } else { format!("no such session: {id}") }
         );
         return Ok(NO);
     }
@@ -157,7 +157,7 @@ async fn remove(tenure: &Tenure, listed: &str, json: bool) -> Result<u8, CliErro
     }
     if removed.is_none() {
         match uuid {
-            Some(uuid) => failure!("there is no session {uuid}"),
+            Some(uuid) => failure!("no such session: {uuid}"),
             None => {
                 return Err(CliError::Usage(format!(
                     "no session has the id {:?}; see `tenure session ls`",
@@ -177,7 +177,7 @@ fn found<T>(session: &SessionId, edited: Result<T, EditError>) -> Result<Option<
     match edited {
         Ok(edited) => Ok(Some(edited)),
         Err(EditError::NotFound) => {
-            failure!("there is no session {}", session.id);
+            failure!("no such session: {}", session.id);
             Ok(None)
         }
         Err(error) => Err(edit_error(error)),

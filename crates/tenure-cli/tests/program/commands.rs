@@ -1,4 +1,4 @@
-//! `leader`, `step-down`, `revoke`: on a store that other programs use.
+//! `leader`, `step-down` and `revoke`, on a store that other programs use.
 
 use tenure_testbed::RedisServer;
 
@@ -39,11 +39,11 @@ fn leader_prints_text_and_json() {
 #[test]
 fn a_leader_steps_down_on_request() {
     let fixture = Fixture::new();
-    assert_eq!(fixture.code(&["step-down", "role"]), 1, "nobody leads");
+    assert_eq!(fixture.code(&["step-down", "role"]), 1, "the role has no leader");
     let mut first = fixture.run("role", &["--ttl", "3s"], &busy_script("log"));
     fixture.lines("log.begun", 1);
     let _second = fixture.run("role", &["--ttl", "3s"], &busy_script("log"));
-    wait_until("both are there", || fixture.output(&["leader", "role"]).status.success());
+    wait_until("the role has a leader", || fixture.output(&["leader", "role"]).status.success());
     assert_eq!(fixture.code(&["step-down", "role"]), 0);
     assert_eq!(first.wait_exit(), 76);
     fixture.lines("log.begun", 2);
@@ -53,7 +53,7 @@ fn a_leader_steps_down_on_request() {
 fn a_revoked_term_ends_the_command() {
     let server = RedisServer::start();
     let fixture = Fixture::on(&server.url());
-    assert_eq!(fixture.code(&["revoke", "role"]), 1, "nobody holds it");
+    assert_eq!(fixture.code(&["revoke", "role"]), 1, "the role is unheld");
     let mut first = fixture.run("role", &["--ttl", "3s"], &busy_script("log"));
     fixture.lines("log.begun", 1);
     let output = fixture.output(&["revoke", "leader:role"]);
@@ -74,7 +74,7 @@ fn watch_shows_the_events_of_every_instance() {
             let _ = told.send(serde_json::from_str::<serde_json::Value>(&line).unwrap());
         }
     });
-    // Terms until it has begun to look, and seen all of one.
+    // Run terms until `watch` has subscribed and printed all events of one.
     let expected = [
         "election.state_changed",
         "lease.acquired",
@@ -100,7 +100,7 @@ fn watch_shows_the_events_of_every_instance() {
             assert!(event["reason"] == "voluntary" && event["token"].is_u64(), "{event}");
         }
     }
-    // What is on record can be seen afterwards.
+    // `--all` prints recorded terms afterwards.
     let mut command = fixture.tenure(&["watch", "--json", "--all"]);
     let mut watches = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(watches.stdout.take().unwrap()).lines();
@@ -130,7 +130,7 @@ fn step_down_refuses_an_unknown_candidate_and_waits_for_a_known_one() {
     let _third =
         fixture.start(&["run", "role", "--name", "third", "--ttl", "3s", "--", "sh", "-c", &busy_script("log")]);
     let waiting = || String::from_utf8(fixture.output(&["leader", "role"]).stderr).unwrap();
-    wait_until("they wait", || waiting().contains("second-") && waiting().contains("third-"));
+    wait_until("both candidates wait", || waiting().contains("second-") && waiting().contains("third-"));
     let output = fixture.output(&["step-down", "role", "--to", "bogus"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
@@ -139,7 +139,7 @@ fn step_down_refuses_an_unknown_candidate_and_waits_for_a_known_one() {
             && said.contains("third-"),
         "{said}"
     );
-    assert_eq!(fixture.read("log.begun").lines().count(), 1, "the work goes on");
+    assert_eq!(fixture.read("log.begun").lines().count(), 1, "the leader keeps working");
     let output = fixture.output(&["step-down", "role", "--to", "third"]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && said.starts_with("third-"), "{said}");

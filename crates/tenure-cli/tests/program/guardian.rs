@@ -1,4 +1,5 @@
-//! The guardian: whatever becomes of `tenure run`, nothing of an old term is alive when the next one's command starts.
+//! The guardian: whatever happens to `tenure run`, no process of an old term is alive when the command of the next
+//! starts.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,13 +15,13 @@ use crate::harness::{Fixture, Program, assert_no_overlap, busy_script, is_alive,
 
 const TTL: &str = "1500ms";
 
-/// The pids of the commands that have begun.
+/// Returns the pids of the started commands.
 fn wait_for_commands(fixture: &Fixture, count: usize) -> Vec<u32> {
     let pid = |line: &String| line.split_whitespace().nth(1).unwrap().parse().unwrap();
     fixture.lines("log.begun", count).iter().map(pid).collect()
 }
 
-/// One that works and one that waits.
+/// Starts a leader and a waiting candidate.
 fn start_two(fixture: &Fixture, script: &str) -> (Program, Program) {
     let first = fixture.run("role", &["--ttl", TTL], script);
     wait_for_commands(fixture, 1);
@@ -31,19 +32,19 @@ fn stop(pid: u32) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::STOP).unwrap();
 }
 
-/// What must be so when the second has begun.
+/// Asserts what must hold when the second command has started.
 fn assert_handover(fixture: &Fixture) {
     let pids = wait_for_commands(fixture, 2);
-    assert!(!is_alive(pids[0]), "the first is still there");
+    assert!(!is_alive(pids[0]), "the first command is still running");
     std::thread::sleep(Duration::from_millis(100));
     assert_no_overlap(&fixture.path("log"));
 }
 
 fn guardian_of(program: &Program) -> u32 {
     let mut found = None;
-    wait_until("there is a guardian", || {
+    wait_until("the guardian has started", || {
         let path = format!("/proc/{0}/task/{0}/children", program.pid());
-        // Whichever thread has started it.
+        // Any thread may have started it.
         let all = std::fs::read_dir(format!("/proc/{}/task", program.pid())).unwrap().flatten();
         let lists = all.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
         found = lists
@@ -55,7 +56,8 @@ fn guardian_of(program: &Program) -> u32 {
     found.unwrap()
 }
 
-/// Whether a child of a wrapper is its guardian. Between fork and exec it is still a copy of its parent, which waits for the exec.
+/// Returns whether a child of a wrapper is its guardian. Between fork and exec it is a copy of its parent, which waits
+/// for the exec.
 fn is_guardian(pid: u32) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).contains("__guard")
@@ -68,7 +70,7 @@ fn killing_the_wrapper_ends_its_command() {
     let killed = Instant::now();
     first.signal(Signal::KILL);
     let pid = wait_for_commands(&fixture, 1)[0];
-    wait_until("the command is gone", || !is_alive(pid));
+    wait_until("the command has ended", || !is_alive(pid));
     println!("gone after {:?}", killed.elapsed());
     assert_handover(&fixture);
 }
@@ -97,7 +99,7 @@ fn a_command_that_ignores_sigterm_is_killed_in_time() {
 #[test]
 fn grandchildren_end_too_even_in_their_own_session() {
     let fixture = Fixture::new();
-    // One in the background, one in a session of its own, and one whose parent is gone.
+    // One in the background, one in its own session, and one without its parent.
     let script = format!(
         r#"sleep 600 & echo $! >> "$FIXTURE/pids"
            setsid sh -c 'echo $$ >> "$FIXTURE/pids"; trap "" TERM; while :; do sleep 0.05; done' &
@@ -112,13 +114,13 @@ fn grandchildren_end_too_even_in_their_own_session() {
     first.signal(Signal::KILL);
     assert_handover(&fixture);
     for pid in pids {
-        assert!(!is_alive(pid), "a grandchild is still there");
+        assert!(!is_alive(pid), "a grandchild is still running");
     }
 }
 
-/// Processes that each start the next and end, faster than a list of them can be made, and heed no SIGTERM.
+/// Processes that each start the next and exit, faster than a list of them can be made, and ignore SIGTERM.
 fn fork_chain(fixture: &Fixture, leaves_its_group: bool) -> String {
-    // With job control every job is a group of its own.
+    // With job control every job has its own group.
     let leave = if leaves_its_group { "set -m" } else { "" };
     let link = format!(
         r#"trap "" TERM; {leave}
@@ -138,7 +140,7 @@ fn a_chain_of_forks_is_gone_before_the_lease_is_released() {
                 true => fixture.run("role", &["--ttl", TTL], script),
                 false => fixture.run_without_cgroups("role", &["--ttl", TTL], script),
             };
-            // What was started ends at once with status 0; what it has started goes on.
+            // The started process exits at once with status 0; its descendants continue.
             let mut first = start(&fork_chain(&fixture, leaves_its_group));
             wait_for_commands(&fixture, 1);
             let _second = start(&busy_script("log"));
@@ -164,7 +166,7 @@ fn a_chain_of_forks_does_not_survive_the_wrapper() {
     }
 }
 
-/// A process of another user cannot be killed by one that has not the right to.
+/// An unprivileged process cannot kill a process of another user.
 #[test]
 fn a_lease_is_not_released_while_something_of_the_command_cannot_be_killed() {
     if !rustix::process::geteuid().is_root() {
@@ -186,12 +188,12 @@ fn a_lease_is_not_released_while_something_of_the_command_cannot_be_killed() {
     ]);
     command.arg(plain.get_program()).args(plain.get_args());
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
-    // To a file: what is left of the command would keep a pipe open.
+    // To a file: remaining processes of the command would keep a pipe open.
     let status = command.stderr(File::create(fixture.path("said")).unwrap()).status().unwrap();
     let (said, pid) = (fixture.read("said"), fixture.read("pid").trim().to_owned());
     assert_eq!(status.code(), Some(76), "{said}");
     assert!(said.contains(&format!("processes still running: {pid};")) && said.contains("not released"), "{said}");
-    // It expires: nobody is told that it is free before.
+    // The lease expires: until then `leader` shows the holder.
     let output = fixture.output(&["leader", "role", "--json"]);
     assert!(output.status.success(), "the lease was released: {output:?}");
     assert!(is_alive(pid.parse().unwrap()));
@@ -204,13 +206,13 @@ fn start_guardian(fixture: &Fixture, socket: UnixStream, script: &str) -> Child 
     command.stdin(Stdio::from(OwnedFd::from(socket))).spawn().unwrap()
 }
 
-/// The order with which the command may run for this many seconds.
+/// Returns the order that lets the command run for this many seconds.
 fn deadline_in(seconds: f64) -> String {
     let at = |seconds: f64| (boot_time() as f64 + seconds * 1e9) as u64;
     format!("deadline {} {} {}\n", at(seconds), at(seconds + 1.0), at(seconds + 1.1))
 }
 
-/// The process that tells deadlines may be stopped before it has told the first one, for as long as another needs to lead.
+/// `tenure run` may be stopped before it has sent the first deadline, for long enough that another instance leads.
 #[test]
 fn a_command_starts_only_within_a_known_deadline() {
     let fixture = Fixture::new();
@@ -223,17 +225,17 @@ fn a_command_starts_only_within_a_known_deadline() {
 
     let (silent, mut child) = guardian();
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(fixture.read("started"), "", "no deadline was told");
+    assert_eq!(fixture.read("started"), "", "no deadline was sent");
     drop(silent);
     assert!(child.wait().unwrap().success());
-    assert_eq!(fixture.read("started"), "", "nor will be");
+    assert_eq!(fixture.read("started"), "", "no deadline will be sent");
 
     let (mut late, mut child) = guardian();
     late.write_all(deadline_in(-0.1).as_bytes()).unwrap();
     let mut said = String::new();
     late.read_to_string(&mut said).unwrap();
     child.wait().unwrap();
-    assert_eq!((said.as_str(), fixture.read("started").as_str()), ("too-late\n", ""), "it has passed");
+    assert_eq!((said.as_str(), fixture.read("started").as_str()), ("too-late\n", ""), "the deadline has passed");
 
     let (mut in_time, mut child) = guardian();
     in_time.write_all(deadline_in(60.0).as_bytes()).unwrap();
@@ -252,7 +254,7 @@ fn a_command_is_not_started_after_its_wrapper_died() {
     drop(ours);
     let mut child = start_guardian(&fixture, theirs, r#"echo $$ >> "$FIXTURE/started"; exec sleep 60"#);
     assert!(child.wait().unwrap().success());
-    assert_eq!(fixture.read("started"), "", "the guardian has left it behind");
+    assert_eq!(fixture.read("started"), "", "the guardian left the command running");
 }
 
 /// The wrapper is killed as soon as the guardian has read the first deadline, while it starts the command.
@@ -268,7 +270,7 @@ fn a_command_ends_when_its_wrapper_dies_during_its_start() {
     drop(ours);
     assert!(child.wait().unwrap().success());
     for pid in fixture.read("started").lines() {
-        assert!(!is_alive(pid.parse().unwrap()), "the guardian has left it behind");
+        assert!(!is_alive(pid.parse().unwrap()), "the guardian left the command running");
     }
 }
 
@@ -288,11 +290,11 @@ fn a_stopped_guardian_is_ended_by_the_wrapper_when_the_lease_is_lost() {
         assert_eq!(fixture.code(&["revoke", "role"]), 0);
         assert_eq!(first.wait_exit(), 76);
         assert_handover(&fixture);
-        assert!(!is_alive(guardian), "the guardian is still there");
+        assert!(!is_alive(guardian), "the guardian is still running");
     }
 }
 
-/// The wrapper loses the lease because it cannot renew it, and the guardian does not act.
+/// The wrapper cannot renew the lease and loses it, and the guardian does not act.
 #[test]
 fn a_stopped_guardian_is_ended_by_the_wrapper_before_the_lease_expires() {
     let server = RedisServer::start();
@@ -303,14 +305,14 @@ fn a_stopped_guardian_is_ended_by_the_wrapper_before_the_lease_expires() {
     let guardian = guardian_of(&first);
     stop(guardian);
     proxy.blackhole();
-    // The next holder's command looks whether the first one's is there.
+    // The next holder's command checks whether the first command is running.
     let script = format!(r#"kill -0 {pid} && exit 9; exit 0"#);
     let mut second = direct.run("role", &["--ttl", TTL], &script);
-    assert_eq!(second.wait_exit(), 0, "the first command was still there");
+    assert_eq!(second.wait_exit(), 0, "the first command was still running");
     assert_eq!(first.wait_exit(), 76);
 }
 
-/// Its orders are not read, and must hold nothing up.
+/// A stopped guardian does not read its orders, which must not block the wrapper.
 #[test]
 fn a_stopped_guardian_is_resumed_before_its_command_ends() {
     let fixture = Fixture::new();
@@ -320,8 +322,8 @@ fn a_stopped_guardian_is_resumed_before_its_command_ends() {
     assert_eq!(fixture.code(&["run", "role", "--no-wait", "--", "true"]), 0, "the lease was released");
 }
 
-/// The time between fork and exec is about a millisecond, so an attempt may come too late. It stops a guardian that runs then,
-/// which goes on, too.
+/// The time between fork and exec is about a millisecond, so an attempt may come too late. It then stops a running
+/// guardian, which is resumed, too.
 #[test]
 fn a_guardian_stopped_before_its_exec_is_resumed() {
     for _ in 0..50 {
@@ -351,7 +353,7 @@ fn a_guardian_stopped_before_its_exec_is_resumed() {
     let _ = std::io::stderr().write_all(b"NOT TESTED: every attempt came too late\n");
 }
 
-/// In a container, as root: elsewhere the kernel lets a stopped group go on when the process above it ends.
+/// In a container, as root: elsewhere the kernel continues a stopped group when its parent process ends.
 #[test]
 fn a_stopped_guardian_resumes_when_the_wrapper_is_killed() {
     let fixture = Fixture::new();
@@ -398,7 +400,7 @@ fn leftover_processes_end_before_the_next_command_starts() {
     let pid: u32 = fixture.lines("pids", 1)[0].parse().unwrap();
     let mut second = fixture.run("role", &["--ttl", TTL], r#"kill -0 "$(cat "$FIXTURE/pids")" && exit 9; exit 0"#);
     assert_eq!(first.wait_exit(), 0);
-    assert_eq!(second.wait_exit(), 0, "it was still there");
+    assert_eq!(second.wait_exit(), 0, "the descendant was still running");
     assert!(!is_alive(pid));
 }
 

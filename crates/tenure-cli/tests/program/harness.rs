@@ -1,4 +1,4 @@
-//! A store, programs on it, and what their commands write down.
+//! A store, programs on it, and the files their commands write.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// After this long something that should have happened never will.
+/// Timeout of every wait.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A folder with a store in it, and whatever commands write.
+/// A folder with a store and the files of commands.
 pub struct Fixture {
     folder: TempDir,
     store: String,
 }
 
 impl Fixture {
-    /// On a file.
+    /// Creates a fixture on a file.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = format!("sqlite:{}", folder.path().join("leases.db").display());
@@ -37,12 +37,12 @@ impl Fixture {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// `tenure` with these arguments, on this store. What it runs finds this folder in `$FIXTURE`.
+    /// Returns `tenure` with these arguments, on this store. Commands find this folder in `$FIXTURE`.
     pub fn tenure(&self, arguments: &[&str]) -> Command {
         self.plain(&[&["--bootstrap"], arguments].concat())
     }
 
-    /// The same, with nothing but these.
+    /// Returns `tenure` with only these arguments.
     pub fn plain(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command.args(arguments);
@@ -50,29 +50,29 @@ impl Fixture {
         command
     }
 
-    /// What it prints, and how it ends.
+    /// Runs `tenure` and returns its output.
     pub fn output(&self, arguments: &[&str]) -> Output {
         self.tenure(arguments).output().unwrap()
     }
 
-    /// How it ends.
+    /// Runs `tenure` and returns its exit status.
     pub fn code(&self, arguments: &[&str]) -> i32 {
         let output = self.output(arguments);
         output.status.code().unwrap_or_else(|| panic!("killed: {output:?}"))
     }
 
-    /// Starts it and goes on.
+    /// Starts `tenure` in the background.
     pub fn start(&self, arguments: &[&str]) -> Program {
         Program::spawn(self.tenure(arguments))
     }
 
-    /// Starts `run` with a shell script, after the flags.
+    /// Starts `run` with these flags and a shell script.
     pub fn run(&self, role: &str, flags: &[&str], script: &str) -> Program {
         let arguments = [&["run", role][..], flags, &["--", "sh", "-c", script][..]].concat();
         self.start(&arguments)
     }
 
-    /// The same in a world without cgroups of version 2, which only root can make: for others there are none to be had.
+    /// Does the same without cgroups of version 2. Only root can create them, so other users need no mount namespace.
     pub fn run_without_cgroups(&self, role: &str, flags: &[&str], script: &str) -> Program {
         let arguments = [&["run", role][..], flags, &["--", "sh", "-c", script][..]].concat();
         let plain = self.tenure(&arguments);
@@ -94,11 +94,11 @@ impl Fixture {
     }
 }
 
-/// A program that runs. Ended when this is dropped, with everything that it has started.
+/// A running program. Dropping it ends the program with everything that it has started.
 pub struct Program(Child);
 
 impl Program {
-    /// Starts a command that says nothing.
+    /// Starts a command without output.
     pub fn spawn(mut command: Command) -> Self {
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
@@ -111,7 +111,7 @@ impl Program {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Waits for its end, and returns its status: 128 + n when it was killed.
+    /// Waits for the exit, and returns the status: 128 + n when signal n killed it.
     pub fn wait_exit(&mut self) -> i32 {
         use std::os::unix::process::ExitStatusExt;
         let mut status = None;
@@ -126,33 +126,34 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Its guardian does the rest.
+        // The guardian ends the command.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < WAIT_TIMEOUT, "never happened: {what}");
+        assert!(start.elapsed() < WAIT_TIMEOUT, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Whether a process of this number runs.
+/// Returns whether a process with this pid runs.
 pub fn is_alive(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z')
 }
 
-/// The state of a process as `/proc` shows it: `T` when it is stopped.
+/// Returns the state of a process from `/proc`: `T` when it is stopped.
 pub fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
-/// A script that writes a line `token pid` when it begins, and then its token every 10 ms, with the time, until it ends.
+/// Returns a script that writes a line `token pid` at its start, and then the time and its token every 10 ms until it
+/// ends.
 pub fn busy_script(name: &str) -> String {
     format!(
         r#"echo "$TENURE_TOKEN $$" >> "$FIXTURE/{name}.begun"
@@ -160,13 +161,13 @@ pub fn busy_script(name: &str) -> String {
     )
 }
 
-/// Sees that what was written under one token was never written after something under a larger one.
+/// Asserts that no line of a token was written after one of a larger token.
 pub fn assert_no_overlap(record: &Path) {
     let text = std::fs::read_to_string(record).unwrap();
     let mut entries: Vec<(u128, u64)> = Vec::new();
     for line in text.lines() {
         let mut words = line.split_whitespace();
-        // The last line of one that was killed may not be whole.
+        // The last line of a killed command may be incomplete.
         if let (Some(Ok(at)), Some(Ok(token)), None) =
             (words.next().map(str::parse), words.next().map(str::parse), words.next())
         {
@@ -179,7 +180,7 @@ pub fn assert_no_overlap(record: &Path) {
     }
 }
 
-/// Gives a program something to read.
+/// Runs a program with this input.
 pub fn with_input(mut command: Command, input: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();

@@ -30,13 +30,13 @@ fn the_command_gets_its_environment_stdin_and_stdout() {
     assert!(words[1].starts_with("me-") && words[2].parse::<u64>().is_ok(), "{said}");
 }
 
-/// A terminal stops a process group in the background that reads from it.
+/// A terminal stops a background process group that reads from it.
 #[test]
 fn a_command_does_not_read_from_a_terminal() {
     let fixture = Fixture::new();
     let reads = r#"cat >> "$FIXTURE/read"; [ -t 0 ] && exit 9; echo done >> "$FIXTURE/log""#;
     let plain = fixture.plain(&[]);
-    // `script` gives it a terminal of its own, and passes on the exit status.
+    // `script` gives it its own terminal, and passes on the exit status.
     let mut command = Command::new("script");
     command.args([
         "--quiet",
@@ -144,7 +144,7 @@ fn a_store_that_does_not_answer_is_not_another_leader() {
 fn a_quarantine_is_not_reported_as_another_leader() {
     let server = RedisServer::start();
     let fixture = Fixture::on(&server.url());
-    // Without the word that nobody holds anything: it is too young to tell.
+    // Without `--bootstrap` the server is too young to rule out earlier leases.
     let mut command = fixture.plain(&["run", "role", "--no-wait", "--", "true"]);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(69), "{output:?}");
@@ -190,10 +190,10 @@ fn a_stopped_command_ends_on_a_signal() {
                         while :; do sleep 0.01; done"#;
         let mut program = fixture.run("role", &["--ttl", "60s"], script);
         let pid: u32 = fixture.lines("pid", 1)[0].parse().unwrap();
-        // Its whole group, as a terminal does.
+        // The whole group, as a terminal does.
         let group = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         kill_process_group(group, Signal::STOP).unwrap();
-        wait_until("it is stopped", || state(pid) == Some('T'));
+        wait_until("the command is stopped", || state(pid) == Some('T'));
         match signal {
             Some(signal) => program.signal(signal),
             None => assert_eq!(fixture.code(&["revoke", "role"]), 0),
@@ -233,7 +233,7 @@ fn once_per_holds_across_the_fleet() {
         assert_eq!(program.wait_exit(), 0);
     }
     assert_eq!(fixture.read("log"), "run\n");
-    // When the period is over, again.
+    // After the period the command runs again.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(fixture.run("daily", &["--once-per", "200ms"], script).wait_exit(), 0);
     assert_eq!(fixture.read("log"), "run\nrun\n");
@@ -253,7 +253,7 @@ fn a_run_that_is_not_due_does_not_wait_for_the_holder() {
             assert_eq!(skips.wait_exit(), 0, "{flags:?}");
         }
         assert_eq!(fixture.read("again"), "");
-        // One that is due finds the holder.
+        // A run that is due finds the holder.
         assert_eq!(fixture.code(&["run", "daily", "--once-per", "1ms", "--no-wait", "--", "true"]), 75);
         assert!(is_alive(holder.pid()));
     }
@@ -271,7 +271,7 @@ fn an_incomplete_run_is_repeated() {
     assert_eq!(fixture.read("log"), "begun\ndone\n");
 }
 
-/// While the store is down the lease cannot be released, and the program waits for that until it expires.
+/// While the store is down the lease cannot be released, and the program waits until it expires.
 #[test]
 fn a_second_signal_ends_run_even_when_the_store_is_down() {
     let server = RedisServer::start();
@@ -286,11 +286,11 @@ fn a_second_signal_ends_run_even_when_the_store_is_down() {
     std::thread::sleep(Duration::from_millis(200));
     program.signal(Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(is_alive(program.pid()), "the first one is heeded when everything is done");
+    assert!(is_alive(program.pid()), "the first signal is handled after the release");
     let second = Instant::now();
     program.signal(Signal::TERM);
     assert_eq!(program.wait_exit(), 128 + 15);
-    assert!(second.elapsed() < Duration::from_secs(5), "the second one ends it: {:?}", second.elapsed());
+    assert!(second.elapsed() < Duration::from_secs(5), "the second signal ends the program: {:?}", second.elapsed());
     server.cont();
 }
 
@@ -302,15 +302,15 @@ fn a_start_time_in_the_future_skips_at_most_one_period() {
     let run = |period: &str| assert_eq!(fixture.run("daily", &["--once-per", period], script).wait_exit(), 0);
     run("1h");
     fixture.lines("runs", 1);
-    // As a store's clock leaves it that was a day ahead and is set back.
+    // The record that a store's clock leaves when it was a day ahead and is set back.
     let tomorrow = (server.time() + Duration::from_secs(24 * 3_600)).as_micros();
     let key = "tenure:records:{leader:daily}";
     server.command(&["HSET", key, "once", &format!("1 1 {tomorrow}")]);
     run("1s");
-    assert_eq!(fixture.read("runs"), "x\n", "it is not repeated because a clock was set back");
+    assert_eq!(fixture.read("runs"), "x\n", "the run is not repeated because a clock was set back");
     std::thread::sleep(Duration::from_millis(1_100));
     run("1s");
-    assert_eq!(fixture.read("runs"), "x\nx\n", "and not skipped for a day");
+    assert_eq!(fixture.read("runs"), "x\nx\n", "the run is not skipped for a day");
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn restart_with_once_per_runs_once_per_period_in_the_fleet() {
     let mut fleet = [fixture.run("daily", &flags, script), fixture.run("daily", &flags, script)];
     let runs: Vec<u64> = fixture.lines("runs", 4).iter().map(|line| line.parse().unwrap()).collect();
     for pair in runs.windows(2) {
-        // Counted from the grant to the grant; the command begins a moment later.
+        // The period runs from grant to grant; the command starts a moment later.
         assert!(pair[1] - pair[0] >= 800_000_000, "{runs:?}");
     }
     // Between two runs.
@@ -347,13 +347,13 @@ fn the_store_password_is_hidden_unless_pass_store() {
 #[test]
 fn a_leader_whose_command_makes_no_progress_is_replaced() {
     let fixture = Fixture::new();
-    // It gets on for a second, and hangs then.
+    // The command makes progress for a second, and then hangs.
     let hangs =
         r#"for n in 1 2 3 4 5; do touch "$TENURE_PROGRESS"; sleep 0.2; done; echo hangs >> "$FIXTURE/log"; sleep 60"#;
     let mut first = fixture.run("role", &["--ttl", "2s", "--stall-after", "1s"], hangs);
     fixture.lines("log", 1);
     let next = fixture.run("role", &["--ttl", "2s"], r#"echo next >> "$FIXTURE/log"; sleep 60"#);
-    assert_eq!(first.wait_exit(), 76, "its lease ends");
+    assert_eq!(first.wait_exit(), 76, "the lease is lost");
     assert_eq!(fixture.lines("log", 2), ["hangs", "next"]);
     drop(next);
 }

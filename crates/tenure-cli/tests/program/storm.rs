@@ -1,4 +1,4 @@
-//! Twenty candidates in processes of their own, and everything that can happen to them.
+//! Twenty candidates in separate processes, under all kinds of faults.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use crate::harness::{Fixture, Program, assert_no_overlap, busy_script, wait_unti
 const CANDIDATES: usize = 20;
 const TTL: Duration = Duration::from_millis(1_500);
 
-/// A dead leader's ttl, the jitter where its end is awaited, and the start of a guardian and a command.
+/// A dead leader's ttl, the jitter of waiters for its expiry, and the start of a guardian and a command.
 const MAX_RECOVERY: Duration = Duration::from_millis(1_500 + 25 + 200);
 
-/// How many rounds there are; hundreds take a while: `TENURE_ROUNDS=300 cargo test -p tenure-cli storm`.
+/// Returns the number of rounds. Hundreds take a while: `TENURE_ROUNDS=300 cargo test -p tenure-cli storm`.
 fn rounds() -> usize {
     std::env::var("TENURE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20)
 }
 
 struct Storm {
     probe: LagProbe,
-    /// Every other candidate reaches the server through this.
+    /// Every other candidate reaches the server through this proxy.
     proxy: Proxy,
     server: RedisServer,
     direct: Fixture,
@@ -40,22 +40,22 @@ impl Storm {
 
     fn candidate(&self, number: usize) -> Program {
         let fixture = if number.is_multiple_of(2) { &self.direct } else { &self.proxied };
-        // All write to one record.
+        // All commands write to one log.
         let script = busy_script("log").replace("$FIXTURE", &self.direct.path("").display().to_string());
         fixture.run("role", &["--ttl", "1500ms", "--restart"], &script)
     }
 
-    /// The last token under which somebody worked.
+    /// Returns the last token of a started command.
     fn last_token(&self) -> u64 {
         let log = self.direct.read("log.begun");
         log.lines().filter_map(|line| line.split_whitespace().next()?.parse().ok()).max().unwrap_or(0)
     }
 
-    /// Waits until somebody has worked after now, which must be within a ttl.
+    /// Waits until a command has written after now, which must happen within a ttl.
     fn assert_work_resumes(&self, what: &str) {
         let (start, before) = (Instant::now(), self.direct.read("log").len());
-        wait_until(&format!("somebody works after {what}"), || self.direct.read("log").len() > before);
-        self.probe.assert_within(start.elapsed(), MAX_RECOVERY, &format!("somebody works after {what}"));
+        wait_until(&format!("a command works after {what}"), || self.direct.read("log").len() > before);
+        self.probe.assert_within(start.elapsed(), MAX_RECOVERY, &format!("a command works after {what}"));
     }
 
     fn replace(&mut self, number: usize) {
@@ -64,7 +64,7 @@ impl Storm {
         gone.wait_exit();
     }
 
-    /// Whoever leads.
+    /// Returns the leader.
     fn leader(&self) -> usize {
         let pids: Vec<String> = self.direct.read("log.begun").lines().map(str::to_owned).collect();
         let command = pids.last().and_then(|line| line.split_whitespace().nth(1)?.parse::<u32>().ok()).unwrap_or(0);
@@ -122,7 +122,7 @@ fn at_most_one_candidate_works_and_work_resumes_after_every_fault() {
             }
         };
         storm.assert_work_resumes(what);
-        assert!(storm.last_token() >= token, "tokens do not shrink");
+        assert!(storm.last_token() >= token, "tokens do not decrease");
     }
     let begun: Vec<u64> = storm
         .direct

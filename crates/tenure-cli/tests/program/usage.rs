@@ -1,4 +1,4 @@
-//! Help, mistakes and settings.
+//! Help, usage errors and settings.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn every_command_has_help() {
         let output = fixture.output(&[command, "--help"]);
         assert!(output.status.success() && output.stdout.len() > 200, "{output:?}");
     }
-    assert!(!help.contains("__guard"), "that is nobody's business");
+    assert!(!help.contains("__guard"), "the guardian command is hidden");
     assert!(fixture.output(&["--version"]).status.success());
 }
 
@@ -53,7 +53,7 @@ fn errors_of_the_parsers_repeat_no_password() {
     let check = |arguments: &[&str], variable: Option<(&str, &str)>| {
         for format in ["text", "json"] {
             let mut command = fixture.plain(arguments);
-            // `--log` itself may be what is wrong.
+            // `--log` itself may be invalid.
             command.env("TENURE_LOG", format).envs(variable);
             let output = command.output().unwrap();
             let said = String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned();
@@ -120,7 +120,7 @@ fn errors_of_the_parsers_repeat_no_password() {
     }
     std::fs::write(&config, "headers = \"hunter2\"\n").unwrap();
     check(&["--config", &config, "session", "add", "--url", "http://h"], None);
-    // Where the mistake is, is said.
+    // The error names the position.
     std::fs::write(&config, "ttl = \"5s\"\nstore = \"redis://me:hunter2@h\n").unwrap();
     let said = String::from_utf8(fixture.output(&["--config", &config, "status"]).stderr).unwrap();
     assert!(said.contains("line 2, column 30"), "{said}");
@@ -160,7 +160,7 @@ fn between_wait_and_no_wait_the_higher_source_wins() {
         command.env("TENURE_CONFIG", fixture.path("tenure.toml")).envs(variables.iter().copied());
         Program::spawn(command)
     };
-    // Too long to be waited for here.
+    // Too long for this test to wait.
     let long = ("TENURE_WAIT", "1h");
     for (flags, variables, file) in [
         (&["--no-wait"][..], &[long][..], ""),
@@ -180,7 +180,7 @@ fn between_wait_and_no_wait_the_higher_source_wins() {
     ] {
         let began = Instant::now();
         assert_eq!(start(flags, variables, file).wait_exit(), 75, "{flags:?} {variables:?} {file}");
-        assert!(began.elapsed() >= Duration::from_secs(1), "it did not wait: {flags:?} {variables:?} {file}");
+        assert!(began.elapsed() >= Duration::from_secs(1), "the program did not wait: {flags:?} {variables:?} {file}");
     }
     for (flags, variables, file) in [
         (&["--wait", "1s", "--no-wait"][..], &[][..], ""),

@@ -1,4 +1,4 @@
-//! The HTTP API's fields and answers that other tests do not look at.
+//! Fields and responses of the HTTP API that other tests do not cover.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use tenure_testbed::{RedisReply, RedisServer};
 use crate::harness::{Fixture, wait_until};
 use crate::serve::ServeInstance;
 
-/// Each route and the fields of its answer.
+/// Each route and the fields of its response.
 const FIELDS: &[(&str, &[&str])] = &[
     ("/v1/sessions", &["/sessions/0/id", "/nextCursor"]),
     (
@@ -83,9 +83,9 @@ fn every_route_answers_with_its_fields_and_a_newline() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
     let one = ServeInstance::start(&fixture, &[]);
     let id = one.add(&server.url("/"));
-    wait_until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
-    wait_until("it is added up", || one.get("/v1/stats").0 == 200);
-    wait_until("it leads", || one.get("/v1/roles/janitor/am-i-leader").0 == 200);
+    wait_until("the session is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    wait_until("totals are added up", || one.get("/v1/stats").0 == 200);
+    wait_until("the instance leads", || one.get("/v1/roles/janitor/am-i-leader").0 == 200);
     for (route, fields) in FIELDS {
         let (status, body) = web::request(one.address(), "GET", &route.replace("{id}", &id), &[], "").unwrap();
         assert!(status == 200 && body.ends_with('\n'), "{route}: {status} {body:?}");
@@ -103,17 +103,17 @@ fn drain_undrain_and_step_down_are_accepted_and_applied() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
     let one = ServeInstance::start(&fixture, &[]);
     one.add(&server.url("/"));
-    wait_until("it is polled", || !server.requests().is_empty());
+    wait_until("the session is polled", || !server.requests().is_empty());
     let me = one.get("/readyz").0 == 200;
     assert!(me);
     let id = one.get("/v1/nodes").1["thisInstanceId"].as_str().unwrap().to_owned();
     let status = || one.get("/v1/nodes").1["liveNodes"][0]["status"].clone();
     assert_eq!(one.ask("POST", &format!("/v1/nodes/{id}/drain"), "").0, 202);
-    wait_until("it drains", || status() == "draining");
+    wait_until("the instance drains", || status() == "draining");
     assert_eq!(one.ask("POST", &format!("/v1/nodes/{id}/undrain"), "").0, 202);
-    wait_until("it takes part again", || status() == "online");
+    wait_until("the instance accepts sessions again", || status() == "online");
     assert_eq!(one.ask("POST", "/v1/nodes/nobody/drain", "").0, 404);
-    wait_until("the janitor is led", || one.get("/v1/roles/janitor").1["leader"].is_string());
+    wait_until("the janitor has a leader", || one.get("/v1/roles/janitor").1["leader"].is_string());
     let token = one.get("/v1/roles/janitor").1["token"].clone();
     assert_eq!(one.ask("POST", "/v1/roles/janitor/step-down", "{}").0, 202);
     wait_until("another term begins", || {
@@ -131,21 +131,21 @@ fn a_step_down_through_the_api_names_a_candidate_or_is_refused() {
         (ServeInstance::start(&fixture, &["--name", "one"]), ServeInstance::start(&fixture, &["--name", "two"]));
     let id = |instance: &ServeInstance| instance.get("/v1/nodes").1["thisInstanceId"].as_str().unwrap().to_owned();
     let role = |role: &str| one.get(&format!("/v1/roles/{role}")).1;
-    // One has candidates with heartbeats, the other only the fleet.
+    // The janitor has candidates with heartbeats; the other role only has the fleet.
     for name in ["janitor", "poll-scout"] {
         let path = format!("/v1/roles/{name}/step-down");
-        wait_until("it is led", || role(name)["leader"].is_string());
+        wait_until("the role has a leader", || role(name)["leader"].is_string());
         let token = role(name)["token"].clone();
         for to in ["bogus", "", " ", "ONE", "one-and-only", "redis://u:p@h"] {
             let (status, failure) = one.ask("POST", &path, &json!({"to": to}).to_string());
             assert_eq!((status, &failure["error"]["code"]), (422, &json!("invalid")), "{to}: {failure}");
             assert!(failure["error"]["message"].as_str().unwrap().contains("known: one-"), "{failure}");
         }
-        assert_eq!(role(name)["token"], token, "the term goes on");
-        // By an id, and by how it begins.
+        assert_eq!(role(name)["token"], token, "the term continues");
+        // By id, and by the beginning of it.
         for (to, leader) in [(id(&two), id(&two)), ("one".to_owned(), id(&one)), ("two-".to_owned(), id(&two))] {
-            // An instance that has just stepped down may not take it: then the next leader is asked.
-            wait_until("it leads", || {
+            // An instance that has just stepped down may decline: then ask the next leader.
+            wait_until("the candidate leads", || {
                 let leads = role(name)["leader"] == leader.as_str();
                 if !leads {
                     one.ask("POST", &path, &json!({"to": to}).to_string());
@@ -161,7 +161,7 @@ fn a_stream_of_events_is_refused_while_the_store_is_away() {
     let server = RedisServer::start();
     let fixture = Fixture::on(&server.url());
     let one = ServeInstance::start(&fixture, &[]);
-    // The stream has no end: its first line is enough.
+    // The stream does not end: its first line is enough.
     let status = || {
         let mut stream = TcpStream::connect(one.address()).unwrap();
         write!(stream, "GET /v1/events HTTP/1.1\r\nhost: {}\r\n\r\n", one.address()).unwrap();
@@ -193,7 +193,7 @@ fn everything_but_the_probes_needs_the_token() {
             assert_eq!(ask(method, path, &token), (404, json!("not_found")), "{method} {path}");
         }
     }
-    // A method that a route does not have, either.
+    // The same for an unsupported method of a route.
     for path in ["/v1/sessions", "/v1/nodes", "/metrics", "/v1/events"] {
         assert_eq!(ask("PUT", path, &[]), (401, json!("unauthorized")), "{path}");
         assert_eq!(ask("PUT", path, &token), (405, json!("method_not_allowed")), "{path}");
@@ -226,11 +226,11 @@ fn a_session_is_revoked_by_its_id_and_its_token_is_raised() {
     let one = ServeInstance::start(&fixture, &["--ttl", "30s"]);
     let id = one.add("http://127.0.0.1:1/");
     let lease = format!("poll:lease:{id}");
-    wait_until("it is held", || server.command(&["EXISTS", &lease]) == RedisReply::Int(1));
+    wait_until("the session is held", || server.command(&["EXISTS", &lease]) == RedisReply::Int(1));
     let leader = || -> Value { serde_json::from_slice(&fixture.output(&["leader", &id, "--json"]).stdout).unwrap() };
     let before = leader();
     assert_eq!(before["revoked"], json!(false));
-    // A holder that does not hear of it: its key stays.
+    // A stopped holder does not learn of it: its key stays.
     let holder = one.pause();
     assert_eq!(fixture.code(&["revoke", &id]), 0);
     let after = leader();

@@ -7,7 +7,7 @@ use tenure_testbed::RedisServer;
 
 use crate::harness::{Fixture, busy_script};
 
-/// Every command, and the flags it has beside the global ones.
+/// Every command, and its flags besides the global ones.
 const FLAGS: &[(&[&str], &[&str])] = &[
     (
         &["serve"],
@@ -62,7 +62,7 @@ const FLAGS: &[(&[&str], &[&str])] = &[
 const GLOBAL: &[&str] =
     &["--store", "--namespace", "--log", "--log-level", "--config", "--json", "--bootstrap", "--durable"];
 
-/// The variable of a flag.
+/// Returns the variable of a flag.
 fn variable(command: &[&str], flag: &str) -> String {
     match (command, flag) {
         // The name of a session is not that of an instance.
@@ -90,7 +90,7 @@ fn every_flag_is_there_and_has_its_variable() {
     }
 }
 
-/// What a store says about a session that was added with settings from somewhere.
+/// Returns the stored session that was added with settings from a given source.
 fn added(fixture: &Fixture, set: impl FnOnce(&mut Command), arguments: &[&str]) -> Value {
     let mut command = fixture.tenure(arguments);
     set(&mut command);
@@ -104,7 +104,7 @@ fn a_flag_beats_the_environment_beats_the_file_for_every_kind_of_value() {
     let fixture = Fixture::new();
     let file = fixture.path("tenure.toml");
     let config = file.display().to_string();
-    // Text, a number with a point, a whole number, a boolean, a list, a table.
+    // Text, a decimal, an integer, a boolean, a list, a table.
     let text = "interval = \"7s\"\nweight = 1.5\nkeep-results = 7\njson = true\nallow-targets = [\"10.0.0.0/8\", \"fd00::/8\"]\n[keys]\nsession = \"app:session:\"\n";
     std::fs::write(&file, text).unwrap();
     let add = ["session", "add", "--url", "http://127.0.0.1:1/"];
@@ -148,7 +148,7 @@ fn every_command_that_prints_a_result_prints_json() {
     ] {
         let output = fixture.output(&[arguments, &["--json"]].concat());
         let printed: Value = serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|error| panic!("{arguments:?} prints no JSON: {error}: {output:?}"));
+            .unwrap_or_else(|error| panic!("{arguments:?} does not print JSON: {error}: {output:?}"));
         assert!(printed.get(field).is_some(), "{arguments:?}: {printed}");
     }
     let sessions = fixture.output(&["session", "ls", "--json"]);

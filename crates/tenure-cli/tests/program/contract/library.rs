@@ -1,4 +1,4 @@
-//! What the program says about programs that use the library.
+//! What the program shows of programs that use the library.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn targets_of_a_pool_are_counted_and_found() {
     let pool = tenure.pool("mail").targets(["a", "b", "c"]);
     let pool = pool.run(async |_, term| while term.wait(Duration::from_secs(60)).await {}).start().unwrap();
     let status = || -> Value { serde_json::from_str(&stdout_of(&fixture, &["status", "--json"]).1).unwrap() };
-    wait_until("all three are counted", || status()["instances"][0]["pools"] == json!({"mail": 3}));
+    wait_until("all three targets are counted", || status()["instances"][0]["pools"] == json!({"mail": 3}));
     let (_, text) = stdout_of(&fixture, &["status"]);
     assert!(text.contains("3 targets of pool mail"), "{text}");
     for name in ["a", "mail:lease:a"] {
@@ -56,15 +56,15 @@ async fn a_role_without_a_leader_is_listed_until_it_is_removed() {
     let (fixture, tenure) = (Fixture::on(&server.url()), instance(&server).await);
     let term = tenure.election("nightly").acquire().await.unwrap();
     let roles = || -> Value { serde_json::from_str(&stdout_of(&fixture, &["role", "ls", "--json"]).1).unwrap() };
-    wait_until("it is listed", || roles()[0]["role"] == "nightly" && roles()[0]["leader"].is_string());
-    assert_eq!(stdout_of(&fixture, &["role", "rm", "nightly"]).0, Some(1), "it is led");
+    wait_until("the role is listed", || roles()[0]["role"] == "nightly" && roles()[0]["leader"].is_string());
+    assert_eq!(stdout_of(&fixture, &["role", "rm", "nightly"]).0, Some(1), "the role has a leader");
     let token = term.token();
     term.release().await.unwrap();
     assert_eq!(roles()[0]["leader"], Value::Null);
     assert_eq!(stdout_of(&fixture, &["role", "rm", "nightly"]).0, Some(0));
     assert_eq!(roles(), json!([]));
     let next = tenure.election("nightly").acquire().await.unwrap();
-    assert!(next.token() > token, "tokens go on growing");
+    assert!(next.token() > token, "tokens keep growing");
     next.release().await.unwrap();
     tenure.shutdown().await;
 }
@@ -76,7 +76,7 @@ async fn a_late_instance_is_reported_as_late() {
     let one = crate::serve::ServeInstance::start(&fixture, &["--ttl", "30s", "--heartbeat-every", "1s"]);
     let _paused = one.pause();
     let status = || -> Value { serde_json::from_str(&stdout_of(&fixture, &["status", "--json"]).1).unwrap() };
-    wait_until("it is late", || status()["instances"][0]["isLate"] == json!(true));
+    wait_until("the heartbeat is late", || status()["instances"][0]["isLate"] == json!(true));
     assert!(status()["instances"][0]["heartbeatAgeMs"].as_u64() > Some(1_000));
     let (_, text) = stdout_of(&fixture, &["status"]);
     assert!(text.contains("its last heartbeat is"), "{text}");

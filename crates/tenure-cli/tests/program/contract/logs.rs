@@ -10,7 +10,7 @@ use tenure_testbed::{CertificateAuthority, RedisServer};
 
 use crate::harness::{Fixture, wait_until};
 
-/// An instance whose stderr goes to a file, and which is killed at the end.
+/// An instance whose stderr goes to a file; killed when dropped.
 struct Logged {
     process: Child,
 }
@@ -25,7 +25,7 @@ impl Logged {
 
     fn stop(mut self) {
         kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
-        wait_until("it ends", || self.process.try_wait().unwrap().is_some());
+        wait_until("the instance exits", || self.process.try_wait().unwrap().is_some());
     }
 }
 
@@ -51,7 +51,7 @@ fn every_line_of_serve_is_json_with_four_fields_of_one_instance() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
     let one = Logged::start(&fixture, "log", &["--ttl", "2s"]);
     assert_eq!(fixture.code(&["session", "add", "--url", &server.url("/"), "--interval", "200ms"]), 0);
-    wait_until("it is polled", || server.requests().len() > 5);
+    wait_until("the session is polled", || server.requests().len() > 5);
     one.stop();
     let lines = lines(&fixture, "log");
     let ids: std::collections::BTreeSet<String> = lines.iter().map(|line| line["instance_id"].to_string()).collect();
@@ -92,7 +92,7 @@ fn renewals_are_logged_at_debug_and_failures_at_info() {
     });
 }
 
-/// The last line of a log that is being written may not be whole.
+/// Reads the log so far; its last line may be incomplete.
 fn lines_so_far(fixture: &Fixture, file: &str) -> Vec<Value> {
     fixture.read(file).lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
@@ -107,8 +107,8 @@ fn an_outage_logs_few_lines_and_a_quiet_minute_almost_none() {
     let output = crate::harness::with_input(fixture.tenure(&["session", "import"]), &sessions);
     assert!(output.status.success(), "{output:?}");
     let _one = Logged::start(&fixture, "log", &["--ttl", "3s"]);
-    wait_until("it has all of them", || named(&lines_so_far(&fixture, "log"), "lease.acquired").len() > SESSIONS);
-    // Some renewals of each.
+    wait_until("all sessions are held", || named(&lines_so_far(&fixture, "log"), "lease.acquired").len() > SESSIONS);
+    // Some renewals of each lease.
     std::thread::sleep(Duration::from_secs(5));
     let quiet = fixture.read("log").lines().count();
     let begun = Instant::now();
@@ -134,9 +134,9 @@ fn a_move_for_balance_is_a_rebalance() {
         assert_eq!(fixture.code(&["session", "add", "--url", &format!("http://127.0.0.1:1/{n}")]), 0);
     }
     let _one = Logged::start(&fixture, "one", &["--ttl", "3s"]);
-    wait_until("it has all of them", || named(&lines_so_far(&fixture, "one"), "lease.acquired").len() >= 4);
+    wait_until("all sessions are held", || named(&lines_so_far(&fixture, "one"), "lease.acquired").len() >= 4);
     let _two = Logged::start(&fixture, "two", &["--ttl", "3s"]);
-    wait_until("two have moved", || {
+    wait_until("two sessions have moved", || {
         let lines = lines_so_far(&fixture, "one");
         let released = named(&lines, "lease.released");
         released.iter().filter(|line| line["reason"] == "rebalance" && line["endpoint_id"].is_string()).count() == 2
@@ -148,7 +148,7 @@ fn serve_warns_about_a_server_without_persistence() {
     let server = RedisServer::start();
     let fixture = Fixture::on(&server.url());
     let _one = Logged::start(&fixture, "log", &[]);
-    wait_until("it warns", || {
+    wait_until("the instance warns", || {
         let lines = lines_so_far(&fixture, "log");
         lines.iter().any(|line| {
             line["level"] == "warn" && line["message"].as_str().is_some_and(|text| text.contains("session export"))
@@ -204,12 +204,12 @@ fn the_log_level_holds_for_notices_and_not_for_the_reason_of_a_failure() {
         assert_eq!((code, stderr.contains("limited to this process")), (Some(0), has_warning), "{level}: {stderr}");
         for (arguments, status, reason) in [
             (&["leader", "nothing"][..], 1, "nothing has no leader"),
-            (&["session", "pause", "0192f0c1-2e4e-7f00-8000-000000000001"], 1, "there is no session"),
+            (&["session", "pause", "0192f0c1-2e4e-7f00-8000-000000000001"], 1, "no such session"),
             (&["step-down", "nothing"], 1, "nothing has no leader"),
             (&["--store", "redis://127.0.0.1:1", "status"], 69, "127.0.0.1:1"),
             (&["run", "role", "--", "/no/such/command"], 127, "/no/such/command"),
         ] {
-            // Made before it is only looked at, so that there is no notice of that.
+            // Create the file first, so that there is no notice about a missing one.
             let fixture = Fixture::new();
             assert_eq!(fixture.code(&["run", "role", "--", "true"]), 0);
             let output = fixture.plain(&[&["--bootstrap", "--log-level", level], arguments].concat()).output().unwrap();
@@ -221,9 +221,9 @@ fn the_log_level_holds_for_notices_and_not_for_the_reason_of_a_failure() {
             }
         }
     }
-    // `off` holds for `serve`, too.
+    // `off` applies to `serve`, too.
     let quiet = Logged::start(&fixture, "quiet", &["--log-level", "off"]);
-    wait_until("it runs", || fixture.code(&["leader", "janitor"]) == 0);
+    wait_until("the instance runs", || fixture.code(&["leader", "janitor"]) == 0);
     quiet.stop();
     assert_eq!(fixture.read("quiet"), "");
 }

@@ -37,9 +37,9 @@ fn every_metric_of_the_contract_is_there() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
     let one = ServeInstance::start(&fixture, &[]);
     one.add(&server.url("/"));
-    wait_until("it is polled", || !server.requests().is_empty());
+    wait_until("the session is polled", || !server.requests().is_empty());
     let metrics = || web::request(one.address(), "GET", "/metrics", &[], "").unwrap().1;
-    wait_until("all metrics are there", || METRICS.iter().all(|name| metrics().contains(name)));
+    wait_until("all metrics are present", || METRICS.iter().all(|name| metrics().contains(name)));
     // The session, and the three roles.
     wait_until("all leases are counted", || metrics().contains("tenure_leases_held 4"));
 }
@@ -49,7 +49,7 @@ fn a_poll_carries_the_headers_of_the_contract() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
     let one = ServeInstance::start(&fixture, &["--name", "header-test"]);
     let id = one.add(&server.url("/"));
-    wait_until("it is polled", || !server.requests().is_empty());
+    wait_until("the session is polled", || !server.requests().is_empty());
     let visit = &server.requests()[0];
     assert_eq!(visit.headers["tenure-target"], id);
     assert!(visit.headers["tenure-instance"].starts_with("header-test-"));
@@ -75,15 +75,15 @@ fn sessions_lost_in_an_outage_count_as_unheld_and_the_last_renewal_stays() {
     let leads = "tenure_leader{role=\"janitor\"}";
     let renewed = "tenure_leader_last_renewal_timestamp_seconds{role=\"janitor\"}";
     // The sessions, and the three roles.
-    wait_until("all are held", || metric("tenure_leases_held") == 6.0);
+    wait_until("all leases are held", || metric("tenure_leases_held") == 6.0);
     let (before, unheld) = (metric(renewed), metric("tenure_targets_unheld"));
     assert!(before > 1e9 && unheld == 0.0, "{before} {unheld}");
     redis.kill();
-    wait_until("all are lost", || metric("tenure_leases_held") == 0.0 && metric(leads) == 0.0);
-    wait_until("they are unheld", || metric("tenure_targets_unheld") == 3.0);
+    wait_until("all leases are lost", || metric("tenure_leases_held") == 0.0 && metric(leads) == 0.0);
+    wait_until("all sessions are unheld", || metric("tenure_targets_unheld") == 3.0);
     let last = metric(renewed);
     assert!(last >= before - 0.001, "{last} {before}");
-    // For as long as the outage lasts, whatever is tried meanwhile.
+    // The age grows for as long as the outage lasts, whatever is tried meanwhile.
     let begun = Instant::now();
     let mut oldest = 0.0;
     while begun.elapsed() < Duration::from_secs(4) {
@@ -91,7 +91,7 @@ fn sessions_lost_in_an_outage_count_as_unheld_and_the_last_renewal_stays() {
         let age = metric("tenure_targets_unheld_oldest_seconds");
         assert!(age >= oldest, "{age} after {oldest}");
         oldest = age;
-        assert!((metric(renewed) - last).abs() < 0.001, "it stays");
+        assert!((metric(renewed) - last).abs() < 0.001, "the time of the last renewal stays");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(oldest > 3.5, "{oldest}");
@@ -108,7 +108,7 @@ fn the_last_renewal_stays_after_a_step_down() {
     let metrics = || web::request(one.address(), "GET", "/metrics", &[], "").unwrap().1;
     let path = "/v1/roles/janitor/step-down";
     let lead = |instance: &ServeInstance, name: &str| {
-        wait_until("it leads", || {
+        wait_until("the candidate leads", || {
             let leader = instance.get("/v1/roles/janitor").1["leader"].clone();
             let leads = leader.as_str().is_some_and(|leader| leader.starts_with(name));
             if !leads {
@@ -118,8 +118,8 @@ fn the_last_renewal_stays_after_a_step_down() {
         });
     };
     lead(&one, "one-");
-    wait_until("it is seen", || metrics().contains("tenure_leader{role=\"janitor\"} 1.0"));
+    wait_until("the metric shows the leader", || metrics().contains("tenure_leader{role=\"janitor\"} 1.0"));
     lead(&two, "two-");
-    wait_until("it does not lead", || metrics().contains("tenure_leader{role=\"janitor\"} 0.0"));
+    wait_until("the metric shows no leader", || metrics().contains("tenure_leader{role=\"janitor\"} 0.0"));
     assert!(metrics().contains("tenure_leader_last_renewal_timestamp_seconds{role=\"janitor\"}"));
 }

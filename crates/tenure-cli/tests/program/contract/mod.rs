@@ -1,6 +1,7 @@
-//! The outside of Tenure, line by line: flags, settings, exit codes, fields, events, metrics and headers, read from outside.
+//! The contract of Tenure, line by line: flags, settings, exit codes, fields, events, metrics and headers, read from
+//! outside.
 //!
-//! Each table names what people and programs rely on. A line that goes missing is seen.
+//! Each table lists what people and programs rely on, so that a missing line fails a test.
 
 mod documentation;
 mod events;

@@ -1,4 +1,4 @@
-//! What can be asked, and what is refused.
+//! Requests to the API, and their refusals.
 
 use tenure::LeaseName;
 
@@ -49,7 +49,7 @@ fn a_token_is_required_beyond_loopback() {
     }
 }
 
-/// A proxy on the same host forwards others to it.
+/// A proxy on the same host may forward requests of others.
 #[test]
 fn with_a_token_loopback_alone_allows_no_private_targets() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
@@ -65,8 +65,8 @@ fn with_a_token_loopback_alone_allows_no_private_targets() {
         assert!(status == 422 && said.contains("--allow-targets"), "{status} {said}");
     }
     let one = ServeInstance::start(&fixture, &[&flags[..], &["--allow-targets", "127.0.0.0/8"]].concat());
-    assert_eq!(add(&one).0, 201, "unless it is allowed");
-    wait_until("it is polled", || !server.requests().is_empty());
+    assert_eq!(add(&one).0, 201, "allowed by --allow-targets");
+    wait_until("the session is polled", || !server.requests().is_empty());
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn more_roles_are_listed_than_requests_may_queue() {
     let (status, listed) = one.get("/v1/roles");
     assert_eq!(status, 200, "{listed}");
     let listed = listed.as_array().unwrap();
-    // Those of the service itself, too.
+    // Besides the roles of the service itself.
     assert!(listed.len() >= 25_000, "{}", listed.len());
     assert!(listed.iter().any(|role| role["role"] == "role-24999" && role["leader"].is_null()));
     let output = fixture.output(&["status", "--json"]);
@@ -101,18 +101,18 @@ fn foreign_sessions_are_polled_or_listed_as_unreadable() {
             .to_string();
     redis.command(&["SET", &format!("session:{readable}"), &stored]);
     redis.command(&["MSET", "session:not-a-uuid", "{}", "session:01a1e478-f45d-7685-907d-000000000001", "no JSON"]);
-    wait_until("it is polled", || server.requests().iter().any(|visit| visit.path == "/foreign"));
-    wait_until("the others are listed", || {
+    wait_until("the session is polled", || server.requests().iter().any(|visit| visit.path == "/foreign"));
+    wait_until("the unreadable ones are listed", || {
         one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == 2)
     });
-    // What is not ours stays.
+    // Unknown fields are kept.
     assert_eq!(one.ask("PATCH", &format!("/v1/sessions/{readable}"), r#"{"name": "theirs"}"#).0, 200);
     let now: Value = serde_json::from_str(redis.command(&["GET", &format!("session:{readable}")]).as_text()).unwrap();
     assert_eq!((&now["room"], &now["name"]), (&json!(7), &json!("theirs")));
     assert_eq!(
         redis.command(&["GET", "session:not-a-uuid"]),
         RedisReply::text("{}"),
-        "nobody touches what it cannot read"
+        "unreadable sessions are not changed"
     );
 }
 
@@ -135,7 +135,7 @@ fn sessions_are_managed_without_an_instance() {
     let exported = print(&fixture, &["export"]);
     let imported = |input: &str| with_input(other.tenure(&["session", "import"]), input);
     assert!(imported(&exported).status.success());
-    assert!(imported(&exported).status.success(), "what is so already is so");
+    assert!(imported(&exported).status.success(), "an existing session counts as imported");
     assert_eq!(print(&other, &["export"]), exported);
     let changed = exported.replace("9s", "8s");
     assert_eq!(imported(&format!("{changed}\nno JSON\n")).status.code(), Some(1));
@@ -158,7 +158,7 @@ fn concurrent_edits_of_a_session_lose_nothing() {
     });
     let (_, session) = two.get(&path);
     assert_eq!((&session["name"], &session["isPaused"]), (&json!("n29"), &json!(false)), "{session}");
-    // A change that comes after the end brings nothing back.
+    // A change after the deletion restores nothing.
     assert_eq!(one.ask("DELETE", &path, "").0, 204);
     assert_eq!(two.patch(&path, &json!({"name": "again"})), 404);
     assert_eq!(one.get(&path).0, 404);
@@ -171,10 +171,10 @@ fn leaders_are_listed_and_exactly_one_instance_claims_each_role() {
         [ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[])];
     for role in ["janitor", "aggregator", "poll-scout"] {
         let path = format!("/v1/roles/{role}");
-        wait_until("somebody leads", || fleet[0].get(&path).1["leader"].is_string());
+        wait_until("the role has a leader", || fleet[0].get(&path).1["leader"].is_string());
         let (_, leader) = fleet[1].get(&path);
         assert!(leader["token"].is_u64() && leader["remainingMs"].is_u64() && leader["role"] == role, "{leader}");
-        wait_until("one says so, and the others do not", || {
+        wait_until("exactly one instance reports that it leads", || {
             let answers: Vec<u16> = fleet.iter().map(|one| one.get(&format!("{path}/am-i-leader")).0).collect();
             answers.iter().filter(|answer| **answer == 200).count() == 1
                 && answers.iter().filter(|answer| **answer == 503).count() == 2
@@ -198,12 +198,12 @@ fn every_instance_serves_the_fleet_totals() {
     let (_, stats) = two.get("/v1/stats");
     assert_eq!(stats["instances"], json!(2), "{stats}");
     assert!(stats["total"]["latencyMs"]["p99"].is_f64(), "{stats}");
-    assert!(polls(&two) <= server.requests().len() as u64, "none is counted twice");
-    // Whoever goes on adding up goes on where the other has left off.
+    assert!(polls(&two) <= server.requests().len() as u64, "no poll is counted twice");
+    // The next aggregator continues from the stored totals.
     let before = polls(&one);
     drop(one);
-    wait_until("it goes on", || polls(&two) > before + 10);
-    assert!(polls(&two) <= server.requests().len() as u64, "none is counted twice");
+    wait_until("counting continues", || polls(&two) > before + 10);
+    assert!(polls(&two) <= server.requests().len() as u64, "no poll is counted twice");
 }
 
 #[test]
@@ -212,20 +212,20 @@ fn leftovers_of_a_deleted_session_are_removed() {
     let fixture = Fixture::on(&redis.url());
     let one = ServeInstance::start(&fixture, &[]);
     let id = one.add(&server.url("/"));
-    wait_until("it is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    wait_until("the session is polled", || one.get(&format!("/v1/sessions/{id}/state")).0 == 200);
     let left = || match redis.command(&["KEYS", &format!("*{id}*")]) {
         RedisReply::Array(keys) => keys.len(),
         other => panic!("{other:?}"),
     };
-    assert!(left() >= 4, "the session, its lease, its term, its results");
+    assert!(left() >= 4, "the session, its lease, its term and its results");
     let token = one.get(&format!("/v1/sessions/{id}/state")).1["token"].as_u64().unwrap();
     assert_eq!(one.ask("DELETE", &format!("/v1/sessions/{id}"), "").0, 204);
-    wait_until("nothing is left", || left() == 0);
-    // Whoever takes its name is another, with a larger token.
+    wait_until("all records are removed", || left() == 0);
+    // A session with the same id is a new one, with a larger token.
     let again = json!({"id": id, "url": server.url("/again"), "interval": "250ms"}).to_string();
     assert_eq!(one.ask("POST", "/v1/sessions", &again).0, 201);
     let state = || one.get(&format!("/v1/sessions/{id}/state")).1;
-    wait_until("it is polled", || state()["token"].is_u64());
+    wait_until("the session is polled", || state()["token"].is_u64());
     assert!(state()["token"].as_u64().unwrap() > token);
 }
 
@@ -235,9 +235,9 @@ fn an_instance_is_drained_and_undrained_by_command() {
     let (one, two) =
         (ServeInstance::start(&fixture, &["--name", "one"]), ServeInstance::start(&fixture, &["--name", "two"]));
     (0..4).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
-    wait_until("both take part", || polling_instances(&server, 4) == Some(2));
+    wait_until("both instances poll", || polling_instances(&server, 4) == Some(2));
     assert_eq!(fixture.code(&["drain", "one-"]), 0);
-    wait_until("the other polls everything", || polling_instances(&server, 4) == Some(1));
+    wait_until("the other instance polls all sessions", || polling_instances(&server, 4) == Some(1));
     let (_, nodes) = two.get("/v1/nodes");
     let status = |nodes: &Value, name: &str| {
         let node = nodes["liveNodes"]
@@ -249,7 +249,7 @@ fn an_instance_is_drained_and_undrained_by_command() {
     };
     assert_eq!((status(&nodes, "one-"), status(&nodes, "two-")), (json!("draining"), json!("online")));
     assert_eq!(fixture.code(&["undrain", "one-"]), 0);
-    wait_until("both take part", || polling_instances(&server, 4) == Some(2));
+    wait_until("both instances poll", || polling_instances(&server, 4) == Some(2));
     assert_eq!(fixture.code(&["drain", "three"]), 1);
     assert_polled_once(server.requests());
 }
@@ -264,8 +264,8 @@ fn key_prefixes_are_configurable() {
     let config = file.display().to_string();
     let one = ServeInstance::start(&fixture, &["--config", &config]);
     let id = one.add(&server.url("/"));
-    wait_until("it is polled", || !server.requests().is_empty());
-    wait_until("somebody leads", || one.get("/v1/roles/janitor").1["leader"].is_string());
+    wait_until("the session is polled", || !server.requests().is_empty());
+    wait_until("the role has a leader", || one.get("/v1/roles/janitor").1["leader"].is_string());
     for key in [format!("app:session:{id}"), format!("app:lease:{id}"), "app:leader:janitor".to_owned()] {
         assert_eq!(redis.command(&["EXISTS", &key]), RedisReply::Int(1), "{key}");
     }
@@ -273,7 +273,7 @@ fn key_prefixes_are_configurable() {
         assert!(matches!(redis.command(&["KEYS", pattern]), RedisReply::Array(keys) if keys.len() == 1), "{pattern}");
     }
     wait_until(
-        "all roles are led",
+        "all roles have leaders",
         || matches!(redis.command(&["KEYS", "app:leader:*"]), RedisReply::Array(keys) if keys.len() == 3),
     );
     for pattern in ["poll:*", "session:*", "leader:*", "heartbeat:*"] {
@@ -287,18 +287,18 @@ fn key_prefixes_are_configurable() {
 #[test]
 fn unheld_time_is_reported_during_a_quarantine() {
     let (redis, server, fixture) = on_redis();
-    // A new server, of which nobody knows whether leases from before are relied on: nothing is granted for a ttl.
+    // A new server, which may have had leases before: it grants nothing for a ttl.
     let mut command = fixture.plain(&["serve", "--listen", "127.0.0.1:0", "--ttl", "5m"]);
     let one = ServeInstance::of(&mut command);
-    wait_until("it is ready", || one.get("/readyz").0 == 200);
+    wait_until("the instance is ready", || one.get("/readyz").0 == 200);
     let id = one.add(&server.url("/"));
     let since = || one.get("/v1/nodes").1["unowned"][0].clone();
-    wait_until("that is said", || since()["sessionId"] == json!(id) && since()["sinceMs"].as_u64() > Some(0));
+    wait_until("it is listed", || since()["sessionId"] == json!(id) && since()["sinceMs"].as_u64() > Some(0));
     let metrics = || web::request(&one.address, "GET", "/metrics", &[], "").unwrap().1;
-    wait_until("that is counted", || metrics().contains("tenure_targets_unheld 1"));
+    wait_until("the unheld session is counted", || metrics().contains("tenure_targets_unheld 1"));
     assert!(!metrics().contains("tenure_targets_unheld_oldest_seconds 0.0\n"), "{}", metrics());
     assert_eq!(server.requests().len(), 0);
-    // For a ttl of its own, although no lease was granted yet.
+    // The quarantine lasts for a ttl of this instance, although no lease was granted yet.
     assert_eq!(redis.command(&["HGET", "tenure:ns", "closed_for"]), RedisReply::text("300000000"));
 }
 
@@ -326,17 +326,17 @@ fn metrics_are_valid_openmetrics() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
     let one = ServeInstance::start(&fixture, &[]);
     one.add(&server.url("/"));
-    wait_until("it is polled", || !server.requests().is_empty());
+    wait_until("the session is polled", || !server.requests().is_empty());
     let metrics = || web::request(&one.address, "GET", "/metrics", &[], "").unwrap().1;
     let is_counted = |name: &str| {
         let line = metrics().lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
         line.is_some_and(|number| number > 0.0)
     };
     wait_until("a renewal is counted", || is_counted("tenure_lease_events_total{event=\"lease.renewed\"}"));
-    wait_until("how long it took, too", || is_counted("tenure_renew_duration_seconds_sum"));
+    wait_until("its duration is counted", || is_counted("tenure_renew_duration_seconds_sum"));
     let text = metrics();
     for name in [
-        // The session, two leaderships, and the scout.
+        // The session, two leaderships, and the reconciler's.
         "tenure_leases_held 4",
         "tenure_leases_uncertain 0",
         "tenure_lease_events_total{event=\"lease.acquired\"}",

@@ -1,4 +1,4 @@
-//! Sessions that are paused, deleted and made again faster than everybody hears of it.
+//! Sessions that are paused, deleted and created again before all instances have learned of it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ fn a_recreated_session_has_no_old_results(fixture: &Fixture) {
     let (one, two) = (ServeInstance::start(fixture, &[]), ServeInstance::start(fixture, &[]));
     let id = one.add(&server.url("/before"));
     let path = format!("/v1/sessions/{id}");
-    wait_until("it has results", || {
+    wait_until("the session has results", || {
         two.get(&format!("{path}/history")).1["results"].as_array().is_some_and(|all| all.len() > 1)
     });
     let token = one.get(&format!("{path}/state")).1["token"].as_u64();
@@ -20,9 +20,9 @@ fn a_recreated_session_has_no_old_results(fixture: &Fixture) {
         assert_eq!(instance.get(&format!("{path}/state")).0, 404);
         assert_eq!(instance.get(&format!("{path}/history")).1["results"], json!([]));
     }
-    assert_eq!(two.ask("POST", "/v1/sessions", &again.to_string()).0, 409, "there is one now");
+    assert_eq!(two.ask("POST", "/v1/sessions", &again.to_string()).0, 409, "the id is taken");
     assert_eq!(one.patch(&path, &json!({"isPaused": false})), 200);
-    wait_until("it is polled", || two.get(&format!("{path}/state")).0 == 200);
+    wait_until("the session is polled", || two.get(&format!("{path}/state")).0 == 200);
     let state = two.get(&format!("{path}/state")).1;
     assert_eq!(state["body"], json!("/after"), "{state}");
     assert!(state["token"].as_u64() > token, "{state}");
@@ -40,7 +40,7 @@ fn a_recreated_session_has_no_old_results_on_a_file() {
     a_recreated_session_has_no_old_results(&Fixture::new());
 }
 
-/// Many want to make one with the id of one that is deleted meanwhile: one of them does, and it is a new one.
+/// Many clients create a session with the id of one that is deleted meanwhile: one succeeds, and the session is new.
 #[test]
 fn a_session_created_during_a_deletion_has_no_old_results() {
     let (_redis, server, fixture) = on_redis();
@@ -49,12 +49,12 @@ fn a_session_created_during_a_deletion_has_no_old_results() {
     let path = format!("/v1/sessions/{id}");
     let request = json!({"id": id, "url": server.url("/"), "interval": "100ms"}).to_string();
     for _ in 0..20 {
-        wait_until("it has a result", || one.get(&format!("{path}/state")).0 == 200);
+        wait_until("the session has a result", || one.get(&format!("{path}/state")).0 == 200);
         let made = AtomicBool::new(false);
         let created: Vec<Value> = std::thread::scope(|scope| {
             let wants_one = |instance: &ServeInstance| {
                 let mut created = None;
-                wait_until("somebody has made it", || {
+                wait_until("a client has created it", || {
                     let (status, session) = instance.ask("POST", "/v1/sessions", &request);
                     if status == 201 {
                         made.store(true, Ordering::SeqCst);
@@ -84,7 +84,7 @@ fn a_reimported_session_has_no_old_results() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
     let one = ServeInstance::start(&fixture, &[]);
     let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
-    wait_until("it has a result", || one.get(&format!("{path}/state")).0 == 200);
+    wait_until("the session has a result", || one.get(&format!("{path}/state")).0 == 200);
     assert_eq!(one.patch(&path, &json!({"isPaused": true})), 200);
     let exported = String::from_utf8(fixture.output(&["session", "export"]).stdout).unwrap();
     assert_eq!(one.ask("DELETE", &path, "").0, 204);
@@ -107,7 +107,7 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     };
     let read = || std::fs::read_to_string(&file).unwrap();
     let names = || std::fs::read_dir(&backups).unwrap().count();
-    // Nothing yet: there is no file either.
+    // Without sessions no file is created.
     assert_eq!((export(&[]).status.code(), names()), (Some(1), 0));
     let add = ["session", "add", "--url", "http://127.0.0.1:1/", "--header", "x-key: secret"];
     assert_eq!(on_redis.code(&add), 0);
@@ -121,8 +121,8 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     assert!(all.contains("\"x-key\":\"secret\"") && all.ends_with("}\n"), "{all}");
     let metadata = file.metadata().unwrap();
     assert_eq!((metadata.permissions().mode() & 0o777, names()), (0o600, 1));
-    assert_ne!(metadata.ino(), reader.metadata().unwrap().ino(), "a reader of the old file has the whole of it");
-    // One that cannot be polled is left out, and said.
+    assert_ne!(metadata.ino(), reader.metadata().unwrap().ino(), "a reader of the old file still has all of it");
+    // An unreadable session is left out, and reported.
     redis.command(&["SET", "session:not-a-uuid", "{}"]);
     let one = ServeInstance::start(&on_redis, &[]);
     wait_until("it is listed", || one.get("/v1/nodes").1["unreadable"].as_array().is_some_and(|list| list.len() == 1));
@@ -130,7 +130,7 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && said.contains("not-a-uuid"), "{said}");
     assert_eq!(read(), all);
-    // The flag comes before the environment.
+    // The flag beats the environment.
     let other = fixture.path("other.jsonl");
     assert_eq!(export(&["--output", &other.display().to_string()]).status.code(), Some(1));
     assert_eq!(std::fs::read_to_string(&other).unwrap(), all);
@@ -178,20 +178,20 @@ fn every_session_that_is_listed_can_be_removed() {
         assert_eq!(redis.command(&["EXISTS", &key(id)]), RedisReply::Int(0), "{id:?}");
     }
     write();
-    // By their keys, as `status` and the API list them.
+    // By key, as listed by `status` and the API.
     let listed = fixture.output(&["--namespace", "app", "status", "--json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["unreadable"].as_array().unwrap().len(), ids.len());
     for session in listed["unreadable"].as_array().unwrap() {
         assert_eq!(remove(session["key"].as_str().unwrap()), 0, "{session}");
     }
-    wait_until("none is listed", || one.get("/v1/nodes").1["unreadable"] == json!([]));
+    wait_until("no session is unreadable", || one.get("/v1/nodes").1["unreadable"] == json!([]));
     // Without `--`, and in another notation.
     redis.command(&["MSET", &key("-dash"), "{}", &key(ids[1]), "{}"]);
     for id in ["-dash", "01A1E478F45D7685907D000000000001"] {
         assert_eq!(fixture.code(&["--namespace", "app", "session", "rm", id]), 0, "{id}");
     }
-    assert_eq!((remove(ids[1]), remove("not-a-uuid")), (1, 64), "they are gone");
+    assert_eq!((remove(ids[1]), remove("not-a-uuid")), (1, 64), "both are deleted");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn an_import_prints_new_ids_and_refuses_placeholders() {
         (output.status.code(), text(output.stdout), text(output.stderr))
     };
     let with_headers = |headers: Value| json!({"url": "http://127.0.0.1:1/", "headers": headers});
-    // What the API shows is not an export.
+    // The API's output is not an export.
     let lines = [
         copy,
         with_headers(json!({"a": "b", "X-Key": "***"})),
@@ -228,7 +228,7 @@ fn an_import_prints_new_ids_and_refuses_placeholders() {
     assert_eq!(one.get(&format!("/v1/sessions/{fresh}")).0, 404);
     let new = printed.trim();
     wait_until("the new one is known", || one.get(&format!("/v1/sessions/{new}")).0 == 200);
-    // The same again is not new.
+    // The same sessions again are not new.
     let exported = fixture.output(&["session", "export"]).stdout;
     let mut lines: Vec<Value> =
         exported.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect();
@@ -245,17 +245,17 @@ fn a_briefly_paused_session_resumes_at_once() {
     let (server, fixture, probe) = (WebServer::start(), Fixture::new(), LagProbe::start());
     let one = ServeInstance::start(&fixture, &[]);
     let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
-    wait_until("it is polled", || polling_instances(&server, 1) == Some(1));
+    wait_until("the session is polled", || polling_instances(&server, 1) == Some(1));
     let begun = Instant::now();
     for _ in 0..5 {
         for paused in [true, false] {
             assert_eq!(one.patch(&path, &json!({"isPaused": paused})), 200);
         }
         let (visits, again) = (server.requests().len(), Instant::now());
-        wait_until("it goes on", || server.requests().len() > visits);
+        wait_until("polling continues", || server.requests().len() > visits);
         assert!(again.elapsed() < Duration::from_millis(INTERVAL_MS * 2) || probe.lag() > MAX_LATENESS, "{again:?}");
     }
-    // Each may cost the slot in which it is paused.
+    // Each pause may cost the slot in which it happens.
     assert!(missed_slots(server.requests(), begun) <= 5 || probe.lag() > MAX_LATENESS);
     assert_polled_once(server.requests());
 }
@@ -266,16 +266,16 @@ fn the_release_of_a_session_has_a_reason() {
     let one = ServeInstance::start(&fixture, &[]);
     let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
     let is_held = || one.get("/v1/nodes").1.to_string().contains("\"state\":\"owned\"");
-    wait_until("it is held", is_held);
+    wait_until("the session is held", is_held);
     let told = std::thread::scope(|scope| {
         let reading = scope.spawn(|| one.events_until("/v1/events", |event| event["reason"] == "removed"));
-        wait_until("somebody reads", || {
+        wait_until("the stream is open", || {
             web::request(&one.address, "GET", "/metrics", &[], "").unwrap().1.contains("tenure_streams_open 1")
         });
         assert_eq!(one.patch(&path, &json!({"isPaused": true})), 200);
-        wait_until("it is let go of", || !is_held());
+        wait_until("the session is released", || !is_held());
         assert_eq!(one.patch(&path, &json!({"isPaused": false})), 200);
-        wait_until("it is held again", is_held);
+        wait_until("the session is held again", is_held);
         assert_eq!(one.ask("DELETE", &path, "").0, 204);
         reading.join().unwrap()
     });
@@ -284,13 +284,13 @@ fn the_release_of_a_session_has_a_reason() {
     assert_eq!(reasons, ["paused", "removed"], "{told:?}");
 }
 
-/// Another interval is another rhythm, which begins with what is still to come.
+/// Each interval has its own slots, which begin with the next due time.
 #[test]
 fn constant_interval_changes_repeat_no_slot() {
     let (server, fixture) = (WebServer::start(), Fixture::new());
     let one = ServeInstance::start(&fixture, &[]);
     let path = format!("/v1/sessions/{}", one.add(&server.url("/")));
-    wait_until("it is polled", || polling_instances(&server, 1) == Some(1));
+    wait_until("the session is polled", || polling_instances(&server, 1) == Some(1));
     for n in 0..60 {
         let interval = ["100ms", "130ms", "170ms", "1s"][n % 4];
         assert_eq!(one.patch(&path, &json!({"interval": interval})), 200);

@@ -1,4 +1,4 @@
-//! What befalls the store, and instances that hang.
+//! Faults of the store, and hanging instances.
 
 use tenure_testbed::Proxy;
 
@@ -10,11 +10,11 @@ fn an_instance_started_before_its_store_becomes_ready_with_it() {
     let fixture = Fixture::on(&redis.url());
     redis.kill();
     let one = ServeInstance::spawn(&fixture, &[]);
-    wait_until("it lives", || one.get("/healthz").0 == 200);
+    wait_until("the process is running", || one.get("/healthz").0 == 200);
     assert_eq!(one.get("/readyz").0, 503);
     assert_eq!(one.ask("POST", "/v1/sessions", r#"{"url": "http://127.0.0.1:1"}"#).0, 503);
     redis.restart();
-    wait_until("it is ready", || one.get("/readyz").0 == 200);
+    wait_until("the instance is ready", || one.get("/readyz").0 == 200);
 }
 
 #[test]
@@ -39,8 +39,8 @@ fn a_second_signal_ends_it_at_once() {
     let (redis, _, fixture) = on_redis();
     let mut one = ServeInstance::start(&fixture, &["--drain-timeout", "10m"]);
     redis.stop();
-    // Two that come before it has looked are one.
-    wait_until("it ends", || {
+    // Two signals before the first is handled count as one.
+    wait_until("the instance exits", || {
         let ended = one.process.try_wait().unwrap().is_some();
         if !ended {
             one.signal(Signal::TERM);
@@ -68,12 +68,12 @@ fn refused_settings_leave_nothing_in_the_store() {
     assert_eq!(redis.command(&["EXISTS", "tenure:ns"]), RedisReply::Int(0));
 }
 
-/// Slots are counted by the store's clock; those that were polled before it was set are in the future then.
+/// Slots are counted by the store's clock. After a step back, polled slots lie in the future.
 #[test]
 fn a_clock_step_stops_polling_only_briefly() {
     if !RedisServer::can_fake_time() {
-        // Past the capture of the test harness.
-        let _ = std::io::stderr().write_all(b"NOT TESTED: libfaketime is not here; `cargo xtask test` gets it\n");
+        // Written directly, because the test harness captures output.
+        let _ = std::io::stderr().write_all(b"NOT TESTED: libfaketime is missing; `cargo xtask test` installs it\n");
         return;
     }
     let (redis, server) = (RedisServer::builder().own_clock().start(), WebServer::start());
@@ -81,36 +81,36 @@ fn a_clock_step_stops_polling_only_briefly() {
     let one = ServeInstance::start(&fixture, &[]);
     let _two = ServeInstance::start(&fixture, &[]);
     (0..4).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
-    wait_until("both take part", || polling_instances(&server, 4) == Some(2));
+    wait_until("both instances poll", || polling_instances(&server, 4) == Some(2));
     for forward in [false, true] {
         redis.step_clock(Duration::from_secs(600), forward);
         let stepped = Instant::now();
         wait_until("all are polled again", || stepped.elapsed() > TTL * 2 && polling_instances(&server, 4) == Some(2));
     }
-    // Nobody polls what another does, whatever the time is.
+    // No two instances poll the same session at once, whatever the time is.
     for (session, visits) in by_session(server.requests()) {
         let mut visits = visits;
         visits.sort_by_key(|visit| visit.began);
         let met = |pair: &[ReceivedRequest]| pair[0].ended.is_none_or(|ended| ended > pair[1].began);
-        assert!(!visits.windows(2).any(met), "{session} is polled twice at once");
+        assert!(!visits.windows(2).any(met), "{session} is polled by two instances at once");
     }
 }
 
-/// One that was stopped for longer than its leases lasted polls nothing that is another's by then.
+/// An instance that was stopped for longer than its leases polls no session that has another holder by then.
 fn a_resumed_instance_polls_no_session_of_another_holder(fixture: &Fixture) {
     let server = WebServer::start();
     let one = ServeInstance::start(fixture, &[]);
     (0..6).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
     let (two, _three) = (ServeInstance::start(fixture, &[]), ServeInstance::start(fixture, &[]));
-    wait_until("all take part", || polling_instances(&server, 6) == Some(3));
+    wait_until("all instances poll", || polling_instances(&server, 6) == Some(3));
     two.signal(Signal::STOP);
     let stopped = Instant::now();
-    wait_until("the others poll everything", || stopped.elapsed() > TTL && polling_instances(&server, 6) == Some(2));
+    wait_until("the others poll all sessions", || stopped.elapsed() > TTL && polling_instances(&server, 6) == Some(2));
     std::thread::sleep(TTL);
     two.signal(Signal::CONT);
-    wait_until("it takes part again", || polling_instances(&server, 6) == Some(3));
+    wait_until("the resumed instance polls again", || polling_instances(&server, 6) == Some(3));
     assert_polled_once(server.requests());
-    wait_until("its results are taken", || {
+    wait_until("its results are accepted", || {
         let (_, nodes) = two.get("/v1/nodes");
         let ours =
             nodes["liveNodes"].as_array().into_iter().flatten().find(|node| node["isThisInstance"] == json!(true));
@@ -143,8 +143,9 @@ fn a_slot_claimed_before_a_disconnect_is_polled_after_it() {
     assert_eq!(one.ask("POST", "/v1/sessions", &session.to_string()).0, 201);
     for _ in 0..3 {
         let seen = server.requests().len();
-        wait_until("it is polled", || server.requests().len() > seen);
-        // The next slot is claimed with the result of this one; then the store is out of reach until it is over.
+        wait_until("the session is polled", || server.requests().len() > seen);
+        // The next slot is claimed with the result of this one. Then the store is unreachable until that slot has
+        // passed.
         std::thread::sleep(INTERVAL / 2);
         proxy.refuse();
         proxy.reset_connections();
@@ -152,13 +153,13 @@ fn a_slot_claimed_before_a_disconnect_is_polled_after_it() {
         proxy.pass();
     }
     let seen = server.requests().len();
-    wait_until("it is polled", || server.requests().len() > seen + 1);
+    wait_until("the session is polled", || server.requests().len() > seen + 1);
     let dues: Vec<u64> = server.requests().iter().map(|visit| header_number(visit, "tenure-due")).collect();
     let missed_slots: u64 = dues.windows(2).map(|pair| (pair[1] - pair[0]) / 2_000 - 1).sum();
-    // A machine that stands still may leave out as many slots as it stood still for.
+    // A stalled machine may miss as many slots as its stall covers.
     let stalled = probe.total_stall(INTERVAL / 8);
     let allowed = if stalled.is_zero() { 0 } else { stalled.as_millis() as u64 / 2_000 + 1 };
-    assert!(missed_slots <= allowed, "{dues:?}, and the machine stood still for {stalled:?}");
+    assert!(missed_slots <= allowed, "{dues:?}, and the machine stalled for {stalled:?}");
     assert_polled_once(server.requests());
 }
 
@@ -169,7 +170,7 @@ fn a_store_restart_with_data_moves_no_session() {
     let one = ServeInstance::start(&fixture, &[]);
     let _two = ServeInstance::start(&fixture, &[]);
     (0..4).for_each(|n| drop(one.add(&server.url(&format!("/{n}")))));
-    wait_until("both take part", || polling_instances(&server, 4) == Some(2));
+    wait_until("both instances poll", || polling_instances(&server, 4) == Some(2));
     std::thread::sleep(TTL / 2);
     let before = pollers(&server, Duration::from_millis(INTERVAL_MS * 3));
     redis.kill();
@@ -186,34 +187,38 @@ fn a_flushed_store_stops_polling_and_accepts_new_sessions() {
     let fixture = Fixture::on(&redis.url());
     let (one, two) = (ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]));
     let path = format!("/v1/sessions/{}", one.add(&server.url("/before")));
-    wait_until("it is polled", || polling_instances(&server, 1) == Some(1));
+    wait_until("the session is polled", || polling_instances(&server, 1) == Some(1));
     redis.command(&["FLUSHALL"]);
-    // What is renewed next is lost, and what is due is refused: a renewal's interval and an answer.
-    wait_until("it is polled no more", || pollers(&server, TTL).is_empty());
+    // The next renewal finds the loss, and due polls are refused: at most a renewal interval and a reply.
+    wait_until("polling stops", || pollers(&server, TTL).is_empty());
     for instance in [&one, &two] {
-        wait_until("everybody knows that it is gone", || instance.get(&path).0 == 404);
-        wait_until("everybody is there again", || {
+        wait_until("all instances know that the session is lost", || instance.get(&path).0 == 404);
+        wait_until("all instances have rejoined", || {
             instance.get("/v1/nodes").1["liveNodes"].as_array().is_some_and(|nodes| nodes.len() == 2)
         });
     }
     two.add(&server.url("/after"));
-    wait_until("the new one is polled", || server.requests().iter().any(|visit| visit.path == "/after"));
+    wait_until("the new session is polled", || server.requests().iter().any(|visit| visit.path == "/after"));
     assert_polled_once(server.requests());
 }
 
-/// The next renewal is ten seconds away; a result that is refused says it sooner.
+/// The next renewal is ten seconds away; a refused result shows the loss sooner.
 #[test]
 fn a_deleted_lease_is_noticed_with_the_next_result() {
     let (redis, server, fixture) = on_redis();
     let one = ServeInstance::start(&fixture, &["--ttl", "30s"]);
     let id = one.add(&server.url("/"));
     let results = || server.requests().len();
-    wait_until("it is polled", || results() >= 2);
+    wait_until("the session is polled", || results() >= 2);
     assert_eq!(redis.command(&["DEL", &format!("poll:lease:{id}")]), RedisReply::Int(1));
     let deleted = Instant::now();
     wait_until("it is held again", || redis.command(&["EXISTS", &format!("poll:lease:{id}")]) == RedisReply::Int(1));
-    // The slot that is due next, its result, and a claim: three intervals are plenty.
-    LagProbe::start().assert_within(deleted.elapsed(), Duration::from_millis(3 * INTERVAL_MS), "it is held again");
+    // The next due slot, its result, and a claim: three intervals are plenty.
+    LagProbe::start().assert_within(
+        deleted.elapsed(),
+        Duration::from_millis(3 * INTERVAL_MS),
+        "the session is held again",
+    );
     let before = results();
-    wait_until("it is polled again", || results() > before);
+    wait_until("the session is polled again", || results() > before);
 }

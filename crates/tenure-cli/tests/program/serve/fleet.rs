@@ -1,4 +1,4 @@
-//! Who polls what while instances come and go.
+//! Holders of sessions while instances join and leave.
 
 use super::*;
 
@@ -6,18 +6,18 @@ fn a_fleet_polls_every_session_once(fixture: &Fixture) {
     let (server, probe) = (WebServer::start(), LagProbe::start());
     let one = ServeInstance::start(fixture, &[]);
     let ids: Vec<String> = (0..6).map(|n| one.add(&server.url(&format!("/{n}")))).collect();
-    wait_until("all are polled", || polling_instances(&server, 6) == Some(1));
+    wait_until("all sessions are polled", || polling_instances(&server, 6) == Some(1));
     let (mut two, three) = (ServeInstance::start(fixture, &[]), ServeInstance::start(fixture, &[]));
-    wait_until("all take part", || polling_instances(&server, 6) == Some(3));
+    wait_until("all instances poll", || polling_instances(&server, 6) == Some(3));
     let settled = Instant::now();
 
-    // Made through one, polled by another, read from the third.
+    // Created through one instance, polled by another, read from the third.
     let (status, state) = three.get(&format!("/v1/sessions/{}/state", ids[0]));
     assert_eq!(
         (status, &state["ok"], &state["sessionId"], &state["body"]),
         (200, &json!(true), &json!(ids[0]), &json!("/0"))
     );
-    wait_until("three polls are remembered", || {
+    wait_until("three results are stored", || {
         let (_, history) = two.get(&format!("/v1/sessions/{}/history?limit=3", ids[0]));
         history["results"].as_array().is_some_and(|results| results.len() == 3)
     });
@@ -31,33 +31,33 @@ fn a_fleet_polls_every_session_once(fixture: &Fixture) {
     assert!(server.requests().iter().all(|visit| visit.headers["x-key"] == "secret"));
     assert!(!three.get("/v1/sessions").1.to_string().contains("secret"));
 
-    // A goodbye leaves no slot out.
+    // A clean stop misses no slot.
     two.signal(Signal::TERM);
     assert_eq!(two.wait_exit(), Some(0));
-    wait_until("two take part", || polling_instances(&server, 6) == Some(2));
+    wait_until("two instances poll", || polling_instances(&server, 6) == Some(2));
     std::thread::sleep(Duration::from_millis(INTERVAL_MS * 4));
     let missed_slots = missed_slots(server.requests(), settled);
-    assert!(missed_slots == 0 || probe.lag() > MAX_LATENESS, "{missed_slots} slots were left out");
+    assert!(missed_slots == 0 || probe.lag() > MAX_LATENESS, "{missed_slots} slots missed");
 
-    // What a dead one polled is polled again when its leases have run out.
+    // The sessions of a dead instance are polled again after its leases have expired.
     three.signal(Signal::KILL);
     let killed = Instant::now();
-    wait_until("one polls all", || {
+    wait_until("one instance polls all sessions", || {
         let last = pollers(&server, killed.elapsed().min(Duration::from_millis(INTERVAL_MS * 3)));
         last.len() == 6 && polling_instances(&server, 6) == Some(1)
     });
 
-    // Paused, resumed elsewhere, deleted.
+    // Paused, resumed through another instance, deleted.
     let path = format!("/v1/sessions/{}", ids[0]);
     let is_polled = || pollers(&server, Duration::from_millis(INTERVAL_MS * 4)).contains_key(&ids[0]);
     assert_eq!(one.ask("PATCH", &path, r#"{"isPaused": true}"#).0, 200);
-    wait_until("it is left alone", || !is_polled());
+    wait_until("polling stops", || !is_polled());
     let moved = json!({"isPaused": false, "url": server.url("/moved")}).to_string();
     assert_eq!(one.ask("PATCH", &path, &moved).0, 200);
-    wait_until("it is polled where it is now", || server.requests().last().is_some_and(|visit| visit.path == "/moved"));
+    wait_until("the new URL is polled", || server.requests().last().is_some_and(|visit| visit.path == "/moved"));
     assert_eq!(one.ask("DELETE", &path, "").0, 204);
     assert_eq!(one.get(&path).0, 404);
-    wait_until("it is left alone", || !is_polled());
+    wait_until("polling stops", || !is_polled());
     assert_eq!(one.ask("DELETE", &path, "").0, 404);
     assert_polled_once(server.requests());
 }

@@ -1,4 +1,4 @@
-//! `tenure serve`: fleets of real processes that poll a web server which writes down who asks, judged by that.
+//! `tenure serve`: fleets of real processes that poll a web server, judged by the requests which the server records.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -18,7 +18,7 @@ const INTERVAL_MS: u64 = 500;
 /// The ttl of leases.
 const TTL: Duration = Duration::from_secs(2);
 
-/// A machine that is later than this may leave out slots.
+/// A machine that lags by more may miss slots.
 const MAX_LATENESS: Duration = Duration::from_millis(200);
 
 mod api;
@@ -34,7 +34,7 @@ mod streams;
 mod targets;
 mod unable;
 
-/// One instance.
+/// A running instance.
 pub struct ServeInstance {
     process: Child,
     address: String,
@@ -43,11 +43,11 @@ pub struct ServeInstance {
 impl ServeInstance {
     pub fn start(fixture: &Fixture, flags: &[&str]) -> Self {
         let instance = Self::spawn(fixture, flags);
-        wait_until("it is ready", || instance.get("/readyz").0 == 200);
+        wait_until("the instance is ready", || instance.get("/readyz").0 == 200);
         instance
     }
 
-    /// Without waiting until it is ready.
+    /// Starts an instance without waiting until it is ready.
     fn spawn(fixture: &Fixture, flags: &[&str]) -> Self {
         Self::of(&mut Self::command(fixture, flags))
     }
@@ -64,7 +64,7 @@ impl ServeInstance {
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let address =
             lines.find_map(|line| Some(line.unwrap().split_once("API at http://")?.1.split_once(';')?.0.to_owned()));
-        // It must not wait for somebody to read.
+        // Drain stderr, so that the instance never blocks on it.
         std::thread::spawn(move || lines.for_each(drop));
         Self { process, address: address.unwrap() }
     }
@@ -73,7 +73,7 @@ impl ServeInstance {
         &self.address
     }
 
-    /// Stops the process until what is returned is dropped.
+    /// Stops the process until the returned guard is dropped.
     pub fn pause(&self) -> Paused {
         let pid = Pid::from_child(&self.process);
         kill_process(pid, Signal::STOP).unwrap();
@@ -93,12 +93,12 @@ impl ServeInstance {
         self.ask("PATCH", path, &change.to_string()).0
     }
 
-    /// So many events of a stream: their ids and what they say.
+    /// Reads this many events of a stream: their ids and data.
     fn events(&self, path: &str, headers: &[&str], count: usize) -> Vec<(String, Value)> {
         read_events(self.stream(path, headers), |events| events.len() == count)
     }
 
-    /// What the events of a stream say, up to this one.
+    /// Reads the data of a stream's events, up to the last one.
     fn events_until(&self, path: &str, last: impl Fn(&Value) -> bool) -> Vec<Value> {
         let events = read_events(self.stream(path, &[]), |events| events.last().is_some_and(|(_, event)| last(event)));
         events.into_iter().map(|(_, event)| event).collect()
@@ -122,14 +122,14 @@ impl ServeInstance {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Waits for its end, and returns its status.
+    /// Waits for the exit, and returns the status.
     fn wait_exit(&mut self) -> Option<i32> {
-        wait_until("it ends", || self.process.try_wait().unwrap().is_some());
+        wait_until("the instance exits", || self.process.try_wait().unwrap().is_some());
         self.process.wait().unwrap().code()
     }
 }
 
-/// An instance that is stopped.
+/// A stopped instance, continued when dropped.
 pub struct Paused(Pid);
 
 impl Drop for Paused {
@@ -145,7 +145,7 @@ impl Drop for ServeInstance {
     }
 }
 
-/// A store, something to poll, and a fixture to start instances with.
+/// Starts a store, a target, and a fixture for instances.
 fn on_redis() -> (RedisServer, WebServer, Fixture) {
     let redis = RedisServer::start();
     let fixture = Fixture::on(&redis.url());
@@ -171,7 +171,7 @@ fn read_events(stream: TcpStream, enough: impl Fn(&[(String, Value)]) -> bool) -
     events
 }
 
-/// The visits of each session, in order of the slots that they were due in.
+/// Groups requests by session, ordered by due time.
 fn by_session(visits: Vec<ReceivedRequest>) -> BTreeMap<String, Vec<ReceivedRequest>> {
     let mut sessions: BTreeMap<String, Vec<ReceivedRequest>> = BTreeMap::new();
     for visit in visits {
@@ -184,18 +184,18 @@ fn header_number(visit: &ReceivedRequest, header: &str) -> u64 {
     visit.headers[header].parse().unwrap()
 }
 
-/// No slot twice, no two at once, no token back.
+/// Asserts that no slot is polled twice, no polls overlap and no token decreases.
 #[track_caller]
 fn assert_polled_once(visits: Vec<ReceivedRequest>) {
     for (session, visits) in by_session(visits) {
         for pair in visits.windows(2) {
             assert!(
                 header_number(&pair[0], "tenure-due") < header_number(&pair[1], "tenure-due"),
-                "{session} twice for a slot: {pair:?}"
+                "{session} is polled twice in a slot: {pair:?}"
             );
             assert!(
                 header_number(&pair[0], "tenure-token") <= header_number(&pair[1], "tenure-token"),
-                "a token went back: {pair:?}"
+                "a token decreased: {pair:?}"
             );
             let met = pair[0].ended.is_none_or(|ended| ended > pair[1].began);
             assert!(!met, "{session} is polled twice at once: {pair:?}");
@@ -203,7 +203,7 @@ fn assert_polled_once(visits: Vec<ReceivedRequest>) {
     }
 }
 
-/// How many slots of each session were left out since then.
+/// Returns the number of slots that were missed since then, over all sessions.
 fn missed_slots(visits: Vec<ReceivedRequest>, since: Instant) -> u64 {
     let visits = visits.into_iter().filter(|visit| visit.began > since).collect();
     let slots = |pair: &[ReceivedRequest]| {
@@ -217,7 +217,7 @@ fn pollers(server: &WebServer, within: Duration) -> BTreeMap<String, String> {
     recent.map(|visit| (visit.headers["tenure-target"].clone(), visit.headers["tenure-instance"].clone())).collect()
 }
 
-/// How many different instances poll so many sessions now.
+/// Returns the number of instances that currently poll, if this many sessions are polled.
 fn polling_instances(server: &WebServer, sessions: usize) -> Option<usize> {
     let pollers = pollers(server, Duration::from_millis(INTERVAL_MS * 3));
     let mut instances: Vec<&String> = pollers.values().collect();

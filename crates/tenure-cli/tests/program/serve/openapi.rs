@@ -1,10 +1,10 @@
-//! `openapi.json` says what the API does, and the API does what it says.
+//! `openapi.json` matches the API.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// The routes as they stand in the code.
+/// The routes in the code.
 const ROUTES: &str = include_str!("../../../../tenure-serve/src/api/mod.rs");
 
 #[test]
@@ -54,14 +54,14 @@ fn every_response_matches_its_schema() {
     let new = json!({"url": server.url("/"), "interval": "250ms", "headers": {"x": "y"}}).to_string();
     let (_, session) = ask("POST", "/v1/sessions", &[token], &new);
     let id = session["id"].as_str().unwrap();
-    wait_until("it is polled", || ask("GET", &format!("/v1/sessions/{id}/state"), &[token], "").0 == 200);
-    wait_until("it is added up", || ask("GET", "/v1/stats", &[token], "").0 == 200);
+    wait_until("the session is polled", || ask("GET", &format!("/v1/sessions/{id}/state"), &[token], "").0 == 200);
+    wait_until("totals are added up", || ask("GET", "/v1/stats", &[token], "").0 == 200);
     let nobody = "01a1e478-f45d-7685-907d-7d47de532c2c";
     let concrete = |template: &str, id: &str| template.replace("{id}", id).replace("{role}", "janitor");
     for (template, operations) in description["paths"].as_object().unwrap() {
         for method in operations.as_object().unwrap().keys().filter(|method| *method != "parameters") {
             let method = method.to_ascii_uppercase();
-            // Streams have no end to wait for.
+            // Streams do not end.
             if template.ends_with("/events") || method == "DELETE" {
                 continue;
             }

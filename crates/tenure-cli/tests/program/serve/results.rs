@@ -1,4 +1,4 @@
-//! What is kept of results.
+//! Stored results.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tenure_testbed::web::WebServer;
 use super::ServeInstance;
 use crate::harness::{Fixture, wait_until};
 
-/// A target whose answers have this status and so many bytes.
+/// Starts a target whose responses have this status and body size.
 fn answering(status: &'static str, bytes: usize) -> WebServer {
     let body = "x".repeat(bytes);
     WebServer::with_handler(move |_| {
@@ -30,7 +30,7 @@ fn add(instance: &ServeInstance, url: &str, fields: &Value) -> String {
 }
 
 fn state(instance: &ServeInstance, id: &str) -> Value {
-    wait_until("it is polled", || instance.get(&format!("/v1/sessions/{id}/state")).0 == 200);
+    wait_until("the session is polled", || instance.get(&format!("/v1/sessions/{id}/state")).0 == 200);
     instance.get(&format!("/v1/sessions/{id}/state")).1
 }
 
@@ -70,11 +70,11 @@ fn a_session_overrides_the_result_settings() {
     });
     assert_eq!((length(&state(&instance, &own)), history(&instance, &own).len()), (3_000, 2));
     assert_eq!((length(&state(&instance, &usual)), history(&instance, &usual).len()), (2_048, 4));
-    // Back to what the instance keeps.
+    // Back to the instance's setting.
     let path = format!("/v1/sessions/{own}");
     assert_eq!(instance.patch(&path, &json!({"maxBody": null, "keepResults": "wrong"})), 422);
     assert_eq!(instance.patch(&path, &json!({"maxBody": null})), 200);
-    wait_until("the next poll keeps less", || length(&state(&instance, &own)) == 2_048);
+    wait_until("the next result is shorter", || length(&state(&instance, &own)) == 2_048);
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn failed_polls_keep_their_body_and_a_backoff_can_be_disabled() {
     let instance = ServeInstance::start(&fixture, &[]);
     let id = add(&instance, &server.url("/off"), &json!({"backoff": "off"}));
     let backed_off = add(&instance, &server.url("/on"), &json!({}));
-    wait_until("fifty polls of the one without a back-off", || {
+    wait_until("fifty polls of the session without backoff", || {
         server.requests().iter().filter(|visit| visit.headers["tenure-target"] == id).count() >= 50
     });
     let last = state(&instance, &id);
     assert_eq!((length(&last), &last["ok"], &last["status"]), (2_000, &json!(false), &json!(500)));
     assert!(last["consecutiveFailures"].as_u64().unwrap() > 20, "{last}");
     let polled = server.requests().iter().filter(|visit| visit.headers["tenure-target"] == backed_off).count();
-    // Five at once, and then after 2, 4, 8, 16, 32 … slots.
-    assert!(polled <= 12, "{polled} polls of a target that fails");
+    // Five polls without backoff, and then after 2, 4, 8, 16, 32 … slots.
+    assert!(polled <= 12, "{polled} polls of a failing target");
     assert_eq!(length(&state(&instance, &backed_off)), 2_000);
 }

@@ -1,4 +1,4 @@
-//! Targets that misbehave, and addresses that are not polled.
+//! Misbehaving targets, and addresses that are not polled.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn misbehaving_targets_delay_no_other_target() {
         });
     };
     let (never, metadata, round, flood) = (add("/never"), add("/metadata"), add("/round"), add("/flood"));
-    error(&never, "no whole answer within 300ms");
+    error(&never, "no complete response within 300ms");
     error(&metadata, "169.254.169.254 is not polled");
     error(&round, "more than 5 times");
     wait_until("the flood is cut", || {
@@ -35,7 +35,7 @@ fn misbehaving_targets_delay_no_other_target() {
         state["truncated"] == json!(true) && state["body"].as_str().is_some_and(|body| body.len() == 65_536)
     });
     let well = add("/well");
-    wait_until("others are polled", || one.get(&format!("/v1/sessions/{well}/state")).1["ok"] == json!(true));
+    wait_until("other sessions are polled", || one.get(&format!("/v1/sessions/{well}/state")).1["ok"] == json!(true));
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn session_headers_are_not_sent_to_other_origins() {
     let fixture = Fixture::new();
     let one = ServeInstance::start(&fixture, &[]);
     one.add(&server.url("/"));
-    wait_until("it is followed", || !other.requests().is_empty());
+    wait_until("the redirect is followed", || !other.requests().is_empty());
     assert!(server.requests().iter().all(|visit| visit.headers["x-key"] == "secret"));
     assert!(other.requests().iter().all(|visit| !visit.headers.contains_key("x-key")), "{:?}", other.requests());
 }
@@ -57,7 +57,7 @@ fn a_hostname_is_polled_only_if_its_address_is_allowed() {
     let named = server.url("/").replace("127.0.0.1", "localhost");
     let state = |fixture: &Fixture, flags: &[&str]| {
         let one = ServeInstance::start(fixture, &[&["--listen", "0.0.0.0:0", "--insecure"], flags].concat());
-        // What needs no look-up is refused at once.
+        // An address that needs no lookup is refused at once.
         let by_address = json!({"url": server.url("/")}).to_string();
         assert_eq!(one.ask("POST", "/v1/sessions", &by_address).0, if flags.is_empty() { 422 } else { 201 });
         let id = one.add(&named);
@@ -65,7 +65,7 @@ fn a_hostname_is_polled_only_if_its_address_is_allowed() {
         assert_eq!(one.patch(&path, &move_it) == 422, flags.is_empty());
         assert_eq!(one.patch(&path, &json!({"url": named})), 200);
         let mut state = Value::Null;
-        wait_until("it is polled", || {
+        wait_until("the session is polled", || {
             state = one.get(&format!("/v1/sessions/{id}/state")).1;
             state["sessionId"] == json!(id)
         });
@@ -81,7 +81,7 @@ fn a_hostname_is_polled_only_if_its_address_is_allowed() {
     assert_eq!(allowed["ok"], json!(true), "{allowed}");
 }
 
-/// An answer without an end is read as far as it is kept, and no further.
+/// An endless response is read up to the kept size, and no further.
 #[test]
 fn an_endless_response_is_cut_off() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -94,13 +94,13 @@ fn an_endless_response_is_cut_off() {
     let asked = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok).find(|line| line.is_empty());
     assert!(asked.is_some());
     write!(stream, "HTTP/1.1 200 OK\r\n\r\n").unwrap();
-    // Until it is cut off.
+    // Write until the connection is closed.
     let mut written = 0_usize;
     while stream.write_all(&[b'x'; 1_000]).is_ok() {
         written += 1_000;
-        assert!(written < 100_000_000, "nobody stops reading");
+        assert!(written < 100_000_000, "the instance does not stop reading");
     }
-    wait_until("it is shown", || {
+    wait_until("the result is shown", || {
         let (_, history) = one.get(&format!("/v1/sessions/{id}/history"));
         history["results"]
             .as_array()
@@ -131,8 +131,8 @@ fn ten_thousand_sessions_created_at_once_are_all_polled() {
         let line = metrics.lines().find_map(|line| line.strip_prefix("tenure_leases_held ").map(str::to_owned));
         line.and_then(|number| number.parse::<f64>().ok()).unwrap_or(0.0)
     };
-    // The leaderships aside.
-    wait_until("all are held", || (10_000.0..10_010.0).contains(&(held(&one) + held(&two))));
+    // Besides the leaderships.
+    wait_until("all sessions are held", || (10_000.0..10_010.0).contains(&(held(&one) + held(&two))));
     let (mut count, mut cursor) = (0, String::new());
     loop {
         let (_, page) = two.get(&format!("/v1/sessions?limit=1000{cursor}"));
@@ -151,13 +151,13 @@ fn a_target_is_polled_over_tls_if_its_certificate_is_trusted() {
     let (server, certificate) = WebServer::with_tls(&fixture.path(""));
     let url = server.url("/secure").replace("http://127.0.0.1", "https://localhost");
     let one = ServeInstance::of(ServeInstance::command(&fixture, &[]).env("SSL_CERT_FILE", &certificate));
-    wait_until("it is ready", || one.get("/readyz").0 == 200);
+    wait_until("the instance is ready", || one.get("/readyz").0 == 200);
     let id = one.add(&url);
     let state = |instance: &ServeInstance| instance.get(&format!("/v1/sessions/{id}/state")).1;
-    wait_until("it is polled", || state(&one)["ok"] == json!(true));
+    wait_until("the session is polled", || state(&one)["ok"] == json!(true));
     assert_eq!(state(&one)["body"], json!("/secure"));
     drop(one);
-    // Nobody has said that it may be trusted.
+    // This instance does not trust the certificate.
     let two = ServeInstance::start(&fixture, &[]);
-    wait_until("it is not", || state(&two)["error"].as_str().is_some_and(|error| error.contains("certificate")));
+    wait_until("it fails", || state(&two)["error"].as_str().is_some_and(|error| error.contains("certificate")));
 }

@@ -1,4 +1,4 @@
-//! Instances that cannot poll, and targets that would bring them there.
+//! Instances that cannot poll, and targets that would exhaust them.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 use super::*;
 
-/// A target that takes its time, so that polls overlap.
+/// Starts a slow target, so that polls overlap.
 fn slow_server() -> WebServer {
     let answer = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok";
     WebServer::with_handler(move |_| (Duration::from_secs(2), answer.to_owned()))
@@ -28,14 +28,14 @@ impl ServeInstance {
         prlimit(Some(Pid::from_child(&self.process)), Resource::Nofile, limit).unwrap()
     }
 
-    /// From now on it can open no more files than it has; those that it keeps back it can open again.
+    /// Limits the instance to the files it has open; it can reopen those of its reserve.
     fn run_out_of_files(&self) -> Rlimit {
         let kept_back = self.files().into_iter().filter(|(number, file)| *number > 2 && file == "/dev/null");
         let last = kept_back.map(|(number, _)| number).max().unwrap();
         self.limit_files(Rlimit { current: Some(last + 1), maximum: getrlimit(Resource::Nofile).maximum })
     }
 
-    /// The status of an instance and how many sessions it holds, as this one sees it.
+    /// Returns the status of an instance and its number of sessions, as seen by this one.
     fn status_of(&self, other: &ServeInstance) -> Option<(String, usize)> {
         let id = other.get("/v1/nodes").1["thisInstanceId"].as_str()?.to_owned();
         self.status_of_id(&id)
@@ -60,32 +60,32 @@ fn an_instance_without_files_hands_over_its_sessions_and_recovers() {
         assert_eq!(one.ask("POST", "/v1/sessions", &request.to_string()).0, 201);
     }
     let is = |seen: Option<(String, usize)>, status: &str, held: usize| seen == Some((status.to_owned(), held));
-    wait_until("both hold their share", || {
+    wait_until("both instances hold their quota", || {
         is(two.status_of(&one), "online", 20) && is(one.status_of(&two), "online", 20)
     });
 
     let stream = two.stream("/v1/events", &[]);
     let before = one.run_out_of_files();
-    wait_until("it has given all away", || {
+    wait_until("all sessions are handed over", || {
         is(two.status_of(&one), "unable", 0) && is(two.status_of(&two), "online", 40)
     });
-    assert_eq!(one.get("/healthz").0, 200, "its API answers");
+    assert_eq!(one.get("/healthz").0, 200, "the API of the unable instance responds");
     assert!(one.get("/readyz").1["unable"].is_string());
     let released = |events: &[(String, Value)]| events.last().is_some_and(|(_, event)| event["reason"] == "unable");
     assert_eq!(read_events(stream, released).last().unwrap().1["event"], "lease.released");
 
-    // Now no instance can: what it holds it keeps.
+    // Now no instance is able: each keeps its sessions.
     let before_too = two.run_out_of_files();
-    wait_until("the other is unable, too", || is(one.status_of(&two), "unable", 40));
+    wait_until("the other instance is unable, too", || is(one.status_of(&two), "unable", 40));
     std::thread::sleep(TTL * 2);
     assert!(is(one.status_of(&two), "unable", 40), "{:?}", one.status_of(&two));
 
     one.limit_files(before);
-    wait_until("the one that can has all", || {
+    wait_until("the able instance holds all sessions", || {
         is(one.status_of(&one), "online", 40) && is(one.status_of(&two), "unable", 0)
     });
     two.limit_files(before_too);
-    wait_until("both have their share", || {
+    wait_until("both instances hold their quota", || {
         is(one.status_of(&one), "online", 20) && is(one.status_of(&two), "online", 20)
     });
     assert_polled_once(server.requests());
@@ -104,17 +104,17 @@ fn redirects_to_new_hosts_leave_no_open_files() {
     });
     let one = ServeInstance::start(&fixture, &[]);
     let id = one.add(&plain.url("/"));
-    wait_until("it is polled", || plain.requests().len() > 2);
+    wait_until("the session is polled", || plain.requests().len() > 2);
     let before = one.files().len();
     for n in 0..4 {
         let request = json!({"url": redirects.url(&format!("/{n}")), "interval": "100ms"});
         assert_eq!(one.ask("POST", "/v1/sessions", &request.to_string()).0, 201);
     }
-    wait_until("all were redirected to", || elsewhere.iter().all(|server| !server.requests().is_empty()));
+    wait_until("all redirects are followed", || elsewhere.iter().all(|server| !server.requests().is_empty()));
     let sockets = one.files().iter().filter(|(_, file)| file.starts_with("socket")).count();
     assert!(one.files().len() <= before + 16, "{before} files before, {} now, {sockets} sockets", one.files().len());
     let polled = plain.requests().len();
-    wait_until("the others are polled as before", || plain.requests().len() > polled);
+    wait_until("other sessions are polled as before", || plain.requests().len() > polled);
     assert_eq!(one.get(&format!("/v1/sessions/{id}/state")).1["ok"], true);
 }
 
@@ -128,16 +128,16 @@ fn the_backoff_of_a_target_moves_with_it() {
     let id = one.add(&server.url("/"));
     let failures =
         |instance: &ServeInstance| instance.get(&format!("/v1/sessions/{id}/state")).1["consecutiveFailures"].as_u64();
-    wait_until("it is backed off", || failures(&one) >= Some(8));
+    wait_until("the target is backed off", || failures(&one) >= Some(8));
     let two = ServeInstance::start(&fixture, &[]);
     let (before, count) = (failures(&one), server.requests().len());
     one.signal(Signal::TERM);
     assert_eq!(one.wait_exit(), Some(0));
     let handed_over = Instant::now();
-    wait_until("the other polls it", || failures(&two) > before);
-    // With a back-off of its own it would have polled five times at once.
+    wait_until("the other instance polls it", || failures(&two) > before);
+    // Without the previous backoff it would have polled five times in a row.
     let soon =
         server.requests()[count..].iter().filter(|visit| visit.began < handed_over + Duration::from_secs(2)).count();
-    assert!(soon <= 1, "{soon} polls at once");
+    assert!(soon <= 1, "{soon} polls in a row");
     assert_eq!(failures(&two), before.map(|failures| failures + 1));
 }
