@@ -32,7 +32,7 @@ pub fn resolve_instance(wanted: &str, known: &[InstanceId], noun: &str) -> Resul
 /// A hand-over to an instance that does not exist would leave the role without a leader for the accept window.
 ///
 /// # Errors
-/// When the store is unreachable; the inner error is a message for the user.
+/// When a request to the store fails; the inner error is a message for the user.
 pub async fn resolve_candidate(
     tenure: &Tenure,
     keys: &KeyPrefixes,

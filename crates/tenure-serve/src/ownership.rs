@@ -15,7 +15,7 @@ pub type LeaseInspection = Result<LeaseReport, (String, StoreError)>;
 /// Reads the leases of these sessions, in the order of their ids. Skips invalid ids.
 ///
 /// # Errors
-/// When the store is unreachable.
+/// When a request to the store fails.
 ///
 /// # Cancel safety
 /// Safe.
@@ -33,7 +33,7 @@ pub async fn session_leases(
 /// Reads the leases of all roles that ever had a leader, in the order of their names.
 ///
 /// # Errors
-/// When the store is unreachable.
+/// When a request to the store fails.
 ///
 /// # Cancel safety
 /// Safe.
@@ -44,7 +44,7 @@ pub async fn role_leases(tenure: &Tenure) -> Result<Vec<(LeaseName, LeaseInspect
     Ok(found)
 }
 
-/// Inspects leases, a few at a time: there may be more than the queue of the store accepts.
+/// Inspects leases, a few at a time: there may be more than the queue of store calls accepts.
 async fn inspect_all<N: Send + 'static>(
     tenure: &Tenure,
     leases: Vec<(N, LeaseName)>,

@@ -33,7 +33,7 @@ pub(crate) struct LoggedResult {
 /// Reads the latest results of a session, newest first. Bodies are truncated.
 ///
 /// # Errors
-/// When the store is unreachable.
+/// When a request to the store fails.
 pub async fn latest(tenure: &Tenure, lease: &LeaseName, limit: usize) -> Result<Vec<Value>, StoreError> {
     let entries = tenure.recent(lease, RESULTS_LOG, None, limit).await?;
     // An entry that is not a document is not from Tenure.
@@ -44,7 +44,7 @@ pub async fn latest(tenure: &Tenure, lease: &LeaseName, limit: usize) -> Result<
 /// Reads the last result of a session, whole.
 ///
 /// # Errors
-/// When the store is unreachable.
+/// When a request to the store fails.
 pub async fn last(tenure: &Tenure, lease: &LeaseName) -> Result<Option<Value>, StoreError> {
     let Some(last) = latest(tenure, lease, 1).await?.pop() else { return Ok(None) };
     if last["truncated"] != true {

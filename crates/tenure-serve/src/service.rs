@@ -335,7 +335,7 @@ impl RunningService {
         // No further heartbeat will carry the statistics.
         housekeeping::record_final_stats(&self.tenure, &self.counters.snapshot()).await;
         self.end.send_replace(true);
-        // Remaining clients are disconnected.
+        // Do not wait for clients that still read.
         let _ = tokio::time::timeout(API_DRAIN_TIMEOUT, self.api_task).await;
     }
 }

@@ -107,7 +107,7 @@ impl Session {
     /// let foreign = br#"{"address": "10.0.0.7:9100", "room": 12}"#;
     /// let session = Session::read("0192f0c1-2e4e-7f00-8000-000000000001", foreign)?;
     /// assert_eq!(session.url.as_str(), "http://10.0.0.7:9100/");
-    /// assert_eq!(session.to_bytes(), foreign); // what is not ours stays
+    /// assert_eq!(session.to_bytes(), foreign); // unknown fields are kept
     /// assert!(Session::read("not-a-uuid", foreign).is_err());
     /// # Ok::<(), tenure_serve::session::InvalidSession>(())
     /// ```

@@ -116,7 +116,7 @@ impl SessionCache {
     /// Reads all sessions.
     ///
     /// # Errors
-    /// When the store is unreachable.
+    /// When a request to the store fails.
     ///
     /// # Cancel safety
     /// Some sessions may have been read.

@@ -45,7 +45,7 @@ pub enum EditError {
 /// Reads the stored session with this id.
 ///
 /// # Errors
-/// When the store is unreachable.
+/// When a request to the store fails.
 ///
 /// # Cancel safety
 /// Safe.
@@ -58,7 +58,7 @@ pub async fn read(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, StoreErr
 /// release.
 ///
 /// # Errors
-/// When another session has its id, a deleted one with its id stays held, or the store is unreachable.
+/// When another session has its id, a deleted one with its id stays held, or a request to the store fails.
 ///
 /// # Cancel safety
 /// The session may or may not be created.
@@ -82,7 +82,7 @@ pub async fn create(tenure: &Tenure, keys: &KeyPrefixes, session: &Session) -> R
 /// Changes a session and returns the new version.
 ///
 /// # Errors
-/// When it does not exist, the change is invalid, concurrent changes do not stop, or the store is unreachable.
+/// When it does not exist, the change is invalid, concurrent changes do not stop, or a request to the store fails.
 ///
 /// # Cancel safety
 /// The session may or may not be changed.
@@ -98,7 +98,7 @@ pub async fn change(
 /// Deletes a session, readable or not.
 ///
 /// # Errors
-/// When it does not exist, concurrent changes do not stop, or the store is unreachable.
+/// When it does not exist, concurrent changes do not stop, or a request to the store fails.
 ///
 /// # Cancel safety
 /// The session may or may not be deleted.

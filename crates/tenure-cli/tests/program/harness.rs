@@ -72,7 +72,8 @@ impl Fixture {
         self.start(&arguments)
     }
 
-    /// Does the same without cgroups of version 2. Only root can create them, so other users need no mount namespace.
+    /// Does the same without cgroups of version 2. Only root can create cgroups, so other users need no mount
+    /// namespace.
     pub fn run_without_cgroups(&self, role: &str, flags: &[&str], script: &str) -> Program {
         let arguments = [&["run", role][..], flags, &["--", "sh", "-c", script][..]].concat();
         let plain = self.tenure(&arguments);

@@ -5,10 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Time without success before the instance counts as unable, and time with files before it is able again.
+/// Time without files or completed polls before the instance counts as unable, and time with files before it is able
+/// again.
 const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 
-/// Number of polls that must have failed by then.
+/// Number of polls that must have failed by then for lack of a resource, if none has completed.
 const MIN_FAILED_POLLS: u32 = 3;
 
 /// Shortest time that an instance stays unable, and the longest after repeated failures.
@@ -44,11 +45,11 @@ enum AbilityState {
     Able,
     Strained {
         since: Instant,
-        /// When a poll last failed.
+        /// When a poll last failed because of this instance.
         failed_at: Instant,
-        /// Number of failed polls.
+        /// Number of polls that failed for lack of a resource.
         failed_polls: u32,
-        /// Whether any poll has succeeded.
+        /// Whether any poll has completed: it succeeded, or failed because of the target.
         has_success: bool,
         /// Since when no file could be opened.
         no_files_since: Option<Instant>,

@@ -32,7 +32,7 @@ struct MonitorShared {
 #[derive(Debug, Default)]
 struct TrackedAbility {
     tracker: AbilityTracker,
-    /// Why the last poll failed.
+    /// Why a poll last failed because of this instance.
     error: String,
 }
 

@@ -68,7 +68,7 @@ pub fn is_never_allowed(url: &Url) -> bool {
     address_of(url).is_some_and(|address| matches!(classify(unmap(address)), AddressClass::Blocked))
 }
 
-/// Returns the address in a URL without a name.
+/// Returns the address in a URL, or `None` if it has a host name.
 fn address_of(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         Host::Ipv4(address) => Some(address.into()),
@@ -142,7 +142,8 @@ const fn private_nets() -> [IpNet; 11] {
     ]
 }
 
-/// Returns the IPv4 address embedded in an IPv6 address: mapped, compatible, behind NAT64 or 6to4.
+/// Returns the IPv4 address embedded in an IPv6 address (mapped, compatible, behind NAT64 or 6to4), or the address
+/// itself.
 fn unmap(address: IpAddr) -> IpAddr {
     let IpAddr::V6(six) = address else { return address };
     let segments = six.segments();

@@ -26,7 +26,7 @@ pub struct PollInfo {
 /// The stored form of a result.
 #[derive(Clone, Debug)]
 pub struct EncodedResult {
-    /// The entry of the history, with a truncated body.
+    /// The entry of the history, whose body may be truncated.
     pub entry: String,
     /// The whole result, if it is longer than the entry.
     pub whole: Option<String>,
