@@ -24,7 +24,7 @@ const GLOBAL_HEADING: &str = "Settings of every command";
 Every flag can be set in the environment (--drain-timeout as TENURE_DRAIN_TIMEOUT) and in the file of --config (drain-timeout = \"10s\"). A flag beats the environment, \
 which beats the file. Booleans are true/false, 1/0 or yes/no.
 
-Exit status: 0 done, 1 the answer is no, 64 wrong usage, 69 store unreachable or refusing, 70 internal error, 71 cannot listen on the address of --listen, 73 cannot write the folder \
+Exit status: 0 done, 1 the answer is no, 64 wrong usage, 69 store unreachable or refusing, 70 internal error, 71 cannot listen on the --listen address, 73 cannot write the folder \
 of the embedded store or the file of --output, 75 not leader, 76 lease lost while the command was running.
 
 Examples:
@@ -188,7 +188,7 @@ when --allow-targets names them.
 
 Examples:
   tenure serve --store redis://redis.internal
-  tenure serve --store redis://redis.internal --listen 0.0.0.0:8368 --api-token-file /etc/tenure/token")]
+  tenure serve --store redis://redis.internal --listen [::]:8368 --api-token-file /etc/tenure/token")]
 pub struct ServeArguments {
     /// Address of the API; an address other than loopback needs a token
     #[arg(long, default_value = "127.0.0.1:8368", value_parser = parse_address, value_name = "ADDRESS")]
@@ -209,7 +209,7 @@ pub struct ServeArguments {
     /// Longest interval between heartbeats [default: a third of the ttl]
     #[arg(long, value_parser = duration::parse, value_name = "DURATION")]
     pub heartbeat_every: Option<Duration>,
-    /// Interval of looking for sessions and instances without an announcement
+    /// Interval of looking for changed sessions and instances that no announcement reported
     #[arg(long, default_value = "10s", value_parser = duration::parse, value_name = "DURATION")]
     pub discover_every: Duration,
     /// Time without changes before sessions are rebalanced [default: a tenth of the ttl, at most 3s]
@@ -357,7 +357,7 @@ pub struct RoleName {
 #[command(after_help = "\
 Examples:
   tenure session add --url https://example.org/health
-  tenure session add --url http://10.0.0.7:9100/ --name db --interval 10s --header 'Authorization: @/etc/tenure/db.key'")]
+  tenure session add --url http://10.0.0.7:9100/ --interval 10s --header 'X-Key: @/etc/tenure/key'")]
 pub struct SessionAdd {
     /// URL to poll
     #[arg(long, value_name = "U")]
@@ -392,7 +392,7 @@ pub struct SessionAdd {
 #[command(after_help = "\
 Examples:
   tenure session export > sessions.jsonl
-  tenure --store redis://redis.internal session export --output /var/backups/tenure/sessions.jsonl")]
+  tenure --store redis://redis.internal session export --output /var/backups/sessions.jsonl")]
 pub struct SessionExport {
     /// File to replace atomically, readable by its owner only; never replaced by an empty export, which exits 1
     /// [default: stdout]

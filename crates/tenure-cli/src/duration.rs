@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub fn parse(text: &str) -> Result<Duration, String> {
-    // Zero needs no unit.
+    // Zero is the same in every unit.
     if text == "0" {
         return Ok(Duration::ZERO);
     }

@@ -106,7 +106,7 @@ async fn wait_for_handover(
             _ => {}
         }
         if late {
-            failure!("{} was asked and has not taken over yet", to.map_or("no instance", InstanceId::as_str));
+            failure!("the role is kept for {}, which has not taken over", to.map_or("no instance", InstanceId::as_str));
             return Ok(NO);
         }
         tokio::time::sleep(CHECK_EVERY).await;

@@ -28,7 +28,7 @@ impl Cgroup {
         join(self.0.parent()?).is_ok().then_some(self)
     }
 
-    /// Returns a name that is unique across containers, which may share process ids.
+    /// Returns a name that is unique across containers. Process ids are not: each container has the same ones.
     pub fn new_name() -> String {
         format!("tenure-run-{:016x}", fastrand::u64(..))
     }
@@ -47,7 +47,7 @@ impl Cgroup {
         let _ = fs::write(self.0.join("cgroup.kill"), "1");
     }
 
-    /// Removes the cgroup, unless a foreign process is in it.
+    /// Removes the cgroup. That fails only if a foreign process is in it.
     pub fn remove(&self) {
         let _ = fs::remove_dir(&self.0);
     }

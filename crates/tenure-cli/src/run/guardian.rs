@@ -73,7 +73,8 @@ async fn guard_command(guard: &GuardianArguments) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     let (orders, mut reports) = tokio::net::UnixStream::from_std(socket)?.into_split();
     let mut orders = Some(BufReader::new(orders).lines());
-    // Do not start without a deadline: `tenure run` may be stopped at this moment, for longer than the lease lasts.
+    // Do not start without a deadline: `tenure run` may be stopped at this moment, until another instance holds the
+    // lease.
     let Some(deadline) = first_deadline(&mut orders).await else { return Ok(()) };
     if now() >= deadline.end_at {
         return reports.write_all(GuardianReport::TooLate.line().as_bytes()).await;

@@ -135,8 +135,8 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
     })
 }
 
-/// Passes our stdin on to the command. The guardian uses its own stdin to talk to us. A terminal is not passed on: it
-/// stops a background process group that reads from it, and the command has its own group.
+/// Passes our stdin on to the command. The guardian does not read it: its own stdin is the socket to us. A terminal is
+/// not passed on: it stops a background process group that reads from it, and the command has its own group.
 fn send_stdin(socket: &UnixStream) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let stdin = io::stdin();
