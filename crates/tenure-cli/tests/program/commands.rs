@@ -10,8 +10,8 @@ fn leader_prints_text_and_json() {
     assert_eq!(fixture.code(&["leader", "role"]), 1);
     let output = fixture.output(&["leader", "role", "--json"]);
     assert_eq!(output.status.code(), Some(1));
-    let nobody: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(nobody["leader"].is_null() && nobody["role"] == "role", "{nobody}");
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(answer["leader"].is_null() && answer["role"] == "role", "{answer}");
 
     let _leads = fixture.start(&["run", "role", "--name", "me", "--", "sh", "-c", &busy_script("log")]);
     fixture.lines("log", 1);

@@ -245,7 +245,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the prefix of the role `<pool>-scout`, which the pool elects its reconciler for. The default is `leader:`.
+    /// Sets the prefix of the role `<pool>-reconciler`, which the pool elects its reconciler for. The default is `leader:`.
     pub fn role_prefix(mut self, prefix: &str) -> Self {
         self.naming = self.naming.with_role_prefix(prefix);
         self

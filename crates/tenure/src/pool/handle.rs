@@ -181,7 +181,7 @@ impl Pool {
 
     /// The role of the pool's reconciler.
     pub fn reconciler_role(&self) -> String {
-        format!("{}-scout", self.naming.pool())
+        format!("{}-reconciler", self.naming.pool())
     }
 
     /// The term of the reconciler role, while this instance has it.

@@ -29,7 +29,7 @@ impl Naming {
 
     /// The lease of the reconciler role.
     pub(super) fn reconciler_lease(&self) -> Result<LeaseName, NameError> {
-        let role = format!("{}-scout", self.pool);
+        let role = format!("{}-reconciler", self.pool);
         match &self.role_prefix {
             Some(prefix) => LeaseName::with_prefix(LeaseKind::Role, prefix, &role),
             None => LeaseName::role(&role),

@@ -117,7 +117,7 @@ async fn the_documented_permissions_suffice_for_everything() {
     let lease = LeaseName::target("poll", "c").unwrap();
     assert!(alice.tenure.purge_session("c", lease, &["results"], Duration::ZERO).await.unwrap());
     alice.tenure.add_to_list("words", "one").await.unwrap();
-    alice.tenure.drain(&InstanceId::foreign("nobody")).await.unwrap();
+    alice.tenure.drain(&InstanceId::foreign("unknown")).await.unwrap();
     server.command(&["MSET", "session:a", "{}", "session:b", "{}"]);
     let pool = alice.tenure.pool("poll").targets_from_sessions().ttl(TTL);
     let pool = pool.run(|_, lease| async move { while lease.wait(TTL).await {} }).start().unwrap();

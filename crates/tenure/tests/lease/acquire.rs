@@ -327,7 +327,7 @@ fn a_foreign_lease_is_rechecked_every_ttl() {
 fn a_lease_without_expiry_is_reported_and_rechecked() {
     let mut harness = LeaseHarness::new();
     harness.reply(foreign(&harness, None));
-    assert!(harness.events()[0].contains("lease:report if nobody holds it"), "{:?}", harness.events());
+    assert!(harness.events()[0].contains("lease:report if no program relies on it"), "{:?}", harness.events());
     assert!(harness.run_until_sent(11_000) >= 10_000);
 }
 

@@ -148,12 +148,12 @@ async fn a_reconciler_that_steps_down_is_replaced() {
     let server = RedisServer::start();
     let (one, two) = (instance(&server, "one").await, instance(&server, "two").await);
     let (first, second) = (start(one.pool("poll").targets(["a"])), start(two.pool("poll").targets(["a"])));
-    let scout = || server.command(&["GET", "leader:poll-scout"]);
-    wait_until("there is a reconciler", || scout() != RedisReply::Nil).await;
-    let before = scout();
-    let role = tenure::LeaseName::role("poll-scout").unwrap();
+    let reconciler = || server.command(&["GET", "leader:poll-reconciler"]);
+    wait_until("there is a reconciler", || reconciler() != RedisReply::Nil).await;
+    let before = reconciler();
+    let role = tenure::LeaseName::role("poll-reconciler").unwrap();
     one.step_down(&role, None).await.unwrap();
-    wait_until("there is another reconciler", || scout() != RedisReply::Nil && scout() != before).await;
+    wait_until("there is another reconciler", || reconciler() != RedisReply::Nil && reconciler() != before).await;
     tokio::join!(first.stop(), second.stop());
 }
 
@@ -280,8 +280,8 @@ async fn leases_can_have_another_prefix() {
 #[tokio::test]
 async fn shared_events_reach_every_instance() {
     let server = RedisServer::start();
-    let (one, onlooker) = (Tenure::builder(&server.url()), instance(&server, "onlooker").await);
-    let mut heard = onlooker.announcements();
+    let (one, observer) = (Tenure::builder(&server.url()), instance(&server, "observer").await);
+    let mut heard = observer.announcements();
     let one = one.name("one").unwrap().longest_ttl(ttl()).bootstrap().share_events().connect().await.unwrap();
     let term = one.lease("job").ttl(ttl()).acquire().await.unwrap();
     term.release().await.unwrap();

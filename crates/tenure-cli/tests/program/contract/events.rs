@@ -112,7 +112,7 @@ fn drain_undrain_and_step_down_are_accepted_and_applied() {
     wait_until("the instance drains", || status() == "draining");
     assert_eq!(one.ask("POST", &format!("/v1/nodes/{id}/undrain"), "").0, 202);
     wait_until("the instance accepts sessions again", || status() == "online");
-    assert_eq!(one.ask("POST", "/v1/nodes/nobody/drain", "").0, 404);
+    assert_eq!(one.ask("POST", "/v1/nodes/unknown/drain", "").0, 404);
     wait_until("the janitor has a leader", || one.get("/v1/roles/janitor").1["leader"].is_string());
     let token = one.get("/v1/roles/janitor").1["token"].clone();
     assert_eq!(one.ask("POST", "/v1/roles/janitor/step-down", "{}").0, 202);
@@ -132,7 +132,7 @@ fn a_step_down_through_the_api_names_a_candidate_or_is_refused() {
     let id = |instance: &ServeInstance| instance.get("/v1/nodes").1["thisInstanceId"].as_str().unwrap().to_owned();
     let role = |role: &str| one.get(&format!("/v1/roles/{role}")).1;
     // The janitor has candidates with heartbeats; the other role only has the fleet.
-    for name in ["janitor", "poll-scout"] {
+    for name in ["janitor", "poll-reconciler"] {
         let path = format!("/v1/roles/{name}/step-down");
         wait_until("the role has a leader", || role(name)["leader"].is_string());
         let token = role(name)["token"].clone();

@@ -169,7 +169,7 @@ fn leaders_are_listed_and_exactly_one_instance_claims_each_role() {
     let fixture = Fixture::new();
     let fleet =
         [ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[]), ServeInstance::start(&fixture, &[])];
-    for role in ["janitor", "aggregator", "poll-scout"] {
+    for role in ["janitor", "aggregator", "poll-reconciler"] {
         let path = format!("/v1/roles/{role}");
         wait_until("the role has a leader", || fleet[0].get(&path).1["leader"].is_string());
         let (_, leader) = fleet[1].get(&path);
@@ -182,9 +182,9 @@ fn leaders_are_listed_and_exactly_one_instance_claims_each_role() {
     }
     let (_, roles) = fleet[2].get("/v1/roles");
     let names: Vec<&str> = roles.as_array().unwrap().iter().filter_map(|role| role["role"].as_str()).collect();
-    assert_eq!(names, ["aggregator", "janitor", "poll-scout"]);
-    assert_eq!(fleet[0].get("/v1/roles/nobody").0, 404);
-    assert_eq!(fleet[0].get("/v1/roles/nobody/am-i-leader").0, 503);
+    assert_eq!(names, ["aggregator", "janitor", "poll-reconciler"]);
+    assert_eq!(fleet[0].get("/v1/roles/unknown").0, 404);
+    assert_eq!(fleet[0].get("/v1/roles/unknown/am-i-leader").0, 503);
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn read_only_commands_create_no_store() {
         let status = fixture.output(&["status", "--json"]);
         serde_json::from_slice::<Value>(&status.stdout).unwrap()["leaders"].clone()
     };
-    let all = ["aggregator", "janitor", "poll-scout"];
+    let all = ["aggregator", "janitor", "poll-reconciler"];
     wait_until("all leaders are listed", || all.iter().all(|role| leaders()[role].is_string()));
     drop(one);
 }

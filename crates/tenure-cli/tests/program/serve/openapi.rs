@@ -56,7 +56,7 @@ fn every_response_matches_its_schema() {
     let id = session["id"].as_str().unwrap();
     wait_until("the session is polled", || ask("GET", &format!("/v1/sessions/{id}/state"), &[token], "").0 == 200);
     wait_until("totals are added up", || ask("GET", "/v1/stats", &[token], "").0 == 200);
-    let nobody = "01a1e478-f45d-7685-907d-7d47de532c2c";
+    let unknown_id = "01a1e478-f45d-7685-907d-7d47de532c2c";
     let concrete = |template: &str, id: &str| template.replace("{id}", id).replace("{role}", "janitor");
     for (template, operations) in description["paths"].as_object().unwrap() {
         for method in operations.as_object().unwrap().keys().filter(|method| *method != "parameters") {
@@ -72,7 +72,7 @@ fn every_response_matches_its_schema() {
             };
             let path = concrete(template, id);
             is_described(&method, template, &ask(&method, &path, &[token], body));
-            let unknown = concrete(template, nobody).replace("janitor", "nobody");
+            let unknown = concrete(template, unknown_id).replace("janitor", "unknown");
             is_described(&method, template, &ask(&method, &unknown, &[token], body));
             let (without, is_open) = (ask(&method, &path, &[], body), template == "/healthz" || template == "/readyz");
             assert_eq!(without.0 == 401, !is_open, "{method} {template}");

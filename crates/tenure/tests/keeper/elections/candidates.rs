@@ -229,10 +229,10 @@ async fn a_cancelled_observer_misses_no_change() {
     server.command(&["SET", &format!("leader:{ROLE}"), "elsewhere", "PX", "700"]);
     let mut observer = alice.tenure.observe(&LeaseName::role(ROLE).unwrap());
     assert!(matches!(observer.changed().await, LeaderStatus::Leader(_)));
-    let nobody = async {
+    let no_candidates = async {
         while tokio::time::timeout(Duration::from_millis(50), observer.changed()).await != Ok(LeaderStatus::NoLeader) {}
     };
-    with_timeout(nobody).await;
+    with_timeout(no_candidates).await;
 }
 
 #[tokio::test]
