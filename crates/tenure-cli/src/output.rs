@@ -58,10 +58,11 @@ impl TextTable {
         self.rows.push(cells.into());
     }
 
-    /// Prints the table, unless it is empty.
+    /// Prints the table, unless it is empty. On a terminal, rows are cut to its width; a pipe or a file gets all of them.
     pub fn print(&self) -> Result<u8, CliError> {
         if self.rows.len() > 1 {
-            self.lines().iter().try_for_each(|line| print_line(line).map(drop))?;
+            let width = terminal_width().unwrap_or(usize::MAX);
+            self.lines().iter().try_for_each(|line| print_line(&truncate(line, width)).map(drop))?;
         }
         Ok(DONE)
     }
@@ -81,6 +82,12 @@ impl TextTable {
         };
         self.rows.iter().map(line).collect()
     }
+}
+
+/// The width of the terminal that stdout is, if it is one.
+fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// Truncates a text to at most `most` characters.

@@ -5,14 +5,18 @@ use tenure::{Group, InstanceId, Tenure};
 
 use crate::keys::KeyPrefixes;
 
-/// Resolves an instance by its id or by an unambiguous beginning of it.
+/// Resolves an instance by its id, by an unambiguous beginning of it, or as `status` shortens it: `web-1…56f6cfa8`, or only
+/// the last letters.
 ///
 /// # Errors
 /// A message for the user when no known id, or more than one, begins like this. `noun` is what the message calls them.
 pub fn resolve_instance(wanted: &str, known: &[InstanceId], noun: &str) -> Result<InstanceId, String> {
+    let is_meant = |id: &InstanceId| match wanted.split_once('…') {
+        Some((start, end)) => id.as_str().starts_with(start) && id.as_str().ends_with(end),
+        None => id.as_str().starts_with(wanted) || id.as_str().ends_with(&format!("-{wanted}")),
+    };
     // Every id begins with the empty string.
-    let begins: Vec<&InstanceId> =
-        known.iter().filter(|id| !wanted.is_empty() && id.as_str().starts_with(wanted)).collect();
+    let begins: Vec<&InstanceId> = known.iter().filter(|id| !wanted.is_empty() && is_meant(id)).collect();
     let exact = known.iter().find(|id| id.as_str() == wanted);
     match (exact, &begins[..]) {
         (Some(id), _) => Ok(id.clone()),
@@ -53,4 +57,21 @@ pub async fn resolve_candidate(
         return Ok(resolve_instance(wanted, &fleet, "instance"));
     }
     Ok(InstanceId::new(wanted).map_err(|error| error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_is_found_by_its_id_its_beginning_and_its_short_form() {
+        let known = ["web-1-1795010479391557447-56f6cfa8", "web-2-1795010481792674385-1b4cb13c"];
+        let known: Vec<InstanceId> = known.iter().map(|id| InstanceId::foreign(id)).collect();
+        for wanted in [known[0].as_str(), "web-1", "web-1…56f6cfa8", "56f6cfa8"] {
+            assert_eq!(resolve_instance(wanted, &known, "instance").as_ref(), Ok(&known[0]), "{wanted}");
+        }
+        for wanted in ["", "web-", "…", "web-1…1b4cb13c", "6f6cfa8"] {
+            assert!(resolve_instance(wanted, &known, "instance").is_err(), "{wanted}");
+        }
+    }
 }

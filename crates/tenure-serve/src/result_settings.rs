@@ -15,6 +15,9 @@ pub const MAX_RESULTS: usize = 1_000;
 /// Bytes of each body that the history keeps.
 pub const HISTORY_BODY_BYTES: usize = 1024;
 
+/// The shortest that the longest pause may be.
+const MIN_BACKOFF: Duration = Duration::from_millis(1);
+
 /// Upper limit for the longest pause of a backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(24 * 3_600);
 
@@ -59,14 +62,14 @@ impl std::str::FromStr for BackoffSetting {
     ///
     /// assert_eq!("off".parse(), Ok(BackoffSetting::Off));
     /// assert_eq!("5m".parse(), Ok(BackoffSetting::Max(Duration::from_secs(300))));
-    /// assert!("often".parse::<BackoffSetting>().is_err());
+    /// assert!("often".parse::<BackoffSetting>().is_err() && "1ns".parse::<BackoffSetting>().is_err());
     /// ```
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "on" | "true" | "yes" | "1" => Ok(Self::On),
             "off" | "false" | "no" | "0" => Ok(Self::Off),
             text => match humantime::parse_duration(text) {
-                Ok(longest) if !longest.is_zero() && longest <= MAX_BACKOFF => Ok(Self::Max(longest)),
+                Ok(longest) if longest >= MIN_BACKOFF && longest <= MAX_BACKOFF => Ok(Self::Max(longest)),
                 Ok(_) => Err(format!("the longest pause must be between 1 ms and 24 h, got {text:?}")),
                 Err(_) => Err(format!("must be on, off or the longest pause, such as 5m, got {text:?}")),
             },

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::arguments::{SessionAdd, SessionCommand, SessionId, SessionResult, StoreArguments};
 use crate::exit::{CliError, DONE, NO};
 use crate::notice::{failure, note, warning};
-use crate::output::{TextTable, print_line, replace_file, truncate};
+use crate::output::{TextTable, print_line, replace_file};
 use crate::secrets::hide;
 
 pub async fn manage(store: &StoreArguments, command: SessionCommand, json: bool) -> Result<u8, CliError> {
@@ -79,7 +79,7 @@ async fn list(tenure: &Tenure, json: bool) -> Result<u8, CliError> {
         let shown = session.to_json();
         let url = shown["url"].as_str().unwrap_or_default();
         let target = session.name.as_ref().map_or_else(|| url.to_owned(), |name| format!("{name} {url}"));
-        table.row([session.id.to_string(), format_duration(session.interval), state.to_owned(), truncate(&target, 28)]);
+        table.row([session.id.to_string(), format_duration(session.interval), state.to_owned(), target]);
     }
     table.print()?;
     for (id, error) in unreadable {
@@ -92,16 +92,17 @@ async fn list(tenure: &Tenure, json: bool) -> Result<u8, CliError> {
 async fn results(tenure: &Tenure, keys: &KeyPrefixes, asked: &SessionResult, json: bool) -> Result<u8, CliError> {
     let id = asked.session.id.to_string();
     let name = keys.session(&id).map_err(|error| CliError::Usage(error.to_string()))?;
+    // The janitor removes the results of a deleted session a little later.
+    if session_repo::read(tenure, &id).await?.is_none() {
+        failure!("no such session: {id}");
+        return Ok(NO);
+    }
     let found = match asked.history {
         Some(count) => results::latest(tenure, &name, count).await?,
         None => results::last(tenure, &name).await?.into_iter().collect(),
     };
     if found.is_empty() {
-        let exists = session_repo::read(tenure, &id).await?.is_some();
-        failure!(
-            "{}",
-            if exists { format!("session {id} has not been polled yet") } else { format!("no such session: {id}") }
-        );
+        failure!("session {id} has not been polled yet");
         return Ok(NO);
     }
     for result in &found {
@@ -212,12 +213,12 @@ async fn export(tenure: &Tenure, file: Option<&Path>) -> Result<u8, CliError> {
 async fn import(tenure: &Tenure, keys: &KeyPrefixes, json: bool) -> Result<u8, CliError> {
     let known: BTreeSet<String> = tenure.session_ids().await?.into_iter().collect();
     let (mut there, mut refused, mut created) = (0_u64, 0_u64, Vec::new());
-    for (number, line) in (1_u64..).zip(std::io::stdin().lock().lines()) {
+    for (number, line) in (1_u64..).zip(std::io::stdin().lock().split(b'\n')) {
         let line = line.map_err(CliError::system("cannot read sessions"))?;
-        if line.trim().is_empty() {
+        if line.trim_ascii().is_empty() {
             continue;
         }
-        let session = match Session::from_export(line.as_bytes(), Timestamp::now()) {
+        let session = match Session::from_export(line.trim_ascii(), Timestamp::now()) {
             Ok(session) => session,
             Err(error) => {
                 refused += 1;

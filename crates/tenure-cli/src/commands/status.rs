@@ -243,7 +243,7 @@ impl InstanceSummary {
 fn describe_target(session: &Session) -> String {
     let shown = session.to_json();
     let url = shown["url"].as_str().unwrap_or_default();
-    truncate(session.name.as_deref().unwrap_or(url), 24)
+    session.name.as_deref().unwrap_or(url).to_owned()
 }
 
 /// Returns the name and the last letters of an id. The timestamp between them is of no use to readers.

@@ -139,11 +139,14 @@ async fn acquire(election: ElectionBuilder, wait: Option<Duration>, no_wait: boo
     match wait {
         _ if no_wait => election.try_acquire().await,
         // An unheld lease is acquired however short the wait is.
-        Some(limit) if limit < SHORT_WAIT => match election.clone().try_acquire().await {
-            Err(held @ AcquireError::Held { .. }) if !limit.is_zero() => {
+        Some(limit) if limit < SHORT_WAIT => match try_for(SHORT_WAIT, election.clone()).await {
+            Err(AcquireError::Store(error)) if !error.is_retryable() => Err(AcquireError::Store(error)),
+            Err(obstacle @ (AcquireError::Held { .. } | AcquireError::Quarantined(_) | AcquireError::Store(_)))
+                if !limit.is_zero() =>
+            {
                 match election.timeout(limit).acquire().await {
-                    // The wait was too short for a reply, but the holder is known from the first attempt.
-                    Err(AcquireError::TimedOut { holder: None, because: None, .. }) => Err(held),
+                    // The wait was too short for a reply, but the obstacle is known from the first attempt.
+                    Err(AcquireError::TimedOut { holder: None, because: None, .. }) => Err(obstacle),
                     acquired => acquired,
                 }
             }
@@ -152,6 +155,12 @@ async fn acquire(election: ElectionBuilder, wait: Option<Duration>, no_wait: boo
         Some(limit) => election.timeout(limit).acquire().await,
         None => election.acquire().await,
     }
+}
+
+/// Tries once, and waits for the reply no longer than this.
+async fn try_for(timeout: Duration, election: ElectionBuilder) -> Result<Leadership, AcquireError> {
+    let unanswered = AcquireError::TimedOut { waited: timeout, holder: None, because: None };
+    tokio::time::timeout(timeout, election.try_acquire()).await.unwrap_or(Err(unanswered))
 }
 
 /// What a command is run with, for all terms.

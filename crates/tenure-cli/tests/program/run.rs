@@ -364,3 +364,19 @@ fn a_command_that_makes_progress_is_left_alone() {
     let works = r#"for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do touch "$TENURE_PROGRESS"; sleep 0.2; done"#;
     assert_eq!(fixture.run("role", &["--ttl", "2s", "--stall-after", "1s"], works).wait_exit(), 0);
 }
+
+#[test]
+fn a_short_wait_is_as_long_as_it_says() {
+    let server = RedisServer::start();
+    let fixture = Fixture::on(&server.url());
+    let took = |wait: &str| {
+        let start = Instant::now();
+        let output = fixture.plain(&["run", "role", "--wait", wait, "--", "true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(69), "{output:?}");
+        start.elapsed()
+    };
+    // A young server is quarantined for 30 s.
+    assert!(took("600ms") >= Duration::from_millis(600), "the wait ended early");
+    server.kill();
+    assert!(took("600ms") >= Duration::from_millis(600), "the wait ended early");
+}

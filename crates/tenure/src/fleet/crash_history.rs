@@ -50,6 +50,11 @@ impl CrashHistory {
         }
     }
 
+    /// Forgets the crashes of a name: an instance of it has left the fleet regularly, so it does not crash in a loop.
+    pub fn forgive(&mut self, name: &str) {
+        self.names.remove(name);
+    }
+
     /// How often an instance of this name has crashed lately.
     pub fn crashes(&self, now: Moment, name: &str) -> u32 {
         self.names.get(name).filter(|(_, last)| now.since(*last) < CRASH_MEMORY).map_or(0, |(count, _)| *count)
@@ -86,5 +91,8 @@ mod tests {
         assert_eq!(crash_history.eligible_at(later, "api-1", step), later + step * 2, "the count starts again");
         crash_history.retract_crash("api-1");
         assert_eq!(crash_history.eligible_at(later, "api-1", step), later, "the crash was retracted");
+        (0..3).for_each(|_| crash_history.record_crash(later, "api-1"));
+        crash_history.forgive("api-1");
+        assert_eq!(crash_history.eligible_at(later, "api-1", step), later, "it has left regularly since");
     }
 }

@@ -90,6 +90,7 @@ impl Burst {
             EventKind::RenewFailed { error }
             | EventKind::Uncertain { error }
             | EventKind::ReleaseFailed { error }
+            | EventKind::StoreRefused { error }
             | EventKind::AcquireFailed { error: Some(error), .. } => Some(("error", error.clone())),
             EventKind::Lost(loss) => Some(("reason", loss.as_str().to_owned())),
             _ => None,
@@ -108,7 +109,8 @@ fn is_foldable(kind: &EventKind) -> bool {
             | EventKind::Recovered
             | EventKind::Lost(_)
             | EventKind::ReleaseFailed { .. }
-            | EventKind::AcquireFailed { error: Some(_), .. }
+            | EventKind::AcquireFailed { .. }
+            | EventKind::StoreRefused { .. }
     )
 }
 

@@ -161,10 +161,14 @@ impl Membership {
                 self.working_since.remove(id).map_or(had_work, |since| now.since(since) < EARLY_CRASH_WINDOW);
             if let Some((held, until)) = before.get(id).zip(self.outage_grace_until(now)) {
                 self.awaited.insert(id.clone(), (*held, until));
-            } else if let Some(name) = own_name.filter(|_| crashed_soon && listed.contains(id)) {
+            } else if let Some(name) = own_name {
                 // An instance that leaves regularly removes its heartbeat.
-                self.crash_history.record_crash(now, &name);
-                self.late.insert(id.clone());
+                if !listed.contains(id) {
+                    self.crash_history.forgive(&name);
+                } else if crashed_soon {
+                    self.crash_history.record_crash(now, &name);
+                    self.late.insert(id.clone());
+                }
             }
         }
         self.remember_earlier(now, &records);

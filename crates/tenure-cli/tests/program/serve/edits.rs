@@ -1,5 +1,6 @@
 //! Sessions that are paused, deleted and created again before all instances have learned of it.
 
+use std::io::BufRead;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
@@ -297,4 +298,24 @@ fn constant_interval_changes_repeat_no_slot() {
         std::thread::sleep(Duration::from_millis(30));
     }
     assert_polled_once(server.requests());
+}
+
+#[test]
+fn a_deleted_session_has_no_last_result() {
+    let (server, fixture) = (WebServer::start(), Fixture::new());
+    let one = ServeInstance::start(&fixture, &[]);
+    let id = one.add(&server.url("/"));
+    wait_until("the session has a result", || fixture.code(&["session", "result", &id]) == 0);
+    assert_eq!(fixture.code(&["session", "rm", &id]), 0);
+    assert_eq!(fixture.code(&["session", "result", &id]), 1);
+}
+
+#[test]
+fn a_line_that_is_not_text_is_refused_and_the_next_is_imported() {
+    let fixture = Fixture::new();
+    let file = fixture.path("mixed.jsonl");
+    std::fs::write(&file, b"\xff\xfe\n{\"url\":\"http://127.0.0.1:1/\"}\n").unwrap();
+    let mut command = fixture.tenure(&["session", "import"]);
+    let output = command.stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.lines().count()), (Some(1), 1), "{output:?}");
 }

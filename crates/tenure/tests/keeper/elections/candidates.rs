@@ -148,7 +148,7 @@ async fn invalid_settings_are_rejected_by_build() {
     let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
     let election = || alice.tenure.election(ROLE);
     for (builder, expected) in [
-        (election().priority(101), "priority of 101"),
+        (election().priority(101), "got 101"),
         (election().heartbeat_prefix("leader:"), "\"leader:\""),
         (election().key("my-app:leader").heartbeat_prefix("my-app:"), "\"my-app:\""),
         (election().heartbeat_prefix("tenure:x:"), "reserved for Tenure"),
