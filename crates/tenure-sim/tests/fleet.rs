@@ -565,3 +565,25 @@ fn ignoring_marks_is_caught() {
 fn skipping_the_holder_check_is_caught() {
     must_be_caught(FleetMutation::SkipHolderCheck, &["in the calm every target is held and balanced"]);
 }
+
+/// The record of the namespace is gone and the leases are not: the store still names us as the holder of what we lost.
+#[test]
+fn after_a_quarantine_the_former_holder_claims_its_target_first() {
+    let (mut engine, target) = (Engine::new(id(1), "poll", FULL_WEIGHT, settings()), Target::from("endpoint-1"));
+    let (now, quarantine) = (Moment::ZERO + secs(1_000), secs(6));
+    engine.step(now, PoolInput::Targets([target.clone()].into()));
+    engine.step(now, PoolInput::Instances(vec![named(1, "replica-1", 1, 30), named(2, "replica-2", 1, 30)]));
+    engine.step(now, PoolInput::ClaimNow(target.clone()));
+    engine.step(now, PoolInput::Granted(target.clone()));
+    engine.step(now, PoolInput::TermEnded { target: target.clone(), ending: Ending::Lost(Loss::StoreReset) });
+    let held = Some((id(1), Some(now + secs(5))));
+    let actions = engine.step(now, PoolInput::Report { target: target.clone(), held });
+    let is_claim = |action: &PoolAction| matches!(action, PoolAction::Claim(claimed) if *claimed == target);
+    assert!(actions.iter().any(is_claim), "the lease may be ours again: {actions:?}");
+    engine.step(now, PoolInput::Failed { target: target.clone(), retry_after: quarantine });
+    // What it knows is 6 s old, so it asks first.
+    engine.step(now + quarantine, PoolInput::Tick);
+    let mut actions = engine.step(now + quarantine, PoolInput::Holders(vec![(target.clone(), None)]));
+    actions.extend(engine.step(now + quarantine, PoolInput::Tick));
+    assert!(actions.iter().any(is_claim), "no other instance has held it since: {actions:?}");
+}

@@ -347,8 +347,12 @@ impl Engine {
             None => self.confirm_unheld(now, target),
             Some((holder, ends)) => {
                 let is_quiet = !self.holder_announces(&holder);
+                let is_stale_own = holder == self.me;
                 let is_theirs = self.mark_held(now, target, holder);
-                self.set_last_holder(target, None);
+                // A lease of a lost term of ours is no other holder: we stay the first to claim its target.
+                if !is_stale_own {
+                    self.set_last_holder(target, None);
+                }
                 // No announcement will report its expiry.
                 if is_theirs && is_quiet {
                     self.mark_orphaned(now, target, ends);
