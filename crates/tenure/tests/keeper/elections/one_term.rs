@@ -101,6 +101,8 @@ async fn leader_work_runs_under_the_current_term() {
     });
     let ended = with_timeout(lead.until(std::future::pending::<()>())).await.unwrap_err();
     assert!(matches!(ended, tenure::election::LeadError::Work(Ok(_))), "{ended:?}");
+    // Events arrive in order, a moment later.
+    alice.wait_for_event("lease.released").await;
     assert_eq!(alice.count_events("lease.acquired"), 1);
 }
 
