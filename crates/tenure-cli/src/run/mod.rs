@@ -18,6 +18,8 @@ mod signals;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use guardian_handle::GuardianHandle;
@@ -26,7 +28,7 @@ use protocol::{Deadline, GuardianOrder, GuardianReport, now};
 use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
 use tenure::lease::LeaseSettings;
-use tenure::{AcquireError, LeaseName, Tenure, TermHandle};
+use tenure::{AcquireError, EventKind, LeaseName, Tenure, TermHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::arguments::{RunArguments, StoreArguments};
@@ -40,6 +42,9 @@ const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 /// A wait shorter than this may end before the first reply of the store.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
+
+/// The interval of retries while a store refuses that was attached before.
+const REFUSED_RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// Time for the kernel to end killed processes: kills are sent this long before the lease can have another holder.
 const KILL_LEAD_TIME: Duration = Duration::from_millis(100);
@@ -58,14 +63,21 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
     let settings = settings(&arguments)?;
     let name = store.role(&arguments.role)?;
     processes::adopt_orphans();
-    let tenure = store.builder(arguments.name.as_deref())?.longest_ttl(settings.ttl()).share_events().start()?;
+    let was_attached = Arc::new(AtomicBool::new(false));
+    let attached = was_attached.clone();
+    let tenure = store
+        .builder(arguments.name.as_deref())?
+        .longest_ttl(settings.ttl())
+        .share_events()
+        .on_event(move |event| _ = attached.fetch_or(event.kind == EventKind::StoreAttached, Ordering::Relaxed))
+        .start()?;
     notice::set_instance(tenure.instance());
     if std::io::stderr().is_terminal() {
         tokio::spawn(print_quarantine(tenure.clone()));
     }
     let mut signals = Signals::new().map_err(CliError::system("cannot listen for signals"))?;
     let hides_store = has_credentials(std::env::var_os(STORE_VARIABLE)) && !arguments.pass_store;
-    let runner = Runner { tenure: &tenure, settings, arguments: &arguments, hides_store };
+    let runner = Runner { tenure: &tenure, settings, arguments: &arguments, hides_store, was_attached };
     let mut pause = MIN_RESTART_DELAY;
     let code = loop {
         let mut election = tenure
@@ -169,6 +181,8 @@ struct Runner<'a> {
     settings: LeaseSettings,
     arguments: &'a RunArguments,
     hides_store: bool,
+    /// Whether the store was ever attached.
+    was_attached: Arc<AtomicBool>,
 }
 
 /// Result of acquiring the leadership.
@@ -232,8 +246,21 @@ impl Runner<'_> {
                 Err(_) => return Err(AcquireError::TimedOut { waited: limit, holder: None, because: None }.into()),
             }
         }
-        let wait = wait.map(|wait| wait.saturating_sub(began.elapsed()));
-        Ok(RunDecision::Leadership(acquire(election, wait, no_wait).await?))
+        loop {
+            let left = wait.map(|wait| wait.saturating_sub(began.elapsed()));
+            match acquire(election.clone(), left, no_wait).await {
+                // A store that was attached before refuses: an operator is replacing a password or a certificate.
+                Err(AcquireError::Store(error))
+                    if !error.is_retryable()
+                        && !no_wait
+                        && self.was_attached.load(Ordering::Relaxed)
+                        && left.is_none_or(|left| left > REFUSED_RETRY_EVERY) =>
+                {
+                    tokio::time::sleep(REFUSED_RETRY_EVERY).await;
+                }
+                acquired => return Ok(RunDecision::Leadership(acquired?)),
+            }
+        }
     }
 
     /// Runs the command in a term if it is due, and releases the lease when no process of the command is left.

@@ -380,3 +380,24 @@ fn a_short_wait_is_as_long_as_it_says() {
     server.kill();
     assert!(took("600ms") >= Duration::from_millis(600), "the wait ended early");
 }
+
+/// Rotating a password takes a moment; a fleet whose waiters exit then has no leader afterwards.
+#[test]
+fn a_waiter_outlasts_a_password_that_is_replaced() {
+    let server = RedisServer::builder().acl_users(&["user carol on >old ~* &* +@all"]).start();
+    let holder = Fixture::on(&server.url());
+    let waiter = Fixture::on(&server.url_as("carol", "old"));
+    let leads = Program::spawn(holder.tenure(&["run", "role", "--ttl", "2s", "--", "sleep", "1000"]));
+    wait_until("the holder leads", || holder.code(&["leader", "role"]) == 0);
+    let command = waiter.tenure(&["run", "role", "--ttl", "2s", "--", "sh", "-c", "echo done > $FIXTURE/done"]);
+    let waits = Program::spawn(command);
+    let connections = || server.command(&["CLIENT", "LIST"]).as_text().matches("user=carol").count();
+    wait_until("the waiter is connected", || connections() >= 2);
+    server.command(&["ACL", "SETUSER", "carol", "resetpass", ">new"]);
+    server.command(&["CLIENT", "KILL", "USER", "carol"]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(is_alive(waits.pid()), "a waiter waits");
+    server.command(&["ACL", "SETUSER", "carol", ">old"]);
+    leads.signal(Signal::TERM);
+    wait_until("the waiter has led", || waiter.read("done") == "done\n");
+}

@@ -356,17 +356,15 @@ impl LeaseManager {
     }
 
     /// Handles a failed attach. Holders keep their leases while these last. Waiters are refused if a retry cannot help;
-    /// those that only try are refused in any case. A store that was attached before is waited for in any case: an operator
-    /// is replacing a password or a certificate.
+    /// those that only try are refused in any case.
     pub(super) fn attach_failed(&mut self, now: Now, error: &StoreError) {
         self.store_error = Some(error.clone());
-        let is_hopeless = !error.is_retryable() && self.memory.is_none();
-        if is_hopeless {
+        if !error.is_retryable() {
             self.refuse_queues(&AcquireError::Store(error.clone()));
         }
         for id in self.leases.ids() {
             let waits = self.entry(id).is_some_and(|entry| {
-                entry.waiter.as_ref().is_some_and(|waiter| waiter.mode == AcquireMode::Try || is_hopeless)
+                entry.waiter.as_ref().is_some_and(|waiter| waiter.mode == AcquireMode::Try || !error.is_retryable())
             });
             if waits {
                 self.refuse(now, id, AcquireError::Store(error.clone()));
