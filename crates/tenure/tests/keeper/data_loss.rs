@@ -333,10 +333,17 @@ async fn an_operator_can_end_a_quarantine() {
         tokio::time::sleep(Duration::from_millis(5)).await;
         found = report(&operator).await;
     }
-    let asked = Instant::now();
+    // An instance that attaches later and remembers the lost data begins a quarantine of its own.
+    wait_until("both know of the loss", || {
+        [&scenario.alice, &scenario.bob].iter().all(|instance| instance.count_events("store.entered") >= 2)
+    })
+    .await;
+    let grants = || scenario.alice.count_events("lease.acquired") + scenario.bob.count_events("lease.acquired");
+    let (before, asked) = (grants(), Instant::now());
     assert!(operator.reopen(found.generation.unwrap()).await.unwrap());
-    // Waiters are notified.
-    scenario.wait_for_next_work(asked, Duration::from_millis(500)).await;
+    // Waiters are notified. If bob acquires the lease, it works when the ttl that it has seen is over.
+    wait_until("the lease is granted", || grants() > before).await;
+    scenario.probe.assert_within(asked.elapsed(), Duration::from_millis(500), "the lease is granted");
     scenario.finish().await;
 }
 
