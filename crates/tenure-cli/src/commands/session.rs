@@ -14,6 +14,7 @@ use tenure_serve::session_cache::SessionCache;
 use tenure_serve::session_repo::{self, EditError};
 use uuid::Uuid;
 
+use super::status::describe_target;
 use crate::arguments::{SessionAdd, SessionCommand, SessionId, SessionResult, StoreArguments};
 use crate::exit::{CliError, DONE, NO};
 use crate::notice::{failure, note, warning};
@@ -76,9 +77,7 @@ async fn list(tenure: &Tenure, json: bool) -> Result<u8, CliError> {
     let mut table = TextTable::new(&["SESSION", "EVERY", "STATE", "TARGET"]);
     for session in sessions {
         let state = if session.is_paused { "paused" } else { "active" };
-        let shown = session.to_json();
-        let url = shown["url"].as_str().unwrap_or_default();
-        let target = session.name.as_ref().map_or_else(|| url.to_owned(), |name| format!("{name} {url}"));
+        let target = describe_target(&session);
         table.row([session.id.to_string(), format_duration(session.interval), state.to_owned(), target]);
     }
     table.print()?;

@@ -239,11 +239,11 @@ impl InstanceSummary {
     }
 }
 
-/// Describes a session for the operator.
-fn describe_target(session: &Session) -> String {
+/// Returns the name of a session, if it has one, and its URL without a password.
+pub(super) fn describe_target(session: &Session) -> String {
     let shown = session.to_json();
     let url = shown["url"].as_str().unwrap_or_default();
-    session.name.as_deref().unwrap_or(url).to_owned()
+    session.name.as_ref().map_or_else(|| url.to_owned(), |name| format!("{name} {url}"))
 }
 
 /// Returns the name and the last letters of an id. The timestamp between them is of no use to readers.

@@ -349,7 +349,8 @@ impl Engine {
                 let is_quiet = !self.holder_announces(&holder);
                 let is_stale_own = holder == self.me;
                 let is_theirs = self.mark_held(now, target, holder);
-                // A lease of a lost term of ours is no other holder: we stay the first to claim its target.
+                // The store still names us, for a term that we lost. So no other instance has held the target since, and
+                // we stay the first to claim it.
                 if !is_stale_own {
                     self.set_last_holder(target, None);
                 }
