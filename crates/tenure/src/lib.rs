@@ -16,7 +16,7 @@
 //! # Contents
 //!
 #![cfg_attr(
-    all(feature = "keeper", feature = "memory"),
+    feature = "memory",
     doc = "```
 use tenure::Tenure;
 
@@ -38,7 +38,7 @@ lease.release().await?;
 //! | [`pool`] | many targets, distributed over a fleet |
 //! | [`fleet`] | membership: which instances are alive |
 //! | [`placement`] | which instance should hold which target: pure functions |
-#![cfg_attr(feature = "keeper", doc = "| [`schedule`] | schedules that a leader runs and that outlive it |")]
+//! | [`schedule`] | schedules that a leader runs and that outlive it |
 //! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
 //! | [`time`] | the lease clock and deadlines |
 //! | [`histogram`] | durations, counted in buckets |
@@ -46,11 +46,19 @@ lease.release().await?;
 #![cfg_attr(feature = "tracing", doc = "| [`log`] | events as `tracing` events |")]
 #![cfg_attr(feature = "testing", doc = "| [`testing`] | the conformance suite that every store runs |")]
 //!
-//! Features, all on by default except the last four: `keeper` is `Tenure`, the thread behind it and the guards it
-//! returns. `macros` is `#[leader_only]`. `memory`, `redis` and `sqlite` are the stores. `tracing` emits events as
-//! `tracing` events. `cron` adds schedules by cron expressions. `log` adds a layer that writes events as lines.
-//! `testing` is the conformance suite. `mutations` is for Tenure's tests of its own tests. Without any feature the
-//! dependency tree has no async runtime.
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `redis` | yes | the stores `redis://` and `valkey://` |
+//! | `memory` | yes | the store `memory:`, for tests |
+//! | `macros` | yes | the attribute `#[leader_only]` |
+//! | `tracing` | yes | events as `tracing` events |
+//! | `sqlite` | | the store `sqlite:PATH`, a file for the processes of one host; builds C code |
+//! | `tls` | | the stores `rediss://` and `valkeys://`; builds C code |
+//! | `cron` | | schedules by cron expressions |
+//! | `log` | | a `tracing` layer that writes events as lines of text or JSON |
+//! | `testing` | | the conformance suite for stores |
 //!
 //! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a clock reading and an input and returns
 //! actions. The same code runs in a program and in the simulator.
@@ -59,7 +67,6 @@ pub mod election;
 mod event;
 pub mod fleet;
 pub mod histogram;
-#[cfg(feature = "keeper")]
 mod keeper;
 pub mod lease;
 #[cfg(feature = "tracing")]
@@ -69,24 +76,19 @@ pub mod mutation;
 mod name;
 pub mod placement;
 pub mod pool;
-#[cfg(feature = "keeper")]
 pub mod schedule;
 pub mod store;
-#[cfg(feature = "keeper")]
 mod tenure;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod time;
 mod token;
 
-#[cfg(feature = "keeper")]
 pub use crate::tenure::{
     EventStream, LeaseRequest, Lost, PublishError, RequireError, SessionError, Stats, Tenure, TenureBuilder, Term,
     TermHandle, TermInfo, Work,
 };
-#[cfg(feature = "keeper")]
 pub use election::{Election, install, installed};
-#[cfg(feature = "keeper")]
 pub use keeper::AcquireError;
 
 pub use event::{ElectionState, Event, EventKind, Level};
@@ -141,6 +143,6 @@ struct Readme;
 #[doc = include_str!("../../../docs/elections.md")]
 struct Elections;
 
-#[cfg(all(doctest, feature = "keeper", feature = "memory"))]
+#[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../docs/pools.md")]
 struct Pools;

@@ -10,37 +10,25 @@
 //! [`Election`] campaigns in the background; the program queries it or listens to it. [`CandidateState`] and
 //! [`Backoff`] decide, without I/O; all other code drives them.
 
-#[cfg(feature = "keeper")]
 mod admin;
 mod backoff;
-#[cfg(feature = "keeper")]
 mod builder;
-#[cfg(feature = "keeper")]
 mod campaign;
 mod candidate_state;
-#[cfg(feature = "keeper")]
 mod candidates;
 mod event;
-#[cfg(feature = "keeper")]
 mod handle;
-#[cfg(feature = "keeper")]
 mod lead;
-#[cfg(feature = "keeper")]
 mod leader_only;
-#[cfg(feature = "keeper")]
 mod leadership;
-#[cfg(feature = "keeper")]
 mod listeners;
-#[cfg(feature = "keeper")]
 mod observer;
-#[cfg(feature = "keeper")]
 mod registry;
 
 pub use backoff::{Backoff, BackoffReason};
 pub use candidate_state::{CandidateInput, CandidateState};
 pub use event::{ElectionEvent, ElectionEventKind};
 
-#[cfg(feature = "keeper")]
 pub use self::{
     admin::Leader,
     builder::{ElectionBuilder, ElectionError},
@@ -52,5 +40,4 @@ pub use self::{
     listeners::Registration,
     observer::{LeaderStatus, Observer},
 };
-#[cfg(feature = "keeper")]
 pub(crate) use registry::CampaignRegistry;

@@ -7,16 +7,13 @@
 
 mod crash_history;
 mod event;
-#[cfg(feature = "keeper")]
 mod joining;
 mod liveness;
 mod record;
 
 pub use crash_history::CrashHistory;
 pub use event::FleetEvent;
-#[cfg(feature = "keeper")]
 pub use joining::Announcements;
-#[cfg(feature = "keeper")]
 pub(crate) use joining::DRAINING_INDEX;
 pub use liveness::{InstanceLiveness, Liveness, MembershipDelta};
 pub use record::{CrashBackoff, InstanceRecord, InstanceStatus};

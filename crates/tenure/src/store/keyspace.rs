@@ -6,7 +6,6 @@ use crate::name::{NameError, check_prefix};
 pub const SESSIONS: &str = "sessions";
 
 /// The index of all roles that ever had a leader.
-#[cfg(feature = "keeper")]
 pub(crate) const ROLES: &str = "roles";
 
 /// The index of deleted sessions of which records may be left.

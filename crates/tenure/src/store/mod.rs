@@ -35,7 +35,6 @@ pub use attach::{
     AttachRequest, Attached, Continuity, Generation, Lineage, NamespaceMemory, Quarantine, QuarantineReason, ServerRun,
 };
 pub use error::{ErrorKind, Outcome, StoreError};
-#[cfg(feature = "keeper")]
 pub(crate) use keyspace::ROLES;
 pub use keyspace::{DELETED_SESSIONS, Keyspace, SESSIONS};
 pub use ledger::{Ledger, ServerInfo};

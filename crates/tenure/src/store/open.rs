@@ -102,13 +102,24 @@ fn encrypted_redis(_url: &str, _keyspace: &Keyspace) -> Result<Arc<dyn Store>, S
 
 #[cfg(not(all(feature = "memory", feature = "sqlite", feature = "redis", feature = "tls")))]
 fn not_built(feature: &str) -> StoreError {
-    let message = format!("this build of tenure has no `{feature}` store; enable the feature `{feature}`");
+    let message = format!(
+        "cannot open the store: it needs the feature `{feature}` of the crate `tenure`, which this build does not have; \
+         add it to Cargo.toml: tenure = {{ version = \"{}\", features = [\"{feature}\"] }}",
+        env!("CARGO_PKG_VERSION")
+    );
     StoreError::new(ErrorKind::Address, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(not(feature = "sqlite"))]
+    fn the_error_for_a_store_that_is_not_compiled_in_names_the_feature() {
+        let error = open("sqlite:jobs.db", &Keyspace::default()).unwrap_err().to_string();
+        assert!(error.contains("features = [\"sqlite\"]"), "{error}");
+    }
 
     #[test]
     fn wrong_urls_are_refused_without_repeating_them() {
