@@ -51,7 +51,7 @@ pub fn run(quick: bool, only: &str) -> Result<BenchTable, Box<dyn Error>> {
 }
 
 async fn connect(server: &RedisServer, name: &str) -> Result<Tenure, Box<dyn Error>> {
-    Ok(Tenure::builder(&server.url()).name(name)?.bootstrap().connect().await?)
+    Ok(Tenure::builder(&server.url()).name(name).bootstrap().connect().await?)
 }
 
 fn candidate(tenure: &Tenure, ttl: Duration) -> Result<Election, Box<dyn Error>> {

@@ -101,7 +101,7 @@ pub fn run(quick: bool, only: &str) -> Result<BenchTable, Box<dyn Error>> {
 }
 
 async fn connect(url: &str, name: &str) -> Result<Tenure, Box<dyn Error>> {
-    Ok(Tenure::builder(url).name(name)?.bootstrap().connect().await?)
+    Ok(Tenure::builder(url).name(name).bootstrap().connect().await?)
 }
 
 /// Measures pairs of acquire and release, one after the other.
@@ -353,7 +353,7 @@ async fn acquire_many(
     // In groups, so that the requests themselves take little memory.
     for group in (0..count).collect::<Vec<_>>().chunks(BATCH_SIZE) {
         let claims =
-            group.iter().map(|number| tenure.lease(&format!("{prefix}-{number:06}")).settings(settings).acquire());
+            group.iter().map(|number| tenure.lease(format!("{prefix}-{number:06}")).settings(settings).acquire());
         for term in futures_util::future::join_all(claims).await {
             terms.push(term?);
         }

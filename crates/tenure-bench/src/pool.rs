@@ -89,10 +89,15 @@ fn placement(table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
 
 /// Starts one instance, which does nothing with its targets.
 pub async fn start_instance(url: &str, n: usize, size: &PoolSize) -> Result<(Tenure, Pool), Box<dyn Error>> {
-    let tenure = Tenure::builder(url).name(&format!("api-{n}"))?.bootstrap().connect().await?;
+    let tenure = Tenure::builder(url).name(&format!("api-{n}")).bootstrap().connect().await?;
     let targets = (0..size.targets).map(|n| format!("endpoint-{n}"));
     let pool = tenure.pool("poll").targets(targets).ttl(size.ttl);
-    let pool = pool.run(|_, lease| async move { while lease.wait(Duration::from_secs(60)).await {} }).start()?;
+    let pool = pool
+        .run(async |_, term| {
+            term.draining().await;
+            Ok(())
+        })
+        .start()?;
     Ok((tenure, pool))
 }
 

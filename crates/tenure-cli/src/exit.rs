@@ -1,8 +1,8 @@
 //! Exit statuses and the errors that lead to them.
 
-use tenure::AcquireError;
 use tenure::election::ElectionError;
 use tenure::store::{ErrorKind, StoreError};
+use tenure::{AcquireError, ConnectError, RequestError};
 use thiserror::Error;
 
 use crate::duration::format_duration;
@@ -35,6 +35,9 @@ pub enum CliError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store did not reply: the change may have been made.
+    #[error("{0}")]
+    Unknown(String),
     /// The store grants no lease at present.
     #[error("{0}")]
     Refused(String),
@@ -62,7 +65,7 @@ impl CliError {
         match self {
             Self::Usage(_) => USAGE,
             Self::Store(error) if error.kind() == ErrorKind::Address => USAGE,
-            Self::Store(_) | Self::Refused(_) => UNAVAILABLE,
+            Self::Store(_) | Self::Unknown(_) | Self::Refused(_) => UNAVAILABLE,
             Self::NotLeader(_) => NOT_LEADER,
             Self::Listen(_) => CANNOT_LISTEN,
             Self::CannotWrite(_) => CANNOT_WRITE,
@@ -73,6 +76,25 @@ impl CliError {
     /// Returns a converter for `map_err`, with the failed action.
     pub fn system(action: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         move |error| Self::System { action: action.into(), error }
+    }
+}
+
+impl From<ConnectError> for CliError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Store(error) => Self::Store(error),
+            error => Self::Usage(error.to_string()),
+        }
+    }
+}
+
+impl From<RequestError> for CliError {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Name(error) => Self::Usage(error.to_string()),
+            RequestError::Store(error) => Self::Store(error),
+            error => Self::Unknown(error.to_string()),
+        }
     }
 }
 

@@ -106,7 +106,7 @@ fn configure_pool(mut pool: PoolBuilder, serve: &ServeArguments) -> PoolBuilder 
 async fn report_startup(tenure: &Tenure, store: &StoreArguments, about: &str) -> StoreError {
     match tenure.ready().await {
         Ok(()) => {
-            let quarantine = tenure.inspect_namespace().await.ok().and_then(|report| report.quarantine);
+            let quarantine = tenure.admin().namespace().await.ok().and_then(|report| report.quarantine);
             let quarantine = quarantine.map_or_else(String::new, |quarantine| format!("; {quarantine}"));
             note!("{about}{quarantine}");
         }

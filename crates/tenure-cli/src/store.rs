@@ -39,7 +39,7 @@ impl StoreArguments {
         if url.starts_with("memory:") {
             warning!("memory: is limited to this process; no other instance sees its leases");
         }
-        self.builder_on(&url, name)
+        Ok(self.builder_on(&url, name))
     }
 
     /// Opens the store itself, unless it is the embedded one.
@@ -47,15 +47,13 @@ impl StoreArguments {
         tenure::store::open(self.store.as_deref().unwrap_or("memory:"), &Keyspace::default())
     }
 
-    fn builder_on(&self, url: &str, name: Option<&str>) -> Result<TenureBuilder, CliError> {
-        let usage = |error: tenure::NameError| CliError::Usage(error.to_string());
-        let builder = Tenure::builder(url).node_prefix(&self.keys_node).map_err(usage)?;
-        let mut builder = builder.session_prefix(&self.keys_session).map_err(usage)?;
+    fn builder_on(&self, url: &str, name: Option<&str>) -> TenureBuilder {
+        let mut builder = Tenure::builder(url).node_prefix(&self.keys_node).session_prefix(&self.keys_session);
         if let Some(namespace) = &self.namespace {
-            builder = builder.namespace(namespace).map_err(usage)?;
+            builder = builder.namespace(namespace);
         }
         if let Some(name) = name {
-            builder = builder.name(name).map_err(usage)?;
+            builder = builder.name(name);
         }
         if self.bootstrap {
             builder = builder.bootstrap();
@@ -63,7 +61,7 @@ impl StoreArguments {
         if self.durable {
             builder = builder.durable();
         }
-        Ok(builder)
+        builder
     }
 
     /// Connects as an observer, which acquires nothing. Fails soon if the store is not reachable.
@@ -82,7 +80,7 @@ impl StoreArguments {
             // A lack of permission is reported when the file is opened.
             Some(path) if is_url && Path::new(path).try_exists().is_ok_and(|exists| !exists) => {
                 note!("{path} does not exist: nothing has run on it yet");
-                Ok(self.builder_on("memory:", None)?.unlogged().connect().await?)
+                Ok(self.builder_on("memory:", None).unlogged().connect().await?)
             }
             _ => self.connect().await,
         }
@@ -107,7 +105,7 @@ impl StoreArguments {
         names.extend(LeaseName::lease(word));
         names.extend(self.keys().session(word));
         let mut pools = BTreeSet::new();
-        for member in tenure.fleet().await? {
+        for member in tenure.fleet().instances().await? {
             pools.extend(InstanceRecord::decode(&member.record).into_iter().flat_map(|record| record.held.into_keys()));
         }
         names.extend(pools.iter().filter_map(|pool| LeaseName::target(pool, word).ok()));

@@ -31,7 +31,8 @@ impl FleetEvents {
     /// Listens to the events of this instance, which it also counts, and to those that other instances announce.
     pub(crate) fn listen(tenure: &Tenure, counters: Arc<Counters>) -> Self {
         let (sender, _) = broadcast::channel(MAX_BUFFERED_EVENTS);
-        let (mut ours, mut theirs, me) = (tenure.notable_events(), tenure.announcements(), tenure.instance().clone());
+        let (mut ours, mut theirs, me) =
+            (tenure.events().notable(), tenure.fleet().announcements(), tenure.instance().clone());
         let publish = sender.clone();
         tokio::spawn(async move {
             loop {

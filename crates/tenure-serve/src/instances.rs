@@ -1,7 +1,6 @@
 //! Resolution of instance names given by an operator.
 
-use tenure::store::StoreError;
-use tenure::{Group, InstanceId, Tenure};
+use tenure::{InstanceId, RequestError, Tenure};
 
 use crate::keys::KeyPrefixes;
 
@@ -42,17 +41,16 @@ pub async fn resolve_candidate(
     keys: &KeyPrefixes,
     role: &str,
     wanted: &str,
-) -> Result<Result<InstanceId, String>, StoreError> {
-    let group = match Group::candidates(&keys.heartbeats(role)) {
-        Ok(group) => group,
-        Err(error) => return Ok(Err(error.to_string())),
+) -> Result<Result<InstanceId, String>, RequestError> {
+    let candidates = match tenure.fleet().candidates_under(&keys.heartbeats(role)).await {
+        Err(RequestError::Name(error)) => return Ok(Err(error.to_string())),
+        candidates => candidates?,
     };
-    let candidates: Vec<InstanceId> =
-        tenure.candidates(&group).await?.into_iter().map(|candidate| candidate.instance).collect();
+    let candidates: Vec<InstanceId> = candidates.into_iter().map(|candidate| candidate.instance).collect();
     if !candidates.is_empty() {
         return Ok(resolve_instance(wanted, &candidates, "candidate"));
     }
-    let fleet: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
+    let fleet: Vec<InstanceId> = tenure.fleet().instances().await?.into_iter().map(|member| member.instance).collect();
     if !fleet.is_empty() {
         return Ok(resolve_instance(wanted, &fleet, "instance"));
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
@@ -30,6 +31,7 @@ pub(crate) struct MetricsSnapshot {
     uncertain: usize,
     handovers: HistogramSnapshot,
     takeovers: HistogramSnapshot,
+    work_failures: BTreeMap<&'static str, u64>,
     /// Whether this instance leads the role, by role.
     is_leader: BTreeMap<String, bool>,
     /// Last renewal of the last term on this instance, by role, in seconds since the epoch; kept after the term has ended.
@@ -40,7 +42,7 @@ pub(crate) struct MetricsSnapshot {
 
 impl MetricsSnapshot {
     pub(crate) async fn take(service: &Service) -> Self {
-        let (pool, meters) = (service.pool(), service.pool().histograms());
+        let (pool, meters) = (service.pool(), service.pool().stats());
         let (stats, mut events) = (service.tenure().stats(), service.counters().lease_events());
         // Renewals are too many for the event stream, so they come from the histogram.
         events.insert("lease.renewed", stats.renewals.count());
@@ -63,6 +65,10 @@ impl MetricsSnapshot {
             uncertain,
             handovers: meters.handovers.snapshot(),
             takeovers: meters.takeovers.snapshot(),
+            work_failures: BTreeMap::from([
+                ("error", meters.work_errors.load(Ordering::Relaxed)),
+                ("panic", meters.work_panics.load(Ordering::Relaxed)),
+            ]),
             is_leader,
             renewals: renewals.collect(),
             streams: service.open_streams(),
@@ -111,6 +117,8 @@ impl Collector for MetricsSnapshot {
             encoder.gauge("balance_spread", help, pool_status.spread() as f64)?;
         }
         let moves = self.handovers.count() + self.takeovers.count();
+        let help = "Times that the worker of a session ended with an error or a panic";
+        encoder.counters("work_failures", help, "outcome", &self.work_failures)?;
         encoder.counter("moves", "Sessions handed over or taken over by this instance", moves)?;
         let outcomes = BTreeMap::from([("ok", self.poll_stats.ok), ("failed", self.poll_stats.failed)]);
         encoder.counters("polls", "Polls by this instance, by outcome", "outcome", &outcomes)?;

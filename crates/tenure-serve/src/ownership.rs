@@ -1,7 +1,7 @@
 //! Holders of sessions and leaders of roles, read directly from the store.
 
-use tenure::store::{LeaseReport, StoreError};
-use tenure::{LeaseName, Tenure};
+use tenure::store::LeaseReport;
+use tenure::{LeaseName, RequestError, Tenure};
 use tokio::task::JoinSet;
 
 use crate::keys::KeyPrefixes;
@@ -10,7 +10,7 @@ use crate::keys::KeyPrefixes;
 const MAX_INSPECTIONS_IN_FLIGHT: usize = 200;
 
 /// The report of a lease, or its key and the error of reading it.
-pub type LeaseInspection = Result<LeaseReport, (String, StoreError)>;
+pub type LeaseInspection = Result<LeaseReport, (String, RequestError)>;
 
 /// Reads the leases of these sessions, in the order of their ids. Skips invalid ids.
 ///
@@ -23,7 +23,7 @@ pub async fn session_leases(
     tenure: &Tenure,
     keys: &KeyPrefixes,
     ids: &[String],
-) -> Result<Vec<(String, LeaseInspection)>, StoreError> {
+) -> Result<Vec<(String, LeaseInspection)>, RequestError> {
     let named = ids.iter().filter_map(|id| Some((id.clone(), keys.session(id).ok()?)));
     let mut found = inspect_all(tenure, named.collect()).await?;
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -37,8 +37,8 @@ pub async fn session_leases(
 ///
 /// # Cancel safety
 /// Safe.
-pub async fn role_leases(tenure: &Tenure) -> Result<Vec<(LeaseName, LeaseInspection)>, StoreError> {
-    let named = tenure.roles().await?.into_iter().map(|role| (role.clone(), role));
+pub async fn role_leases(tenure: &Tenure) -> Result<Vec<(LeaseName, LeaseInspection)>, RequestError> {
+    let named = tenure.fleet().roles().await?.into_iter().map(|role| (role.clone(), role));
     let mut found = inspect_all(tenure, named.collect()).await?;
     found.sort_by(|(one, _), (other, _)| one.label().cmp(other.label()));
     Ok(found)
@@ -48,7 +48,7 @@ pub async fn role_leases(tenure: &Tenure) -> Result<Vec<(LeaseName, LeaseInspect
 async fn inspect_all<N: Send + 'static>(
     tenure: &Tenure,
     leases: Vec<(N, LeaseName)>,
-) -> Result<Vec<(N, LeaseInspection)>, StoreError> {
+) -> Result<Vec<(N, LeaseInspection)>, RequestError> {
     let mut found = Vec::with_capacity(leases.len());
     let mut leases = leases.into_iter().peekable();
     while leases.peek().is_some() {
@@ -56,9 +56,9 @@ async fn inspect_all<N: Send + 'static>(
         for (id, name) in leases.by_ref().take(MAX_INSPECTIONS_IN_FLIGHT) {
             let tenure = tenure.clone();
             inspections.spawn(async move {
-                match tenure.inspect(&name).await {
+                match tenure.admin().inspect(&name).await {
                     // A key that a foreign program has damaged concerns only its own lease.
-                    Err(error) if !error.is_retryable() => Ok((id, Err((tenure.lease_key(&name), error)))),
+                    Err(error) if !error.is_retryable() => Ok((id, Err((tenure.admin().lease_key(&name), error)))),
                     inspection => inspection.map(|report| (id, Ok(report))),
                 }
             });

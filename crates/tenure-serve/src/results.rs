@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tenure::store::{EntryId, LogEntry, StoreError};
+use tenure::RequestError;
+use tenure::store::{EntryId, LogEntry};
 use tenure::{LeaseName, Tenure};
 use tokio::sync::broadcast;
 
@@ -34,7 +35,7 @@ pub(crate) struct LoggedResult {
 ///
 /// # Errors
 /// When a request to the store fails.
-pub async fn latest(tenure: &Tenure, lease: &LeaseName, limit: usize) -> Result<Vec<Value>, StoreError> {
+pub async fn latest(tenure: &Tenure, lease: &LeaseName, limit: usize) -> Result<Vec<Value>, RequestError> {
     let entries = tenure.recent(lease, RESULTS_LOG, None, limit).await?;
     // An entry that is not a document is not from Tenure.
     let read = |entry: &LogEntry| serde_json::from_slice(&entry.value).ok().filter(Value::is_object);
@@ -45,7 +46,7 @@ pub async fn latest(tenure: &Tenure, lease: &LeaseName, limit: usize) -> Result<
 ///
 /// # Errors
 /// When a request to the store fails.
-pub async fn last(tenure: &Tenure, lease: &LeaseName) -> Result<Option<Value>, StoreError> {
+pub async fn last(tenure: &Tenure, lease: &LeaseName) -> Result<Option<Value>, RequestError> {
     let Some(last) = latest(tenure, lease, 1).await?.pop() else { return Ok(None) };
     if last["truncated"] != true {
         return Ok(Some(last));
@@ -66,7 +67,7 @@ impl ResultStreams {
         lease: &LeaseName,
         seen: Option<EntryId>,
         limit: usize,
-    ) -> Result<Vec<LoggedResult>, StoreError> {
+    ) -> Result<Vec<LoggedResult>, RequestError> {
         let entries = tenure.recent(lease, RESULTS_LOG, seen, limit).await?;
         let kept = |entry: LogEntry| Some(LoggedResult { id: entry.id, line: String::from_utf8(entry.value).ok()? });
         // An entry that is not a document on one line is not from Tenure.

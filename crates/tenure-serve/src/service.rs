@@ -7,8 +7,7 @@ use std::time::Duration;
 use tenure::election::ElectionError;
 use tenure::lease::ReleaseReason;
 use tenure::pool::{Pool, PoolBuilder, PoolError};
-use tenure::store::StoreError;
-use tenure::{Tenure, TermHandle};
+use tenure::{ConnectError, Tenure, TermHandle};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -81,7 +80,7 @@ pub enum ServeError {
     DiscoverEvery(Duration),
     /// The memory store for the check of the settings cannot be created.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ConnectError),
     /// The HTTP client cannot be created.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -229,9 +228,10 @@ pub fn start(
             _ => ReleaseReason::Removed,
         })
         .discover_sessions()
-        .run(move |target, lease| {
-            let poller = poller.clone();
-            async move { poller.work(target, lease).await }
+        .state(poller)
+        .run(async |poller, target, lease| {
+            poller.work(target.name(), lease).await;
+            Ok(())
         })
         .start()?;
     let period = settings.discover_every;
@@ -305,7 +305,7 @@ async fn publish_stats(tenure: Tenure, counters: Arc<Counters>, every: Duration)
         tokio::time::sleep(every).await;
         let stats = counters.snapshot();
         if sent.replace(stats) != Some(stats) {
-            tenure.describe(STATS_FIELD, &stats.to_string());
+            tenure.fleet().describe(STATS_FIELD, &stats.to_string());
         }
     }
 }

@@ -121,7 +121,7 @@ impl SessionCache {
     /// # Cancel safety
     /// Some sessions may have been read.
     pub async fn read_all(&self, tenure: &Tenure) -> Result<(), StoreError> {
-        let ids = tenure.session_ids().await?;
+        let ids = tenure.sessions().ids().await?;
         let listed: BTreeSet<&String> = ids.iter().collect();
         self.all.write().unwrap_or_else(PoisonError::into_inner).retain(|id, _| listed.contains(id));
         for some in ids.chunks(SESSIONS_PER_READ) {
@@ -137,7 +137,7 @@ impl SessionCache {
     }
 
     async fn read(&self, tenure: &Tenure, ids: &[String]) -> Result<(), StoreError> {
-        let sessions = tenure.read_sessions(ids.to_vec()).await?;
+        let sessions = tenure.sessions().read(ids.to_vec()).await?;
         for (id, stored) in ids.iter().zip(sessions) {
             self.update(id, stored.as_deref());
         }
@@ -147,7 +147,7 @@ impl SessionCache {
     /// Keeps the cache up to date while the returned stream lives. The stream yields the ids of all sessions to poll.
     pub fn follow(&self, tenure: Tenure, every: Duration) -> ReceiverStream<BTreeSet<String>> {
         let (send, targets) = mpsc::channel(1);
-        let (session_cache, announcements) = (self.clone(), tenure.announcements());
+        let (session_cache, announcements) = (self.clone(), tenure.fleet().announcements());
         tokio::spawn(async move { session_cache.sync(&tenure, announcements, every, send).await });
         ReceiverStream::new(targets)
     }

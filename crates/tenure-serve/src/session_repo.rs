@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use tenure::store::StoreError;
-use tenure::{SessionError, Tenure};
+use tenure::{RequestError, SessionError, Tenure};
 use thiserror::Error;
 
 use crate::keys::KeyPrefixes;
@@ -37,9 +36,9 @@ pub enum EditError {
     /// Every attempt lost against a concurrent change. Nothing was changed; a retry is safe.
     #[error("concurrent changes to this session did not stop; try again")]
     Contended,
-    /// The store failed. The write may or may not have been applied.
+    /// A request to the store failed, or its outcome is unknown.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Request(#[from] RequestError),
 }
 
 /// Reads the stored session with this id.
@@ -49,8 +48,8 @@ pub enum EditError {
 ///
 /// # Cancel safety
 /// Safe.
-pub async fn read(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, StoreError> {
-    Ok(tenure.read_sessions(vec![id.to_owned()]).await?.into_iter().flatten().next())
+pub async fn read(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, RequestError> {
+    Ok(tenure.sessions().read(vec![id.to_owned()]).await?.into_iter().flatten().next())
 }
 
 /// Creates a session. Succeeds also if the same session exists. Removes the records of a deleted session with the same
@@ -65,14 +64,14 @@ pub async fn read(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, StoreErr
 pub async fn create(tenure: &Tenure, keys: &KeyPrefixes, session: &Session) -> Result<(), EditError> {
     let id = session.id.to_string();
     for _ in 0..MAX_CREATE_ATTEMPTS {
-        match tenure.create_session(&id, &session.to_bytes()).await {
+        match tenure.sessions().create(&id, &session.to_bytes()).await {
             Ok(()) => return Ok(()),
-            Err(SessionError::Store(error)) => return Err(error.into()),
+            Err(SessionError::Request(error)) => return Err(error.into()),
             Err(SessionError::Leftovers) => {}
             Err(_) => return Err(EditError::AlreadyExists),
         }
         let Ok(lease) = keys.session(&id) else { break };
-        if !tenure.purge_session(&id, lease, &[RESULTS_LOG], Duration::ZERO).await? {
+        if !tenure.sessions().purge(&id, lease, &[RESULTS_LOG], Duration::ZERO).await? {
             tokio::time::sleep(CREATE_RETRY_DELAY).await;
         }
     }
@@ -115,9 +114,9 @@ async fn write(
     for _ in 0..MAX_WRITE_ATTEMPTS {
         let seen = read(tenure, id).await?.ok_or(EditError::NotFound)?;
         let session = change(&seen)?;
-        match tenure.write_session(id, Some(&seen), session.as_ref().map(Session::to_bytes).as_deref()).await {
+        match tenure.sessions().write(id, Some(&seen), session.as_ref().map(Session::to_bytes).as_deref()).await {
             Ok(()) => return Ok(session),
-            Err(SessionError::Store(error)) => return Err(error.into()),
+            Err(SessionError::Request(error)) => return Err(error.into()),
             Err(_) => {}
         }
     }

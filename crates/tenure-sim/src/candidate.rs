@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tenure::Token;
-use tenure::election::{Backoff, BackoffReason, CandidateInput, CandidateState, ElectionEventKind};
+use tenure::election::{Backoff, BackoffReason, CandidateInput, CandidateState};
 use tenure::lease::{AcquireStatus, Ending, LeaseSettings, ReleaseReason};
 use tenure::time::Moment;
+use tenure::{EventKind, Token};
 
 /// Election events, each with the term that it is about.
-pub type ElectionEvents = Vec<(Option<Token>, ElectionEventKind)>;
+pub type ElectionEvents = Vec<(Option<Token>, EventKind)>;
 
 /// One candidate.
 #[derive(Debug, Default)]

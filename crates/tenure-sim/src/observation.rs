@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use tenure::EventKind;
 use tenure::Token;
-use tenure::election::ElectionEventKind;
 use tenure::lease::Loss;
 use tenure::time::Moment;
 
@@ -91,7 +91,7 @@ pub enum Observation {
         /// The term that the event is about.
         token: Option<Token>,
         /// The kind of event.
-        event: ElectionEventKind,
+        event: EventKind,
     },
     /// A machine reported the loss of its term.
     Lost(TermId, Loss),

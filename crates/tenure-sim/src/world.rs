@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::election::ElectionEventKind;
+use tenure::EventKind;
 use tenure::lease::LeaseSettings;
 use tenure::store::Ledger;
 
@@ -517,7 +517,7 @@ impl World {
             Observation::Revoked(_) => "revocations",
             Observation::Transferred { handed_over: true } => "hand-overs",
             Observation::Transferred { handed_over: false } => "take-overs from the stalled",
-            Observation::ElectionReported { event: ElectionEventKind::LeadershipAcquired, .. } => "leaderships won",
+            Observation::ElectionReported { event: EventKind::LeadershipAcquired, .. } => "leaderships won",
             Observation::Lost(_, loss) => loss.as_str(),
             Observation::Lull { .. } => "lulls in the storm",
             Observation::Fault(fault) => fault.name(),

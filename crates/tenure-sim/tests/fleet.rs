@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tenure::fleet::InstanceRecord;
 use tenure::lease::{Ending, Loss};
 use tenure::placement::{FULL_WEIGHT, Presence};
-use tenure::pool::{Engine, EngineSettings, PoolAction, PoolInput, Target};
+use tenure::pool::{Engine, EngineSettings, PoolAction, PoolInput, TargetName};
 use tenure::store::LiveInstance;
 use tenure::time::Moment;
 use tenure_sim::campaign;
@@ -416,7 +416,7 @@ fn each_instance_inspects_the_targets_of_a_dead_instance_once() {
 /// The lease of an earlier process of this instance expires by itself, even if a moment later than reported.
 #[test]
 fn a_target_held_by_an_earlier_life_is_claimed_once_it_is_unheld() {
-    let (me, target) = (id(1), Target::from("endpoint-1"));
+    let (me, target) = (id(1), TargetName::from("endpoint-1"));
     let mut engine = Engine::new(me.clone(), "poll", FULL_WEIGHT, settings());
     let record = InstanceRecord::new("api-1").encode();
     let ours = |ends| PoolInput::Report { target: target.clone(), held: Some((me.clone(), Some(ends))) };
@@ -480,7 +480,7 @@ fn a_restarted_instance_has_no_quota_under_its_old_id() {
 
 #[test]
 fn after_an_outage_nothing_is_kept_for_an_instance_that_was_restarted() {
-    let (mut engine, target) = (Engine::new(id(1), "poll", FULL_WEIGHT, settings()), Target::from("endpoint-1"));
+    let (mut engine, target) = (Engine::new(id(1), "poll", FULL_WEIGHT, settings()), TargetName::from("endpoint-1"));
     let (now, own) = (Moment::ZERO + secs(1_000), || named(1, "replica-1", 1, 30));
     let counts = |engine: &Engine| engine.loads(now).iter().any(|peer| peer.instance == id(2));
     engine.step(now, PoolInput::Targets([target.clone()].into()));
@@ -496,7 +496,7 @@ fn after_an_outage_nothing_is_kept_for_an_instance_that_was_restarted() {
 
 #[test]
 fn without_hand_back_a_crash_before_the_join_moves_nothing() {
-    let targets = [Target::from("endpoint-1"), Target::from("endpoint-2")];
+    let targets = [TargetName::from("endpoint-1"), TargetName::from("endpoint-2")];
     let given = |hand_back| {
         let mut engine = Engine::new(id(1), "poll", FULL_WEIGHT, EngineSettings { hand_back, ..settings() });
         let mut restarted = InstanceRecord { is_named: true, ..InstanceRecord::new("replica-2") };
@@ -569,7 +569,7 @@ fn skipping_the_holder_check_is_caught() {
 /// The record of the namespace is gone and the leases are not: the store still names us as the holder of what we lost.
 #[test]
 fn after_a_quarantine_the_former_holder_claims_its_target_first() {
-    let (mut engine, target) = (Engine::new(id(1), "poll", FULL_WEIGHT, settings()), Target::from("endpoint-1"));
+    let (mut engine, target) = (Engine::new(id(1), "poll", FULL_WEIGHT, settings()), TargetName::from("endpoint-1"));
     let (now, quarantine) = (Moment::ZERO + secs(1_000), secs(6));
     engine.step(now, PoolInput::Targets([target.clone()].into()));
     engine.step(now, PoolInput::Instances(vec![named(1, "replica-1", 1, 30), named(2, "replica-2", 1, 30)]));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::store::memory::{MemoryStore, Survival};
-use tenure::{InstanceId, PublishError, Tenure, Term};
+use tenure::{InstanceId, PublishError, RunError, Tenure, Term};
 
 const TTL: Duration = Duration::from_secs(3);
 
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let anna = start(&store, "anna").await?;
     let term = acquire(&anna).await?;
     let first = term.token();
-    let report = term.run(build_report()).await?;
+    let report = term.run_infallible(build_report()).await?;
     term.publish("report", report).await?;
 
     say("Ben waits for the lease, too.");
@@ -39,8 +39,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     say("The store goes down. Ben's renewals fail; his work stops before another instance can acquire the lease.");
     store.faults().stop();
-    let lost = term.run(std::future::pending::<()>()).await.map_or_else(|lost| lost, |()| unreachable!());
-    println!("        ({lost})");
+    match term.run_infallible(std::future::pending::<()>()).await {
+        Err(RunError::Lost(lost)) => println!("        ({lost})"),
+        other => return Err(format!("a term without a store must be lost, got {other:?}").into()),
+    }
     drop(term);
 
     say("The store is back with all its data. It was restarted, so nothing is granted for one ttl.");

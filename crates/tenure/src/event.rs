@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::lease::{Loss, ReleaseReason};
+use crate::lease::{Ending, Loss, ReleaseReason};
 use crate::name::{InstanceId, LeaseKind, LeaseName};
 use crate::store::Quarantine;
 use crate::token::Token;
@@ -142,8 +142,8 @@ pub enum EventKind {
     LeadershipAcquired,
     /// A candidate is no longer the leader.
     LeadershipLost {
-        /// Why: the name of a [`Loss`] or [`ReleaseReason`].
-        reason: &'static str,
+        /// Why: its term was released or lost.
+        reason: Ending,
     },
     /// An election could not run.
     ElectionFailed {
@@ -191,6 +191,13 @@ pub enum EventKind {
     },
     /// This instance can work again.
     InstanceAble,
+    /// The work of a pool's target returned an error or panicked. It is restarted after a backoff.
+    WorkFailed {
+        /// The error, or the message of the panic.
+        error: String,
+        /// Whether it panicked.
+        is_panic: bool,
+    },
     /// A session cannot be polled. Emitted once.
     SessionUnreadable {
         /// The id of the session.
@@ -242,7 +249,7 @@ impl EventKind {
             Self::LeadershipAcquired => "election.leadership_acquired",
             Self::LeadershipLost { .. } => "election.leadership_lost",
             Self::ElectionFailed { .. } => "election.failed",
-            Self::StoreAttached => "store.entered",
+            Self::StoreAttached => "store.attached",
             Self::StoreLost { .. } => "store.lost",
             Self::StoreQuarantined(_) => "store.quarantined",
             Self::StoreSilent { .. } => "store.silent",
@@ -252,6 +259,8 @@ impl EventKind {
             Self::InstanceStrained { .. } => "instance.strained",
             Self::InstanceUnable { .. } => "instance.unable",
             Self::InstanceAble => "instance.able",
+            Self::WorkFailed { is_panic: false, .. } => "work.failed",
+            Self::WorkFailed { is_panic: true, .. } => "work.panicked",
             Self::SessionUnreadable { .. } => "session.unreadable",
             Self::PollStarted => "poll.started",
             Self::PollFinished { .. } => "poll.finished",
@@ -284,6 +293,7 @@ impl EventKind {
             | Self::StoreRefused { .. }
             | Self::InstanceStrained { .. }
             | Self::InstanceUnable { .. }
+            | Self::WorkFailed { .. }
             | Self::SessionUnreadable { .. }
             | Self::PublishRefused { .. } => Level::Warn,
             _ => Level::Info,
@@ -322,6 +332,7 @@ impl Event {
             | EventKind::StoreRefused { error }
             | EventKind::InstanceStrained { error }
             | EventKind::InstanceUnable { error }
+            | EventKind::WorkFailed { error, .. }
             | EventKind::PollFinished { error: Some(error) } => add("error", error.clone()),
             EventKind::SessionUnreadable { id, error } => {
                 add("endpoint_id", id.clone());
@@ -342,7 +353,7 @@ impl Event {
                 add("to", to.as_str().to_owned());
             }
             EventKind::Joined { instance } | EventKind::Left { instance } => add("owner", instance.to_string()),
-            EventKind::LeadershipLost { reason } => add("reason", (*reason).to_owned()),
+            EventKind::LeadershipLost { reason } => add("reason", reason.as_str().to_owned()),
             EventKind::Folded { count, detail, .. } => {
                 add("count", count.to_string());
                 detail.iter().for_each(|(name, text)| add(name, text.clone()));

@@ -18,12 +18,13 @@
 #![cfg_attr(
     feature = "memory",
     doc = "```
-use tenure::Tenure;
+use tenure::{Tenure, Token};
 
+# async fn build_report(token: Token) -> std::io::Result<String> { Ok(format!(\"report {token}\")) }
 # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 let tenure = Tenure::connect(\"memory:\").await?; // or \"redis://localhost\", or \"sqlite:jobs.db\"
 let lease = tenure.lease(\"nightly-report\").acquire().await?;
-let outcome = lease.run(async { /* the work */ }).await; // dropped before the lease can have another holder
+let outcome = lease.run(build_report(lease.token())).await; // Ok(report), or Err: lost, or failed by itself
 lease.release().await?;
 # outcome?;
 # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -85,29 +86,37 @@ pub mod time;
 mod token;
 
 pub use crate::tenure::{
-    EventStream, LeaseRequest, Lost, PublishError, RequireError, SessionError, Stats, Tenure, TenureBuilder, Term,
-    TermHandle, TermInfo, Work,
+    Admin, ConnectError, EventStream, LeaseRequest, Lost, PublishError, ReleaseError, RequestError, RequireError,
+    RunError, SessionError, Sessions, Stats, Tenure, TenureBuilder, Term, TermHandle, TermInfo, Work, WorkError,
 };
-pub use election::{Election, install, installed};
+pub use election::{Election, install};
+pub use fleet::Fleet;
 pub use keeper::AcquireError;
+pub use pool::Pool;
 
 pub use event::{ElectionState, Event, EventKind, Level};
-pub use name::{Group, InstanceId, LeaseKind, LeaseName, MAX_NAME_LENGTH, NameError};
+pub use name::{Group, InstanceId, LeaseKind, LeaseName, LeaseRef, MAX_NAME_LENGTH, NameError};
 pub use token::{Nonce, Token};
 
 /// Runs an `async fn` only on the leader of a role: `#[leader_only("aggregation")]`.
 ///
 /// The function then returns an `Option`. It is `None` when another instance leads, when the store cannot be reached,
 /// and when leadership was lost before the function ended. With `error`, as in `#[leader_only("aggregation", error)]`,
-/// it returns a `Result` with [`LeaderOnlyError`](election::LeaderOnlyError), which tells these apart. It uses the
-/// store that was [installed](install), or the one given as `store = expression`. See [`Tenure::run_as_leader`] for how
-/// the leader is determined.
+/// it returns a `Result` with [`LeaderOnlyError`](election::LeaderOnlyError), which tells these apart. See
+/// [`Tenure::run_as_leader`] for how the leader is determined.
+///
+/// The function uses the first of these:
+///
+/// 1. `tenure = expression`, as in `#[leader_only("aggregation", tenure = self.tenure)]`,
+/// 2. its parameter with the name `tenure`,
+/// 3. the `Tenure` that the program has [installed](install). Without one, the work does not begin, which is logged as
+///    an error.
 ///
 /// ```
 /// use tenure::{Tenure, leader_only};
 ///
 /// #[leader_only("aggregation")]
-/// async fn aggregate(numbers: &[u32]) -> u32 {
+/// async fn aggregate(tenure: &Tenure, numbers: &[u32]) -> u32 {
 ///     numbers.iter().sum()
 /// }
 ///
@@ -116,7 +125,7 @@ pub use token::{Nonce, Token};
 /// }
 ///
 /// impl Worker {
-///     #[leader_only("clean-up", store = self.tenure, error)]
+///     #[leader_only("clean-up", tenure = self.tenure, error)]
 ///     async fn clean_up(&self) -> &'static str {
 ///         "clean"
 ///     }
@@ -124,8 +133,7 @@ pub use token::{Nonce, Token};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
-/// tenure::install(tenure.clone());
-/// assert_eq!(aggregate(&[1, 2, 3]).await, Some(6));
+/// assert_eq!(aggregate(&tenure, &[1, 2, 3]).await, Some(6));
 /// assert_eq!(Worker { tenure }.clean_up().await?, "clean");
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -242,6 +242,90 @@ impl fmt::Debug for LeaseName {
     }
 }
 
+/// A lease as a caller names it: by its label, or by its whole name.
+///
+/// A label means what the call is about: a plain lease for [`Tenure::lease`](crate::Tenure::lease), a role for
+/// [`Tenure::election`](crate::Tenure::election). A [`LeaseName`] means itself everywhere. A label that is not valid is
+/// an error of the call that uses it.
+///
+/// ```
+/// use tenure::{LeaseName, Tenure};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let plain = tenure.lease("cleanup").acquire().await?;
+/// assert_eq!(plain.name().key(), "lease:cleanup");
+/// let role = tenure.lease(LeaseName::role("cleanup")?).acquire().await?;
+/// assert_eq!(role.name().key(), "leader:cleanup");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LeaseRef(LabelOrName);
+
+#[derive(Clone, Debug)]
+enum LabelOrName {
+    Label(String),
+    Name(LeaseName),
+}
+
+impl LeaseRef {
+    /// The name; a label is that of a plain lease.
+    pub(crate) fn lease(self) -> Result<LeaseName, NameError> {
+        self.resolve(LeaseName::lease)
+    }
+
+    /// The name; a label is that of a role.
+    pub(crate) fn role(self) -> Result<LeaseName, NameError> {
+        self.resolve(LeaseName::role)
+    }
+
+    /// The label, as far as it can be told without knowing what it labels.
+    pub(crate) fn label(&self) -> &str {
+        match &self.0 {
+            LabelOrName::Label(label) => label,
+            LabelOrName::Name(name) => name.label(),
+        }
+    }
+
+    fn resolve(self, by_label: fn(&str) -> Result<LeaseName, NameError>) -> Result<LeaseName, NameError> {
+        match self.0 {
+            LabelOrName::Label(label) => by_label(&label),
+            LabelOrName::Name(name) => Ok(name),
+        }
+    }
+}
+
+impl From<&str> for LeaseRef {
+    fn from(label: &str) -> Self {
+        Self(LabelOrName::Label(label.to_owned()))
+    }
+}
+
+impl From<String> for LeaseRef {
+    fn from(label: String) -> Self {
+        Self(LabelOrName::Label(label))
+    }
+}
+
+impl From<&String> for LeaseRef {
+    fn from(label: &String) -> Self {
+        Self::from(label.as_str())
+    }
+}
+
+impl From<LeaseName> for LeaseRef {
+    fn from(name: LeaseName) -> Self {
+        Self(LabelOrName::Name(name))
+    }
+}
+
+impl From<&LeaseName> for LeaseRef {
+    fn from(name: &LeaseName) -> Self {
+        Self(LabelOrName::Name(name.clone()))
+    }
+}
+
 /// The holder of a lease: one process, from its start to its end.
 ///
 /// ```

@@ -36,7 +36,7 @@ async fn an_unread_log_delays_nothing_and_dropped_events_are_counted() {
     // Far more than the queue holds.
     for round in 0..1_500 {
         let name = LeaseName::lease(&format!("round-{round}")).unwrap();
-        tenure.lease_named(name).ttl(TTL).acquire().await.unwrap().release().await.unwrap();
+        tenure.lease(name).ttl(TTL).acquire().await.unwrap().release().await.unwrap();
     }
     assert!(term.is_valid());
     let stats = tenure.stats();

@@ -11,7 +11,7 @@ use tenure::{Tenure, Term};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 async fn instance(store: &Arc<MemoryStore>, name: &str) -> Tenure {
-    Tenure::with_store(store.clone()).name(name).unwrap().bootstrap().connect().await.unwrap()
+    Tenure::with_store(store.clone()).name(name).bootstrap().connect().await.unwrap()
 }
 
 async fn holder(tenure: &Tenure) -> Term {

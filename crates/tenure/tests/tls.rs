@@ -37,7 +37,7 @@ async fn assert_lease_works(url: &str) {
 }
 
 async fn connect_error(url: &str) -> tenure::store::StoreError {
-    Tenure::builder(url).connect().await.unwrap_err()
+    Tenure::builder(url).connect().await.unwrap_err().store_error().unwrap().clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,7 +23,7 @@ pub async fn request(
     json: bool,
 ) -> Result<u8, CliError> {
     let tenure = store.connect_existing().await?;
-    let members = tenure.fleet().await?;
+    let members = tenure.fleet().instances().await?;
     let instances: Vec<InstanceId> = members.iter().map(|member| member.instance.clone()).collect();
     let code = match resolve_instance(&arguments.instance, &instances, "instance") {
         Ok(instance) => {
@@ -31,9 +31,9 @@ pub async fn request(
                 warning!("no other instance can take sessions: those of {instance} stay unheld until one joins");
             }
             if drain {
-                tenure.drain(&instance).await?
+                tenure.admin().drain(&instance).await?
             } else {
-                tenure.undrain(&instance).await?
+                tenure.admin().undrain(&instance).await?
             }
             wait_for_status(&tenure, &instance, drain, arguments.wait, json).await?
         }
@@ -69,7 +69,7 @@ async fn wait_for_status(
 ) -> Result<u8, CliError> {
     let start = Instant::now();
     loop {
-        let members = tenure.fleet().await?;
+        let members = tenure.fleet().instances().await?;
         let Some(member) = members.iter().find(|member| member.instance == *instance) else {
             if drain {
                 note!("{instance} has left the fleet");

@@ -1,7 +1,7 @@
 //! `tenure leader ROLE`
 
 use serde_json::json;
-use tenure::Group;
+use tenure::RequestError;
 
 use crate::arguments::{LeaderArguments, StoreArguments};
 use crate::duration::format_duration;
@@ -15,14 +15,14 @@ pub async fn print(store: &StoreArguments, arguments: LeaderArguments, json: boo
     let (mut leader, mut name) = (None, arguments.role.clone());
     for candidate in &names {
         if leader.is_none() {
-            leader = tenure.leader_of(candidate).await?;
-            name = tenure.lease_key(candidate);
+            leader = tenure.fleet().leader_of(candidate).await?;
+            name = tenure.admin().lease_key(candidate);
         }
     }
     // A lease that is not a role has no candidates.
-    let candidates = match Group::candidates(&store.keys().heartbeats(&arguments.role)) {
-        Ok(group) => tenure.candidates(&group).await?,
-        Err(_) => Vec::new(),
+    let candidates = match tenure.fleet().candidates_under(&store.keys().heartbeats(&arguments.role)).await {
+        Err(RequestError::Name(_)) => Vec::new(),
+        candidates => candidates?,
     };
     if json {
         let field = leader.as_ref();
@@ -33,7 +33,7 @@ pub async fn print(store: &StoreArguments, arguments: LeaderArguments, json: boo
             "remainingMs": field.and_then(|leader| leader.remaining).map(|left| left.as_millis() as u64),
             "revoked": field.is_some_and(|leader| leader.is_revoked),
             "key": field.map(|_| &name),
-            "metadata": field.and_then(|leader| leader.metadata.as_deref()).map(String::from_utf8_lossy),
+            "metadata": field.and_then(|leader| leader.metadata.as_deref()),
             "candidates": candidates.iter().map(|candidate| candidate.instance.as_str()).collect::<Vec<_>>(),
         });
         print_line(&line.to_string())?;

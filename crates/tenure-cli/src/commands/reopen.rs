@@ -27,7 +27,7 @@ struct OpenTerm {
 
 pub async fn reopen(store: &StoreArguments, arguments: ReopenArguments, json: bool) -> Result<u8, CliError> {
     let tenure = store.connect_existing().await?;
-    let report = tenure.inspect_namespace().await?;
+    let report = tenure.admin().namespace().await?;
     let (Some(generation), Some(quarantine)) = (report.generation, report.quarantine) else {
         if json {
             print_line(&json!({"quarantine": null, "holders": [], "instances": [], "reopened": false}).to_string())?;
@@ -38,11 +38,12 @@ pub async fn reopen(store: &StoreArguments, arguments: ReopenArguments, json: bo
         return Ok(DONE);
     };
     let open = open_terms(&tenure).await?;
-    let instances: Vec<InstanceId> = tenure.fleet().await?.into_iter().map(|member| member.instance).collect();
+    let instances: Vec<InstanceId> =
+        tenure.fleet().instances().await?.into_iter().map(|member| member.instance).collect();
     if !json {
         print_holders(&quarantine, &open, &instances)?;
     }
-    let reopened = (arguments.yes || confirm()?) && tenure.reopen(generation).await?;
+    let reopened = (arguments.yes || confirm()?) && tenure.admin().reopen(generation).await?;
     if json {
         print_line(&reopen_json(&quarantine, &open, &instances, reopened).to_string())?;
     } else if reopened {
@@ -57,12 +58,12 @@ pub async fn reopen(store: &StoreArguments, arguments: ReopenArguments, json: bo
 /// Returns the last term of every lease, if its end is not recorded.
 async fn open_terms(tenure: &Tenure) -> Result<Vec<OpenTerm>, CliError> {
     let mut last = BTreeMap::new();
-    for note in tenure.terms(MAX_RECORDS).await? {
-        last.insert(tenure.lease_key(&note.name), note);
+    for note in tenure.admin().terms(MAX_RECORDS).await? {
+        last.insert(tenure.admin().lease_key(&note.name), note);
     }
     let mut open = Vec::new();
     for (key, note) in last.into_iter().filter(|(_, note)| note.ending.is_none()) {
-        let held = tenure.inspect(&note.name).await?.held;
+        let held = tenure.admin().inspect(&note.name).await?.held;
         open.push(OpenTerm { key, holds_now: held.is_some_and(|held| held.token == Some(note.token)), note });
     }
     Ok(open)

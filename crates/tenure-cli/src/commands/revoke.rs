@@ -12,12 +12,12 @@ pub async fn revoke(store: &StoreArguments, arguments: RevokeArguments, json: bo
     let mut revoked = None;
     let mut foreign = None;
     for name in store.resolve_leases(&tenure, &arguments.lease).await? {
-        if let Some(holder) = tenure.revoke(&name).await? {
-            revoked = Some((tenure.lease_key(&name), holder));
+        if let Some(holder) = tenure.admin().revoke(&name).await? {
+            revoked = Some((tenure.admin().lease_key(&name), holder));
             break;
         }
-        let held = tenure.inspect(&name).await?.held;
-        foreign = foreign.or(held.map(|held| (tenure.lease_key(&name), held.holder)));
+        let held = tenure.admin().inspect(&name).await?.held;
+        foreign = foreign.or(held.map(|held| (tenure.admin().lease_key(&name), held.holder)));
     }
     if json {
         let (key, holder) = revoked.as_ref().or(foreign.as_ref()).map(|(key, holder)| (key, holder.as_str())).unzip();

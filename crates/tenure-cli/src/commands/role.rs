@@ -84,10 +84,10 @@ pub fn print_table(roles: &[Role]) -> Result<u8, CliError> {
 }
 
 async fn remove(tenure: &Tenure, store: &StoreArguments, role: &str, json: bool) -> Result<u8, CliError> {
-    let known = tenure.roles().await?;
+    let known = tenure.fleet().roles().await?;
     let name = known.into_iter().find(|known| known.label() == role);
     let forgotten = match &name {
-        Some(name) => tenure.forget_role(name).await?,
+        Some(name) => tenure.admin().forget_role(name).await?,
         None => false,
     };
     if json {
@@ -98,7 +98,9 @@ async fn remove(tenure: &Tenure, store: &StoreArguments, role: &str, json: bool)
         (Some(_), false) => {
             failure!("cannot forget {role}: it has or just had a leader; run `tenure step-down {role}` first")
         }
-        (None, _) => failure!("no such role: {role}; its key would be {}", tenure.lease_key(&store.role(role)?)),
+        (None, _) => {
+            failure!("no such role: {role}; its key would be {}", tenure.admin().lease_key(&store.role(role)?))
+        }
         _ => {}
     }
     Ok(if forgotten { DONE } else { NO })

@@ -142,7 +142,7 @@ async fn set_paused(tenure: &Tenure, session: &SessionId, paused: bool, json: bo
 /// Deletes the session with this id as listed, with this key, or with this UUID in another notation.
 async fn remove(tenure: &Tenure, listed: &str, json: bool) -> Result<u8, CliError> {
     let uuid = Uuid::parse_str(listed).ok().map(|uuid| uuid.to_string());
-    let by_key = listed.strip_prefix(&tenure.session_key("")).map(str::to_owned);
+    let by_key = listed.strip_prefix(&tenure.sessions().key("")).map(str::to_owned);
     let ids = [Some(listed.to_owned()), by_key, uuid.clone()];
     let mut removed = None;
     for id in ids.into_iter().flatten() {
@@ -210,7 +210,7 @@ async fn export(tenure: &Tenure, file: Option<&Path>) -> Result<u8, CliError> {
 }
 
 async fn import(tenure: &Tenure, keys: &KeyPrefixes, json: bool) -> Result<u8, CliError> {
-    let known: BTreeSet<String> = tenure.session_ids().await?.into_iter().collect();
+    let known: BTreeSet<String> = tenure.sessions().ids().await?.into_iter().collect();
     let (mut there, mut refused, mut created) = (0_u64, 0_u64, Vec::new());
     for (number, line) in (1_u64..).zip(std::io::stdin().lock().split(b'\n')) {
         let line = line.map_err(CliError::system("cannot read sessions"))?;
@@ -260,7 +260,7 @@ fn usage_error(error: InvalidSession) -> CliError {
 
 fn edit_error(error: EditError) -> CliError {
     match error {
-        EditError::Store(error) => CliError::Store(error),
+        EditError::Request(error) => error.into(),
         EditError::Invalid(error) => usage_error(error),
         other => CliError::Refused(other.to_string()),
     }

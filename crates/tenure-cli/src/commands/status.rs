@@ -59,12 +59,12 @@ pub async fn print(store: &StoreArguments, json: bool) -> Result<u8, CliError> {
 
 impl FleetStatus {
     async fn read(tenure: &Tenure, store: &StoreArguments) -> Result<Self, CliError> {
-        let quarantine = tenure.inspect_namespace().await?.quarantine;
+        let quarantine = tenure.admin().namespace().await?.quarantine;
         let session_cache = SessionCache::default();
         session_cache.read_all(tenure).await?;
         let ids: Vec<String> =
             session_cache.page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
-        let unreadable = session_cache.unreadable().into_iter().map(|(id, error)| (tenure.session_key(&id), error));
+        let unreadable = session_cache.unreadable().into_iter().map(|(id, error)| (tenure.sessions().key(&id), error));
         let mut unreadable: BTreeMap<String, String> = unreadable.collect();
         let (mut held, mut unheld, mut paused) = (BTreeMap::<InstanceId, Vec<HeldSession>>::new(), Vec::new(), 0);
         for (id, inspection) in ownership::session_leases(tenure, &store.keys(), &ids).await? {
@@ -84,7 +84,7 @@ impl FleetStatus {
             }
         }
         let mut instances: Vec<InstanceSummary> =
-            tenure.fleet().await?.into_iter().map(|member| summarize(member, &mut held)).collect();
+            tenure.fleet().instances().await?.into_iter().map(|member| summarize(member, &mut held)).collect();
         let waiting = CrashBackoff::from_records(instances.iter().filter_map(|instance| instance.record.as_ref()));
         for instance in &mut instances {
             instance.waiting_note = waiting.get(&instance.id).and_then(|held| held.note(SystemTime::now()));

@@ -31,7 +31,7 @@ pub async fn request(store: &StoreArguments, arguments: StepDownArguments, json:
     if json {
         let mut leader = None;
         for name in &names {
-            leader = leader.or(tenure.leader_of(name).await?);
+            leader = leader.or(tenure.fleet().leader_of(name).await?);
         }
         let leader = leader.as_ref().map(|leader| leader.instance.as_str());
         print_line(&json!({"role": arguments.role, "leader": leader, "steppedDown": code == DONE}).to_string())?;
@@ -48,10 +48,10 @@ async fn request_first(
     json: bool,
 ) -> Result<u8, CliError> {
     for name in names {
-        if let Some(token) = tenure.step_down(name, to).await? {
+        if let Some(token) = tenure.admin().step_down(name, to).await? {
             return wait_for_handover(tenure, name, token, to, arguments, json).await;
         }
-        if let Some(leader) = tenure.leader_of(name).await? {
+        if let Some(leader) = tenure.fleet().leader_of(name).await? {
             match leader.token {
                 None => failure!("cannot ask the leader {} to step down: it is not a tenure instance", leader.instance),
                 Some(_) => failure!("{} is already stepping down", leader.instance),
@@ -74,7 +74,7 @@ async fn wait_for_handover(
 ) -> Result<u8, CliError> {
     let start = Instant::now();
     loop {
-        let leader = tenure.leader_of(name).await?;
+        let leader = tenure.fleet().leader_of(name).await?;
         let next = leader.as_ref().filter(|leader| leader.token != Some(token));
         let late = start.elapsed() >= arguments.wait;
         match (leader.as_ref(), next, to) {

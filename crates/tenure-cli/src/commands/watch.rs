@@ -33,10 +33,10 @@ pub async fn watch(store: &StoreArguments, arguments: WatchArguments, json: bool
 }
 
 async fn follow(tenure: &Tenure, all: bool, json: bool) -> std::io::Result<()> {
-    let mut announcements = tenure.announcements();
+    let mut announcements = tenure.fleet().announcements();
     let mut fleet = None;
     if all {
-        for note in tenure.terms(MAX_RECORDS).await.unwrap_or_default() {
+        for note in tenure.admin().terms(MAX_RECORDS).await.unwrap_or_default() {
             for event in events_of_term(&note) {
                 print(&event, json)?;
             }
@@ -81,7 +81,7 @@ async fn print_membership_changes(
     known: &mut Option<BTreeSet<InstanceId>>,
     json: bool,
 ) -> std::io::Result<bool> {
-    let Ok(members) = tenure.fleet().await else { return Ok(true) };
+    let Ok(members) = tenure.fleet().instances().await else { return Ok(true) };
     let now: BTreeSet<InstanceId> = members.into_iter().map(|member| member.instance).collect();
     if let Some(before) = known.replace(now.clone()) {
         for instance in now.difference(&before) {

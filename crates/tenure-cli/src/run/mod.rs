@@ -81,7 +81,7 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
     let mut pause = MIN_RESTART_DELAY;
     let code = loop {
         let mut election = tenure
-            .election_named(name.clone())
+            .election(name.clone())
             .ttl(settings.ttl())
             .stop_budget(settings.stop_budget())
             .heartbeat_prefix(&store.keys().heartbeats(&arguments.role));
@@ -126,7 +126,7 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
 /// Prints the quarantine that delays the grant.
 async fn print_quarantine(tenure: Tenure) {
     // An unreachable store is reported elsewhere.
-    if let Ok(Some(quarantine)) = tenure.inspect_namespace().await.map(|report| report.quarantine) {
+    if let Ok(Some(quarantine)) = tenure.admin().namespace().await.map(|report| report.quarantine) {
         note!("{quarantine}");
     }
 }
@@ -350,7 +350,7 @@ impl Runner<'_> {
                     None if matches!(ended, Some(CommandOutcome::NotStarted { .. } | CommandOutcome::LeaseLost)) && !told_to_end => break,
                     None => return Ok(kill(guardian, deadline, ended).await),
                 },
-                _ = term.lost(), if !told_to_end => {
+                _ = term.cancelled(), if !told_to_end => {
                     told_to_end = true;
                     deadline.kill_at = deadline.kill_at.min(now().saturating_add(nanos(self.settings.stop_budget())));
                     guardian.send(GuardianOrder::End);

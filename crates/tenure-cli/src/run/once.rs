@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use tenure::store::StoreError;
 use tenure::time::ServerTime;
-use tenure::{LeaseName, Tenure, TermHandle};
+use tenure::{LeaseName, RequestError, Tenure, TermHandle};
 
 use crate::duration::format_duration;
 use crate::exit::CliError;
@@ -33,16 +32,16 @@ pub async fn time_left_without_lease(
     tenure: &Tenure,
     name: &LeaseName,
     period: Duration,
-) -> Result<Option<Duration>, StoreError> {
+) -> Result<Option<Duration>, RequestError> {
     tenure.ready().await?;
     let Some(last) = last_start(tenure, name).await? else { return Ok(None) };
-    let now = tenure.inspect_namespace().await?.server;
+    let now = tenure.admin().namespace().await?.server;
     let since = now.as_micros().checked_sub(last).map(Duration::from_micros);
     Ok(since.and_then(|since| remaining_period(period, since)))
 }
 
 /// Returns the start of the last completed run, in microseconds of the store's clock.
-async fn last_start(tenure: &Tenure, name: &LeaseName) -> Result<Option<u64>, StoreError> {
+async fn last_start(tenure: &Tenure, name: &LeaseName) -> Result<Option<u64>, RequestError> {
     let record = tenure.read(name, ONCE_RECORD).await?;
     Ok(record.and_then(|record| String::from_utf8(record.value).ok()?.parse().ok()))
 }
@@ -78,5 +77,5 @@ fn warn(why: &str) {
 }
 
 async fn term_start(tenure: &Tenure, term: &TermHandle) -> Result<Option<ServerTime>, CliError> {
-    Ok(tenure.inspect(term.name()).await?.since)
+    Ok(tenure.admin().inspect(term.name()).await?.since)
 }

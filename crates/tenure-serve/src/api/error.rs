@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use tenure::RequestError;
 use tenure::store::StoreError;
 
 use crate::session::InvalidSession;
@@ -55,12 +56,22 @@ impl From<StoreError> for ApiError {
     }
 }
 
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Name(error) => Self::invalid(error.to_string()),
+            // The message says that the outcome is unknown.
+            error => Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string()),
+        }
+    }
+}
+
 impl From<EditError> for ApiError {
     fn from(error: EditError) -> Self {
         match error {
             EditError::NotFound => Self::session_not_found(),
             EditError::Invalid(error) => error.into(),
-            EditError::Store(error) => error.into(),
+            EditError::Request(error) => error.into(),
             EditError::AlreadyExists | EditError::StillHeld | EditError::Contended => {
                 Self::new(StatusCode::CONFLICT, "conflict", error.to_string())
             }

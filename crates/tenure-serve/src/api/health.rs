@@ -27,7 +27,7 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
     if !service.has_joined() {
         return not_ready("this instance has not joined the fleet yet");
     }
-    match service.tenure().inspect_namespace().await {
+    match service.tenure().admin().namespace().await {
         Ok(NamespaceReport { quarantine, .. }) => {
             let mut body = json!({"status": "ready"});
             if let Some(quarantine) = &quarantine {

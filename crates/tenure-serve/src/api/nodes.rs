@@ -25,7 +25,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
     // Scans read the whole fleet, so only a few run at a time.
     let _permit = service.fleet_scans().acquire().await;
     let me = service.tenure().instance().clone();
-    let members = service.tenure().fleet().await?;
+    let members = service.tenure().fleet().instances().await?;
     let sessions = service.session_cache().page(None, usize::MAX);
     let ids: Vec<String> = sessions.iter().map(|session| session.id.to_string()).collect();
     let statuses = service.pool().target_statuses().await;
@@ -68,7 +68,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         .map(|(instance, owned)| json!({"instanceId": instance.as_str(), "ownedSessions": owned}))
         .collect();
     let sessions = service.session_cache().unreadable().into_iter();
-    unreadable.extend(sessions.map(|(id, error)| json!({"key": service.tenure().session_key(&id), "error": error})));
+    unreadable.extend(sessions.map(|(id, error)| json!({"key": service.tenure().sessions().key(&id), "error": error})));
     Ok(Json(json!({
         "thisInstanceId": me.as_str(),
         "timestamp": format_time(SystemTime::now()),
@@ -82,19 +82,19 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
 /// Takes an instance out of placement, or puts it back.
 pub(super) async fn drain(State(service): State<Service>, Path(id): Path<String>) -> Result<Accepted, ApiError> {
     let instance = find_instance(&service, &id).await?;
-    service.tenure().drain(&instance).await?;
+    service.tenure().admin().drain(&instance).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({"instanceId": instance.as_str()}))))
 }
 
 pub(super) async fn undrain(State(service): State<Service>, Path(id): Path<String>) -> Result<Accepted, ApiError> {
     let instance = find_instance(&service, &id).await?;
-    service.tenure().undrain(&instance).await?;
+    service.tenure().admin().undrain(&instance).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({"instanceId": instance.as_str()}))))
 }
 
 /// Returns the live instance with this id, if it is a Tenure instance.
 async fn find_instance(service: &Service, id: &str) -> Result<InstanceId, ApiError> {
-    let members = service.tenure().fleet().await?;
+    let members = service.tenure().fleet().instances().await?;
     let Some(member) = members.into_iter().find(|member| member.instance.as_str() == id) else {
         return Err(ApiError::not_found("no such instance; see /v1/nodes"));
     };

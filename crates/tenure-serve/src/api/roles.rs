@@ -23,11 +23,11 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
 }
 
 pub(super) async fn show(State(service): State<Service>, Path(role): Path<String>) -> Result<Json<Value>, ApiError> {
-    let known = service.tenure().roles().await?;
+    let known = service.tenure().fleet().roles().await?;
     let name = service.keys().role(&role).ok().filter(|name| known.contains(name));
     let name = name.or_else(|| known.into_iter().find(|name| name.label() == role));
     match name {
-        Some(name) => match service.tenure().inspect(&name).await {
+        Some(name) => match service.tenure().admin().inspect(&name).await {
             Err(error) if !error.is_retryable() => Ok(Json(role_json(&name, None))),
             inspection => Ok(Json(role_json(&name, Some(&inspection?)))),
         },
@@ -44,7 +44,7 @@ pub(super) async fn am_i_leader(
         Some(leads) => leads,
         None => match service.keys().role(&role) {
             Ok(name) => {
-                let leader = service.tenure().leader_of(&name).await?;
+                let leader = service.tenure().fleet().leader_of(&name).await?;
                 leader.is_some_and(|leader| leader.instance == *service.tenure().instance())
             }
             Err(_) => false,
@@ -79,7 +79,7 @@ pub(super) async fn step_down(
         }
         None => None,
     };
-    match service.tenure().step_down(&name, to.as_ref()).await? {
+    match service.tenure().admin().step_down(&name, to.as_ref()).await? {
         Some(token) => Ok((StatusCode::ACCEPTED, Json(json!({"role": role, "token": token.get()})))),
         None => Err(ApiError::new(StatusCode::CONFLICT, "conflict", "the role has no leader that can step down")),
     }

@@ -96,7 +96,7 @@ impl ResultReader {
 /// Streams new lease and election events of the whole fleet. Fails while the store is unreachable, because no event
 /// would arrive.
 pub(super) async fn events(State(service): State<Service>) -> Result<Response, ApiError> {
-    service.tenure().inspect_namespace().await?;
+    service.tenure().admin().namespace().await?;
     let (permit, mut events) = (stream_permit(&service)?, service.events().follow());
     Ok(stream_response(&service, permit, |send| async move {
         loop {

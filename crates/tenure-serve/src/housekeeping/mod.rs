@@ -10,8 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tenure::election::ElectionError;
 use tenure::fleet::InstanceRecord;
-use tenure::store::StoreError;
-use tenure::{Election, Tenure, TermHandle};
+use tenure::{Election, RequestError, Tenure, TermHandle};
 use tokio::task::AbortHandle;
 
 use crate::keys::KeyPrefixes;
@@ -145,7 +144,7 @@ where
             }
         };
         // The future is dropped before another instance may lead.
-        let _ = term.run(rounds).await;
+        let _ = term.run_infallible(rounds).await;
         // A leader that was asked to step down still leads for a moment.
         tokio::time::sleep(NEXT_TERM_DELAY).await;
     }
@@ -154,11 +153,11 @@ where
 /// Removes the records of deleted sessions, after every request sent about them must have arrived.
 async fn remove_deleted_sessions(tenure: &Tenure, keys: &KeyPrefixes, ttl: Duration) {
     // A failed removal is retried in the next round.
-    let _ = tenure.purge_deleted_sessions(|id| keys.session(id).ok(), &[RESULTS_LOG], ttl.saturating_mul(2)).await;
+    let _ = tenure.sessions().purge_deleted(|id| keys.session(id).ok(), &[RESULTS_LOG], ttl.saturating_mul(2)).await;
 }
 
 async fn aggregate(tenure: &Tenure, term: &TermHandle) {
-    let Ok(members) = tenure.fleet().await else { return };
+    let Ok(members) = tenure.fleet().instances().await else { return };
     let before = match tenure.read(term.name(), TOTALS_RECORD).await {
         Ok(before) => before,
         Err(error) if error.is_retryable() => return,
@@ -172,7 +171,7 @@ async fn aggregate(tenure: &Tenure, term: &TermHandle) {
         Some((member.instance.to_string(), record.annotations.get(STATS_FIELD)?.parse::<PollStats>().ok()?))
     });
     let mut told: BTreeMap<String, PollStats> = told.collect();
-    let words = tenure.list_entries(FINAL_STATS_LIST).await.unwrap_or_default();
+    let words = tenure.fleet().list_entries(FINAL_STATS_LIST).await.unwrap_or_default();
     told.extend(words.iter().filter_map(|word| {
         let (instance, stats) = word.split_once(' ')?;
         Some((instance.to_owned(), stats.parse().ok()?))
@@ -182,18 +181,18 @@ async fn aggregate(tenure: &Tenure, term: &TermHandle) {
     if term.publish(TOTALS_RECORD, totals.to_record()).await.is_ok() {
         for word in words {
             // A second count has no effect.
-            let _ = tenure.remove_from_list(FINAL_STATS_LIST, &word).await;
+            let _ = tenure.fleet().remove_from_list(FINAL_STATS_LIST, &word).await;
         }
     }
 }
 
 /// Stores the last statistics of an instance that is about to stop.
 pub(crate) async fn record_final_stats(tenure: &Tenure, stats: &PollStats) {
-    let _ = tenure.add_to_list(FINAL_STATS_LIST, &format!("{} {stats}", tenure.instance())).await;
+    let _ = tenure.fleet().add_to_list(FINAL_STATS_LIST, &format!("{} {stats}", tenure.instance())).await;
 }
 
 /// Reads the totals of the fleet, as last added up.
-pub(crate) async fn totals(tenure: &Tenure, keys: &KeyPrefixes) -> Result<Option<Totals>, StoreError> {
+pub(crate) async fn totals(tenure: &Tenure, keys: &KeyPrefixes) -> Result<Option<Totals>, RequestError> {
     let Ok(name) = keys.role(AGGREGATOR) else { return Ok(None) };
     Ok(tenure.read(&name, TOTALS_RECORD).await?.and_then(|record| Totals::read(&record.value)))
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue};
 use tenure::lease::LeaseState;
-use tenure::pool::{Target, Tick};
+use tenure::pool::Tick;
 use tenure::{EventKind, Tenure, TermHandle};
 
 use super::ability_monitor::AbilityMonitor;
@@ -63,12 +63,12 @@ enum TickOutcome {
 
 impl Poller {
     /// Polls a session until it is handed over, paused or deleted.
-    pub async fn work(&self, target: Target, lease: TermHandle) {
-        let session_watch = self.session_cache.watch(&target);
+    pub async fn work(&self, target: &str, lease: TermHandle) {
+        let session_watch = self.session_cache.watch(target);
         let mut state = PollState { client: self.client.for_target(), backoff: None };
         // Each interval has its own ticks.
         loop {
-            let Some(session) = self.active(&target) else {
+            let Some(session) = self.active(target) else {
                 // The lease is released in a moment, unless the session is resumed before.
                 tokio::select! {
                     () = session_watch.changed() => continue,
@@ -85,7 +85,7 @@ impl Poller {
                             tick = &mut next => break Some(tick),
                             // The next tick may be a day away.
                             () = session_watch.changed() => {
-                                if self.active(&target).is_none_or(|session| session.interval != interval) {
+                                if self.active(target).is_none_or(|session| session.interval != interval) {
                                     break None;
                                 }
                             }
@@ -101,7 +101,7 @@ impl Poller {
                     }
                 };
                 // Read the session again: its URL may have changed.
-                let Some(session) = self.active(&target) else {
+                let Some(session) = self.active(target) else {
                     ticks.end().await;
                     break;
                 };

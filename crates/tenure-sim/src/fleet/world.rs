@@ -9,7 +9,7 @@ use tenure::InstanceId;
 use tenure::fleet::{CrashBackoff, InstanceRecord, InstanceStatus};
 use tenure::lease::{Ending, Loss};
 use tenure::placement::{FULL_WEIGHT, MoveReason};
-use tenure::pool::{Engine, EngineSettings, PoolAction, PoolInput, Target, next_due, phase, release_reason};
+use tenure::pool::{Engine, EngineSettings, PoolAction, PoolInput, TargetName, next_due, phase, release_reason};
 use tenure::store::LiveInstance;
 use tenure::time::{Moment, ServerTime};
 
@@ -94,11 +94,11 @@ enum FleetSimEvent {
     /// An instance knows that it was partitioned and performs its deferred actions.
     CatchUp(InstanceId),
     /// A holder gives up a lease that it could not renew.
-    Expire(InstanceId, Target),
+    Expire(InstanceId, TargetName),
     /// An instance publishes its number of held targets.
     ReportHeld(InstanceId),
     /// A tick is due.
-    Tick(InstanceId, Target, DueTick),
+    Tick(InstanceId, TargetName, DueTick),
 }
 
 /// A mutation of the driver: an action that it skips. It proves that the checks can fail.
@@ -119,13 +119,13 @@ pub struct FleetWorld {
     /// The current time.
     pub now: Moment,
     instances: BTreeMap<InstanceId, SimInstance>,
-    leases: BTreeMap<Target, SimLease>,
-    indexes: BTreeMap<InstanceId, BTreeSet<Target>>,
+    leases: BTreeMap<TargetName, SimLease>,
+    indexes: BTreeMap<InstanceId, BTreeSet<TargetName>>,
     /// Foreign programs: they have a heartbeat, but publish no record.
     foreign_instances: BTreeSet<InstanceId>,
     /// The remaining heartbeats of killed instances.
     dead_heartbeats: Vec<(InstanceId, InstanceRecord, Moment)>,
-    targets: BTreeSet<Target>,
+    targets: BTreeSet<TargetName>,
     queue: BinaryHeap<Reverse<(Moment, u64, FleetSimEvent)>>,
     inputs: BTreeMap<u64, PoolInput>,
     sequence: u64,
@@ -133,9 +133,9 @@ pub struct FleetWorld {
     pub moves: usize,
     /// Number of reads from the store.
     pub reads: usize,
-    last_holder: BTreeMap<Target, InstanceId>,
+    last_holder: BTreeMap<TargetName, InstanceId>,
     /// The last tick of each target.
-    marks: BTreeMap<Target, ServerTime>,
+    marks: BTreeMap<TargetName, ServerTime>,
     /// Number of skipped ticks.
     pub skipped_ticks: u64,
     /// The first violation.
@@ -146,7 +146,7 @@ pub struct FleetWorld {
     pub mutation: Option<FleetMutation>,
     hand_back: bool,
     /// Targets handed back to an instance after its restart, as the previous holder recorded them.
-    handed_back: BTreeMap<Target, InstanceId>,
+    handed_back: BTreeMap<TargetName, InstanceId>,
     rng: fastrand::Rng,
 }
 
@@ -165,7 +165,7 @@ impl FleetWorld {
             indexes: BTreeMap::new(),
             foreign_instances: BTreeSet::new(),
             dead_heartbeats: Vec::new(),
-            targets: (0..targets).map(|n| Target::from(format!("endpoint-{n}"))).collect(),
+            targets: (0..targets).map(|n| TargetName::from(format!("endpoint-{n}"))).collect(),
             queue: BinaryHeap::new(),
             inputs: BTreeMap::new(),
             sequence: 0,
@@ -239,14 +239,14 @@ impl FleetWorld {
         self.foreign_instances.insert(one.clone());
         for n in holds {
             let lease = SimLease { holder: one.clone(), expires: None, term: 0 };
-            self.leases.insert(Target::from(format!("endpoint-{n}")), lease);
+            self.leases.insert(TargetName::from(format!("endpoint-{n}")), lease);
         }
         self.broadcast(&PoolInput::FleetChanged, None);
     }
 
     /// Changes the set of targets.
     pub fn set_targets(&mut self, targets: impl IntoIterator<Item = usize>) {
-        self.targets = targets.into_iter().map(|n| Target::from(format!("endpoint-{n}"))).collect();
+        self.targets = targets.into_iter().map(|n| TargetName::from(format!("endpoint-{n}"))).collect();
         // Instances learn of a change at different times, but each of them in the order of the changes.
         for one in self.instances.keys().cloned().collect::<Vec<_>>() {
             let delivered_at = self.now + self.latency();
@@ -262,7 +262,7 @@ impl FleetWorld {
         if let Some(dead) = self.instances.remove(&id(n)) {
             self.dead_heartbeats.push((id(n), dead.record, dead.last_heartbeat));
         }
-        let mine = |(_, lease): &(&Target, &SimLease)| lease.is_renewed_by(&id(n));
+        let mine = |(_, lease): &(&TargetName, &SimLease)| lease.is_renewed_by(&id(n));
         for target in self.leases.iter().filter(mine).map(|(target, _)| target.clone()).collect::<Vec<_>>() {
             self.let_expire(&target);
         }
@@ -293,7 +293,7 @@ impl FleetWorld {
         // It releases the targets that it could not hand over, if it can reach the store.
         let left = self.instances.remove(&id(n));
         let away = left.is_some_and(|instance| instance.unreachable_until > self.now);
-        let mine = |(_, lease): &(&Target, &SimLease)| lease.is_renewed_by(&id(n));
+        let mine = |(_, lease): &(&TargetName, &SimLease)| lease.is_renewed_by(&id(n));
         for target in self.leases.iter().filter(mine).map(|(target, _)| target.clone()).collect::<Vec<_>>() {
             if away {
                 self.let_expire(&target);
@@ -326,7 +326,7 @@ impl FleetWorld {
         };
         instance.unreachable_until = now + span;
         self.push(now + span, FleetSimEvent::Reconnect(one.clone()));
-        let mine: Vec<Target> = self
+        let mine: Vec<TargetName> = self
             .leases
             .iter()
             .filter(|(_, lease)| lease.is_renewed_by(&one))
@@ -339,7 +339,7 @@ impl FleetWorld {
     }
 
     /// Stops the renewal of a lease, which was last renewed up to an interval ago.
-    fn let_expire(&mut self, target: &Target) -> Moment {
+    fn let_expire(&mut self, target: &TargetName) -> Moment {
         let expires = self.now + Duration::from_millis(self.rng.u64(20_000..30_000));
         if let Some(lease) = self.leases.get_mut(target) {
             lease.expires = Some(expires);
@@ -375,7 +375,7 @@ impl FleetWorld {
         deferred.into_iter().for_each(|action| self.apply_action(one, action));
     }
 
-    fn give_up(&mut self, one: &InstanceId, target: Target) {
+    fn give_up(&mut self, one: &InstanceId, target: TargetName) {
         let doomed = |lease: &SimLease| {
             lease.holder == *one && lease.expires.is_some_and(|expires| expires.since(self.now) <= EXPIRY_MARGIN)
         };
@@ -399,7 +399,7 @@ impl FleetWorld {
         self.instances.keys().filter_map(number).collect()
     }
 
-    fn is_held_by(&self, target: &Target, one: &InstanceId) -> bool {
+    fn is_held_by(&self, target: &TargetName, one: &InstanceId) -> bool {
         self.leases.get(target).is_some_and(|lease| lease.holder == *one && self.is_alive(lease))
     }
 
@@ -431,7 +431,7 @@ impl FleetWorld {
     }
 
     /// Starts work on an acquired target: reads its last tick and schedules the next one.
-    fn start_work(&mut self, one: &InstanceId, target: Target) {
+    fn start_work(&mut self, one: &InstanceId, target: TargetName) {
         let now = self.server_time();
         let last = *self.marks.entry(target.clone()).or_insert(now);
         // Without a mark, the new holder would run the current slot again.
@@ -440,13 +440,13 @@ impl FleetWorld {
         self.schedule_tick(one, target, term, last);
     }
 
-    fn schedule_tick(&mut self, one: &InstanceId, target: Target, term: u64, last: ServerTime) {
+    fn schedule_tick(&mut self, one: &InstanceId, target: TargetName, term: u64, last: ServerTime) {
         let due = next_due(self.server_time(), last, TICK_INTERVAL, phase(&target, TICK_INTERVAL));
         let at = Moment::from_nanos(due.as_micros() * 1_000).max(self.now);
         self.push(at, FleetSimEvent::Tick(one.clone(), target, DueTick { due, term }));
     }
 
-    fn run_tick(&mut self, one: &InstanceId, target: &Target, DueTick { due, term }: DueTick) {
+    fn run_tick(&mut self, one: &InstanceId, target: &TargetName, DueTick { due, term }: DueTick) {
         if !self.leases.get(target).is_some_and(|lease| lease.is_renewed_by(one) && lease.term == term) {
             // A tick that cannot be claimed waits. The next holder of the target starts afresh.
             let away = self.instances.get(one).is_some_and(|instance| instance.unreachable_until > self.now);
@@ -508,12 +508,12 @@ impl FleetWorld {
 
     /// Number of unheld targets.
     pub fn unheld(&self) -> usize {
-        let held = |target: &&Target| self.leases.get(*target).is_some_and(|lease| self.is_alive(lease));
+        let held = |target: &&TargetName| self.leases.get(*target).is_some_and(|lease| self.is_alive(lease));
         self.targets.len() - self.targets.iter().filter(held).count()
     }
 
     /// The holder of each target.
-    pub fn holders(&self) -> BTreeMap<Target, InstanceId> {
+    pub fn holders(&self) -> BTreeMap<TargetName, InstanceId> {
         self.leases.iter().map(|(target, lease)| (target.clone(), lease.holder.clone())).collect()
     }
 
@@ -566,7 +566,7 @@ impl FleetWorld {
 
     /// Number of targets that no instance renews.
     pub fn unrenewed(&self) -> usize {
-        let kept = |target: &&Target| self.leases.get(*target).is_some_and(|lease| lease.expires.is_none());
+        let kept = |target: &&TargetName| self.leases.get(*target).is_some_and(|lease| lease.expires.is_none());
         self.targets.len() - self.targets.iter().filter(kept).count()
     }
 
@@ -687,7 +687,7 @@ impl FleetWorld {
             }
             PoolAction::QueryHolders(targets) => {
                 self.reads += targets.len();
-                let holder = |target: Target| {
+                let holder = |target: TargetName| {
                     let holder =
                         self.leases.get(&target).filter(|lease| self.is_alive(lease)).map(|l| l.holder.clone());
                     (target, holder)

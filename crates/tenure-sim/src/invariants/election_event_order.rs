@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure::election::ElectionEventKind;
+use tenure::EventKind;
 use tenure::{ElectionState, Token};
 
 use super::Invariant;
@@ -40,7 +40,7 @@ impl Invariant for ElectionEventOrder {
             Observation::ElectionReported { process, lease, token, event } => {
                 let initial = ObservedCandidate { state: ElectionState::Follower, leads: None };
                 let candidate = self.candidates.entry((*process, *lease)).or_insert(initial);
-                candidate.check(*token, event).map_err(|why| format!("{process:?} {lease:?} reports {event}: {why}"))
+                candidate.check(*token, event).map_err(|why| format!("{process:?} {lease:?} reports {event:?}: {why}"))
             }
             Observation::WorkStarted(term) => {
                 let leads = self.candidates.get(&(term.process, term.lease)).and_then(|candidate| candidate.leads);
@@ -72,23 +72,23 @@ impl Invariant for ElectionEventOrder {
 }
 
 impl ObservedCandidate {
-    fn check(&mut self, token: Option<Token>, event: &ElectionEventKind) -> Result<(), String> {
+    fn check(&mut self, token: Option<Token>, event: &EventKind) -> Result<(), String> {
         use ElectionState::{Candidate, Follower, Leader};
         match event {
-            ElectionEventKind::StateChanged { from, to } => {
+            EventKind::StateChanged { from, to } => {
                 let known = [(Follower, Candidate), (Candidate, Follower), (Candidate, Leader), (Leader, Follower)];
                 if *from != self.state || !known.contains(&(*from, *to)) {
                     return Err(format!("it was {:?}", self.state));
                 }
                 self.state = *to;
             }
-            ElectionEventKind::LeadershipAcquired => {
+            EventKind::LeadershipAcquired => {
                 if self.state != Leader || self.leads.is_some() || token.is_none() {
                     return Err(format!("with token {token:?} it was {self:?}"));
                 }
                 self.leads = token;
             }
-            ElectionEventKind::LeadershipLost { .. } => {
+            EventKind::LeadershipLost { .. } => {
                 if self.state == Leader || self.leads.is_none() || self.leads != token {
                     return Err(format!("with token {token:?} it was {self:?}"));
                 }

@@ -1,15 +1,19 @@
 //! The settings of an election, checked when built.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::campaign::{CandidateConfig, LocalCandidate};
 use super::{Election, Lead, Leadership, candidates};
+use crate::event::{ElectionState, Event, EventKind};
 use crate::keeper::{AcquireError, AcquireMode};
-use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
-use crate::name::{Group, LeaseKind, LeaseName, NameError};
-use crate::tenure::{Tenure, TermHandle};
+use crate::lease::{Ending, LeaseSettings, LeaseSettingsBuilder, SettingsError};
+use crate::name::{Group, LeaseKind, LeaseName, LeaseRef, NameError};
+use crate::tenure::{Tenure, TermHandle, WorkError};
+use crate::token::Token;
 
 /// Sets up an [`Election`]. Settings not given here follow from the ttl, which is 30 s by default.
 ///
@@ -32,7 +36,7 @@ use crate::tenure::{Tenure, TermHandle};
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct ElectionBuilder {
     tenure: Tenure,
@@ -44,9 +48,13 @@ pub struct ElectionBuilder {
     heartbeat_prefix: Option<String>,
     priority: u8,
     start_jitter: Duration,
-    metadata: Option<Vec<u8>>,
+    metadata: Option<String>,
     timeout: Option<Duration>,
+    listeners: Vec<Listener>,
 }
+
+/// A callback for the events of a role.
+type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Metadata is part of every acquire request and every renewal.
 const MAX_METADATA_BYTES: usize = 16 * 1024;
@@ -58,11 +66,11 @@ const MAX_ACQUIRE_DELAY: Duration = Duration::from_secs(1);
 const HIGHEST_PRIORITY: u8 = 100;
 
 impl ElectionBuilder {
-    pub(crate) fn new(tenure: Tenure, role: &str, name: Result<LeaseName, NameError>) -> Self {
+    pub(crate) fn new(tenure: Tenure, role: LeaseRef) -> Self {
         Self {
             tenure,
-            role: role.to_owned(),
-            name,
+            role: role.label().to_owned(),
+            name: role.role(),
             settings: LeaseSettings::builder(),
             election_interval: None,
             heartbeat_interval: None,
@@ -71,6 +79,7 @@ impl ElectionBuilder {
             start_jitter: Duration::ZERO,
             metadata: None,
             timeout: None,
+            listeners: Vec::new(),
         }
     }
 
@@ -157,9 +166,68 @@ impl ElectionBuilder {
     }
 
     /// Sets metadata published with the leadership, such as an address or a version. At most 16 KiB.
-    pub fn metadata(mut self, metadata: impl Into<Vec<u8>>) -> Self {
+    pub fn metadata(mut self, metadata: impl Into<String>) -> Self {
         self.metadata = Some(metadata.into());
         self
+    }
+
+    /// Calls `listener` for every event of this role in this process: changes of the candidate's state, leadership
+    /// acquired and lost, failures, and what happens to the lease. The listener is called in order, on the thread that
+    /// [all listeners](crate::TenureBuilder::on_event) of the `Tenure` share, until the election is gone.
+    ///
+    /// ```
+    /// use tenure::{EventKind, Tenure};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let election = tenure.election("cleanup").on_event(|event| match &event.kind {
+    ///     EventKind::LeadershipAcquired => println!("leading under {:?}", event.token),
+    ///     EventKind::LeadershipLost { reason } => println!("not leading any more: {reason}"),
+    ///     _ => {}
+    /// });
+    /// # drop(election);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.listeners.push(Arc::new(listener));
+        self
+    }
+
+    /// Calls `listener` with the token of each term that begins; see [`on_event`](Self::on_event).
+    pub fn on_leadership_acquired(self, listener: impl Fn(Token) + Send + Sync + 'static) -> Self {
+        self.on_event(move |event| {
+            if let (EventKind::LeadershipAcquired, Some(token)) = (&event.kind, event.token) {
+                listener(token);
+            }
+        })
+    }
+
+    /// Calls `listener` with the token of each term that ends, and why it ended; see [`on_event`](Self::on_event).
+    pub fn on_leadership_lost(self, listener: impl Fn(Token, &Ending) + Send + Sync + 'static) -> Self {
+        self.on_event(move |event| {
+            if let (EventKind::LeadershipLost { reason }, Some(token)) = (&event.kind, event.token) {
+                listener(token, reason);
+            }
+        })
+    }
+
+    /// Calls `listener` with the state before and after each change; see [`on_event`](Self::on_event).
+    pub fn on_state_changed(self, listener: impl Fn(ElectionState, ElectionState) + Send + Sync + 'static) -> Self {
+        self.on_event(move |event| {
+            if let EventKind::StateChanged { from, to } = &event.kind {
+                listener(*from, *to);
+            }
+        })
+    }
+
+    /// Calls `listener` with the cause of each failure to campaign; see [`on_event`](Self::on_event).
+    pub fn on_election_failed(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.on_event(move |event| {
+            if let EventKind::ElectionFailed { error } = &event.kind {
+                listener(error);
+            }
+        })
     }
 
     /// Limits the time that [`acquire`](Self::acquire) waits.
@@ -186,7 +254,7 @@ impl ElectionBuilder {
         if let Some(prefix) = group.prefix().filter(|prefix| name.key().starts_with(prefix)) {
             return Err(NameError::HeartbeatPrefix { prefix: prefix.to_owned() }.into());
         }
-        if let Some(length) = self.metadata.as_ref().map(Vec::len).filter(|length| *length > MAX_METADATA_BYTES) {
+        if let Some(length) = self.metadata.as_ref().map(String::len).filter(|length| *length > MAX_METADATA_BYTES) {
             return Err(ElectionError::Metadata { length });
         }
         if self.priority > HIGHEST_PRIORITY {
@@ -208,6 +276,17 @@ impl ElectionBuilder {
         let acquire_delay = max_delay * u32::from(HIGHEST_PRIORITY - self.priority) / u32::from(HIGHEST_PRIORITY);
         let settings = settings.recheck_every(interval).acquire_delay(acquire_delay).build()?;
         let heartbeat = candidates::heartbeat(group, ttl, self.priority, self.metadata.as_deref());
+        let listen = |listener: Listener| {
+            let name = name.clone();
+            let callback = move |event: &Event| {
+                if event.lease.as_ref() == Some(&name) {
+                    listener(event);
+                }
+            };
+            let started = self.tenure.keeper().listen(Box::new(callback));
+            started.map_err(|error| ElectionError::Listener { error: error.to_string() })
+        };
+        let listeners = self.listeners.into_iter().map(listen).collect::<Result<_, _>>()?;
         let config = CandidateConfig {
             role: self.role,
             name,
@@ -216,7 +295,7 @@ impl ElectionBuilder {
             metadata: self.metadata,
             heartbeat,
         };
-        Ok(Election::new(LocalCandidate::new(self.tenure, config)))
+        Ok(Election::new(LocalCandidate::new(self.tenure, config, listeners)))
     }
 
     /// Waits to become leader and leads for one term, which is renewed until it is released. For work that is done
@@ -227,7 +306,7 @@ impl ElectionBuilder {
     /// use tenure::Tenure;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// # async fn generate_report(token: tenure::Token) {}
+    /// # async fn generate_report(token: tenure::Token) -> std::io::Result<()> { Ok(()) }
     /// let tenure = Tenure::connect("memory:").await?;
     /// let leadership = tenure.election("daily-report").timeout(Duration::from_secs(60)).acquire().await?;
     /// leadership.run(generate_report(leadership.token())).await?;
@@ -279,7 +358,12 @@ impl ElectionBuilder {
     /// after that.
     ///
     /// Work that returns `Ok` resigns: the lease is released, and the candidate campaigns again after a backoff. Work
-    /// that returns an error ends the campaign, after the lease was released.
+    /// that returns an error ends the campaign, after the lease was released. With `?` the work can return any error,
+    /// `anyhow::Error` included.
+    ///
+    /// The closure is called for every term, so it cannot give away what it captures. A closure that captures nothing
+    /// can be `async |term| …`. One that captures state clones it first:
+    /// `move |term| { let client = client.clone(); async move { … } }`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -294,19 +378,25 @@ impl ElectionBuilder {
     ///         while term.wait(Duration::from_millis(10)).await {
     ///             println!("sweeping under {}", term.token());
     ///         }
-    ///         Ok::<(), std::io::Error>(())
+    ///         Ok(())
     ///     })
     ///     .until(shutdown)
     ///     .await?;
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn lead<W, F, E>(self, work: W) -> Lead<W>
+    pub fn lead<W, F>(self, work: W) -> Lead<W>
     where
         W: FnMut(TermHandle) -> F,
-        F: Future<Output = Result<(), E>>,
+        F: Future<Output = Result<(), WorkError>>,
     {
         Lead::new(self.build(), work)
+    }
+}
+
+impl fmt::Debug for ElectionBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ElectionBuilder({} of {})", self.role, self.tenure.instance())
     }
 }
 
@@ -333,6 +423,12 @@ pub enum ElectionError {
     Metadata {
         /// Its length in bytes.
         length: usize,
+    },
+    /// The thread of the listeners cannot be started.
+    #[error("cannot start the thread of the listeners: {error}")]
+    Listener {
+        /// The cause.
+        error: String,
     },
     /// The priority is above the highest one.
     #[error("priority must be between 0 and 100, got {priority}")]

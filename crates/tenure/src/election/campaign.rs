@@ -2,22 +2,20 @@
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use super::ElectionEvent;
-use super::admin::METADATA_RECORD;
 use super::backoff::{Backoff, BackoffReason};
 use super::candidate_state::{CandidateInput, CandidateState};
-use super::listeners::Listeners;
+use super::leaders::METADATA_RECORD;
 use super::registry::CampaignGuard;
-use crate::event::{ElectionState, Event, EventKind};
-use crate::keeper::{AcquireError, AcquireMode, Command, Heartbeat, StatusSender, StoreCall};
+use crate::event::{ElectionState, Event};
+use crate::keeper::{AcquireError, AcquireMode, Command, Heartbeat, ListenerGuard, StatusSender, StoreCall};
 use crate::lease::{Ending, LeaseSettings, ReleaseReason};
 use crate::name::LeaseName;
 use crate::store::Request;
-use crate::tenure::{Tenure, Term, TermHandle};
+use crate::tenure::{RunError, Tenure, Term, TermHandle};
 use crate::token::Token;
 
 /// The longest backoff between two attempts to publish the leader.
@@ -29,7 +27,7 @@ pub(super) struct CandidateConfig {
     pub(super) name: LeaseName,
     pub(super) settings: LeaseSettings,
     pub(super) start_jitter: Duration,
-    pub(super) metadata: Option<Vec<u8>>,
+    pub(super) metadata: Option<String>,
     pub(super) heartbeat: Arc<Heartbeat>,
 }
 
@@ -37,16 +35,17 @@ pub(super) struct CandidateConfig {
 pub(super) struct LocalCandidate {
     pub(super) tenure: Tenure,
     pub(super) config: CandidateConfig,
-    pub(super) listeners: Listeners,
+    /// Removed with the candidate, after its last event.
+    _listeners: Vec<ListenerGuard>,
     pub(super) state: watch::Sender<ElectionState>,
     /// The current term.
     pub(super) term: Mutex<Option<TermHandle>>,
 }
 
 impl LocalCandidate {
-    pub(super) fn new(tenure: Tenure, config: CandidateConfig) -> Self {
+    pub(super) fn new(tenure: Tenure, config: CandidateConfig, listeners: Vec<ListenerGuard>) -> Self {
         let state = watch::Sender::new(ElectionState::Follower);
-        Self { tenure, config, listeners: Listeners::default(), state, term: Mutex::default() }
+        Self { tenure, config, _listeners: listeners, state, term: Mutex::default() }
     }
 
     pub(super) fn term(&self) -> Option<TermHandle> {
@@ -89,22 +88,15 @@ impl Campaign {
         self.apply(CandidateInput::TermStarted(term.token()));
     }
 
-    /// Reports to the election's listeners, to the watchers of its state, and to the event streams of the `Tenure`.
+    /// Reports to the watchers of the candidate's state, and to the event streams and listeners of the `Tenure`.
     pub(super) fn apply(&mut self, input: CandidateInput) {
         let candidate = &self.candidate;
         if matches!(input, CandidateInput::TermEnded(_)) {
             candidate.set_term(None);
         }
-        for (token, event_kind) in self.state.step(input) {
+        for (token, kind) in self.state.step(input) {
             let (instance, lease) = (candidate.tenure.instance().clone(), Some(candidate.config.name.clone()));
-            let kind: EventKind = (&event_kind).into();
-            candidate.tenure.keeper().send(Command::Emit(Event { instance, lease, token, kind }));
-            candidate.listeners.emit(&ElectionEvent {
-                role: candidate.config.role.clone(),
-                at: SystemTime::now(),
-                token,
-                kind: event_kind,
-            });
+            candidate.tenure.keeper().emit(Event { instance, lease, token, kind });
         }
         let now = self.state.current();
         candidate.state.send_if_modified(|state| std::mem::replace(state, now) != now);
@@ -202,7 +194,7 @@ async fn wait_for_stop(stop: &mut StopReceiver) -> ReleaseReason {
 pub(super) async fn acquire_term(campaign: &mut Campaign) -> Result<Term, AcquireError> {
     let (status_sender, mut statuses) = StatusSender::new();
     let config = &campaign.candidate.config;
-    let mut request = campaign.candidate.tenure.lease_named(config.name.clone()).settings(config.settings);
+    let mut request = campaign.candidate.tenure.lease(&config.name).settings(config.settings);
     let mode = match campaign.kind {
         CampaignKind::EveryTerm => AcquireMode::Wait,
         CampaignKind::OneTerm { mode, timeout } => {
@@ -249,17 +241,14 @@ where
     });
     let (ended, ending) = tokio::select! {
         done = working => match done {
-            Ok(Ok(())) => (LeadOutcome::Resigned, Ending::Released(ReleaseReason::Voluntary)),
-            Ok(Err(error)) => (LeadOutcome::Failed(error), Ending::Released(ReleaseReason::Voluntary)),
-            Err(lost) => {
-                let ended = match lost.reason {
-                    Ending::Released(ReleaseReason::Shutdown) => LeadOutcome::ShutDown,
-                    // A leader that was asked to step down lets others lead for a while.
-                    Ending::Released(_) => LeadOutcome::SteppedDown,
-                    _ => LeadOutcome::Lost,
-                };
-                (ended, lost.reason)
+            Ok(()) => (LeadOutcome::Resigned, Ending::Released(ReleaseReason::Voluntary)),
+            Err(RunError::Work(error)) => (LeadOutcome::Failed(error), Ending::Released(ReleaseReason::Voluntary)),
+            Err(RunError::Released(ReleaseReason::Shutdown)) => {
+                (LeadOutcome::ShutDown, Ending::Released(ReleaseReason::Shutdown))
             }
+            // A leader that was asked to step down lets others lead for a while.
+            Err(RunError::Released(reason)) => (LeadOutcome::SteppedDown, Ending::Released(reason)),
+            Err(RunError::Lost(lost)) => (LeadOutcome::Lost, Ending::Lost(lost.reason)),
         },
         reason = wait_for_stop(stop) => (LeadOutcome::Stopped, Ending::Released(reason)),
     };
@@ -277,7 +266,7 @@ where
 /// Publishes the metadata of this leader, which also announces the leader to observers. It retries during the whole
 /// term, with growing backoff: nothing depends on it.
 pub(super) async fn publish_metadata(candidate: &LocalCandidate, term: &TermHandle) -> Infallible {
-    let record = candidate.config.metadata.clone().unwrap_or_default();
+    let record = candidate.config.metadata.clone().unwrap_or_default().into_bytes();
     let mut pause = candidate.config.settings.attempt_timeout();
     while term.publish(METADATA_RECORD, record.clone()).await.is_err() {
         tokio::time::sleep(pause).await;

@@ -1,10 +1,8 @@
 //! The state of a candidate and the events it emits: a state machine without I/O, clock or async.
 
-use crate::event::ElectionState;
+use crate::event::{ElectionState, EventKind};
 use crate::lease::{AcquireStatus, Ending};
 use crate::token::Token;
-
-use super::ElectionEventKind;
 
 /// An input of a [`CandidateState`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +29,8 @@ pub enum CandidateInput {
 /// let mut state = CandidateState::default();
 /// state.step(CandidateInput::StatusChanged(AcquireStatus::Requesting));
 /// let events = state.step(CandidateInput::TermStarted(Token::new(42).ok_or("too large")?));
-/// let events: Vec<String> = events.into_iter().map(|(_, kind)| kind.to_string()).collect();
-/// assert_eq!(events, ["candidate → leader", "leadership acquired"]);
+/// let events: Vec<&str> = events.iter().map(|(_, kind)| kind.name()).collect();
+/// assert_eq!(events, ["election.state_changed", "election.leadership_acquired"]);
 /// assert_eq!(state.current(), ElectionState::Leader);
 /// # Ok::<(), &str>(())
 /// ```
@@ -57,7 +55,7 @@ impl CandidateState {
     }
 
     /// Applies an input. Returns the events to emit, in order, each with the token of its term.
-    pub fn step(&mut self, input: CandidateInput) -> Vec<(Option<Token>, ElectionEventKind)> {
+    pub fn step(&mut self, input: CandidateInput) -> Vec<(Option<Token>, EventKind)> {
         let mut events = Vec::new();
         match input {
             // A leader has no acquisition whose status could matter.
@@ -83,7 +81,7 @@ impl CandidateState {
                 self.change_state(ElectionState::Candidate, &mut events);
                 self.term = Some(token);
                 self.change_state(ElectionState::Leader, &mut events);
-                events.push((self.term, ElectionEventKind::LeadershipAcquired));
+                events.push((self.term, EventKind::LeadershipAcquired));
             }
             CandidateInput::TermEnded(reason) => self.end_term(&reason, &mut events),
             CandidateInput::Stopped => self.change_state(ElectionState::Follower, &mut events),
@@ -91,24 +89,24 @@ impl CandidateState {
         events
     }
 
-    fn end_term(&mut self, reason: &Ending, events: &mut Vec<(Option<Token>, ElectionEventKind)>) {
+    fn end_term(&mut self, reason: &Ending, events: &mut Vec<(Option<Token>, EventKind)>) {
         if self.current == ElectionState::Leader {
             self.change_state(ElectionState::Follower, events);
-            events.push((self.term.take(), ElectionEventKind::LeadershipLost { reason: reason.clone() }));
+            events.push((self.term.take(), EventKind::LeadershipLost { reason: reason.clone() }));
         }
     }
 
-    fn change_state(&mut self, to: ElectionState, events: &mut Vec<(Option<Token>, ElectionEventKind)>) {
+    fn change_state(&mut self, to: ElectionState, events: &mut Vec<(Option<Token>, EventKind)>) {
         let from = std::mem::replace(&mut self.current, to);
         if from != to {
-            events.push((self.term, ElectionEventKind::StateChanged { from, to }));
+            events.push((self.term, EventKind::StateChanged { from, to }));
         }
     }
 
-    fn report_failure(&mut self, why: Option<String>, events: &mut Vec<(Option<Token>, ElectionEventKind)>) {
+    fn report_failure(&mut self, why: Option<String>, events: &mut Vec<(Option<Token>, EventKind)>) {
         if why.is_some() && why != self.last_error {
             self.last_error.clone_from(&why);
-            events.extend(why.map(|cause| (None, ElectionEventKind::ElectionFailed { cause })));
+            events.extend(why.map(|cause| (None, EventKind::ElectionFailed { error: cause })));
         }
     }
 }
@@ -127,10 +125,17 @@ mod tests {
         CandidateInput::StatusChanged(AcquireStatus::Held { holder: InstanceId::new("bob").unwrap() })
     }
 
-    fn words(events: Vec<(Option<Token>, ElectionEventKind)>) -> Vec<String> {
-        let word = |(token, kind): (Option<Token>, ElectionEventKind)| match token {
-            Some(token) => format!("{kind} {token}"),
-            None => kind.to_string(),
+    fn words(events: Vec<(Option<Token>, EventKind)>) -> Vec<String> {
+        let text = |kind: EventKind| match kind {
+            EventKind::StateChanged { from, to } => format!("{} → {}", from.as_str(), to.as_str()),
+            EventKind::LeadershipAcquired => "leadership acquired".to_owned(),
+            EventKind::LeadershipLost { reason } => format!("leadership lost ({})", reason.as_str()),
+            EventKind::ElectionFailed { error } => format!("election failed: {error}"),
+            other => panic!("not an event of an election: {other:?}"),
+        };
+        let word = |(token, kind): (Option<Token>, EventKind)| match token {
+            Some(token) => format!("{} {token}", text(kind)),
+            None => text(kind),
         };
         events.into_iter().map(word).collect()
     }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::leaders::text;
+use crate::fleet::Fleet;
 use crate::keeper::Heartbeat;
 use crate::name::{Group, InstanceId};
 use crate::store::{LiveInstance, Reply, Request, StoreError};
-use crate::tenure::Tenure;
+use crate::tenure::{RequestError, Tenure};
 
 /// A heartbeat outlives the lease by this much, so that a leader that was just replaced is still listed.
 const HEARTBEAT_EXTRA_TTL: Duration = Duration::from_secs(5);
@@ -20,7 +22,7 @@ pub struct Candidate {
     /// Its [priority](super::ElectionBuilder::priority). `None` for a program that is not Tenure's.
     pub priority: Option<u8>,
     /// The metadata it would publish as leader.
-    pub metadata: Option<Vec<u8>>,
+    pub metadata: Option<String>,
     /// How long it stays listed without another heartbeat.
     pub remaining: Duration,
 }
@@ -28,14 +30,15 @@ pub struct Candidate {
 impl Candidate {
     fn from_member(member: LiveInstance) -> Self {
         let (priority, metadata) =
-            decode(&member.record).map_or((None, None), |(priority, rest)| (Some(priority), rest));
+            decode(&member.record).map_or((None, None), |(priority, rest)| (Some(priority), rest.map(text)));
         Self { instance: member.instance, priority, metadata, remaining: member.remaining }
     }
 }
 
 /// The heartbeat that a candidate sends with all its requests.
-pub(super) fn heartbeat(group: Group, ttl: Duration, priority: u8, metadata: Option<&[u8]>) -> Arc<Heartbeat> {
-    Arc::new(Heartbeat { group, ttl: ttl + HEARTBEAT_EXTRA_TTL, record: encode(priority, metadata) })
+pub(super) fn heartbeat(group: Group, ttl: Duration, priority: u8, metadata: Option<&str>) -> Arc<Heartbeat> {
+    let record = encode(priority, metadata.map(str::as_bytes));
+    Arc::new(Heartbeat { group, ttl: ttl + HEARTBEAT_EXTRA_TTL, record })
 }
 
 /// Encodes the priority and, after a space, the metadata.
@@ -54,20 +57,37 @@ fn decode(record: &[u8]) -> Option<(u8, Option<Vec<u8>>)> {
     Some((priority, parts.next().map(<[u8]>::to_vec)))
 }
 
-impl Tenure {
-    /// Lists the candidates for a role, leading or not, by their heartbeats. The group of a role whose election has no
-    /// prefix of its own is [`Group::of_role`].
+impl Fleet {
+    /// Lists the candidates for a role, leading or not, by their heartbeats. An election with a
+    /// [prefix](super::ElectionBuilder::heartbeat_prefix) of its own is listed by
+    /// [`candidates_under`](Self::candidates_under).
     ///
     /// # Errors
-    /// When the store cannot be reached or refuses the request.
+    /// When the role is not valid, or the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn candidates(&self, group: &Group) -> Result<Vec<Candidate>, StoreError> {
-        match self.call(Request::Instances { group: group.clone() }).await? {
-            Reply::Instances(members) => Ok(members.into_iter().map(Candidate::from_member).collect()),
-            other => Err(self.unexpected_reply(&other)),
-        }
+    pub async fn candidates(&self, role: &str) -> Result<Vec<Candidate>, RequestError> {
+        Ok(candidates(&self.0, Group::of_role(role)?).await?)
+    }
+
+    /// Lists the candidates whose heartbeats have this prefix.
+    ///
+    /// # Errors
+    /// When the prefix is not valid, or the store cannot be reached or refuses the request.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn candidates_under(&self, prefix: &str) -> Result<Vec<Candidate>, RequestError> {
+        Ok(candidates(&self.0, Group::candidates(prefix)?).await?)
+    }
+}
+
+/// Lists the candidates of a group.
+pub(super) async fn candidates(tenure: &Tenure, group: Group) -> Result<Vec<Candidate>, StoreError> {
+    match tenure.call(Request::Instances { group }).await? {
+        Reply::Instances(members) => Ok(members.into_iter().map(Candidate::from_member).collect()),
+        other => Err(tenure.unexpected_reply(&other)),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,14 +9,15 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use super::campaign::{CampaignKind, CampaignOutcome, LocalCandidate, run_campaign};
+use super::candidates::candidates;
+use super::leaders::leader_of;
 use super::registry::CampaignGuard;
-use super::{Candidate, ElectionBuilder, ElectionEvent, ElectionEventKind, Leader, Registration};
+use super::{Candidate, ElectionBuilder, Leader};
 use crate::event::ElectionState;
-use crate::lease::{Ending, ReleaseReason};
-use crate::name::{InstanceId, LeaseName};
+use crate::lease::ReleaseReason;
+use crate::name::{InstanceId, LeaseName, LeaseRef};
 use crate::store::StoreError;
-use crate::tenure::{Tenure, TermHandle};
-use crate::token::Token;
+use crate::tenure::{EventStream, Tenure, TermHandle};
 
 /// A candidate for a role. Clones are the same candidate. It stops when the last clone is dropped.
 ///
@@ -27,8 +27,7 @@ use crate::token::Token;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
-/// let election = tenure.election("cleanup").build()?;
-/// election.on(|event| println!("{event}"))?;
+/// let election = tenure.election("cleanup").on_event(|event| println!("{event}")).build()?;
 /// election.start();
 /// let term = election.wait_for_leadership(Duration::from_secs(10)).await?;
 /// assert!(election.is_leader() && term.is_valid());
@@ -159,7 +158,7 @@ impl Election {
     /// # Cancel safety
     /// Safe.
     pub async fn current_leader(&self) -> Result<Option<Leader>, StoreError> {
-        self.0.candidate.tenure.leader_of(&self.0.candidate.config.name).await
+        leader_of(&self.0.candidate.tenure, &self.0.candidate.config.name).await
     }
 
     /// Lists the candidates for this role, leading or not, by their heartbeats.
@@ -170,7 +169,7 @@ impl Election {
     /// # Cancel safety
     /// Safe.
     pub async fn candidates(&self) -> Result<Vec<Candidate>, StoreError> {
-        self.0.candidate.tenure.candidates(&self.0.candidate.config.heartbeat.group).await
+        candidates(&self.0.candidate.tenure, self.0.candidate.config.heartbeat.group.clone()).await
     }
 
     /// Waits until this candidate leads.
@@ -196,79 +195,10 @@ impl Election {
             .map_err(|_| NotLeader { role: self.role().to_owned(), waited: timeout })
     }
 
-    /// Registers a listener for every event from now on. It is called in order, on its own thread, so that it may
-    /// block. A panic in it affects nothing else.
-    ///
-    /// # Errors
-    /// When this process cannot start a thread.
-    pub fn on(&self, listener: impl Fn(&ElectionEvent) + Send + 'static) -> std::io::Result<Registration> {
-        self.0.candidate.listeners.add(listener)
-    }
-
-    /// Registers a listener for each term that begins, with its token. It is called like a listener of
-    /// [`on`](Self::on).
-    ///
-    /// # Errors
-    /// When this process cannot start a thread.
-    pub fn on_acquired(&self, listener: impl Fn(Token) + Send + 'static) -> std::io::Result<Registration> {
-        self.on(move |event| {
-            if let (ElectionEventKind::LeadershipAcquired, Some(token)) = (&event.kind, event.token) {
-                listener(token);
-            }
-        })
-    }
-
-    /// Registers a listener for each term that ends, with its token and the reason. It is called like a listener of
-    /// [`on`](Self::on).
-    ///
-    /// # Errors
-    /// When this process cannot start a thread.
-    pub fn on_lost(&self, listener: impl Fn(Token, &Ending) + Send + 'static) -> std::io::Result<Registration> {
-        self.on(move |event| {
-            if let (ElectionEventKind::LeadershipLost { reason }, Some(token)) = (&event.kind, event.token) {
-                listener(token, reason);
-            }
-        })
-    }
-
-    /// Registers a listener for each change of this candidate's state. It is called like a listener of
-    /// [`on`](Self::on).
-    ///
-    /// # Errors
-    /// When this process cannot start a thread.
-    pub fn on_state_changed(
-        &self,
-        listener: impl Fn(ElectionState, ElectionState) + Send + 'static,
-    ) -> std::io::Result<Registration> {
-        self.on(move |event| {
-            if let ElectionEventKind::StateChanged { from, to } = &event.kind {
-                listener(*from, *to);
-            }
-        })
-    }
-
-    /// Registers a listener for each failed election, with the cause. It is called like a listener of [`on`](Self::on).
-    ///
-    /// # Errors
-    /// When this process cannot start a thread.
-    pub fn on_failed(&self, listener: impl Fn(&str) + Send + 'static) -> std::io::Result<Registration> {
-        self.on(move |event| {
-            if let ElectionEventKind::ElectionFailed { cause } = &event.kind {
-                listener(cause);
-            }
-        })
-    }
-
-    /// Registers a listener whose futures run one after the other, in their own task.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub fn on_async<F, Fut>(&self, listener: F) -> Registration
-    where
-        F: Fn(ElectionEvent) -> Fut + Send + 'static,
-        Fut: Future<Output = ()> + Send + 'static,
-    {
-        self.0.candidate.listeners.add_async(listener)
+    /// Subscribes to all events of this role in this process from now on. A listener is given to the
+    /// [builder](ElectionBuilder::on_event).
+    pub fn events(&self) -> EventStream {
+        self.0.candidate.tenure.events().lease(self.name())
     }
 }
 
@@ -319,14 +249,9 @@ pub struct NotLeader {
 }
 
 impl Tenure {
-    /// Sets up an election for a role.
-    pub fn election(&self, role: &str) -> ElectionBuilder {
-        ElectionBuilder::new(self.clone(), role, LeaseName::role(role))
-    }
-
-    /// Sets up an election for a role whose lease has this name.
-    pub fn election_named(&self, name: LeaseName) -> ElectionBuilder {
-        let role = name.label().to_owned();
-        ElectionBuilder::new(self.clone(), &role, Ok(name))
+    /// Sets up an election for a role, by its label or by the whole name of its lease. The key of the role `cleanup` is
+    /// `leader:cleanup`.
+    pub fn election(&self, role: impl Into<LeaseRef>) -> ElectionBuilder {
+        ElectionBuilder::new(self.clone(), role.into())
     }
 }

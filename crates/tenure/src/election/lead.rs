@@ -7,12 +7,12 @@ use std::pin::pin;
 use thiserror::Error;
 use tokio::sync::watch;
 
+use super::Election;
 use super::ElectionError;
 use super::campaign::{CampaignKind, CampaignOutcome, run_campaign};
 use super::registry::CampaignGuard;
-use super::{Election, ElectionEvent};
 use crate::lease::ReleaseReason;
-use crate::tenure::TermHandle;
+use crate::tenure::{TermHandle, WorkError};
 
 /// A campaign built by [`lead`](super::ElectionBuilder::lead), not yet started: run it with [`until`](Self::until).
 #[must_use = "the campaign does not start until `until` is awaited"]
@@ -26,17 +26,6 @@ impl<W> Lead<W> {
         Self { election, work }
     }
 
-    /// Registers a listener; see [`Election::on`].
-    ///
-    /// # Errors
-    /// When this process cannot start a thread.
-    pub fn on(self, listener: impl Fn(&ElectionEvent) + Send + 'static) -> std::io::Result<Self> {
-        if let Ok(election) = &self.election {
-            election.on(listener)?;
-        }
-        Ok(self)
-    }
-
     /// Leads until `shutdown` completes. Then drops the work, releases the lease, and returns.
     ///
     /// # Errors
@@ -44,11 +33,13 @@ impl<W> Lead<W> {
     ///
     /// # Cancel safety
     /// Safe: the work is dropped, and the lease is released in the background.
-    pub async fn until<F, E>(self, shutdown: impl Future) -> Result<(), LeadError<E>>
+    pub async fn until<F>(self, shutdown: impl Future) -> Result<(), LeadError>
     where
         W: FnMut(TermHandle) -> F,
-        F: Future<Output = Result<(), E>>,
+        F: Future<Output = Result<(), WorkError>>,
     {
+        // Its output is dropped at once: that of `watch::Receiver::wait_for` must not be held across an `await`.
+        let shutdown = async { drop(shutdown.await) };
         let Self { election, mut work } = self;
         let election = election?;
         let (stop, stopped) = watch::channel(None);
@@ -56,7 +47,7 @@ impl<W> Lead<W> {
         let mut leading = pin!(run_campaign(guard, stopped, &mut work));
         let outcome = tokio::select! {
             outcome = &mut leading => outcome,
-            _ = shutdown => {
+            () = shutdown => {
                 stop.send_replace(Some(ReleaseReason::Shutdown));
                 leading.await
             }
@@ -76,15 +67,15 @@ impl<W> fmt::Debug for Lead<W> {
 }
 
 /// Why a campaign ended.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum LeadError<E> {
-    /// The settings of the election are not valid.
+pub enum LeadError {
+    /// The settings of the election are not valid. Nothing was sent.
     #[error(transparent)]
     Election(#[from] ElectionError),
     /// The work failed. The lease was released.
     #[error("the leader's work failed: {0}")]
-    Work(#[source] E),
+    Work(#[source] WorkError),
     /// This [`Tenure`](crate::Tenure) was shut down.
     #[error("tenure was shut down")]
     ShutDown,

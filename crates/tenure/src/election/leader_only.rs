@@ -7,9 +7,10 @@ use thiserror::Error;
 
 use super::builder::ElectionError;
 use crate::keeper::AcquireError;
+use crate::lease::ReleaseReason;
 use crate::name::InstanceId;
 use crate::store::StoreError;
-use crate::tenure::{Lost, Tenure};
+use crate::tenure::{Lost, RunError, Tenure};
 
 /// Why the work was not done, or not completed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -21,9 +22,12 @@ pub enum LeaderOnlyError {
         /// The leader, if known.
         leader: Option<InstanceId>,
     },
-    /// The leadership was lost, and the work was dropped.
+    /// The leadership was lost, and the work was dropped: it may be incomplete.
     #[error(transparent)]
     Lost(#[from] Lost),
+    /// The leader stepped down while the work ran, and the work was dropped: it may be incomplete.
+    #[error("the leadership was released ({0}) before the work was done")]
+    Released(ReleaseReason),
     /// The store could not be reached or refused the request. The work did not begin.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -33,6 +37,19 @@ pub enum LeaderOnlyError {
     /// Tenure was shut down. The work did not begin.
     #[error("tenure was shut down")]
     ShutDown,
+    /// The function names no [`Tenure`], and none is [installed](install). The work did not begin.
+    #[error("no Tenure is installed: call tenure::install(…) at the start, or give the function a parameter `tenure`")]
+    NotInstalled,
+}
+
+impl From<RunError> for LeaderOnlyError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Lost(lost) => Self::Lost(lost),
+            RunError::Released(reason) => Self::Released(reason),
+            RunError::Work(never) => match never {},
+        }
+    }
 }
 
 /// ": api-1 is", or nothing.
@@ -70,7 +87,7 @@ impl Tenure {
         if let Some(candidates) = self.elections().for_role(role) {
             let leading = candidates.iter().find_map(|candidate| candidate.term().filter(crate::TermHandle::is_valid));
             let term = leading.ok_or(LeaderOnlyError::NotLeader { leader: None })?;
-            return Ok(term.run(work).await?);
+            return Ok(term.run_infallible(work).await?);
         }
         let leadership = self.election(role).try_acquire().await.map_err(|error| match error {
             AcquireError::Held { holder, .. } => LeaderOnlyError::NotLeader { leader: Some(holder) },
@@ -85,7 +102,7 @@ impl Tenure {
                 LeaderOnlyError::NotLeader { leader: None }
             }
         })?;
-        let done = leadership.run(work).await;
+        let done = leadership.run_infallible(work).await;
         // A loss was reported by then.
         let _ = leadership.release().await;
         Ok(done?)
@@ -96,15 +113,44 @@ static INSTALLED: OnceLock<Tenure> = OnceLock::new();
 
 /// Sets the `Tenure` of every `#[leader_only]` function that names none. Returns whether this was the first call; later
 /// calls change nothing.
+///
+/// ```
+/// use tenure::{Tenure, leader_only};
+///
+/// #[leader_only("aggregation")]
+/// async fn aggregate() -> u32 {
+///     17
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// tenure::install(Tenure::connect("memory:").await?);
+/// assert_eq!(aggregate().await, Some(17));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn install(tenure: Tenure) -> bool {
     INSTALLED.set(tenure).is_ok()
 }
 
-/// Returns the [installed](install) `Tenure`.
-///
-/// # Panics
-/// When none is installed: that is a mistake in the program.
-#[expect(clippy::expect_used, reason = "documented: a program without install() fails at its first call")]
-pub fn installed() -> Tenure {
-    INSTALLED.get().expect("call tenure::install(…) before a #[leader_only] function, or give it `store = …`").clone()
+/// Runs the work of a `#[leader_only]` function that names no [`Tenure`].
+#[doc(hidden)]
+pub async fn run_as_leader_installed<W: Future>(role: &str, work: W) -> Result<W::Output, LeaderOnlyError> {
+    match INSTALLED.get() {
+        Some(tenure) => tenure.run_as_leader(role, work).await,
+        None => {
+            // A function that returns an `Option` cannot say it otherwise, and a job that never runs must not be silent.
+            report(role, &LeaderOnlyError::NotInstalled);
+            Err(LeaderOnlyError::NotInstalled)
+        }
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn report(role: &str, error: &LeaderOnlyError) {
+    tracing::error!(event = "election.failed", role, %error);
+}
+
+#[cfg(not(feature = "tracing"))]
+fn report(role: &str, error: &LeaderOnlyError) {
+    eprintln!("election.failed role={role} error={error:?}");
 }

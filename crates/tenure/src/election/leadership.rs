@@ -14,7 +14,7 @@ use super::candidate_state::CandidateInput;
 use super::registry::CampaignGuard;
 use crate::keeper::{AcquireError, AcquireMode};
 use crate::lease::{Ending, ReleaseReason};
-use crate::tenure::{Lost, Term, TermHandle};
+use crate::tenure::{ReleaseError, Term, TermHandle};
 
 /// One term as leader, acquired with [`ElectionBuilder::acquire`](super::ElectionBuilder::acquire). It is renewed until
 /// it is [released](Self::release) or dropped. The methods of a term are on its [`TermHandle`].
@@ -38,7 +38,7 @@ impl Drop for EndReporter {
         if let Some(watcher) = &self.watcher {
             watcher.abort();
         }
-        let ending = self.term.end_cause().unwrap_or(Ending::Released(ReleaseReason::Voluntary));
+        let ending = self.term.ending().unwrap_or(Ending::Released(ReleaseReason::Voluntary));
         self.campaign.lock().unwrap_or_else(PoisonError::into_inner).apply(CandidateInput::TermEnded(ending));
     }
 }
@@ -70,11 +70,11 @@ impl Leadership {
     /// Stops the work, waits until it has ended, and releases the leadership.
     ///
     /// # Errors
-    /// When the term was lost before its release.
+    /// When the term was lost before its release, or the outcome is unknown; see [`ReleaseError`].
     ///
     /// # Cancel safety
     /// Safe: it continues in the background.
-    pub async fn release(self) -> Result<(), Lost> {
+    pub async fn release(self) -> Result<(), ReleaseError> {
         let Self { end_reporter, term, campaign } = self;
         // Report the end before the release, so that no caller sees a leader during the release.
         drop(end_reporter);
@@ -86,12 +86,12 @@ impl Leadership {
 
 /// Publishes the leader's metadata, and reports the loss of the term.
 async fn watch_term(campaign: Weak<Mutex<Campaign>>, candidate: Arc<LocalCandidate>, term: TermHandle) {
-    let lost = tokio::select! {
-        lost = term.lost() => lost,
+    let ending = tokio::select! {
+        ending = term.cancelled() => ending,
         never = publish_metadata(&candidate, &term) => match never {},
     };
     if let Some(campaign) = campaign.upgrade() {
-        campaign.lock().unwrap_or_else(PoisonError::into_inner).apply(CandidateInput::TermEnded(lost.reason));
+        campaign.lock().unwrap_or_else(PoisonError::into_inner).apply(CandidateInput::TermEnded(ending));
     }
 }
 

@@ -10,34 +10,30 @@
 //! [`Election`] campaigns in the background; the program queries it or listens to it. [`CandidateState`] and
 //! [`Backoff`] decide, without I/O; all other code drives them.
 
-mod admin;
 mod backoff;
 mod builder;
 mod campaign;
 mod candidate_state;
 mod candidates;
-mod event;
 mod handle;
 mod lead;
 mod leader_only;
+mod leaders;
 mod leadership;
-mod listeners;
 mod observer;
 mod registry;
 
 pub use backoff::{Backoff, BackoffReason};
 pub use candidate_state::{CandidateInput, CandidateState};
-pub use event::{ElectionEvent, ElectionEventKind};
 
 pub use self::{
-    admin::Leader,
     builder::{ElectionBuilder, ElectionError},
     candidates::Candidate,
     handle::{Election, ElectionWatch, NotLeader},
     lead::{Lead, LeadError},
-    leader_only::{LeaderOnlyError, install, installed},
+    leader_only::{LeaderOnlyError, install, run_as_leader_installed},
+    leaders::Leader,
     leadership::Leadership,
-    listeners::Registration,
     observer::{LeaderStatus, Observer},
 };
 pub(crate) use registry::CampaignRegistry;

@@ -8,8 +8,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Leader;
+use super::leaders::leader_of;
+use crate::fleet::Fleet;
 use crate::keeper::Command;
-use crate::name::LeaseName;
+use crate::name::{LeaseName, LeaseRef, NameError};
 use crate::store::StoreError;
 use crate::tenure::Tenure;
 
@@ -69,12 +71,12 @@ impl LeaderStatus {
 /// lease of a program that is not Tenure's, and the acquisition of a plain lease.
 ///
 /// ```
+/// use tenure::Tenure;
 /// use tenure::election::LeaderStatus;
-/// use tenure::{LeaseName, Tenure};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
-/// let mut observer = tenure.observe(&LeaseName::role("cleanup")?);
+/// let mut observer = tenure.fleet().observe("cleanup")?;
 /// assert_eq!(observer.changed().await, LeaderStatus::NoLeader);
 ///
 /// let leadership = tenure.election("cleanup").metadata("10.0.0.7:8080").acquire().await?;
@@ -118,7 +120,7 @@ impl Observer {
                 // A check is due until one has completed, however often the future is dropped.
                 self.next_recheck_at = None;
             }
-            let now = LeaderStatus::from_lookup(self.tenure.leader_of(&self.name).await);
+            let now = LeaderStatus::from_lookup(leader_of(&self.tenure, &self.name).await);
             self.next_recheck_at = Some(Instant::now() + now.recheck_after(self.recheck_every));
             let is_new = self.status.as_ref().is_none_or(|before| now.differs_from(before));
             self.status = Some(now.clone());
@@ -135,19 +137,22 @@ impl fmt::Debug for Observer {
     }
 }
 
-impl Tenure {
+impl Fleet {
     /// Watches the leader of a role, or the holder of any lease, without being a candidate.
-    pub fn observe(&self, lease: &LeaseName) -> Observer {
-        let hint = Arc::new(Notify::new());
-        self.keeper().send(Command::Observe(lease.clone(), Arc::downgrade(&hint)));
-        Observer {
-            tenure: self.clone(),
-            name: lease.clone(),
+    ///
+    /// # Errors
+    /// When the name is not valid.
+    pub fn observe(&self, role: impl Into<LeaseRef>) -> Result<Observer, NameError> {
+        let (name, hint) = (role.into().role()?, Arc::new(Notify::new()));
+        self.0.keeper().send(Command::Observe(name.clone(), Arc::downgrade(&hint)));
+        Ok(Observer {
+            tenure: self.0.clone(),
+            name,
             recheck_every: DEFAULT_RECHECK_EVERY,
             hint,
             status: None,
             next_recheck_at: None,
-        }
+        })
     }
 }
 

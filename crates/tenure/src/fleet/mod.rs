@@ -7,13 +7,13 @@
 
 mod crash_history;
 mod event;
-mod joining;
+mod handle;
 mod liveness;
 mod record;
 
 pub use crash_history::CrashHistory;
 pub use event::FleetEvent;
-pub use joining::Announcements;
-pub(crate) use joining::DRAINING_INDEX;
+pub(crate) use handle::DRAINING_INDEX;
+pub use handle::{Announcements, Fleet};
 pub use liveness::{InstanceLiveness, Liveness, MembershipDelta};
 pub use record::{CrashBackoff, InstanceRecord, InstanceStatus};

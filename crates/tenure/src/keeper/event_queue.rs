@@ -1,14 +1,15 @@
-//! The way of events out of the keeper: a bounded queue to a thread that listeners may block.
+//! The way of events out of the keeper: a bounded queue to a thread that writes the log and feeds streams and listeners.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "tracing")]
 use std::sync::mpsc::RecvTimeoutError;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use tokio::sync::broadcast;
 
 use super::Gauges;
+use super::listeners::{ListenerId, Listeners};
 #[cfg(feature = "tracing")]
 use super::log_folding::LogFolding;
 use crate::event::{Event, EventKind, Level};
@@ -19,13 +20,16 @@ const MAX_QUEUED_BATCHES: usize = 1_024;
 /// Number of events that a slow stream may fall behind.
 const STREAM_CAPACITY: usize = 4_096;
 
-/// A callback for every event.
-pub(crate) type Listener = Box<dyn Fn(&Event) + Send + Sync>;
-
 /// The keeper's end of the queue.
 pub(crate) struct EventQueue {
-    queue: SyncSender<Vec<Event>>,
+    queue: SyncSender<QueueItem>,
+    listeners: Arc<Listeners>,
     gauges: Arc<Gauges>,
+}
+
+enum QueueItem {
+    Events(Vec<Event>),
+    RemoveListener(ListenerId),
 }
 
 /// The sources of event streams: one of all events, one of all but routine events.
@@ -43,14 +47,13 @@ impl EventStreams {
 
 impl EventQueue {
     /// Starts the thread that dispatches events.
-    pub(crate) fn open(listeners: Vec<Listener>, streams: EventStreams, gauges: Arc<Gauges>) -> std::io::Result<Self> {
-        let (queue, events) = sync_channel(MAX_QUEUED_BATCHES);
-        let is_logged = !gauges.unlogged.load(Ordering::Relaxed);
-        gauges.all_listeners.fetch_add(listeners.len() as u64, Ordering::Relaxed);
+    pub(crate) fn open(listeners: Arc<Listeners>, streams: EventStreams, gauges: Arc<Gauges>) -> std::io::Result<Self> {
+        let (queue, items) = sync_channel(MAX_QUEUED_BATCHES);
+        let (is_logged, served) = (!gauges.unlogged.load(Ordering::Relaxed), listeners.clone());
         std::thread::Builder::new()
             .name("tenure-events".to_owned())
-            .spawn(move || dispatch_events(&events, &listeners, &streams, is_logged))?;
-        Ok(Self { queue, gauges })
+            .spawn(move || dispatch_events(&items, &served, &streams, is_logged))?;
+        Ok(Self { queue, listeners, gauges })
     }
 
     /// Queues events, or drops and counts them. Never waits.
@@ -60,8 +63,16 @@ impl EventQueue {
         if events.is_empty() {
             return;
         }
-        if let Err(TrySendError::Full(events) | TrySendError::Disconnected(events)) = self.queue.try_send(events) {
-            self.gauges.events_dropped.fetch_add(events.len() as u64, Ordering::Relaxed);
+        let count = events.len() as u64;
+        if self.queue.try_send(QueueItem::Events(events)).is_err() {
+            self.gauges.events_dropped.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes a listener after the events that are queued by now.
+    pub(crate) fn remove_listener(&self, id: ListenerId) {
+        if self.queue.try_send(QueueItem::RemoveListener(id)).is_err() {
+            self.listeners.remove(id);
         }
     }
 }
@@ -91,14 +102,21 @@ fn is_traced(_: Level) -> bool {
     false
 }
 
-fn dispatch_events(queue: &Receiver<Vec<Event>>, listeners: &[Listener], streams: &EventStreams, is_logged: bool) {
+fn dispatch_events(queue: &Receiver<QueueItem>, listeners: &Listeners, streams: &EventStreams, is_logged: bool) {
     let mut log = Log::new();
-    while let Some(events) = log.next(queue) {
+    while let Some(item) = log.next(queue) {
+        let events = match item {
+            QueueItem::Events(events) => events,
+            QueueItem::RemoveListener(id) => {
+                listeners.remove(id);
+                continue;
+            }
+        };
         for event in events {
             if is_logged {
                 log.write(&event);
             }
-            listeners.iter().for_each(|listener| call(listener, &event));
+            listeners.dispatch(&event);
             // A stream without receivers is not an error.
             if !event.kind.is_routine() {
                 let _ = streams.notable.send(event.clone());
@@ -108,9 +126,10 @@ fn dispatch_events(queue: &Receiver<Vec<Event>>, listeners: &[Listener], streams
     }
 }
 
-/// Calls a listener. A panic affects no other listener, and the listener is called again next time.
-fn call(listener: &dyn Fn(&Event), event: &Event) {
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| listener(event)));
+/// Writes a line. A subscriber of `tracing` that panics ends nothing here.
+#[cfg(feature = "tracing")]
+fn write_line(event: &Event) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| crate::log::emit(event)));
 }
 
 /// The log, which folds many failures at once into one line.
@@ -127,20 +146,20 @@ impl Log {
     }
 
     /// Waits for the next events, and writes the folded lines that are due meanwhile. `None` when the queue is closed.
-    fn next(&mut self, queue: &Receiver<Vec<Event>>) -> Option<Vec<Event>> {
+    fn next(&mut self, queue: &Receiver<QueueItem>) -> Option<QueueItem> {
         loop {
             let due = self.folding.next_due().map(|due| due.saturating_sub(self.start.elapsed()));
             let received = match due {
                 Some(wait) => queue.recv_timeout(wait),
                 None => queue.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            let ended = received == Err(RecvTimeoutError::Disconnected);
+            let ended = matches!(received, Err(RecvTimeoutError::Disconnected));
             let now = if ended { std::time::Duration::MAX } else { self.start.elapsed() };
             for line in self.folding.take_due(now) {
-                call(&crate::log::emit, &line);
+                write_line(&line);
             }
             match received {
-                Ok(events) => return Some(events),
+                Ok(item) => return Some(item),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
@@ -150,7 +169,7 @@ impl Log {
     fn write(&mut self, event: &Event) {
         // At debug level every event has its own line.
         if is_traced(Level::Debug) || self.folding.has_own_line(self.start.elapsed(), event) {
-            call(&crate::log::emit, event);
+            write_line(event);
         }
     }
 }
@@ -164,7 +183,7 @@ impl Log {
         Self
     }
 
-    fn next(&mut self, queue: &Receiver<Vec<Event>>) -> Option<Vec<Event>> {
+    fn next(&mut self, queue: &Receiver<QueueItem>) -> Option<QueueItem> {
         queue.recv().ok()
     }
 

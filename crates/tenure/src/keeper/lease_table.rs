@@ -31,7 +31,7 @@ impl Drop for LeaseEntry {
     /// Ends the term, so that a keeper that ends for any reason leaves no caller waiting.
     fn drop(&mut self) {
         if !self.shared.is_over() {
-            self.shared.end(Ending::Lost(Loss::Unreachable));
+            self.shared.end(Ending::Lost(Loss::Unreachable), false);
         }
     }
 }

@@ -765,7 +765,7 @@ impl LeaseManager {
         if entry.shared.token() != Token::ZERO {
             self.note_end(now.moment, &entry, ending.clone());
         }
-        entry.shared.end(ending);
+        entry.shared.end(ending, entry.lease.is_release_unknown());
         // If the term ended before its work could start, its waiter waits for the next one.
         let next = entry.waiter.take().map(|waiter| *waiter).or_else(|| self.next_waiter(&name));
         if let Some(waiter) = next {

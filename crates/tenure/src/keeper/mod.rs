@@ -16,6 +16,7 @@
 //! | `server_clock.rs` | the reading of the store's clock |
 //! | `shared.rs` | the state of a term that its holder reads without a message to the keeper |
 //! | `event_queue.rs` | the queue of events |
+//! | `listeners.rs` | the callbacks of the program |
 //! | `store_calls.rs` | store requests other than those of leases, and their order |
 
 mod alarm;
@@ -24,6 +25,7 @@ mod event_queue;
 mod heartbeat_timer;
 mod lease_table;
 mod link;
+mod listeners;
 #[cfg(feature = "tracing")]
 mod log_folding;
 mod manager;
@@ -37,6 +39,7 @@ mod thread;
 mod timers;
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -44,7 +47,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-pub(crate) use event_queue::{EventQueue, EventStreams, Listener};
+pub(crate) use event_queue::{EventQueue, EventStreams};
+pub(crate) use listeners::{Callback, ListenerId, Listeners};
 pub(crate) use server_clock::{local_moment, server_time};
 pub(crate) use shared::{SharedTerm, WorkStart};
 pub(crate) use thread::{KeeperConfig, start};
@@ -211,8 +215,10 @@ pub(crate) enum Command {
     },
     /// Leaves the fleet.
     LeaveFleet,
-    /// Emits an event to the listeners.
+    /// Emits an event to the log, streams and listeners.
     Emit(Event),
+    /// Removes a listener after the events emitted by now.
+    RemoveListener(ListenerId),
     ShutDown,
 }
 
@@ -234,6 +240,7 @@ pub(crate) struct KeeperHandle {
     commands: mpsc::UnboundedSender<Command>,
     pub(crate) connection_state: watch::Receiver<ConnectionState>,
     pub(crate) gauges: Arc<Gauges>,
+    listeners: Arc<Listeners>,
     next_waiter_id: AtomicU64,
     /// Calls that can wait for a moment.
     deferred_calls: Mutex<Vec<StoreCall>>,
@@ -273,6 +280,21 @@ impl KeeperHandle {
         let _ = self.commands.send(command);
     }
 
+    /// Emits an event to the log, streams and listeners. When the keeper has ended, only listeners still get it: the
+    /// end of a term that the shutdown caused.
+    pub(crate) fn emit(&self, event: Event) {
+        if let Err(unsent) = self.commands.send(Command::Emit(event))
+            && let Command::Emit(event) = unsent.0
+        {
+            self.listeners.dispatch(&event);
+        }
+    }
+
+    /// Calls a listener for every event from now on, until the returned guard is dropped.
+    pub(crate) fn listen(self: &Arc<Self>, callback: Callback) -> io::Result<ListenerGuard> {
+        Ok(ListenerGuard { id: self.listeners.add(callback)?, keeper: Arc::downgrade(self) })
+    }
+
     pub(crate) fn new_waiter_id(&self) -> WaiterId {
         WaiterId(self.next_waiter_id.fetch_add(1, Ordering::Relaxed))
     }
@@ -280,6 +302,22 @@ impl KeeperHandle {
     /// Whether this is a forked child, which has no keeper.
     pub(crate) fn is_forked(&self) -> bool {
         rustix::process::getpid() != self.process
+    }
+}
+
+/// A listener, which is removed when this is dropped. It still gets the events that were emitted before.
+pub(crate) struct ListenerGuard {
+    id: ListenerId,
+    keeper: Weak<KeeperHandle>,
+}
+
+impl Drop for ListenerGuard {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.upgrade()
+            && keeper.commands.send(Command::RemoveListener(self.id)).is_err()
+        {
+            keeper.listeners.remove(self.id);
+        }
     }
 }
 

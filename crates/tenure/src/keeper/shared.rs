@@ -52,8 +52,8 @@ mod work_state {
 struct TermOutcome {
     /// Why its work was first cancelled.
     cause: Ending,
-    /// How the term ended.
-    ended: OnceLock<Ending>,
+    /// How the term ended, and whether the outcome of its release is unknown.
+    ended: OnceLock<(Ending, bool)>,
 }
 
 /// Whether a piece of work may start.
@@ -132,11 +132,11 @@ impl SharedTerm {
         let _ = self.outcome.set(Box::new(TermOutcome { cause, ended: OnceLock::new() }));
     }
 
-    pub(super) fn end(&self, ending: Ending) {
+    pub(super) fn end(&self, ending: Ending, is_release_unknown: bool) {
         self.set_cause(ending.clone());
         if let Some(outcome) = self.outcome.get() {
             // A term ends once.
-            let _ = outcome.ended.set(ending);
+            let _ = outcome.ended.set((ending, is_release_unknown));
         }
         self.deadline.store(0, Ordering::Release);
         self.work_state.store(work_state::MUST_BE_GONE, Ordering::SeqCst);
@@ -205,7 +205,12 @@ impl SharedTerm {
 
     /// How the term ended, once it has.
     pub(crate) fn ending(&self) -> Option<&Ending> {
-        self.outcome.get()?.ended.get()
+        self.outcome.get()?.ended.get().map(|(ending, _)| ending)
+    }
+
+    /// Whether no reply to the release came before the lease expired.
+    pub(crate) fn is_release_unknown(&self) -> bool {
+        self.outcome.get().and_then(|outcome| outcome.ended.get()).is_some_and(|(_, is_unknown)| *is_unknown)
     }
 
     /// Whether work was cancelled.

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::alarm::Alarm;
 use super::event_queue::EventQueue;
 use super::link::{LinkEvent, StoreLink};
+use super::listeners::Listeners;
 use super::manager::LeaseManager;
 use super::{AcquireError, Command, ConnectionState, Gauges, KeeperHandle};
 use crate::event::{Event, EventKind};
@@ -43,6 +44,7 @@ pub(crate) struct KeeperConfig {
     /// Whether events are announced to the whole fleet.
     pub(crate) shares_events: bool,
     pub(crate) event_queue: EventQueue,
+    pub(crate) listeners: Arc<Listeners>,
     pub(crate) gauges: Arc<Gauges>,
 }
 
@@ -56,6 +58,7 @@ pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
         commands,
         connection_state,
         gauges: config.gauges.clone(),
+        listeners: config.listeners.clone(),
         next_waiter_id: AtomicU64::new(1),
         deferred_calls: Mutex::default(),
         process: rustix::process::getpid(),
@@ -206,6 +209,10 @@ impl Keeper {
             Command::LeaveFleet => self.manager.leave_fleet(now.moment),
             Command::Observe(name, observer) => self.manager.observers.add(name, observer),
             Command::Emit(event) => self.manager.events.push(event),
+            Command::RemoveListener(id) => {
+                self.report();
+                self.config.event_queue.remove_listener(id);
+            }
             Command::ShutDown => {
                 self.shutdown.get_or_insert(Shutdown { until: None });
                 self.manager.shut_down(now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::context::{Context, InFlight, Step};
 use super::releasing::Releasing;
 use super::term::HeldTerm;
-use super::{AcquireStatus, Action, Ending, Input, LeaseState, Phase};
+use super::{AcquireStatus, Action, Ending, Input, LeaseState, Over, Phase};
 use crate::event::EventKind;
 use crate::mutation::Mutation;
 use crate::name::InstanceId;
@@ -348,7 +348,7 @@ impl Acquiring {
 
     fn give_up(self, now: Moment, ctx: &mut Step<'_>) -> Phase {
         if !(self.maybe_granted || self.in_flight.is_some()) {
-            return Phase::Over(Ending::GivenUp);
+            return Phase::Over(Over::confirmed(Ending::GivenUp));
         }
         let clean_up = Request::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: self.nonce };
         // For a limited time: at worst the lease expires.

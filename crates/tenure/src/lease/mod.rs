@@ -83,7 +83,21 @@ enum Phase {
     Holding(HeldTerm),
     Stopping(Stopping),
     Releasing(Releasing),
-    Over(Ending),
+    Over(Over),
+}
+
+/// A lease that has ended.
+#[derive(Debug)]
+struct Over {
+    ending: Ending,
+    /// Whether the store knows of it, if it had to be told.
+    is_confirmed: bool,
+}
+
+impl Over {
+    fn confirmed(ending: Ending) -> Self {
+        Self { ending, is_confirmed: true }
+    }
 }
 
 impl Lease {
@@ -146,12 +160,12 @@ impl Lease {
             _ => {}
         }
         let mut step = Step::of(&mut self.context);
-        self.phase = match std::mem::replace(&mut self.phase, Phase::Over(Ending::GivenUp)) {
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Over(Over::confirmed(Ending::GivenUp))) {
             Phase::Acquiring(acquiring) => acquiring.step(now, input, &mut step),
             Phase::Holding(term) => term.step(now, input, &mut step),
             Phase::Stopping(stopping) => stopping.step(now.moment, input, &mut step),
             Phase::Releasing(releasing) => releasing.step(now.moment, input, &mut step),
-            Phase::Over(ending) => Phase::Over(ending),
+            Phase::Over(over) => Phase::Over(over),
         };
         let mut actions = step.actions;
         actions.extend(self.update_permission(now));
@@ -232,9 +246,14 @@ impl Lease {
     /// How the lease ended, once it has.
     pub fn ending(&self) -> Option<&Ending> {
         match &self.phase {
-            Phase::Over(ending) => Some(ending),
+            Phase::Over(over) => Some(&over.ending),
             _ => None,
         }
+    }
+
+    /// Whether it is unknown if the store has carried out the release: no reply came before the lease expired.
+    pub fn is_release_unknown(&self) -> bool {
+        matches!(&self.phase, Phase::Over(over) if !over.is_confirmed)
     }
 
     /// The name of the lease.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::context::{Context, InFlight, Step};
 use super::term::HeldTerm;
-use super::{Attempt, Ending, Input, Loss, Permission, Phase};
+use super::{Attempt, Ending, Input, Loss, Over, Permission, Phase};
 use crate::event::EventKind;
 use crate::mutation::Mutation;
 use crate::store::{Reply, Request};
@@ -46,7 +46,7 @@ impl Stopping {
         }
         let ending = Ending::Lost(self.loss.clone());
         if !ctx.online || !self.loss.is_maybe_listed() {
-            return Phase::Over(ending);
+            return Phase::Over(Over::confirmed(ending));
         }
         // The store may list us for a while yet, but our work is over: a release spares waiters the wait for expiry.
         let request = Request::Release { holding: ctx.holding(self.term.token), ending: ending.clone() };
@@ -97,12 +97,12 @@ impl Releasing {
 
     pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Step<'_>) -> Phase {
         if now >= self.until {
-            return self.over(ctx);
+            return self.over(false, ctx);
         }
         if let Input::Answered { attempt, .. } = &input
             && self.first.is_some_and(|first| first <= *attempt)
         {
-            return self.over(ctx);
+            return self.over(true, ctx);
         }
         match (&self.last, input) {
             (LastRequest::Sent(sent), Input::Failed { attempt, error }) if sent.attempt == attempt => {
@@ -153,12 +153,12 @@ impl Releasing {
         self
     }
 
-    fn over(self, ctx: &mut Step<'_>) -> Phase {
+    fn over(self, is_confirmed: bool, ctx: &mut Step<'_>) -> Phase {
         if let (Ending::Released(reason), Request::Release { holding, .. } | Request::HandOver { holding, .. }) =
             (&self.ending, &*self.request)
         {
             ctx.emit(Some(holding.token), EventKind::Released(*reason));
         }
-        Phase::Over(self.ending)
+        Phase::Over(Over { ending: self.ending, is_confirmed })
     }
 }

@@ -347,6 +347,9 @@ pub enum SettingsError {
         /// The ttl.
         ttl: Duration,
     },
+    /// All settings were given at once, and single ones as well.
+    #[error("cannot use `settings` together with `ttl` or another single setting: one would override the other")]
+    SetTwice,
     /// Progress is reported with renewals, so its limit cannot be shorter than their interval.
     #[error(
         "{what} of {limit:?} is shorter than the renewal interval of {interval:?}; progress is reported with renewals"

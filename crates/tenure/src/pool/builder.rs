@@ -1,27 +1,27 @@
 //! The settings of a pool, checked when it starts.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::Stream;
+use futures_util::StreamExt;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
 use super::driver::{Driver, HeldTerms, PoolCommand};
 use super::handle::Views;
-use super::histograms::PoolHistograms;
 use super::io::EngineSettings;
 use super::naming::Naming;
 use super::reconciler::ReconcilerTerm;
-use super::source::{Names, TargetSource, follow_source};
-use super::worker::{PoolWork, RemovalReason};
-use super::{Pool, Target};
+use super::source::{TargetSource, follow_source};
+use super::target::Payloads;
+use super::worker::{PoolWork, RemovalReason, RestartBackoff, WorkFuture};
+use super::{IntoTarget, Pool, PoolStats, Target, TargetName};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, ReleaseReason, SettingsError};
 use crate::name::NameError;
 use crate::placement::FULL_WEIGHT;
-use crate::tenure::{Tenure, TermHandle};
+use crate::tenure::{Tenure, TermHandle, WorkError};
 
 /// The smallest interval of heartbeat reads without an announcement.
 const MIN_READ_EVERY: Duration = Duration::from_millis(50);
@@ -43,6 +43,7 @@ pub(super) struct PoolSettings {
     pub(super) settle: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) hand_back: bool,
+    pub(super) restart_backoff: RestartBackoff,
 }
 
 impl PoolSettings {
@@ -65,16 +66,25 @@ impl PoolSettings {
 }
 
 /// Sets up a pool. Settings not given here follow from the ttl, which is 30 s by default.
+///
+/// `T` is the payload of the targets. `S` is the state that the work gets: [`NoState`], or [`WithState`].
 #[must_use]
-pub struct PoolBuilder {
+pub struct PoolBuilder<T = (), S = NoState> {
+    settings: PoolOptions,
+    targets: Vec<(TargetName, T)>,
+    source: Option<TargetSource<T>>,
+    state: S,
+}
+
+/// The settings that depend neither on the payload nor on the state.
+struct PoolOptions {
     tenure: Tenure,
     naming: Naming,
-    targets: BTreeSet<Target>,
-    source: Option<TargetSource>,
     discover_sessions: bool,
     lease: LeaseSettingsBuilder,
     weight: f64,
     removal_reason: RemovalReason,
+    restart_backoff: RestartBackoff,
     heartbeat_every: Option<Duration>,
     heartbeat_ttl: Option<Duration>,
     discover_every: Option<Duration>,
@@ -83,6 +93,14 @@ pub struct PoolBuilder {
     hand_back: bool,
 }
 
+/// A pool whose work gets no state: `run(async |target, term| …)`.
+#[derive(Clone, Copy, Debug)]
+pub struct NoState;
+
+/// A pool whose work gets a clone of this state first: `run(async |state, target, term| …)`.
+#[derive(Clone, Debug)]
+pub struct WithState<S>(S);
+
 impl Tenure {
     /// Sets up a pool. The lease of each target is `<pool>:lease:<target>`.
     ///
@@ -90,92 +108,103 @@ impl Tenure {
     /// use std::time::Duration;
     /// use tenure::Tenure;
     ///
+    /// struct Server {
+    ///     url: &'static str,
+    /// }
+    ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
+    /// let greeting = "polling".to_owned(); // a client, in a real program
     /// let pool = tenure
     ///     .pool("poll")
-    ///     .targets(["eu-1", "eu-2", "us-1"])
-    ///     .run(async |target, lease| {
-    ///         let mut ticks = lease.every(Duration::from_secs(5)); // keeps its phase across holders
+    ///     .state(greeting) // the work gets a clone
+    ///     .targets([("eu-1", Server { url: "http://10.0.0.7" }), ("us-1", Server { url: "http://10.1.0.7" })])
+    ///     .run(async |greeting, target, term| {
+    ///         let mut ticks = term.every(Duration::from_secs(5)); // keeps its phase across holders
     ///         while let Some(tick) = ticks.next().await {
-    ///             println!("polling {target}, due at {:?}, under {}", tick.due(), lease.token());
+    ///             println!("{greeting} {target} at {}, due at {:?}", target.url, tick.due());
     ///         }
+    ///         Ok(())
     ///     })
     ///     .start()?;
-    /// # while pool.owned().len() < 3 { tokio::time::sleep(Duration::from_millis(5)).await; }
-    /// assert!(pool.is_owned("eu-1"));
+    /// println!("{:?} are held here by now", pool.owned());
     /// pool.stop().await; // drains, hands over, leaves
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pool(&self, pool: &str) -> PoolBuilder {
         PoolBuilder {
-            tenure: self.clone(),
-            naming: Naming::of(pool),
-            targets: BTreeSet::new(),
+            settings: PoolOptions {
+                tenure: self.clone(),
+                naming: Naming::of(pool),
+                discover_sessions: false,
+                lease: LeaseSettings::builder(),
+                weight: 1.0,
+                removal_reason: Arc::new(|_| ReleaseReason::Removed),
+                restart_backoff: RestartBackoff::default(),
+                heartbeat_every: None,
+                heartbeat_ttl: None,
+                discover_every: None,
+                settle: None,
+                drain_timeout: Duration::from_secs(10),
+                hand_back: true,
+            },
+            targets: Vec::new(),
             source: None,
-            discover_sessions: false,
-            lease: LeaseSettings::builder(),
-            weight: 1.0,
-            removal_reason: Arc::new(|_| ReleaseReason::Removed),
-            heartbeat_every: None,
-            heartbeat_ttl: None,
-            discover_every: None,
-            settle: None,
-            drain_timeout: Duration::from_secs(10),
-            hand_back: true,
+            state: NoState,
         }
     }
 }
 
-impl PoolBuilder {
+impl<T, S> PoolBuilder<T, S> {
     /// Sets the prefix of the targets' leases. The default is `<pool>:lease:`. It may contain one hash tag.
     pub fn lease_prefix(mut self, prefix: &str) -> Self {
-        self.naming = self.naming.with_prefix(prefix);
+        self.settings.naming = self.settings.naming.with_prefix(prefix);
         self
     }
 
-    /// Sets the targets. [`Pool::retarget`] changes them later.
-    pub fn targets<T: AsRef<str>>(mut self, targets: impl IntoIterator<Item = T>) -> Self {
-        self.targets = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
-        self
+    /// Sets the targets: names, or pairs of a name and a payload. [`Pool::retarget`] changes them later.
+    pub fn targets<I: IntoTarget>(self, targets: impl IntoIterator<Item = I>) -> PoolBuilder<I::Payload, S> {
+        let targets = targets.into_iter().map(IntoTarget::into_target).collect();
+        PoolBuilder { settings: self.settings, targets, source: None, state: self.state }
     }
 
-    /// Takes the targets from a stream of sets. Each set replaces the one before, and targets it omits are released. To
-    /// pause a target, omit it for a while; it keeps its phase. Names that are not valid targets are
-    /// [rejected](Pool::rejected).
+    /// Takes the targets from a stream of sets. Each set replaces the one before, and targets it omits are released. A
+    /// target that stays gets the new payload [in place](super::Target::changed). To pause a target, omit it for a
+    /// while; it keeps its phase. Names that are not valid targets are [rejected](Pool::rejected).
     ///
     /// ```
-    /// use std::pin::Pin;
-    /// use std::task::{Context, Poll};
-    /// use futures_core::Stream;
     /// use tenure::Tenure;
-    ///
-    /// struct Once(Option<[&'static str; 2]>); // or anything from `tokio-stream`, `async-stream`, `futures`
-    ///
-    /// impl Stream for Once {
-    ///     type Item = [&'static str; 2];
-    ///     fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-    ///         Poll::Ready(self.0.take())
-    ///     }
-    /// }
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
-    /// let source = Once(Some(["eu-1", "us-1"]));
-    /// let pool = tenure.pool("poll").targets_from(source).run(async |_, lease| drop(lease.lost().await)).start()?;
+    /// let (sets, receiver) = tokio::sync::mpsc::channel(1);
+    /// // Any stream: `tokio_stream::wrappers::ReceiverStream`, `async_stream::stream!`, …
+    /// let source = futures_util::stream::unfold(receiver, async |mut receiver| {
+    ///     receiver.recv().await.map(|set: Vec<(String, u16)>| (set, receiver))
+    /// });
+    /// let pool = tenure
+    ///     .pool("poll")
+    ///     .targets_from(source)
+    ///     .run(async |target, term| {
+    ///         println!("{target} has port {}", *target);
+    ///         term.draining().await;
+    ///         Ok(())
+    ///     })
+    ///     .start()?;
+    /// sets.send(vec![("eu-1".to_owned(), 9100), ("us-1".to_owned(), 9101)]).await?;
     /// # pool.stop().await;
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn targets_from<S>(mut self, source: S) -> Self
+    pub fn targets_from<Src, I>(self, source: Src) -> PoolBuilder<I::Payload, S>
     where
-        S: Stream + Send + 'static,
-        S::Item: IntoIterator,
-        <S::Item as IntoIterator>::Item: AsRef<str>,
+        Src: Stream + Send + 'static,
+        Src::Item: IntoIterator<Item = I>,
+        I: IntoTarget,
     {
-        self.source = Some(Box::pin(Names(Box::pin(source))));
-        self
+        let sets = source.map(|set| set.into_iter().map(IntoTarget::into_target).collect());
+        PoolBuilder { settings: self.settings, targets: Vec::new(), source: Some(Box::pin(sets)), state: self.state }
     }
 
     /// Takes the targets from the [sessions of the store](Tenure::sessions), including those that other programs write
@@ -186,7 +215,14 @@ impl PoolBuilder {
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
-    /// let pool = tenure.pool("poll").targets_from_sessions().run(async |_, lease| drop(lease.lost().await)).start()?;
+    /// let pool = tenure
+    ///     .pool("poll")
+    ///     .targets_from_sessions()
+    ///     .run(async |_, term| {
+    ///         term.draining().await;
+    ///         Ok(())
+    ///     })
+    ///     .start()?;
     /// # pool.stop().await;
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -194,46 +230,46 @@ impl PoolBuilder {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn targets_from_sessions(self) -> Self {
-        let sessions = self.tenure.sessions();
+    pub fn targets_from_sessions(self) -> PoolBuilder<(), S> {
+        let sessions = self.settings.tenure.sessions().follow();
         self.targets_from(sessions).discover_sessions()
     }
 
     /// Makes one instance of the fleet discover the sessions that other programs write or delete, at every discovery
     /// interval, and list them.
     pub fn discover_sessions(mut self) -> Self {
-        self.discover_sessions = true;
+        self.settings.discover_sessions = true;
         self
     }
 
     /// Sets the ttl of each lease: the longest time from a crash until a target is taken over.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.lease = self.lease.ttl(ttl);
+        self.settings.lease = self.settings.lease.ttl(ttl);
         self
     }
 
     /// Sets the interval of renewals. The default is a third of the ttl.
     pub fn renew_every(mut self, interval: Duration) -> Self {
-        self.lease = self.lease.renew_every(interval);
+        self.settings.lease = self.settings.lease.renew_every(interval);
         self
     }
 
     /// Sets the time that cancelled work has to end before its lease can expire.
     pub fn stop_budget(mut self, budget: Duration) -> Self {
-        self.lease = self.lease.stop_budget(budget);
+        self.settings.lease = self.settings.lease.stop_budget(budget);
         self
     }
 
     /// Sets the reason for releasing a removed target. The default is [`Removed`](ReleaseReason::Removed).
     pub fn removal_reason(mut self, why: impl Fn(&str) -> ReleaseReason + Send + Sync + 'static) -> Self {
-        self.removal_reason = Arc::new(why);
+        self.settings.removal_reason = Arc::new(why);
         self
     }
 
     /// Sets the weight of this instance: its number of targets relative to others. The default is 1, twice as many is
     /// 2, the maximum 1 000.
     pub fn weight(mut self, weight: f64) -> Self {
-        self.weight = weight;
+        self.settings.weight = weight;
         self
     }
 
@@ -241,58 +277,54 @@ impl PoolBuilder {
     /// its targets back. The default is `true`. Otherwise it gets new and unheld targets, and those of instances that
     /// stop.
     pub fn hand_back(mut self, hand_back: bool) -> Self {
-        self.hand_back = hand_back;
+        self.settings.hand_back = hand_back;
         self
     }
 
     /// Sets the prefix of the role `<pool>-reconciler`, which the pool elects its reconciler for. The default is `leader:`.
     pub fn role_prefix(mut self, prefix: &str) -> Self {
-        self.naming = self.naming.with_role_prefix(prefix);
+        self.settings.naming = self.settings.naming.with_role_prefix(prefix);
         self
     }
 
     /// Sets the longest interval of this instance's heartbeats. It also sends one with every renewal of leases, which
     /// costs nothing.
     pub fn heartbeat_every(mut self, interval: Duration) -> Self {
-        self.heartbeat_every = Some(interval);
+        self.settings.heartbeat_every = Some(interval);
         self
     }
 
     /// Sets how long a heartbeat is valid. The default is the ttl of a lease.
     pub fn heartbeat_ttl(mut self, ttl: Duration) -> Self {
-        self.heartbeat_ttl = Some(ttl);
+        self.settings.heartbeat_ttl = Some(ttl);
         self
     }
 
     /// Sets how often to read the heartbeats of other instances without an announcement. The default is a third of the
     /// ttl.
     pub fn discover_every(mut self, interval: Duration) -> Self {
-        self.discover_every = Some(interval);
+        self.settings.discover_every = Some(interval);
         self
     }
 
     /// Sets how long the pool must be quiet before targets move to rebalance. The default is 3 s or a tenth of the ttl.
     /// Unheld targets are claimed at once.
     pub fn settle(mut self, window: Duration) -> Self {
-        self.settle = Some(window);
+        self.settings.settle = Some(window);
         self
     }
 
     /// Limits the time that [`Pool::stop`] waits for handovers. The default is 10 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
-        self.drain_timeout = timeout;
+        self.settings.drain_timeout = timeout;
         self
     }
 
-    /// Sets the work for each target that this instance holds. The future is dropped a stop budget before another
-    /// instance could acquire the target. When the target is to be handed over, its [ticks](super::Ticks) end, and the
-    /// work should end, too. Work that ends or panics earlier is restarted after a backoff.
-    pub fn run<W, F>(self, work: W) -> ReadyPool
-    where
-        W: Fn(Target, TermHandle) -> F + Send + Sync + 'static,
-        F: Future<Output = ()> + Send + 'static,
-    {
-        ReadyPool { builder: self, work: Arc::new(move |target, term| Box::pin(work(target, term))) }
+    /// Sets the backoff before ended work is restarted: `first` the first time, doubled while the work ends soon after
+    /// each start, `longest` at most. The default is 1 s and 30 s.
+    pub fn restart_backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.settings.restart_backoff = RestartBackoff { first, longest };
+        self
     }
 
     /// Checks that the settings fit together and all names are valid, as [`start`](ReadyPool::start) does.
@@ -300,14 +332,81 @@ impl PoolBuilder {
     /// # Errors
     /// When they do not, or a name is not valid.
     pub fn check(&self) -> Result<(), PoolError> {
-        self.settings().map(drop)
+        for (target, _) in &self.targets {
+            self.settings.naming.lease(target)?;
+        }
+        self.settings.check().map(drop)
     }
 
-    fn settings(&self) -> Result<PoolSettings, PoolError> {
+    fn ready(self, payloads: Payloads<T>, work: PoolWork) -> ReadyPool<T> {
+        ReadyPool { settings: self.settings, targets: self.targets, source: self.source, payloads, work }
+    }
+}
+
+impl<T> PoolBuilder<T, NoState> {
+    /// Gives the work a state, such as a client: each call gets a clone, as its first argument. A capturing `async`
+    /// closure cannot have a future that is `Send`, so state is an argument.
+    pub fn state<S: Clone + Send + Sync + 'static>(self, state: S) -> PoolBuilder<T, WithState<S>> {
+        let Self { settings, targets, source, .. } = self;
+        PoolBuilder { settings, targets, source, state: WithState(state) }
+    }
+}
+
+impl<T: Send + Sync + 'static> PoolBuilder<T, NoState> {
+    /// Sets the work for each target that this instance holds. The future is dropped a stop budget before another
+    /// instance could acquire the target. When the target is to be handed over, its [ticks](super::Ticks) end, and the
+    /// work should end, too. Work that ends, fails or panics earlier is restarted after a
+    /// [backoff](Self::restart_backoff); errors and panics are events (`work.failed`, `work.panicked`) and
+    /// [counted](super::PoolStats).
+    ///
+    /// `run(async |target, term| …)` compiles if the closure captures nothing. Give it a [state](Self::state), or clone
+    /// what it captures: `run(move |target, term| { let client = client.clone(); async move { … } })`.
+    pub fn run<W, F>(self, work: W) -> ReadyPool<T>
+    where
+        W: Fn(Target<T>, TermHandle) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), WorkError>> + Send + 'static,
+    {
+        let payloads = Payloads::new();
+        let work = with_payload(payloads.clone(), move |target, term| Box::pin(work(target, term)));
+        self.ready(payloads, work)
+    }
+}
+
+impl<T: Send + Sync + 'static, S: Clone + Send + Sync + 'static> PoolBuilder<T, WithState<S>> {
+    /// Sets the work for each target that this instance holds. It gets a clone of the [state](PoolBuilder::state), the
+    /// target and its term. The future is dropped a stop budget before another instance could acquire the target. When
+    /// the target is to be handed over, its [ticks](super::Ticks) end, and the work should end, too. Work that ends,
+    /// fails or panics earlier is restarted after a [backoff](Self::restart_backoff); errors and panics are events
+    /// (`work.failed`, `work.panicked`) and [counted](super::PoolStats).
+    pub fn run<W, F>(self, work: W) -> ReadyPool<T>
+    where
+        W: Fn(S, Target<T>, TermHandle) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), WorkError>> + Send + 'static,
+    {
+        let (payloads, state) = (Payloads::new(), self.state.0.clone());
+        let work = with_payload(payloads.clone(), move |target, term| Box::pin(work(state.clone(), target, term)));
+        self.ready(payloads, work)
+    }
+}
+
+/// Looks up the payload of a target before its work begins.
+fn with_payload<T: Send + Sync + 'static>(
+    payloads: Payloads<T>,
+    work: impl Fn(Target<T>, TermHandle) -> WorkFuture + Send + Sync + 'static,
+) -> PoolWork {
+    Arc::new(move |name, term| match payloads.target(&name) {
+        Some(target) => work(target, term),
+        // Removed meanwhile: the term ends in a moment.
+        None => Box::pin(async move {
+            term.draining().await;
+            Ok(())
+        }),
+    })
+}
+
+impl PoolOptions {
+    fn check(&self) -> Result<PoolSettings, PoolError> {
         self.naming.check()?;
-        for target in &self.targets {
-            self.naming.lease(target)?;
-        }
         let lease = self.lease.max_drain(self.drain_timeout).build()?;
         // A dead instance must be detected before its leases expire.
         let heartbeat_every = self.heartbeat_every.unwrap_or(Duration::MAX).min(lease.renew_every());
@@ -321,6 +420,10 @@ impl PoolBuilder {
         if !(0.0..=MAX_WEIGHT).contains(&self.weight) {
             return Err(PoolError::Weight);
         }
+        let RestartBackoff { first, longest } = self.restart_backoff;
+        if first.is_zero() || first > longest {
+            return Err(PoolError::RestartBackoff { first, longest });
+        }
         let weight = (self.weight * f64::from(FULL_WEIGHT)).round() as u32;
         let drain_timeout = self.drain_timeout.min(MAX_WAIT);
         Ok(PoolSettings {
@@ -332,18 +435,22 @@ impl PoolBuilder {
             settle,
             drain_timeout,
             hand_back: self.hand_back,
+            restart_backoff: self.restart_backoff,
         })
     }
 }
 
 /// A pool that is ready to start.
 #[must_use = "the pool does nothing until it is started"]
-pub struct ReadyPool {
-    builder: PoolBuilder,
+pub struct ReadyPool<T = ()> {
+    settings: PoolOptions,
+    targets: Vec<(TargetName, T)>,
+    source: Option<TargetSource<T>>,
+    payloads: Payloads<T>,
     work: PoolWork,
 }
 
-impl ReadyPool {
+impl<T: Send + Sync + 'static> ReadyPool<T> {
     /// Joins the fleet and starts to claim targets.
     ///
     /// # Errors
@@ -351,31 +458,32 @@ impl ReadyPool {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn start(self) -> Result<Pool, PoolError> {
-        let Self { builder, work } = self;
-        let settings = builder.settings()?;
+    pub fn start(self) -> Result<Pool<T>, PoolError> {
+        let Self { settings: options, targets, source, payloads, work } = self;
+        let settings = options.check()?;
+        let PoolOptions { tenure, naming, discover_sessions, removal_reason, .. } = options;
+        for (target, _) in &targets {
+            naming.lease(target)?;
+        }
         let (sender, commands) = mpsc::unbounded_channel();
-        let (held, histograms) = (HeldTerms::default(), Arc::<PoolHistograms>::default());
+        let (held, stats) = (HeldTerms::default(), Arc::<PoolStats>::default());
         let (live, seen) = watch::channel(Vec::new());
         // Queued before any other command.
-        let _ = sender.send(PoolCommand::Targets(builder.targets));
-        let (tenure, naming, discover_sessions) = (builder.tenure, builder.naming, builder.discover_sessions);
-        let removal_reason = builder.removal_reason;
+        let _ = payloads.replace(targets, |names| sender.send(PoolCommand::Targets(names)));
         let (unusable, rejected) = watch::channel(Vec::new());
-        if let Some(source) = builder.source {
-            tokio::spawn(follow_source(source, naming.clone(), sender.downgrade(), unusable));
+        if let Some(source) = source {
+            let (payloads, commands) = (payloads.clone(), sender.downgrade());
+            tokio::spawn(follow_source(source, payloads, naming.clone(), commands, unusable));
         }
         let reconciler_term = ReconcilerTerm::default();
-        let (held_here, histograms_here, reconciler_term_here) =
-            (held.clone(), histograms.clone(), reconciler_term.clone());
         let views = Views {
-            held: held_here,
+            held: held.clone(),
             live: seen,
             rejected,
-            histograms: histograms_here,
-            reconciler_term: reconciler_term_here,
+            stats: stats.clone(),
+            reconciler_term: reconciler_term.clone(),
         };
-        let handle = Pool::new(tenure.clone(), naming.clone(), sender, views);
+        let handle = Pool::new(tenure.clone(), naming.clone(), sender, payloads, views);
         let driver = Driver {
             tenure,
             naming,
@@ -386,7 +494,7 @@ impl ReadyPool {
             held,
             commands,
             live,
-            histograms,
+            stats,
             reconciler_term,
         };
         tokio::spawn(driver.run());
@@ -394,15 +502,21 @@ impl ReadyPool {
     }
 }
 
-impl std::fmt::Debug for PoolBuilder {
+impl std::fmt::Debug for PoolOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PoolBuilder({} of {}, {} targets)", self.naming.pool(), self.tenure.instance(), self.targets.len())
+        write!(f, "{} of {}", self.naming.pool(), self.tenure.instance())
     }
 }
 
-impl std::fmt::Debug for ReadyPool {
+impl<T, S> std::fmt::Debug for PoolBuilder<T, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ReadyPool({:?})", self.builder)
+        write!(f, "PoolBuilder({:?}, {} targets)", self.settings, self.targets.len())
+    }
+}
+
+impl<T> std::fmt::Debug for ReadyPool<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ReadyPool({:?}, {} targets)", self.settings, self.targets.len())
     }
 }
 
@@ -419,6 +533,14 @@ pub enum PoolError {
     /// The weight must be a number between 0 and 1 000.
     #[error("weight must be a number between 0 and {MAX_WEIGHT}")]
     Weight,
+    /// The first backoff before a restart must be above zero and not above the longest.
+    #[error("restart backoff must be above zero and at most the longest one of {longest:?}, got {first:?}")]
+    RestartBackoff {
+        /// The first backoff.
+        first: Duration,
+        /// The longest backoff.
+        longest: Duration,
+    },
     /// The heartbeat ttl must allow for one lost heartbeat.
     #[error("heartbeat interval must be above zero and at most half of the heartbeat ttl of {ttl:?}, got {every:?}")]
     Heartbeat {

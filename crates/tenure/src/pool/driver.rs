@@ -7,14 +7,14 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::engine::Engine;
-use super::histograms::{MoveTimer, PoolHistograms};
 use super::io::{PoolAction, PoolInput, release_reason};
 use super::membership::HAND_BACK_WINDOW;
 use super::naming::Naming;
 use super::outcome::{StopReport, TargetError, TargetInfo};
 use super::reconciler::{Reconciler, ReconcilerTerm};
-use super::worker::{PoolWork, RemovalReason, WorkerCommand, run_worker};
-use super::{PoolSettings, PoolStatus, Target, TargetStatus};
+use super::stats::{MoveTimer, PoolStats};
+use super::worker::{PoolWork, RemovalReason, WorkSettings, WorkerCommand, run_worker};
+use super::{PoolSettings, PoolStatus, TargetName, TargetStatus};
 use crate::event::EventKind;
 use crate::fleet::{CrashBackoff, DRAINING_INDEX, InstanceRecord};
 use crate::keeper::AcquireError;
@@ -41,27 +41,27 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub(super) const MOVE_RECORD: &str = "moved";
 
 /// The terms held now, shared with the pool's handles.
-pub(super) type HeldTerms = Arc<RwLock<HashMap<Target, TermHandle>>>;
+pub(super) type HeldTerms = Arc<RwLock<HashMap<TargetName, TermHandle>>>;
 
 /// The commands of a pool's users.
 pub(super) enum PoolCommand {
-    Targets(BTreeSet<Target>),
+    Targets(BTreeSet<TargetName>),
     Drain(bool),
     /// Whether this instance can work.
     Able(bool),
     /// Releases all targets and ends.
     Stop(oneshot::Sender<StopReport>),
-    Release(Target, oneshot::Sender<Result<(), TargetError>>),
+    Release(TargetName, oneshot::Sender<Result<(), TargetError>>),
     /// Claims a target at once.
-    TryAcquire(Target, AcquireReply),
+    TryAcquire(TargetName, AcquireReply),
     /// Returns what is known about a target.
-    Inspect(Target, oneshot::Sender<Option<TargetInfo>>),
+    Inspect(TargetName, oneshot::Sender<Option<TargetInfo>>),
     /// Returns the status of a target.
-    TargetStatus(Target, oneshot::Sender<Option<TargetStatus>>),
+    TargetStatus(TargetName, oneshot::Sender<Option<TargetStatus>>),
     /// Returns the status of the pool.
     PoolStatus(oneshot::Sender<PoolStatus>),
     /// Returns the status of each target.
-    TargetStatuses(oneshot::Sender<BTreeMap<Target, TargetStatus>>),
+    TargetStatuses(oneshot::Sender<BTreeMap<TargetName, TargetStatus>>),
 }
 
 /// Replies whether a target was acquired.
@@ -71,10 +71,10 @@ type AcquireReply = oneshot::Sender<Result<TermHandle, TargetError>>;
 enum DriverEvent {
     Input(PoolInput),
     /// A claim was granted.
-    Granted(Target, crate::tenure::Term),
+    Granted(TargetName, crate::tenure::Term),
     /// A claim was not granted.
     Refused {
-        target: Target,
+        target: TargetName,
         error: TargetError,
         input: PoolInput,
     },
@@ -92,7 +92,7 @@ pub(super) struct Driver {
     pub(super) held: HeldTerms,
     pub(super) commands: mpsc::UnboundedReceiver<PoolCommand>,
     pub(super) live: watch::Sender<Vec<InstanceId>>,
-    pub(super) histograms: Arc<PoolHistograms>,
+    pub(super) stats: Arc<PoolStats>,
     pub(super) reconciler_term: ReconcilerTerm,
 }
 
@@ -108,12 +108,13 @@ impl Driver {
             held,
             mut commands,
             live,
-            histograms,
+            stats,
             reconciler_term,
         } = self;
         let engine = Engine::new(tenure.instance().clone(), naming.pool(), settings.weight, settings.engine());
         let (events, mut incoming) = mpsc::unbounded_channel();
         let mut announcements = tenure.announcements();
+        let work = WorkSettings { work, restart_backoff: settings.restart_backoff, stats: stats.clone() };
         let mut state = DriverState {
             tenure,
             naming,
@@ -131,7 +132,7 @@ impl Driver {
             publish_at: None,
             move_timer: MoveTimer::default(),
             started: std::time::Instant::now(),
-            histograms,
+            stats,
             drained_by_program: false,
             drained_by_operator: false,
         };
@@ -200,7 +201,7 @@ impl Driver {
         reconciler.stop().await;
         state.tenure.call_detached(list_holder_request(state.naming.pool(), state.tenure.instance(), false));
         state.tenure.leave_pool(state.naming.pool()).await;
-        let not_handed_over: Vec<Target> = state.not_handed_over.into_iter().flatten().collect();
+        let not_handed_over: Vec<TargetName> = state.not_handed_over.into_iter().flatten().collect();
         for done in stopping.into_iter().flat_map(|(_, waiting)| waiting) {
             let _ = done.send(StopReport { not_handed_over: not_handed_over.clone() });
         }
@@ -219,24 +220,24 @@ struct DriverState {
     tenure: Tenure,
     naming: Naming,
     settings: PoolSettings,
-    work: PoolWork,
+    work: WorkSettings,
     removal_reason: RemovalReason,
     held: HeldTerms,
     live: watch::Sender<Vec<InstanceId>>,
     engine: Engine,
     events: mpsc::UnboundedSender<DriverEvent>,
-    workers: HashMap<Target, WorkerHandle>,
+    workers: HashMap<TargetName, WorkerHandle>,
     /// Callers waiting for a target, or for an error.
-    waiting: HashMap<Target, Vec<AcquireReply>>,
+    waiting: HashMap<TargetName, Vec<AcquireReply>>,
     /// Callers waiting for the end of a term they released.
-    releasing: HashMap<Target, Vec<oneshot::Sender<Result<(), TargetError>>>>,
+    releasing: HashMap<TargetName, Vec<oneshot::Sender<Result<(), TargetError>>>>,
     /// Targets that ended without another holder, while the pool is stopping.
-    not_handed_over: Option<BTreeSet<Target>>,
+    not_handed_over: Option<BTreeSet<TargetName>>,
     /// When to publish the number of held targets.
     publish_at: Option<tokio::time::Instant>,
     move_timer: MoveTimer,
     started: std::time::Instant,
-    histograms: Arc<PoolHistograms>,
+    stats: Arc<PoolStats>,
     /// Whether the program has asked for a drain, and whether an operator has.
     drained_by_program: bool,
     drained_by_operator: bool,
@@ -268,7 +269,7 @@ impl DriverState {
         }
     }
 
-    fn try_acquire(&mut self, target: Target, reply: AcquireReply) {
+    fn try_acquire(&mut self, target: TargetName, reply: AcquireReply) {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner).get(&target).cloned();
         if let Some(term) = held.filter(|term| term.is_valid() && !term.is_draining()) {
             let _ = reply.send(Ok(term));
@@ -289,13 +290,13 @@ impl DriverState {
         let _ = reply.send(Err(error));
     }
 
-    fn reply_acquired(&mut self, target: &Target, outcome: &Result<TermHandle, TargetError>) {
+    fn reply_acquired(&mut self, target: &TargetName, outcome: &Result<TermHandle, TargetError>) {
         for reply in self.waiting.remove(target).into_iter().flatten() {
             let _ = reply.send(outcome.clone());
         }
     }
 
-    fn release(&mut self, target: Target, reply: oneshot::Sender<Result<(), TargetError>>) {
+    fn release(&mut self, target: TargetName, reply: oneshot::Sender<Result<(), TargetError>>) {
         if self.workers.contains_key(&target) {
             self.send_to_worker(&target, WorkerCommand::Release(ReleaseReason::Voluntary));
             self.releasing.entry(target).or_default().push(reply);
@@ -306,7 +307,7 @@ impl DriverState {
     }
 
     /// What the engine knows about a target.
-    fn info(&self, target: &Target) -> Option<TargetInfo> {
+    fn info(&self, target: &TargetName) -> Option<TargetInfo> {
         let status = self.engine.target_status(SystemClock.now(), target)?;
         let holder = self.engine.holder(target).cloned();
         let state = if holder.is_some() { LeaseState::Other } else { LeaseState::Unknown };
@@ -336,7 +337,7 @@ impl DriverState {
                     if let Some(targets) = self.not_handed_over.as_mut().filter(|_| !handed_over) {
                         targets.insert(target.clone());
                     }
-                    self.move_timer.finish_handover(target, handed_over, &self.histograms);
+                    self.move_timer.finish_handover(target, handed_over, &self.stats);
                     self.workers.remove(target);
                     self.lock_held().remove(target);
                     self.update_held_index(target, false);
@@ -361,7 +362,7 @@ impl DriverState {
                     run_worker(held_target.clone(), term, work, commands_in).await;
                     let _ = events.send(DriverEvent::Input(PoolInput::TermEnded {
                         target: held_target,
-                        ending: handle.ending(),
+                        ending: handle.final_ending(),
                     }));
                 });
                 self.workers.insert(target.clone(), WorkerHandle { commands, task });
@@ -445,7 +446,7 @@ impl DriverState {
                 self.send_to_worker(&target, WorkerCommand::HandOver(to, release_reason(reason)));
             }
             PoolAction::RecordTakeover { target, from } => {
-                self.move_timer.finish_takeover(&from, &self.histograms);
+                self.move_timer.finish_takeover(&from, &self.stats);
                 self.record_move(&target, Some(from), self.tenure.instance().clone(), MoveReason::HolderGone);
             }
             PoolAction::AnnounceUnheld(target) => {
@@ -463,7 +464,7 @@ impl DriverState {
     }
 
     /// Records beside the lease why a target moves.
-    fn record_move(&self, target: &Target, from: Option<InstanceId>, to: InstanceId, reason: MoveReason) {
+    fn record_move(&self, target: &TargetName, from: Option<InstanceId>, to: InstanceId, reason: MoveReason) {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(term) = held.get(target) {
             let moved = Move { target: target.to_string(), from, to, reason };
@@ -473,13 +474,13 @@ impl DriverState {
     }
 
     /// Checks whether a target was handed back to this instance after a restart; the giver has recorded that.
-    fn check_handed_back(&self, target: Target) {
+    fn check_handed_back(&self, target: TargetName) {
         if !self.tenure.is_named() || self.started.elapsed() >= HAND_BACK_WINDOW {
             return;
         }
         self.spawn_query(move |tenure, naming| async move {
             let name = naming.lease(&target).ok()?;
-            let record = tenure.read(&name, MOVE_RECORD).await.ok()??;
+            let record = tenure.read_record(&name, MOVE_RECORD).await.ok()??;
             let moved = Move::decode(&target, std::str::from_utf8(&record.value).ok()?)?;
             let is_ours = moved.reason == MoveReason::HandBack && moved.to == *tenure.instance();
             is_ours.then_some(PoolInput::HandedBack(target))
@@ -509,14 +510,14 @@ impl DriverState {
         });
     }
 
-    fn claim(&mut self, target: Target) {
+    fn claim(&mut self, target: TargetName) {
         let Ok(name) = self.naming.lease(&target) else { return };
         let (tenure, events) = (self.tenure.clone(), self.events.clone());
         let (lease, pool) = (self.settings.lease, self.naming.pool().to_owned());
         tokio::spawn(async move {
             // Listed before the claim, so that a reader of our list misses no target. An entry too many does no harm.
             tenure.call_detached(held_index_request(&pool, tenure.instance(), &target, true));
-            let claim = tenure.lease_named(name).settings(lease).timeout(lease.ttl() / 2);
+            let claim = tenure.lease(name).settings(lease).timeout(lease.ttl() / 2);
             let retry_after = lease.renew_every();
             let outcome = match claim.try_acquire().await {
                 Ok(term) => DriverEvent::Granted(target, term),
@@ -543,14 +544,14 @@ impl DriverState {
         });
     }
 
-    fn send_to_worker(&mut self, target: &Target, command: WorkerCommand) {
+    fn send_to_worker(&mut self, target: &TargetName, command: WorkerCommand) {
         if let Some(worker) = self.workers.get(target) {
             // A worker that has just ended reports that itself.
             let _ = worker.commands.send(command);
         }
     }
 
-    fn update_held_index(&self, target: &Target, held: bool) {
+    fn update_held_index(&self, target: &TargetName, held: bool) {
         self.tenure.call_detached(held_index_request(self.naming.pool(), self.tenure.instance(), target, held));
     }
 
@@ -613,7 +614,7 @@ impl DriverState {
         }
     }
 
-    fn lock_held(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<Target, TermHandle>> {
+    fn lock_held(&self) -> std::sync::RwLockWriteGuard<'_, HashMap<TargetName, TermHandle>> {
         self.held.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -646,21 +647,21 @@ pub(super) fn held_index(pool: &str, instance: &InstanceId) -> String {
     format!("held:{pool}:{instance}")
 }
 
-fn held_index_request(pool: &str, instance: &InstanceId, target: &Target, held: bool) -> Request {
+fn held_index_request(pool: &str, instance: &InstanceId, target: &TargetName, held: bool) -> Request {
     let (index, entry, announced) = (held_index(pool, instance), target.to_string(), false);
     if held { Request::IndexAdd { index, entry, announced } } else { Request::IndexRemove { index, entry, announced } }
 }
 
-async fn query_holders(tenure: &Tenure, naming: &Naming, targets: Vec<Target>) -> PoolInput {
+async fn query_holders(tenure: &Tenure, naming: &Naming, targets: Vec<TargetName>) -> PoolInput {
     let named = targets.into_iter().filter_map(|target| Some((naming.lease(&target).ok()?, target)));
-    let (names, targets): (Vec<LeaseName>, Vec<Target>) = named.unzip();
+    let (names, targets): (Vec<LeaseName>, Vec<TargetName>) = named.unzip();
     match ask_until_answered(tenure, Request::Holders { names }).await {
         Some(Reply::Holders(holders)) => PoolInput::Holders(targets.into_iter().zip(holders).collect()),
         _ => PoolInput::Holders(Vec::new()),
     }
 }
 
-async fn query_lease(tenure: &Tenure, naming: &Naming, target: Target) -> Option<PoolInput> {
+async fn query_lease(tenure: &Tenure, naming: &Naming, target: TargetName) -> Option<PoolInput> {
     let name = naming.lease(&target).ok()?;
     let Reply::Lease(report) = ask_until_answered(tenure, Request::Inspect { name }).await? else { return None };
     // By the store's clock: the reply may have been in transit for longer than the other instances need to take the
@@ -672,7 +673,7 @@ async fn query_lease(tenure: &Tenure, naming: &Naming, target: Target) -> Option
 async fn query_held_index(tenure: &Tenure, pool: &str, instance: InstanceId) -> Option<PoolInput> {
     let index = held_index(pool, &instance);
     let Reply::Index(entries) = ask_until_answered(tenure, Request::IndexList { index }).await? else { return None };
-    Some(PoolInput::PreviouslyHeld { instance, targets: entries.into_iter().map(Target::from).collect() })
+    Some(PoolInput::PreviouslyHeld { instance, targets: entries.into_iter().map(TargetName::from).collect() })
 }
 
 /// Sends a request until the store replies, or refuses for good.

@@ -14,7 +14,7 @@ use crate::placement::{self, InstanceLoad, MoveReason, Presence, Ranking, Target
 use crate::store::LiveInstance;
 use crate::time::Moment;
 
-use super::io::{EngineSettings, PoolAction, PoolInput, Target};
+use super::io::{EngineSettings, PoolAction, PoolInput, TargetName};
 use super::membership::Membership;
 use super::table::{Successor, TargetEntry, TargetState, TargetTable};
 use home::TargetHome;
@@ -66,7 +66,7 @@ pub struct Engine {
     membership: Membership,
     /// Targets to claim as soon as fewer claims are in flight: first those that no other instance ranks higher for,
     /// then by claim time.
-    claim_queue: BTreeSet<(bool, Moment, Target)>,
+    claim_queue: BTreeSet<(bool, Moment, TargetName)>,
     /// Whether the holders of some of these are being queried.
     rechecking: bool,
     /// When another instance was last seen to have taken an unheld target.
@@ -236,9 +236,9 @@ impl Engine {
 
     // The set of targets.
 
-    fn set_targets(&mut self, now: Moment, targets: &BTreeSet<Target>) {
+    fn set_targets(&mut self, now: Moment, targets: &BTreeSet<TargetName>) {
         let gone = self.targets.iter().filter(|(known, entry)| entry.wanted && !targets.contains(*known));
-        let gone: Vec<Target> = gone.map(|(target, _)| target.clone()).collect();
+        let gone: Vec<TargetName> = gone.map(|(target, _)| target.clone()).collect();
         for target in &gone {
             self.release(target, ReleaseReason::Removed);
             match self.targets.get_mut(target) {
@@ -321,7 +321,7 @@ impl Engine {
 
     // The holders of targets.
 
-    fn update_holders(&mut self, now: Moment, holders: Vec<(Target, Option<InstanceId>)>) {
+    fn update_holders(&mut self, now: Moment, holders: Vec<(TargetName, Option<InstanceId>)>) {
         self.rechecking = false;
         for (target, holder) in holders {
             if self.is_outdated(&target) {
@@ -339,7 +339,7 @@ impl Engine {
         }
     }
 
-    fn update_holder(&mut self, now: Moment, target: &Target, held: Option<(InstanceId, Option<Moment>)>) {
+    fn update_holder(&mut self, now: Moment, target: &TargetName, held: Option<(InstanceId, Option<Moment>)>) {
         if self.is_outdated(target) {
             return;
         }
@@ -363,7 +363,7 @@ impl Engine {
     }
 
     /// The store reports that the target is unheld.
-    fn confirm_unheld(&mut self, now: Moment, target: &Target) {
+    fn confirm_unheld(&mut self, now: Moment, target: &TargetName) {
         let (mut believed, mut offered) = (false, self.unaccepted_receiver(now, target));
         if let Some(entry) = self.targets.get(target)
             && let TargetState::HeldByOther { holder } = entry.state()
@@ -393,7 +393,7 @@ impl Engine {
     }
 
     /// Queries the holders of these targets. Announcements from now on are newer than the reply.
-    fn query_holders(&mut self, targets: Vec<Target>) {
+    fn query_holders(&mut self, targets: Vec<TargetName>) {
         for target in &targets {
             if let Some(entry) = self.targets.get_mut(target) {
                 entry.heard = false;
@@ -403,7 +403,7 @@ impl Engine {
     }
 
     /// Queries the holder of this target, and for how long it holds it.
-    fn inspect(&mut self, target: Target) {
+    fn inspect(&mut self, target: TargetName) {
         if let Some(entry) = self.targets.get_mut(&target) {
             entry.heard = false;
         }
@@ -412,7 +412,7 @@ impl Engine {
 
     /// Whether a target was announced since its last query, so that the reply may be out of date. If so, queries it
     /// again.
-    fn is_outdated(&mut self, target: &Target) -> bool {
+    fn is_outdated(&mut self, target: &TargetName) -> bool {
         let outdated = self.targets.get(target).is_some_and(|entry| entry.heard);
         if outdated {
             self.inspect(target.clone());
@@ -427,7 +427,7 @@ impl Engine {
     }
 
     /// Records the holder of a target. Finds out how long it holds it, unless the holder will announce its release.
-    fn mark_held_and_watch(&mut self, now: Moment, target: &Target, holder: InstanceId) {
+    fn mark_held_and_watch(&mut self, now: Moment, target: &TargetName, holder: InstanceId) {
         let (tells, is_foreign) =
             (self.holder_announces(&holder), self.membership.is_alive(&holder) && holder != self.me);
         if !self.mark_held(now, target, holder) || self.targets.has_due(target) {
@@ -445,7 +445,7 @@ impl Engine {
     }
 
     /// Records the holder of a target. Returns whether the target then counts as held by it.
-    fn mark_held(&mut self, now: Moment, target: &Target, holder: InstanceId) -> bool {
+    fn mark_held(&mut self, now: Moment, target: &TargetName, holder: InstanceId) -> bool {
         match self.targets.state(target) {
             None | Some(TargetState::Held | TargetState::Releasing { .. } | TargetState::Claiming) => false,
             Some(TargetState::HeldByOther { holder: before }) if *before == holder => {
@@ -472,13 +472,13 @@ impl Engine {
         }
     }
 
-    fn set_last_holder(&mut self, target: &Target, last: Option<InstanceId>) {
+    fn set_last_holder(&mut self, target: &TargetName, last: Option<InstanceId>) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.last_holder = last;
         }
     }
 
-    fn mark_unheld(&mut self, now: Moment, target: &Target) {
+    fn mark_unheld(&mut self, now: Moment, target: &TargetName) {
         let since = match self.targets.state(target) {
             None | Some(TargetState::Held | TargetState::Releasing { .. } | TargetState::Claiming) => return,
             Some(TargetState::Unheld { since, .. }) => *since,
@@ -497,13 +497,13 @@ impl Engine {
         self.schedule_claim(now, target);
     }
 
-    fn mark_heard(&mut self, target: &Target) {
+    fn mark_heard(&mut self, target: &TargetName) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.heard = true;
         }
     }
 
-    fn handle_released(&mut self, now: Moment, target: &Target) {
+    fn handle_released(&mut self, now: Moment, target: &TargetName) {
         if matches!(
             self.targets.state(target),
             Some(TargetState::HeldByOther { .. } | TargetState::Unknown | TargetState::Unheld { .. })
@@ -520,7 +520,7 @@ impl Engine {
         }
     }
 
-    fn handle_handed_over(&mut self, now: Moment, target: &Target, to: InstanceId) {
+    fn handle_handed_over(&mut self, now: Moment, target: &TargetName, to: InstanceId) {
         if to == self.me {
             self.record_move(now, target, None, &to);
             if matches!(
@@ -552,7 +552,7 @@ impl Engine {
 
     // The targets of this instance.
 
-    fn schedule_claim(&mut self, now: Moment, target: &Target) {
+    fn schedule_claim(&mut self, now: Moment, target: &TargetName) {
         let turn = self.claim_at(now, target);
         self.targets.set_due(target, turn);
     }
@@ -564,7 +564,7 @@ impl Engine {
     }
 
     /// When to claim an unheld target: at once when no other instance ranks higher, or when we held it last.
-    fn claim_at(&mut self, now: Moment, target: &Target) -> Option<Moment> {
+    fn claim_at(&mut self, now: Moment, target: &TargetName) -> Option<Moment> {
         // An instance that cannot work claims a target only if no other can: it may be able again soon.
         if self.draining || !self.membership.is_initialized() || !self.able && self.own_placement(now).any_eligible {
             return None;
@@ -598,7 +598,7 @@ impl Engine {
         })
     }
 
-    fn claim_now(&mut self, target: &Target) {
+    fn claim_now(&mut self, target: &TargetName) {
         if !self.draining
             && matches!(
                 self.targets.state(target),
@@ -609,7 +609,7 @@ impl Engine {
         }
     }
 
-    fn claim(&mut self, target: &Target) {
+    fn claim(&mut self, target: &TargetName) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.heard = false;
             self.targets.set_state(target, TargetState::Claiming);
@@ -618,7 +618,7 @@ impl Engine {
         }
     }
 
-    fn handle_granted(&mut self, now: Moment, target: &Target) {
+    fn handle_granted(&mut self, now: Moment, target: &TargetName) {
         let me = self.me.clone();
         self.record_move(now, target, None, &me);
         let Some(entry) = self.targets.get_mut(target) else { return };
@@ -640,7 +640,7 @@ impl Engine {
         }
     }
 
-    fn handle_refused(&mut self, now: Moment, target: &Target, holder: InstanceId, remaining: Option<Duration>) {
+    fn handle_refused(&mut self, now: Moment, target: &TargetName, holder: InstanceId, remaining: Option<Duration>) {
         if self.end_claim(target) {
             self.last_taken_at = now;
             // Our own instance holds it: a retry is of no use before that term has ended.
@@ -651,7 +651,7 @@ impl Engine {
         }
     }
 
-    fn handle_failed(&mut self, now: Moment, target: &Target, retry_after: Duration) {
+    fn handle_failed(&mut self, now: Moment, target: &TargetName, retry_after: Duration) {
         if self.end_claim(target) {
             self.targets.set_state(target, TargetState::Unheld { since: now + retry_after, seen: now });
             self.schedule_claim(now, target);
@@ -659,7 +659,7 @@ impl Engine {
     }
 
     /// Ends an unsuccessful claim. Returns whether the target is still wanted.
-    fn end_claim(&mut self, target: &Target) -> bool {
+    fn end_claim(&mut self, target: &TargetName) -> bool {
         let asked = self.targets.get(target).filter(|entry| *entry.state() == TargetState::Claiming);
         let Some(wanted) = asked.map(|entry| entry.wanted) else { return false };
         if wanted {
@@ -670,7 +670,7 @@ impl Engine {
         wanted
     }
 
-    fn handle_term_ended(&mut self, now: Moment, target: &Target, ending: &Ending) {
+    fn handle_term_ended(&mut self, now: Moment, target: &TargetName, ending: &Ending) {
         let Some(entry) = self.targets.get(target) else { return };
         let (left, to) = match entry.state() {
             TargetState::Releasing { to } => (true, to.clone()),
@@ -722,14 +722,14 @@ impl Engine {
         }
     }
 
-    fn release(&mut self, target: &Target, reason: ReleaseReason) {
+    fn release(&mut self, target: &TargetName, reason: ReleaseReason) {
         if self.targets.state(target) == Some(&TargetState::Held) {
             self.targets.set_state(target, TargetState::Releasing { to: None });
             self.actions.push(PoolAction::Release { target: target.clone(), reason });
         }
     }
 
-    fn hand_over(&mut self, now: Moment, target: &Target, to: InstanceId, reason: MoveReason) {
+    fn hand_over(&mut self, now: Moment, target: &TargetName, to: InstanceId, reason: MoveReason) {
         if self.targets.state(target) == Some(&TargetState::Held) {
             let reason = if self.home_instance(now, target) == Some(&to) { MoveReason::HandBack } else { reason };
             self.targets.set_state(target, TargetState::Releasing { to: Some(to.clone()) });
@@ -820,8 +820,8 @@ impl Engine {
     }
 
     /// The targets to hand over, and their receivers.
-    pub(super) fn planned_moves(&self, now: Moment, budget: usize) -> Vec<(Target, InstanceId)> {
-        let (names, scores): (Vec<&Target>, Vec<TargetScore>) = self
+    pub(super) fn planned_moves(&self, now: Moment, budget: usize) -> Vec<(TargetName, InstanceId)> {
+        let (names, scores): (Vec<&TargetName>, Vec<TargetScore>) = self
             .targets
             .iter()
             .filter(|(_, entry)| *entry.state() == TargetState::Held)
@@ -835,7 +835,7 @@ impl Engine {
         let handoff = |handoff: placement::Handoff| {
             Some(((*names.get(handoff.target)?).clone(), loads.get(handoff.to)?.instance.clone()))
         };
-        let is_given = |(_, to): &(Target, InstanceId)| {
+        let is_given = |(_, to): &(TargetName, InstanceId)| {
             self.settings.hand_back || self.is_evacuating() || !self.membership.was_restarted(to)
         };
         moves.into_iter().filter_map(handoff).filter(is_given).take(budget).collect()

@@ -1,19 +1,19 @@
 //! The handle of a running pool.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::driver::{HeldTerms, MOVE_RECORD, PoolCommand};
-use super::histograms::PoolHistograms;
 use super::naming::Naming;
 use super::outcome::{StopReport, TargetError, TargetInfo};
 use super::reconciler::ReconcilerTerm;
 use super::source::Rejected;
-use super::{PoolStatus, Target, TargetStatus};
-use crate::event::{Event, EventKind};
+use super::target::Payloads;
+use super::{IntoTarget, PoolStats, PoolStatus, Target, TargetName, TargetStatus};
+use crate::event::EventKind;
 use crate::lease::LeaseState;
 use crate::name::{InstanceId, LeaseName, NameError};
 use crate::placement::Move;
@@ -21,16 +21,17 @@ use crate::store::StoreError;
 use crate::tenure::{EventStream, Tenure, TermHandle};
 use crate::time::ServerTime;
 
-/// A running pool. Clones are the same pool. When the last is dropped, all targets are released.
-#[derive(Clone)]
-pub struct Pool {
+/// A running pool of targets with payloads of type `T`. Clones are the same pool. When the last is dropped, all targets
+/// are released.
+pub struct Pool<T = ()> {
     tenure: Tenure,
     naming: Naming,
     commands: mpsc::UnboundedSender<PoolCommand>,
+    payloads: Payloads<T>,
     held: HeldTerms,
     live: watch::Receiver<Vec<InstanceId>>,
     rejected: watch::Receiver<Rejected>,
-    histograms: Arc<PoolHistograms>,
+    stats: Arc<PoolStats>,
     reconciler_term: ReconcilerTerm,
 }
 
@@ -39,19 +40,36 @@ pub(super) struct Views {
     pub(super) held: HeldTerms,
     pub(super) live: watch::Receiver<Vec<InstanceId>>,
     pub(super) rejected: watch::Receiver<Rejected>,
-    pub(super) histograms: Arc<PoolHistograms>,
+    pub(super) stats: Arc<PoolStats>,
     pub(super) reconciler_term: ReconcilerTerm,
 }
 
-impl Pool {
+impl<T> Clone for Pool<T> {
+    fn clone(&self) -> Self {
+        Self {
+            tenure: self.tenure.clone(),
+            naming: self.naming.clone(),
+            commands: self.commands.clone(),
+            payloads: self.payloads.clone(),
+            held: self.held.clone(),
+            live: self.live.clone(),
+            rejected: self.rejected.clone(),
+            stats: self.stats.clone(),
+            reconciler_term: self.reconciler_term.clone(),
+        }
+    }
+}
+
+impl<T> Pool<T> {
     pub(super) fn new(
         tenure: Tenure,
         naming: Naming,
         commands: mpsc::UnboundedSender<PoolCommand>,
+        payloads: Payloads<T>,
         views: Views,
     ) -> Self {
-        let Views { held, live, rejected, histograms, reconciler_term } = views;
-        Self { tenure, naming, commands, held, live, rejected, histograms, reconciler_term }
+        let Views { held, live, rejected, stats, reconciler_term } = views;
+        Self { tenure, naming, commands, payloads, held, live, rejected, stats, reconciler_term }
     }
 
     /// Whether this instance holds a target, computed from the deadline at every call. Check it before every unit of
@@ -74,10 +92,11 @@ impl Pool {
     }
 
     /// All targets that this instance holds, in order.
-    pub fn owned(&self) -> Vec<Target> {
+    pub fn owned(&self) -> Vec<Target<T>> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let mut owned: Vec<Target> =
-            held.iter().filter(|(_, term)| term.is_valid()).map(|(target, _)| target.clone()).collect();
+        let valid = held.iter().filter(|(_, term)| term.is_valid());
+        // A target that was removed has no payload any more, and is released in a moment.
+        let mut owned: Vec<Target<T>> = valid.filter_map(|(target, _)| self.payloads.target(target)).collect();
         owned.sort_unstable();
         owned
     }
@@ -88,7 +107,7 @@ impl Pool {
     /// Safe.
     pub async fn lease_info(&self, target: &str) -> Option<TargetInfo> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(PoolCommand::Inspect(Target::from(target), reply)).ok()?;
+        self.commands.send(PoolCommand::Inspect(TargetName::from(target), reply)).ok()?;
         let mut info = answer.await.ok()??;
         if let Some(ours) = self.lease(target).map(|term| term.info()) {
             info.state = ours.state;
@@ -120,14 +139,18 @@ impl Pool {
     /// Safe.
     pub async fn last_move(&self, target: &str) -> Result<Option<(Move, ServerTime)>, StoreError> {
         let Ok(name) = self.lease_name(target) else { return Ok(None) };
-        let Some(record) = self.tenure.read(&name, MOVE_RECORD).await? else { return Ok(None) };
+        let Some(record) = self.tenure.read_record(&name, MOVE_RECORD).await? else { return Ok(None) };
         let text = String::from_utf8(record.value).ok();
         Ok(text.and_then(|text| Move::decode(target, &text)).map(|made| (made, record.at)))
     }
 
     /// Subscribes to all events of this pool's leases and fleet from now on, as this instance sees them.
-    pub fn events(&self) -> PoolEvents {
-        PoolEvents { events: self.tenure.events(), naming: self.naming.clone() }
+    pub fn events(&self) -> EventStream {
+        let naming = self.naming.clone();
+        self.tenure.events().filter(move |event| match &event.lease {
+            Some(lease) => naming.target(lease).is_some(),
+            None => matches!(event.kind, EventKind::Joined { .. } | EventKind::Left { .. }),
+        })
     }
 
     /// Acquires a target at once, whichever instance should hold it. Returns its term, even when this instance already
@@ -141,7 +164,7 @@ impl Pool {
     /// The target may or may not be acquired.
     pub async fn try_acquire(&self, target: &str) -> Result<TermHandle, TargetError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.commands.send(PoolCommand::TryAcquire(Target::from(target), reply));
+        let sent = self.commands.send(PoolCommand::TryAcquire(TargetName::from(target), reply));
         sent.map_err(|_| TargetError::Stopped)?;
         answer.await.unwrap_or(Err(TargetError::Stopped))
     }
@@ -153,7 +176,7 @@ impl Pool {
     /// Safe.
     pub async fn preferred_owner(&self, target: &str) -> Option<InstanceId> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(PoolCommand::TargetStatus(Target::from(target), reply)).ok()?;
+        self.commands.send(PoolCommand::TargetStatus(TargetName::from(target), reply)).ok()?;
         answer.await.ok()??.preferred
     }
 
@@ -171,7 +194,7 @@ impl Pool {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn target_statuses(&self) -> BTreeMap<Target, TargetStatus> {
+    pub async fn target_statuses(&self) -> BTreeMap<TargetName, TargetStatus> {
         let (reply, answer) = oneshot::channel();
         if self.commands.send(PoolCommand::TargetStatuses(reply)).is_err() {
             return BTreeMap::new();
@@ -195,9 +218,9 @@ impl Pool {
         held.values().filter(|term| term.state() == LeaseState::Uncertain).count()
     }
 
-    /// Histograms of the time that moves of targets took.
-    pub fn histograms(&self) -> &PoolHistograms {
-        &self.histograms
+    /// Numbers of this pool on this instance: how long moves took, and how often work failed.
+    pub fn stats(&self) -> &PoolStats {
+        &self.stats
     }
 
     /// The id of this instance.
@@ -205,16 +228,20 @@ impl Pool {
         self.tenure.instance()
     }
 
-    /// Replaces the targets: new ones are acquired, and removed ones are released.
+    /// Replaces the targets: new ones are acquired, and removed ones are released. A target that stays gets its new
+    /// payload [in place](Target::changed): its work goes on.
     ///
     /// # Errors
     /// When one of them is not a valid name. Then the targets stay as they are.
-    pub fn retarget<T: AsRef<str>>(&self, targets: impl IntoIterator<Item = T>) -> Result<(), NameError> {
-        let targets: BTreeSet<Target> = targets.into_iter().map(|target| Target::from(target.as_ref())).collect();
-        for target in &targets {
+    pub fn retarget<I>(&self, targets: impl IntoIterator<Item = I>) -> Result<(), NameError>
+    where
+        I: IntoTarget<Payload = T>,
+    {
+        let targets: Vec<(TargetName, T)> = targets.into_iter().map(IntoTarget::into_target).collect();
+        for (target, _) in &targets {
             self.naming.lease(target)?;
         }
-        let _ = self.commands.send(PoolCommand::Targets(targets));
+        let _ = self.payloads.replace(targets, |names| self.commands.send(PoolCommand::Targets(names)));
         Ok(())
     }
 
@@ -228,7 +255,7 @@ impl Pool {
     /// The target is released all the same.
     pub async fn release(&self, target: &str) -> Result<(), TargetError> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.commands.send(PoolCommand::Release(Target::from(target), reply));
+        let sent = self.commands.send(PoolCommand::Release(TargetName::from(target), reply));
         sent.map_err(|_| TargetError::Stopped)?;
         answer.await.unwrap_or(Err(TargetError::Stopped))
     }
@@ -265,33 +292,7 @@ impl Pool {
     }
 }
 
-/// The events of a pool, in order.
-#[derive(Debug)]
-pub struct PoolEvents {
-    events: EventStream,
-    naming: Naming,
-}
-
-impl PoolEvents {
-    /// Returns the next event, or `None` when there will be no more. A slow reader misses events.
-    ///
-    /// # Cancel safety
-    /// Safe: no event is lost.
-    pub async fn next(&mut self) -> Option<Event> {
-        loop {
-            let event = self.events.next().await?;
-            let ours = match &event.lease {
-                Some(lease) => self.naming.target(lease).is_some(),
-                None => matches!(event.kind, EventKind::Joined { .. } | EventKind::Left { .. }),
-            };
-            if ours {
-                return Some(event);
-            }
-        }
-    }
-}
-
-impl fmt::Debug for Pool {
+impl<T> fmt::Debug for Pool<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pool({} of {})", self.naming.pool(), self.tenure.instance())
     }

@@ -10,8 +10,8 @@ use crate::placement::MoveReason;
 use crate::store::LiveInstance;
 use crate::time::Moment;
 
-/// A target, by its label.
-pub type Target = Arc<str>;
+/// The name of a target.
+pub type TargetName = Arc<str>;
 
 /// The settings of a pool's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +41,17 @@ pub struct EngineSettings {
 #[derive(Clone, Debug)]
 pub enum PoolInput {
     /// The current set of targets.
-    Targets(BTreeSet<Target>),
+    Targets(BTreeSet<TargetName>),
     /// All heartbeats.
     Instances(Vec<LiveInstance>),
     /// The heartbeats could not be read.
     ReadFailed,
     /// The holders of these targets.
-    Holders(Vec<(Target, Option<InstanceId>)>),
+    Holders(Vec<(TargetName, Option<InstanceId>)>),
     /// The holder of one target, and when its lease expires without renewal. `None` as the end: not known.
     Report {
         /// The target.
-        target: Target,
+        target: TargetName,
         /// Its holder, and until when.
         held: Option<(InstanceId, Option<Moment>)>,
     },
@@ -60,33 +60,33 @@ pub enum PoolInput {
         /// The instance.
         instance: InstanceId,
         /// Its targets.
-        targets: Vec<Target>,
+        targets: Vec<TargetName>,
     },
     /// A target was released.
-    Released(Target),
+    Released(TargetName),
     /// The reconciler announced an unheld target.
-    Unheld(Target),
+    Unheld(TargetName),
     /// A target was handed over to an instance.
     HandedOver {
         /// The target.
-        target: Target,
+        target: TargetName,
         /// The receiver.
         to: InstanceId,
     },
     /// A caller wants this target at once, whichever instance should hold it.
-    ClaimNow(Target),
+    ClaimNow(TargetName),
     /// An instance has joined or left.
     FleetChanged,
     /// Announcements may have been missed.
     Gap,
     /// A claim was granted.
-    Granted(Target),
+    Granted(TargetName),
     /// A granted target is one that an earlier instance of the same name held.
-    HandedBack(Target),
+    HandedBack(TargetName),
     /// A claim was refused: another instance holds the target.
     Refused {
         /// The target.
-        target: Target,
+        target: TargetName,
         /// Its holder.
         holder: InstanceId,
         /// How long it is held without renewal, if known.
@@ -95,14 +95,14 @@ pub enum PoolInput {
     /// A claim failed; it may be retried later.
     Failed {
         /// The target.
-        target: Target,
+        target: TargetName,
         /// The time until the retry.
         retry_after: Duration,
     },
     /// A term and its work have ended.
     TermEnded {
         /// The target.
-        target: Target,
+        target: TargetName,
         /// How it ended.
         ending: Ending,
     },
@@ -133,24 +133,24 @@ pub enum PoolAction {
     /// Read all heartbeats.
     ReadInstances,
     /// Query the holders of these targets.
-    QueryHolders(Vec<Target>),
+    QueryHolders(Vec<TargetName>),
     /// Query the holder of this target, and for how long it holds it.
-    Inspect(Target),
+    Inspect(TargetName),
     /// Read the list of targets that an instance held.
     QueryHeldIndex(InstanceId),
     /// Claim a target.
-    Claim(Target),
+    Claim(TargetName),
     /// Release a target when its work has ended.
     Release {
         /// The target.
-        target: Target,
+        target: TargetName,
         /// Why.
         reason: ReleaseReason,
     },
     /// Hand a target over to an instance when its work has ended.
     HandOver {
         /// The target.
-        target: Target,
+        target: TargetName,
         /// The receiver.
         to: InstanceId,
         /// Why.
@@ -159,18 +159,18 @@ pub enum PoolAction {
     /// Record why a target was taken over.
     RecordTakeover {
         /// The target.
-        target: Target,
+        target: TargetName,
         /// Its last holder.
         from: InstanceId,
     },
     /// Announce that this target is unheld.
-    AnnounceUnheld(Target),
+    AnnounceUnheld(TargetName),
     /// Remove a target from the list of an instance that does not hold it.
     Forget {
         /// The instance.
         instance: InstanceId,
         /// The target.
-        target: Target,
+        target: TargetName,
     },
     /// Publish the number of held targets.
     PublishRecord,

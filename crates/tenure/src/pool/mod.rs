@@ -8,7 +8,6 @@ mod driver;
 mod due;
 mod engine;
 mod handle;
-mod histograms;
 mod io;
 mod mark;
 mod membership;
@@ -16,22 +15,25 @@ mod naming;
 mod outcome;
 mod reconciler;
 mod source;
+mod stats;
 mod status;
 mod table;
+mod target;
 mod ticks;
 mod worker;
 
 pub use due::{last_tick, next_due, phase};
 pub use engine::Engine;
-pub use io::{EngineSettings, PoolAction, PoolInput, Target, release_reason};
+pub use io::{EngineSettings, PoolAction, PoolInput, TargetName, release_reason};
 pub use status::{PoolStatus, TargetStatus};
 
 pub use self::{
+    builder::{NoState, WithState},
     builder::{PoolBuilder, PoolError, ReadyPool},
     handle::Pool,
-    handle::PoolEvents,
-    histograms::PoolHistograms,
-    source::Sessions,
+    source::SessionIds,
+    stats::PoolStats,
+    target::{IntoTarget, Target},
     ticks::{Tick, Ticks},
 };
 use builder::PoolSettings;

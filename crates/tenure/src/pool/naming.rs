@@ -1,6 +1,6 @@
 //! The name of a pool and the names of its leases.
 
-use super::Target;
+use super::TargetName;
 use crate::name::{LeaseKind, LeaseName, NameError};
 
 /// A pool's name, and the prefix of its targets' leases.
@@ -49,8 +49,8 @@ impl Naming {
     }
 
     /// The target of a lease, if it is one of this pool's.
-    pub(super) fn target(&self, lease: &LeaseName) -> Option<Target> {
-        self.lease(lease.label()).is_ok_and(|ours| ours == *lease).then(|| Target::from(lease.label()))
+    pub(super) fn target(&self, lease: &LeaseName) -> Option<TargetName> {
+        self.lease(lease.label()).is_ok_and(|ours| ours == *lease).then(|| TargetName::from(lease.label()))
     }
 
     /// Checks that the names are valid.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 
-use super::Target;
+use super::TargetName;
 use crate::lease::LeaseState;
 use crate::name::InstanceId;
 use crate::store::{Quarantine, StoreError};
@@ -48,7 +48,7 @@ pub enum TargetError {
 #[non_exhaustive]
 pub struct TargetInfo {
     /// The target.
-    pub target: Target,
+    pub target: TargetName,
     /// The lease, as this instance sees it: `Owned` or `Uncertain` when it holds it, `Other` when another instance
     /// does, `Unknown` when no holder is known.
     pub state: LeaseState,
@@ -71,5 +71,5 @@ pub struct TargetInfo {
 #[non_exhaustive]
 pub struct StopReport {
     /// Targets that no other instance accepted: they were released, or their leases expire within the ttl.
-    pub not_handed_over: Vec<Target>,
+    pub not_handed_over: Vec<TargetName>,
 }

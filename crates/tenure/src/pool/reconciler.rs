@@ -60,10 +60,8 @@ impl Reconciler {
             let Ok(name) = name else { return };
             loop {
                 // A lease, not an election: a list of candidates is not needed.
-                let lease = tenure
-                    .lease_named(name.clone())
-                    .ttl(ttl)
-                    .stall_after(ttl.max(every).saturating_mul(STALL_AFTER_INTERVALS));
+                let lease =
+                    tenure.lease(&name).ttl(ttl).stall_after(ttl.max(every).saturating_mul(STALL_AFTER_INTERVALS));
                 let term = tokio::select! {
                     term = lease.acquire() => term,
                     _ = &mut stopped => return,
@@ -76,7 +74,7 @@ impl Reconciler {
                 };
                 let guard = ReconcilerGuard::new(&changes, &reconciler_term, (*term).clone());
                 let stops = tokio::select! {
-                    _ = term.run(reconcile(&tenure, &term, &naming, &foreign, every)) => false,
+                    _ = term.run_infallible(reconcile(&tenure, &term, &naming, &foreign, every)) => false,
                     () = term.draining() => false,
                     _ = &mut stopped => true,
                 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::io::Target;
+use super::io::TargetName;
 use super::table::{TargetEntry, TargetState};
 use crate::name::InstanceId;
 use crate::placement::{self, InstanceLoad, InstanceScore, Presence};
@@ -45,7 +45,7 @@ pub struct TargetStatus {
 struct StatusView {
     loads: Vec<InstanceLoad>,
     /// The targets to hand over, and their receivers.
-    moves: BTreeMap<Target, InstanceId>,
+    moves: BTreeMap<TargetName, InstanceId>,
     /// The instances with room.
     with_room: Vec<(InstanceId, InstanceScore)>,
 }
@@ -70,10 +70,10 @@ impl Engine {
     }
 
     /// The status of every target.
-    pub fn target_statuses(&self, now: Moment) -> BTreeMap<Target, TargetStatus> {
+    pub fn target_statuses(&self, now: Moment) -> BTreeMap<TargetName, TargetStatus> {
         let view = self.view(now);
         let status =
-            |(target, entry): (&Target, &TargetEntry)| (target.clone(), self.status_of(now, &view, target, entry));
+            |(target, entry): (&TargetName, &TargetEntry)| (target.clone(), self.status_of(now, &view, target, entry));
         self.targets.iter().map(status).collect()
     }
 

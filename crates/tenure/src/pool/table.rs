@@ -6,7 +6,7 @@ use crate::name::InstanceId;
 use crate::placement::TargetScore;
 use crate::time::Moment;
 
-use super::io::Target;
+use super::io::TargetName;
 
 /// The state of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,8 +104,8 @@ impl TargetEntry {
 /// All targets. The table derives its counts and due times from their states.
 #[derive(Debug, Default)]
 pub(super) struct TargetTable {
-    entries: BTreeMap<Target, TargetEntry>,
-    due: BTreeSet<(Moment, Target)>,
+    entries: BTreeMap<TargetName, TargetEntry>,
+    due: BTreeSet<(Moment, TargetName)>,
     held: usize,
     claiming: usize,
     releasing: usize,
@@ -115,7 +115,7 @@ pub(super) struct TargetTable {
 
 impl TargetTable {
     /// Adds a target in an unknown state.
-    pub(super) fn add(&mut self, target: &Target) {
+    pub(super) fn add(&mut self, target: &TargetName) {
         let (score, state) = (TargetScore::of(target), TargetState::Unknown);
         let entry = TargetEntry {
             score,
@@ -134,7 +134,7 @@ impl TargetTable {
     }
 
     /// Removes a target.
-    pub(super) fn forget(&mut self, target: &Target) {
+    pub(super) fn forget(&mut self, target: &TargetName) {
         self.set_due(target, None);
         if let Some(entry) = self.entries.remove(target) {
             self.count(&entry.state, false);
@@ -142,7 +142,7 @@ impl TargetTable {
     }
 
     /// Sets the state of a target.
-    pub(super) fn set_state(&mut self, target: &Target, state: TargetState) {
+    pub(super) fn set_state(&mut self, target: &TargetName, state: TargetState) {
         if let Some(entry) = self.entries.get_mut(target) {
             match state {
                 // `since` may be in the future: then the claim is retried then.
@@ -160,7 +160,7 @@ impl TargetTable {
 
     /// Marks a target as unheld whose term this instance has lost. Its holder is unknown: it counts as unheld until a
     /// holder is seen.
-    pub(super) fn mark_unheld(&mut self, target: &Target, since: Moment) {
+    pub(super) fn mark_unheld(&mut self, target: &TargetName, since: Moment) {
         if let Some(entry) = self.entries.get_mut(target) {
             entry.unheld_since.get_or_insert(since);
         }
@@ -180,7 +180,7 @@ impl TargetTable {
     }
 
     /// Sets when to act on a target, if at all.
-    pub(super) fn set_due(&mut self, target: &Target, at: Option<Moment>) {
+    pub(super) fn set_due(&mut self, target: &TargetName, at: Option<Moment>) {
         if let Some(entry) = self.entries.get_mut(target) {
             if let Some(before) = entry.due.take() {
                 self.due.remove(&(before, target.clone()));
@@ -192,7 +192,7 @@ impl TargetTable {
         }
     }
 
-    pub(super) fn has_due(&self, target: &Target) -> bool {
+    pub(super) fn has_due(&self, target: &TargetName) -> bool {
         self.get(target).is_some_and(|entry| entry.due.is_some())
     }
 
@@ -202,7 +202,7 @@ impl TargetTable {
     }
 
     /// Removes and returns the due time of the target that has been due for longest, and the target.
-    pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Moment, Target)> {
+    pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Moment, TargetName)> {
         let (at, target) = self.due.first().filter(|(at, _)| *at <= now).cloned()?;
         self.set_due(&target, None);
         Some((at, target))
@@ -220,16 +220,16 @@ impl TargetTable {
         self.get(target).map(TargetEntry::state)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Target, &TargetEntry)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&TargetName, &TargetEntry)> {
         self.entries.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&Target, &mut TargetEntry)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&TargetName, &mut TargetEntry)> {
         self.entries.iter_mut()
     }
 
     /// All targets in these states.
-    pub(super) fn in_state(&self, state: impl Fn(&TargetState) -> bool) -> Vec<Target> {
+    pub(super) fn in_state(&self, state: impl Fn(&TargetState) -> bool) -> Vec<TargetName> {
         self.iter().filter(|(_, entry)| state(&entry.state)).map(|(target, _)| target.clone()).collect()
     }
 
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn counts_and_due_times_follow_target_states() {
-        let (mut table, target) = (TargetTable::default(), Target::from("eu-1"));
+        let (mut table, target) = (TargetTable::default(), TargetName::from("eu-1"));
         let (bob, soon) = (InstanceId::foreign("bob"), Moment::from_nanos(5));
         table.add(&target);
         for state in [
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_target_is_unheld_until_an_instance_is_seen_to_hold_it() {
-        let (mut table, target) = (TargetTable::default(), Target::from("eu-1"));
+        let (mut table, target) = (TargetTable::default(), TargetName::from("eu-1"));
         let (lost, later) = (Moment::from_nanos(5), Moment::from_nanos(9));
         table.add(&target);
         table.set_state(&target, TargetState::Held);

@@ -233,7 +233,7 @@ impl Ticks {
             // If this fails until the lease has ended, a due tick is skipped.
             tokio::select! {
                 () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
-                () = self.term.ended() => return,
+                () = self.term.wait_until_over() => return,
             }
         }
     }
@@ -300,7 +300,7 @@ impl Ticks {
             match self.term.publish_silently(DUE_RECORD, Mark { worked: due, ahead: None }.encode()).await {
                 Ok(()) => return Some(true),
                 Err(PublishError::Refused(_)) => return None,
-                Err(PublishError::Store(error)) => {
+                Err(PublishError::Store(error) | PublishError::Unknown(error)) => {
                     // No work begins meanwhile, so report why.
                     self.report_once(&error);
                     tokio::select! {

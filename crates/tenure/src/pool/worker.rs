@@ -1,27 +1,54 @@
 //! The worker of a held target: runs its work from the grant until the term has ended.
 
+use std::any::Any;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 
-use super::Target;
+use super::{PoolStats, TargetName};
+use crate::event::EventKind;
 use crate::lease::{Intent, ReleaseReason};
 use crate::name::InstanceId;
-use crate::tenure::{Term, TermHandle};
-
-/// The first and the longest backoff before ended work is restarted.
-const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
+use crate::tenure::{Term, TermHandle, WorkError};
 
 /// The work for each target.
-pub(super) type PoolWork = Arc<dyn Fn(Target, TermHandle) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+pub(super) type PoolWork = Arc<dyn Fn(TargetName, TermHandle) -> WorkFuture + Send + Sync>;
+
+/// The work for one target in one term.
+pub(super) type WorkFuture = Pin<Box<dyn Future<Output = Result<(), WorkError>> + Send>>;
 
 /// The release reason of a removed target.
 pub(super) type RemovalReason = Arc<dyn Fn(&str) -> ReleaseReason + Send + Sync>;
+
+/// How long to wait before ended work is restarted: the first time, and at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RestartBackoff {
+    pub(super) first: Duration,
+    pub(super) longest: Duration,
+}
+
+impl Default for RestartBackoff {
+    fn default() -> Self {
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(30) }
+    }
+}
+
+impl RestartBackoff {
+    /// The next delay, after work that ran for `ran` and was started after a delay of `last`. It doubles while the work
+    /// ends soon after each start.
+    fn next(self, last: Option<Duration>, ran: Duration) -> Duration {
+        match last {
+            Some(last) if ran < last => last.saturating_mul(2).min(self.longest),
+            _ => self.first,
+        }
+    }
+}
 
 /// A command to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,15 +59,23 @@ pub(super) enum WorkerCommand {
     Stop(ReleaseReason),
 }
 
+/// What a worker runs, and how.
+#[derive(Clone)]
+pub(super) struct WorkSettings {
+    pub(super) work: PoolWork,
+    pub(super) restart_backoff: RestartBackoff,
+    pub(super) stats: Arc<PoolStats>,
+}
+
 /// Holds a target until it is released, handed over or lost. Returns when the term has ended.
 pub(super) async fn run_worker(
-    target: Target,
+    target: TargetName,
     term: Term,
-    work: PoolWork,
+    settings: WorkSettings,
     mut commands: mpsc::UnboundedReceiver<WorkerCommand>,
 ) {
     let handle = (*term).clone();
-    let mut working = std::pin::pin!(run_work(target, handle.clone(), work));
+    let mut working = std::pin::pin!(run_work(target, handle.clone(), settings));
     let (mut works, mut listens) = (true, true);
     while works || listens {
         tokio::select! {
@@ -55,39 +90,71 @@ pub(super) async fn run_worker(
                     term.drain(Intent::Release(ReleaseReason::Shutdown));
                 }
             },
-            () = handle.ended() => return,
+            () = handle.wait_until_over() => return,
         }
     }
-    handle.ended().await;
+    handle.wait_until_over().await;
 }
 
-/// Runs the work for as long as the term lasts. Work that ends earlier is restarted after a backoff.
-async fn run_work(target: Target, term: TermHandle, work: PoolWork) {
-    let mut backoff = INITIAL_BACKOFF;
+/// Runs the work for as long as the term lasts. Work that ends earlier, however it ends, is restarted after a backoff.
+async fn run_work(target: TargetName, term: TermHandle, settings: WorkSettings) {
+    let WorkSettings { work, restart_backoff, stats } = settings;
+    let mut delay = None;
     loop {
         let began = tokio::time::Instant::now();
-        // A panic ends the work and affects nothing else.
         let (work, target, lease) = (work.clone(), target.clone(), term.clone());
-        let once = CatchPanic(AssertUnwindSafe(Box::pin(async move { work(target, lease).await })));
-        if term.run(once).await.is_err() || term.is_draining() {
+        // Called inside the future, because the call itself may panic. A panic ends the work and affects nothing else.
+        let once = AssertUnwindSafe(async move { work(target, lease).await }).catch_unwind();
+        let Ok(ended) = term.run_infallible(once).await else { return };
+        let failure = match ended {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some((error.to_string(), false)),
+            Err(panic) => Some((panic_message(&*panic), true)),
+        };
+        if let Some((error, is_panic)) = failure {
+            let counter = if is_panic { &stats.work_panics } else { &stats.work_errors };
+            counter.fetch_add(1, Ordering::Relaxed);
+            term.emit(EventKind::WorkFailed { error, is_panic });
+        }
+        if term.is_draining() {
             return;
         }
-        backoff = if began.elapsed() < backoff { (backoff * 2).min(MAX_BACKOFF) } else { INITIAL_BACKOFF };
+        let wait = *delay.insert(restart_backoff.next(delay, began.elapsed()));
         tokio::select! {
-            () = tokio::time::sleep(backoff) => {}
+            () = tokio::time::sleep(wait) => {}
             () = term.draining() => return,
         }
     }
 }
 
-/// A future that completes when it panics.
-struct CatchPanic(AssertUnwindSafe<Pin<Box<dyn Future<Output = ()> + Send>>>);
+/// The message of a panic, if it has one.
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
+}
 
-impl Future for CatchPanic {
-    type Output = ();
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<()> {
-        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| self.0.0.as_mut().poll(context)));
-        polled.unwrap_or(std::task::Poll::Ready(()))
+    #[test]
+    fn the_backoff_doubles_while_work_ends_soon_and_begins_again_after_it_ran_for_long() {
+        let (second, backoff) = (Duration::from_secs(1), RestartBackoff::default());
+        let mut delays = vec![backoff.next(None, Duration::ZERO)];
+        for _ in 0..6 {
+            delays.push(backoff.next(delays.last().copied(), second / 2));
+        }
+        let seconds: Vec<u64> = delays.iter().map(Duration::as_secs).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(backoff.next(Some(second * 30), second * 31), second);
+        assert_eq!(backoff.next(Some(second * 30), second * 29), second * 30);
+    }
+
+    #[test]
+    fn panics_are_reported_with_their_message() {
+        assert_eq!(panic_message(&"static"), "static");
+        assert_eq!(panic_message(&"owned".to_owned()), "owned");
+        assert_eq!(panic_message(&17), "a panic without a message");
     }
 }

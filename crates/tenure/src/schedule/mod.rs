@@ -20,7 +20,7 @@
 //!             println!("the report that was due at {:?}", run.due());
 //!             run.done().await?;
 //!         }
-//!         Ok::<(), tenure::PublishError>(())
+//!         Ok(())
 //!     })
 //!     .until(shutdown)
 //!     .await?;
@@ -136,7 +136,7 @@ impl Runs {
         let NextRun { slot, .. } = loop {
             let due = next_run(&self.schedule, &open.effective_record(), self.policy, open.now());
             let Some(due) = due else {
-                self.term.lost().await;
+                self.term.draining().await;
                 return None;
             };
             let left = Duration::from_micros(due.not_before.as_micros().saturating_sub(open.now().as_micros()));
@@ -190,7 +190,7 @@ impl Runs {
             match self.term.publish(&self.record, record.encode()).await {
                 Ok(()) => return Some(()),
                 Err(PublishError::Refused(_)) => return None,
-                Err(PublishError::Store(_)) => {
+                Err(PublishError::Store(_) | PublishError::Unknown(_)) => {
                     if !self.term.wait(self.term.0.settings.attempt_timeout()).await {
                         return None;
                     }

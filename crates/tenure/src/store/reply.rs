@@ -226,6 +226,13 @@ pub struct PublishedRecord {
     pub value: Vec<u8>,
 }
 
+impl PublishedRecord {
+    /// The value as text, if it is text.
+    pub fn text(&self) -> Option<&str> {
+        std::str::from_utf8(&self.value).ok()
+    }
+}
+
 /// The position of an entry in a log: the store's time in milliseconds when it was added, and the number of entries
 /// added before it in the same millisecond. A later entry has a larger id.
 ///

@@ -1,35 +1,44 @@
 //! The front end: [`Tenure`] and the types a program uses.
 
-mod lists;
+mod admin;
+mod builder;
+mod error;
+mod events;
 mod request;
 mod sessions;
 mod term;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::oneshot;
 
+pub use admin::Admin;
+pub use builder::{ConnectError, TenureBuilder};
+pub use error::RequestError;
+pub use events::EventStream;
+use events::WeakEventStreams;
 pub use request::LeaseRequest;
-pub use sessions::SessionError;
-pub use term::{Lost, PublishError, RequireError, Term, TermHandle, TermInfo, Work};
+pub use sessions::{SessionError, Sessions};
+pub use term::{Lost, PublishError, ReleaseError, RequireError, RunError, Term, TermHandle, TermInfo, Work};
 
 use crate::election::CampaignRegistry;
 use crate::event::{Event, EventKind};
-use crate::fleet::InstanceRecord;
+use crate::fleet::{Fleet, InstanceRecord};
 use crate::histogram::HistogramSnapshot;
-use crate::keeper::{
-    self, Command, ConnectionState, EventQueue, EventStreams, Gauges, KeeperConfig, KeeperHandle, Listener, StoreCall,
-};
+use crate::keeper::{self, Command, ConnectionState, KeeperHandle, StoreCall};
 use crate::lease::LeaseSettings;
-use crate::name::{Group, InstanceId, LeaseName, NameError};
+use crate::name::{Group, InstanceId, LeaseName, LeaseRef};
 use crate::store::{
-    self, EntryId, ErrorKind, Generation, Keyspace, LeaseReport, LogEntry, NamespaceReport, Outcome, PublishedRecord,
-    Reply, Request, Store, StoreError, TermNote,
+    EntryId, ErrorKind, Keyspace, LeaseReport, LogEntry, Outcome, PublishedRecord, Reply, Request, Store, StoreError,
 };
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
+
+/// The error of work that a program gives to an election or a pool: any error, as `?` converts it.
+pub type WorkError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Leases on one store, for one process.
 ///
@@ -40,7 +49,7 @@ use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 /// use tenure::Tenure;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-/// # async fn build_report(token: tenure::Token) -> String { format!("report {token}") }
+/// # async fn build_report(token: tenure::Token) -> std::io::Result<String> { Ok(format!("report {token}")) }
 /// let tenure = Tenure::connect("memory:").await?; // or "redis://localhost", or "sqlite:jobs.db"
 /// let lease = tenure.lease("nightly-report").acquire().await?;
 /// let report = lease.run(build_report(lease.token())).await?;
@@ -56,22 +65,24 @@ pub struct Tenure {
     /// Shared between leases, because most have the same settings.
     settings: Arc<Mutex<Arc<LeaseSettings>>>,
     elections: CampaignRegistry,
-    /// The record this instance publishes to the fleet, once it has joined.
-    record: Arc<Mutex<Option<InstanceRecord>>>,
+    /// What this instance publishes to the fleet.
+    publication: Arc<Mutex<Publication>>,
     keyspace: Arc<Keyspace>,
     /// Whether the program gave this instance its name.
     is_named: bool,
 }
 
-/// The event streams. They end with the keeper.
-#[derive(Clone)]
-struct WeakEventStreams {
-    all: broadcast::WeakSender<Event>,
-    notable: broadcast::WeakSender<Event>,
+/// What an instance publishes to the fleet.
+#[derive(Default)]
+struct Publication {
+    /// Once it has joined.
+    record: Option<InstanceRecord>,
+    /// The annotations by the program.
+    annotations: BTreeMap<String, String>,
 }
 
 impl Tenure {
-    /// Opens the store at a [URL](store::open()) and attaches to it.
+    /// Opens the store at a [URL](crate::store::open()) and attaches to it.
     ///
     /// # Errors
     /// When the URL is not valid, or the instance cannot attach to the store. To start while the store is down, use
@@ -79,28 +90,24 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Safe: nothing is left behind.
-    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url).connect().await
     }
 
     /// Builds a [`Tenure`] with settings other than the defaults.
     pub fn builder(url: &str) -> TenureBuilder {
-        TenureBuilder::new(StoreSource::Url(url.to_owned()))
+        TenureBuilder::with_url(url)
     }
 
     /// Builds a [`Tenure`] on a caller-supplied store.
     pub fn with_store(store: Arc<dyn Store>) -> TenureBuilder {
-        TenureBuilder::new(StoreSource::Store(store))
+        TenureBuilder::with_store(store)
     }
 
-    /// Requests the lease with this name. Its key is `lease:<name>`.
-    pub fn lease(&self, name: &str) -> LeaseRequest {
-        LeaseRequest::new(self.clone(), LeaseName::lease(name))
-    }
-
-    /// Requests the lease with this full name: the lease of a role, of a target, or one with its own prefix.
-    pub fn lease_named(&self, name: LeaseName) -> LeaseRequest {
-        LeaseRequest::new(self.clone(), Ok(name))
+    /// Requests a lease, by its label or by its whole name. The key of the lease with the label `report` is
+    /// `lease:report`.
+    pub fn lease(&self, lease: impl Into<LeaseRef>) -> LeaseRequest {
+        LeaseRequest::new(self.clone(), lease.into().lease())
     }
 
     /// The id of this instance, as the store and other instances see it.
@@ -136,119 +143,74 @@ impl Tenure {
         }
     }
 
-    /// The key of a lease in the store, namespace included.
-    pub fn lease_key(&self, name: &LeaseName) -> String {
-        format!("{}{}", self.keyspace.prefix(), name.key())
+    /// What operators read and do: inspect and revoke leases, drain instances, end a quarantine.
+    pub fn admin(&self) -> Admin {
+        Admin(self.clone())
     }
 
-    /// Reads a lease: its holder, how long it is held, and its last term. While the lease is held, the last term is the
-    /// current one.
-    ///
-    /// # Errors
-    /// When the store cannot be reached or refuses the request.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn inspect(&self, name: &LeaseName) -> Result<LeaseReport, StoreError> {
-        match self.call(Request::Inspect { name: name.clone() }).await? {
-            Reply::Lease(report) => Ok(report),
-            other => Err(self.unexpected_reply(&other)),
-        }
+    /// The other instances on the store, and the leaders among them.
+    pub fn fleet(&self) -> Fleet {
+        Fleet(self.clone())
     }
 
-    /// Reads the state of the namespace: whether it is in quarantine, and which ttls are reliable.
-    ///
-    /// # Errors
-    /// When the store cannot be reached or refuses the request.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn inspect_namespace(&self) -> Result<NamespaceReport, StoreError> {
-        match self.call(Request::InspectNamespace).await? {
-            Reply::Namespace(report) => Ok(report),
-            other => Err(self.unexpected_reply(&other)),
-        }
-    }
-
-    /// Ends a [quarantine](store::Quarantine) on an operator's assurance that no earlier holder is alive. Returns
-    /// whether it did: `false` when the namespace has another generation by now.
-    ///
-    /// # Errors
-    /// When the store cannot be reached or refuses the request. The quarantine may have ended all the same; a retry is
-    /// safe.
-    ///
-    /// # Cancel safety
-    /// The quarantine may or may not have ended.
-    pub async fn reopen(&self, generation: Generation) -> Result<bool, StoreError> {
-        match self.call(Request::Reopen { generation }).await? {
-            Reply::Done => Ok(true),
-            Reply::NotAttached => Ok(false),
-            other => Err(self.unexpected_reply(&other)),
-        }
+    /// The sessions of the store: documents that describe one target each.
+    pub fn sessions(&self) -> Sessions {
+        Sessions(self.clone())
     }
 
     /// Reads the record that a holder last [published](TermHandle::publish) beside a lease.
     ///
+    /// ```
+    /// use tenure::Tenure;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let lease = tenure.lease("import").acquire().await?;
+    /// lease.publish("position", "row 17").await?;
+    /// let record = tenure.read("import", "position").await?.ok_or("not published")?;
+    /// assert_eq!((record.text(), record.token), (Some("row 17"), lease.token()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// When the store cannot be reached or refuses the request.
+    /// When the name is not valid, or the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn read(&self, name: &LeaseName, record: &str) -> Result<Option<PublishedRecord>, StoreError> {
-        match self.call(Request::Read { name: name.clone(), record: record.to_owned() }).await? {
-            Reply::Record(published) => Ok(published),
-            other => Err(self.unexpected_reply(&other)),
-        }
+    pub async fn read(
+        &self,
+        lease: impl Into<LeaseRef>,
+        record: &str,
+    ) -> Result<Option<PublishedRecord>, RequestError> {
+        Ok(self.read_record(&lease.into().lease()?, record).await?)
     }
 
     /// Reads entries that holders [appended](TermHandle::append) to a log beside a lease, oldest first: the latest
     /// `limit` entries, or the first `limit` entries after `after`.
     ///
     /// # Errors
-    /// When the store cannot be reached or refuses the request.
+    /// When the name is not valid, or the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn recent(
         &self,
-        name: &LeaseName,
+        lease: impl Into<LeaseRef>,
         log: &str,
         after: Option<EntryId>,
         limit: usize,
-    ) -> Result<Vec<LogEntry>, StoreError> {
-        let (name, log) = (name.clone(), log.to_owned());
+    ) -> Result<Vec<LogEntry>, RequestError> {
+        let (name, log) = (lease.into().lease()?, log.to_owned());
         match self.call(Request::ReadLog { name, log, after, limit }).await? {
             Reply::LogEntries(entries) => Ok(entries),
-            other => Err(self.unexpected_reply(&other)),
+            other => Err(self.unexpected_reply(&other).into()),
         }
     }
 
-    /// Reads the notes about the latest terms of all leases, latest last, at most `limit` notes. The keeper writes one
-    /// note when a term begins and one when it ends, each after a short delay.
-    ///
-    /// # Errors
-    /// When the store cannot be reached or refuses the request.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub async fn terms(&self, limit: usize) -> Result<Vec<TermNote>, StoreError> {
-        match self.call(Request::Notes { limit }).await? {
-            Reply::Notes(notes) => Ok(notes),
-            other => Err(self.unexpected_reply(&other)),
-        }
-    }
-
-    /// Subscribes to all events from now on.
+    /// Subscribes to all events of this process from now on.
     pub fn events(&self) -> EventStream {
-        let stream = self.streams.all.upgrade();
-        EventStream::new(stream, self.keeper.gauges.clone(), |gauges| &gauges.all_listeners)
-    }
-
-    /// Subscribes to all events except the [routine](EventKind::is_routine) ones. Routine events without a subscriber
-    /// cost almost nothing.
-    pub fn notable_events(&self) -> EventStream {
-        let stream = self.streams.notable.upgrade();
-        EventStream::new(stream, self.keeper.gauges.clone(), |gauges| &gauges.notable_listeners)
+        EventStream::open(self.streams.clone(), self.keeper.gauges.clone())
     }
 
     /// Statistics of the keeper.
@@ -298,6 +260,25 @@ impl Tenure {
         last.clone()
     }
 
+    pub(crate) async fn inspect(&self, name: &LeaseName) -> Result<LeaseReport, StoreError> {
+        match self.call(Request::Inspect { name: name.clone() }).await? {
+            Reply::Lease(report) => Ok(report),
+            other => Err(self.unexpected_reply(&other)),
+        }
+    }
+
+    pub(crate) async fn read_record(
+        &self,
+        name: &LeaseName,
+        record: &str,
+    ) -> Result<Option<PublishedRecord>, StoreError> {
+        match self.call(Request::Read { name: name.clone(), record: record.to_owned() }).await? {
+            Reply::Record(published) => Ok(published),
+            other => Err(self.unexpected_reply(&other)),
+        }
+    }
+
+    /// Sends a request that changes nothing, so that it does not matter whether a lost one was executed.
     pub(crate) async fn call(&self, request: Request) -> Result<Reply, StoreError> {
         self.call_with_priority(request, false).await
     }
@@ -308,11 +289,24 @@ impl Tenure {
     }
 
     async fn call_with_priority(&self, request: Request, is_work: bool) -> Result<Reply, StoreError> {
-        match call_store_with_priority(&self.keeper, request, LeaseSettings::default().attempt_timeout(), is_work).await
-        {
+        match self.call_with_outcome(request, is_work).await {
             Outcome::Answered(reply) => Ok(reply),
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(error),
         }
+    }
+
+    /// Sends a request that changes something.
+    pub(crate) async fn write(&self, request: Request) -> Result<Reply, RequestError> {
+        match self.call_with_outcome(request, false).await {
+            Outcome::Answered(reply) => Ok(reply),
+            Outcome::Failed(error) => Err(RequestError::Store(error)),
+            Outcome::Unknown(error) => Err(RequestError::Unknown(error)),
+        }
+    }
+
+    async fn call_with_outcome(&self, request: Request, is_work: bool) -> Outcome {
+        let timeout = LeaseSettings::default().attempt_timeout();
+        call_store_with_priority(&self.keeper, request, timeout, is_work).await
     }
 
     /// Sends a request to the store without waiting for the reply.
@@ -323,21 +317,17 @@ impl Tenure {
     }
 
     /// Reports an event that belongs to no lease to the logs, streams and listeners of this process.
+    #[doc(hidden)]
     pub fn emit(&self, kind: EventKind) {
-        self.keeper.send(Command::Emit(Event { instance: self.instance().clone(), lease: None, token: None, kind }));
+        self.keeper.emit(Event { instance: self.instance().clone(), lease: None, token: None, kind });
     }
 
-    /// Adds an annotation about this instance to its heartbeats. Neither key nor value may contain whitespace or an
-    /// equals sign; such an annotation is ignored.
-    pub fn describe(&self, key: &str, value: &str) {
-        let is_word =
-            |text: &str| !text.is_empty() && !text.contains(|letter: char| letter.is_whitespace() || letter == '=');
-        if is_word(key) && is_word(value) {
-            let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(record) = record.as_mut() {
-                record.annotations.insert(key.to_owned(), value.to_owned());
-                self.join_fleet(record);
-            }
+    pub(crate) fn describe(&self, key: &str, value: &str) {
+        let mut publication = self.publication.lock().unwrap_or_else(PoisonError::into_inner);
+        publication.annotations.insert(key.to_owned(), value.to_owned());
+        if let Some(record) = publication.record.as_mut() {
+            record.annotations.insert(key.to_owned(), value.to_owned());
+            self.join_fleet(record);
         }
     }
 
@@ -348,9 +338,11 @@ impl Tenure {
 
     /// Changes the record this instance publishes to the fleet. Joins the fleet if needed.
     pub(crate) fn update_record(&self, change: impl FnOnce(&mut InstanceRecord)) {
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut publication = self.publication.lock().unwrap_or_else(PoisonError::into_inner);
+        let Publication { record, annotations } = &mut *publication;
         let record = record.get_or_insert_with(|| InstanceRecord {
             is_named: self.is_named,
+            annotations: annotations.clone(),
             ..InstanceRecord::new(self.instance().name())
         });
         change(record);
@@ -360,15 +352,15 @@ impl Tenure {
     /// Removes this instance from a pool. It leaves the fleet with its last pool.
     pub(crate) async fn leave_pool(&self, pool: &str) {
         {
-            let mut said = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(record) = said.as_mut()
+            let mut publication = self.publication.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(record) = publication.record.as_mut()
                 && record.remove_pool(pool)
             {
                 self.join_fleet(record);
                 return;
             }
-            *said = None;
-            self.leave_fleet();
+            publication.record = None;
+            self.fleet().leave();
         }
         // Sent again, because this request can be awaited.
         let (group, instance) = (Group::FLEET, self.instance().clone());
@@ -435,247 +427,4 @@ pub struct Stats {
     pub notes_dropped: u64,
     /// Time from sending a renewal to its reply.
     pub renewals: HistogramSnapshot,
-}
-
-/// A stream of events, in order.
-#[derive(Debug)]
-pub struct EventStream {
-    events: Option<broadcast::Receiver<Event>>,
-    gauges: Arc<Gauges>,
-    counter: fn(&Gauges) -> &AtomicU64,
-}
-
-impl Drop for EventStream {
-    fn drop(&mut self) {
-        (self.counter)(&self.gauges).fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl EventStream {
-    fn new(stream: Option<broadcast::Sender<Event>>, gauges: Arc<Gauges>, counter: fn(&Gauges) -> &AtomicU64) -> Self {
-        counter(&gauges).fetch_add(1, Ordering::Relaxed);
-        Self { events: stream.map(|stream| stream.subscribe()), gauges, counter }
-    }
-
-    /// Returns the next event, or `None` when there will be no more. A slow reader misses events.
-    ///
-    /// # Cancel safety
-    /// Safe: no event is lost.
-    pub async fn next(&mut self) -> Option<Event> {
-        loop {
-            match self.events.as_mut()?.recv().await {
-                Ok(event) => return Some(event),
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return None,
-            }
-        }
-    }
-}
-
-/// Builds a [`Tenure`].
-///
-/// ```
-/// use std::time::Duration;
-/// use tenure::Tenure;
-///
-/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-/// let tenure = Tenure::builder("memory:")
-///     .namespace("staging")?
-///     .name("worker-7")?
-///     .on_event(|event| println!("{event}"))
-///     .connect()
-///     .await?;
-/// assert!(tenure.instance().as_str().starts_with("worker-7-"));
-/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use]
-pub struct TenureBuilder {
-    source: StoreSource,
-    keyspace: Keyspace,
-    instance: Option<InstanceId>,
-    assumed_ttl: Duration,
-    observer: bool,
-    bootstrap: bool,
-    durable: bool,
-    is_named: bool,
-    shares_events: bool,
-    unlogged: bool,
-    listeners: Vec<Listener>,
-}
-
-enum StoreSource {
-    Url(String),
-    Store(Arc<dyn Store>),
-}
-
-impl TenureBuilder {
-    fn new(source: StoreSource) -> Self {
-        Self {
-            source,
-            keyspace: Keyspace::default(),
-            instance: None,
-            assumed_ttl: LeaseSettings::default().ttl(),
-            observer: false,
-            bootstrap: false,
-            durable: false,
-            is_named: false,
-            shares_events: false,
-            unlogged: false,
-            listeners: Vec::new(),
-        }
-    }
-
-    /// Puts `NAME:` before every key, so that deployments can share a store.
-    ///
-    /// # Errors
-    /// When the name is not valid.
-    pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
-        self.keyspace = self.keyspace.namespace(name)?;
-        Ok(self)
-    }
-
-    /// Sets the prefix of the heartbeat keys. The default is `poll:node:`.
-    ///
-    /// # Errors
-    /// When the prefix is not valid.
-    pub fn node_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
-        self.keyspace = self.keyspace.node_prefix(prefix)?;
-        Ok(self)
-    }
-
-    /// Sets the prefix of the session keys. The default is `session:`.
-    ///
-    /// # Errors
-    /// When the prefix is not valid.
-    pub fn session_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
-        self.keyspace = self.keyspace.session_prefix(prefix)?;
-        Ok(self)
-    }
-
-    /// Announces the events of this instance's leases and elections to every subscriber of
-    /// [announcements](Tenure::announcements), after a short delay.
-    pub fn share_events(mut self) -> Self {
-        self.shares_events = true;
-        self
-    }
-
-    /// Keeps this instance's events out of the log (`tracing`). Listeners and streams still get them.
-    pub fn unlogged(mut self) -> Self {
-        self.unlogged = true;
-        self
-    }
-
-    /// Sets the name that the instance's id begins with. The default is the host's name. An instance restarted under an
-    /// explicit name within ten minutes gets its targets back.
-    ///
-    /// # Errors
-    /// When the name is not valid.
-    pub fn name(mut self, name: &str) -> Result<Self, NameError> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        self.instance = Some(InstanceId::generate(name, nanos, fastrand::u32(..))?);
-        self.is_named = true;
-        Ok(self)
-    }
-
-    /// Sets the instance's id. It must differ for every start of every process.
-    pub fn instance(mut self, instance: InstanceId) -> Self {
-        self.instance = Some(instance);
-        self
-    }
-
-    /// Sets the longest ttl that instances of this fleet use, when it is above 30 s. It is the length of the quarantine
-    /// when this instance finds a store without a record of Tenure's and cannot tell a new store from one that lost its
-    /// data.
-    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
-        self.assumed_ttl = self.assumed_ttl.max(ttl);
-        self
-    }
-
-    /// Makes this instance an observer: it writes nothing when it attaches to the store, starts no quarantine, and
-    /// acquires no lease.
-    pub fn observer(mut self) -> Self {
-        self.observer = true;
-        self
-    }
-
-    /// An operator's assurance that the server is new: a store without a record of Tenure's is used at once, however
-    /// young its server. It is ignored when leases may be held: an instance is subscribed, or this run of the server
-    /// has served the namespace.
-    pub fn bootstrap(mut self) -> Self {
-        self.bootstrap = true;
-        self
-    }
-
-    /// An operator's assurance that a restart of the store loses no data: the restart starts no quarantine. Proof of a
-    /// loss still does, and so does a restart seen by an instance without this setting.
-    pub fn durable(mut self) -> Self {
-        self.durable = true;
-        self
-    }
-
-    /// Calls `listener` for every event, in order, on its own thread. A slow listener misses events but delays no
-    /// lease.
-    pub fn on_event(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
-        self.listeners.push(Box::new(listener));
-        self
-    }
-
-    /// Starts the keeper and waits until it is attached to the store.
-    ///
-    /// # Errors
-    /// When the URL is not valid, or the first attempt to attach to the store fails.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is left behind.
-    pub async fn connect(self) -> Result<Tenure, StoreError> {
-        let tenure = self.start()?;
-        tenure.ready().await?;
-        Ok(tenure)
-    }
-
-    /// Starts the keeper without waiting for the store. The keeper retries until it is attached.
-    ///
-    /// # Errors
-    /// When the URL is not valid, or this process cannot start a thread.
-    pub fn start(self) -> Result<Tenure, StoreError> {
-        let store = match self.source {
-            StoreSource::Url(url) => store::open(&url, &self.keyspace)?,
-            StoreSource::Store(store) => store,
-        };
-        let failed = |error: std::io::Error| {
-            StoreError::new(ErrorKind::Unavailable, format!("cannot start the keeper's thread: {error}"))
-        };
-        let gauges = Arc::new(Gauges { unlogged: self.unlogged.into(), ..Gauges::default() });
-        let streams = EventStreams::open();
-        let weak = WeakEventStreams { all: streams.all.downgrade(), notable: streams.notable.downgrade() };
-        let config = KeeperConfig {
-            store,
-            instance: self.instance.unwrap_or_else(InstanceId::for_this_process),
-            assumed_ttl: self.assumed_ttl,
-            observer: self.observer,
-            bootstrap: self.bootstrap,
-            durable: self.durable,
-            shares_events: self.shares_events,
-            event_queue: EventQueue::open(self.listeners, streams, gauges.clone()).map_err(failed)?,
-            gauges,
-        };
-        let keeper = keeper::start(config).map_err(failed)?;
-        Ok(Tenure {
-            keeper,
-            streams: weak,
-            settings: Arc::default(),
-            elections: CampaignRegistry::default(),
-            record: Arc::default(),
-            keyspace: Arc::new(self.keyspace),
-            is_named: self.is_named,
-        })
-    }
-}
-
-impl fmt::Debug for TenureBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TenureBuilder")
-    }
 }

@@ -9,7 +9,7 @@ use super::{Tenure, Term};
 use crate::keeper::{
     AcquireError, AcquireMode, Command, Heartbeat, KeeperHandle, StatusSender, TermGuard, Waiter, WaiterId,
 };
-use crate::lease::{LeaseSettings, LeaseSettingsBuilder};
+use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 use crate::name::{LeaseName, NameError};
 
 /// A request for a lease. Settings not given here follow from the ttl, which is 30 s by default.
@@ -32,41 +32,42 @@ use crate::name::{LeaseName, NameError};
 pub struct LeaseRequest {
     tenure: Tenure,
     name: Result<LeaseName, NameError>,
-    settings: LeaseSettingsBuilder,
+    /// The single settings, once one was given.
+    settings: Option<LeaseSettingsBuilder>,
     checked: Option<LeaseSettings>,
     timeout: Option<Duration>,
 }
 
 impl LeaseRequest {
     pub(super) fn new(tenure: Tenure, name: Result<LeaseName, NameError>) -> Self {
-        Self { tenure, name, settings: LeaseSettings::builder(), checked: None, timeout: None }
+        Self { tenure, name, settings: None, checked: None, timeout: None }
     }
 
     /// Sets the ttl of the lease.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings = self.settings.ttl(ttl);
+        self.settings = Some(self.settings.unwrap_or_default().ttl(ttl));
         self
     }
 
     /// Sets the time that cancelled work has to end before the lease can expire.
     pub fn stop_budget(mut self, budget: Duration) -> Self {
-        self.settings = self.settings.stop_budget(budget);
+        self.settings = Some(self.settings.unwrap_or_default().stop_budget(budget));
         self
     }
 
     /// Ends the term as stalled, by stopping renewals, after this long without [progress](super::TermHandle::progress).
     pub fn stall_after(mut self, timeout: Duration) -> Self {
-        self.settings = self.settings.stall_after(timeout);
+        self.settings = Some(self.settings.unwrap_or_default().stall_after(timeout));
         self
     }
 
     /// While waiting, takes the lease over from a holder that renews but has made no progress for this long.
     pub fn take_over_after(mut self, timeout: Duration) -> Self {
-        self.settings = self.settings.take_over_after(timeout);
+        self.settings = Some(self.settings.unwrap_or_default().take_over_after(timeout));
         self
     }
 
-    /// Sets all settings at once, instead of those above.
+    /// Sets all settings at once. With one of the settings above as well, the request fails.
     pub fn settings(mut self, settings: LeaseSettings) -> Self {
         self.checked = Some(settings);
         self
@@ -121,9 +122,10 @@ impl LeaseRequest {
         heartbeat: Option<Arc<Heartbeat>>,
     ) -> Result<Term, AcquireError> {
         let name = self.name?;
-        let settings = match self.checked {
-            Some(settings) => settings,
-            None => self.settings.build()?,
+        let settings = match (self.checked, self.settings) {
+            (Some(_), Some(_)) => return Err(SettingsError::SetTwice.into()),
+            (Some(settings), None) => settings,
+            (None, single) => single.unwrap_or_default().build()?,
         };
         let settings = self.tenure.share_settings(settings);
         // `try_acquire` waits no longer than one reply and a new connection may take.

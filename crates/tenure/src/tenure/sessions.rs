@@ -4,11 +4,31 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::Tenure;
+use super::{RequestError, Tenure};
 use crate::name::LeaseName;
 use crate::store::{DELETED_SESSIONS, Reply, Request, SESSIONS, StoreError};
 
-impl Tenure {
+/// The sessions of a store: [`Tenure::sessions`] returns it. Clones are cheap.
+///
+/// A session is a small document that describes one target. Writes are conditional, so that no change is lost.
+///
+/// ```
+/// use tenure::{SessionError, Tenure};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let sessions = Tenure::connect("memory:").await?.sessions();
+/// sessions.write("eu-1", None, Some(b"every 5s")).await?;
+/// let late = sessions.write("eu-1", None, Some(b"every 9s")).await;
+/// assert!(matches!(late, Err(SessionError::Changed(Some(now))) if now == b"every 5s"));
+/// sessions.write("eu-1", Some(b"every 5s"), None).await?;
+/// assert!(sessions.ids().await?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sessions(pub(crate) Tenure);
+
+impl Sessions {
     /// The ids of all sessions.
     ///
     /// # Errors
@@ -16,16 +36,16 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn session_ids(&self) -> Result<Vec<String>, StoreError> {
-        match self.call(Request::IndexList { index: SESSIONS.to_owned() }).await? {
+    pub async fn ids(&self) -> Result<Vec<String>, StoreError> {
+        match self.0.call(Request::IndexList { index: SESSIONS.to_owned() }).await? {
             Reply::Index(ids) => Ok(ids),
-            other => Err(self.unexpected_reply(&other)),
+            other => Err(self.0.unexpected_reply(&other)),
         }
     }
 
     /// The key of a session in the store.
-    pub fn session_key(&self, id: &str) -> String {
-        format!("{}{id}", self.keyspace.session())
+    pub fn key(&self, id: &str) -> String {
+        format!("{}{id}", self.0.keyspace.session())
     }
 
     /// Reads these sessions, in the same order; `None` for each that does not exist.
@@ -35,40 +55,26 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn read_sessions(&self, ids: Vec<String>) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+    pub async fn read(&self, ids: Vec<String>) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        match self.call(Request::ReadSessions { ids }).await? {
+        match self.0.call(Request::ReadSessions { ids }).await? {
             Reply::Sessions(sessions) => Ok(sessions),
-            other => Err(self.unexpected_reply(&other)),
+            other => Err(self.0.unexpected_reply(&other)),
         }
     }
 
     /// Writes a session, or deletes it with `None`, if it still has the value `seen` or already has the new one. The
     /// change is announced to every instance.
     ///
-    /// ```
-    /// use tenure::{SessionError, Tenure};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let tenure = Tenure::connect("memory:").await?;
-    /// tenure.write_session("eu-1", None, Some(b"every 5s")).await?;
-    /// let late = tenure.write_session("eu-1", None, Some(b"every 9s")).await;
-    /// assert!(matches!(late, Err(SessionError::Changed(Some(now))) if now == b"every 5s"));
-    /// tenure.write_session("eu-1", Some(b"every 5s"), None).await?;
-    /// assert!(tenure.session_ids().await?.is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// When the session has another value by now, or the store cannot be reached or refuses the request.
     ///
     /// # Cancel safety
     /// The session may or may not be written.
-    pub async fn write_session(&self, id: &str, seen: Option<&[u8]>, value: Option<&[u8]>) -> Result<(), SessionError> {
-        self.change_session(id, seen, value, false).await
+    pub async fn write(&self, id: &str, seen: Option<&[u8]>, value: Option<&[u8]>) -> Result<(), SessionError> {
+        self.change(id, seen, value, false).await
     }
 
     /// Creates a session, if none exists with this id and no data of a deleted one is left. The new session is
@@ -80,11 +86,11 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// The session may or may not be created.
-    pub async fn create_session(&self, id: &str, value: &[u8]) -> Result<(), SessionError> {
-        self.change_session(id, None, Some(value), true).await
+    pub async fn create(&self, id: &str, value: &[u8]) -> Result<(), SessionError> {
+        self.change(id, None, Some(value), true).await
     }
 
-    async fn change_session(
+    async fn change(
         &self,
         id: &str,
         seen: Option<&[u8]>,
@@ -92,11 +98,11 @@ impl Tenure {
         fresh: bool,
     ) -> Result<(), SessionError> {
         let (seen, value) = (seen.map(<[u8]>::to_vec), value.map(<[u8]>::to_vec));
-        match self.call(Request::WriteSession { id: id.to_owned(), expected: seen, value, fresh }).await? {
+        match self.0.write(Request::WriteSession { id: id.to_owned(), expected: seen, value, fresh }).await? {
             Reply::Done => Ok(()),
             Reply::Conflict(now) => Err(SessionError::Changed(now)),
             Reply::InUse => Err(SessionError::Leftovers),
-            other => Err(SessionError::Store(self.unexpected_reply(&other))),
+            other => Err(SessionError::Request(self.0.unexpected_reply(&other).into())),
         }
     }
 
@@ -108,23 +114,23 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// Some sessions may have been purged.
-    pub async fn purge_deleted_sessions(
+    pub async fn purge_deleted(
         &self,
         lease: impl Fn(&str) -> Option<LeaseName>,
         logs: &[&str],
         idle_for: Duration,
-    ) -> Result<usize, StoreError> {
-        let Reply::Index(gone) = self.call(Request::IndexList { index: DELETED_SESSIONS.to_owned() }).await? else {
+    ) -> Result<usize, RequestError> {
+        let Reply::Index(gone) = self.0.call(Request::IndexList { index: DELETED_SESSIONS.to_owned() }).await? else {
             return Ok(0);
         };
         let mut cleared = 0;
         for session in gone {
             let is_cleared = match lease(&session) {
-                Some(name) => self.purge_session(&session, name, logs, idle_for).await,
+                Some(name) => self.purge(&session, name, logs, idle_for).await,
                 // A session that cannot have a lease has left no data.
                 None => {
                     let (index, announced) = (DELETED_SESSIONS.to_owned(), false);
-                    self.call(Request::IndexRemove { index, entry: session, announced }).await.map(|_| true)
+                    self.0.write(Request::IndexRemove { index, entry: session, announced }).await.map(|_| true)
                 }
             };
             match is_cleared {
@@ -145,15 +151,15 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// The session may or may not have been purged.
-    pub async fn purge_session(
+    pub async fn purge(
         &self,
         session: &str,
         lease: LeaseName,
         logs: &[&str],
         idle_for: Duration,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, RequestError> {
         let (session, logs) = (session.to_owned(), logs.iter().map(|log| (*log).to_owned()).collect());
-        let reply = self.call(Request::Forget { name: lease, logs, idle_for, session }).await?;
+        let reply = self.0.write(Request::Forget { name: lease, logs, idle_for, session }).await?;
         Ok(reply == Reply::Done)
     }
 }
@@ -166,10 +172,10 @@ pub enum SessionError {
     #[error("cannot write the session: it was changed meanwhile; read it again")]
     Changed(Option<Vec<u8>>),
     /// A deleted session with this id has left data: its results, or a holder that has not released it. See
-    /// [`purge_session`](Tenure::purge_session).
+    /// [`purge`](Sessions::purge).
     #[error("cannot create the session: data of a deleted session with this id is left; purge it first")]
     Leftovers,
-    /// The store could not be reached or refused the request.
+    /// The request was not carried out, or its outcome is [unknown](RequestError::Unknown).
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Request(#[from] RequestError),
 }

@@ -1,5 +1,6 @@
 //! A term: the right to work, and how it ends in time.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Deref;
@@ -38,11 +39,12 @@ impl Term {
     /// store cannot be reached, the keeper retries until the lease has expired.
     ///
     /// # Errors
-    /// When the term was lost before its release, or when its work still runs at its deadline. Then the lease expires.
+    /// When the term was lost before its release, when its work still runs at its deadline, or when the store did not
+    /// reply before the lease expired. In each case the term is over, and there is nothing to repeat.
     ///
     /// # Cancel safety
     /// Safe: it continues in the background.
-    pub async fn release(self) -> Result<(), Lost> {
+    pub async fn release(self) -> Result<(), ReleaseError> {
         self.release_with_reason(ReleaseReason::Voluntary).await
     }
 
@@ -54,11 +56,11 @@ impl Term {
     }
 
     /// Like [`release`](Self::release), for a given reason.
-    pub(crate) async fn release_with_reason(mut self, reason: ReleaseReason) -> Result<(), Lost> {
+    pub(crate) async fn release_with_reason(mut self, reason: ReleaseReason) -> Result<(), ReleaseError> {
         let handle = (*self).clone();
         self.0.reason = reason;
         drop(self);
-        handle.ended().await;
+        handle.wait_until_over().await;
         handle.release_result()
     }
 }
@@ -141,23 +143,40 @@ impl TermHandle {
         self.0.progress();
     }
 
-    /// Waits until the term is over or about to be, and returns why.
+    /// Waits until work must stop, and returns why: the term was lost, or is released or handed over.
     ///
     /// This alone does not delay the next grant: the keeper waits only for work that is *counted*. [Run](Self::run) the
-    /// work under the lease, or [begin](Self::begin) it and stop within the stop budget when this ends.
+    /// work under the lease, or [begin](Self::begin) it and stop within the stop budget when this returns.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn lost(&self) -> Lost {
+    pub async fn cancelled(&self) -> Ending {
         loop {
             let mut changed = pin!(self.0.changed());
             // Enabled before the check, so that no change is missed.
             changed.as_mut().enable();
-            if self.0.must_stop() {
-                return self.lost_error();
+            if let Some(ending) = self.ending() {
+                return ending;
             }
             changed.await;
         }
+    }
+
+    /// Waits until the term is lost. It does not return when the term is released or handed over; to learn of every
+    /// end, use [`cancelled`](Self::cancelled).
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn lost(&self) -> Lost {
+        match self.cancelled().await {
+            Ending::Lost(reason) => self.lost_for(reason),
+            Ending::Released(_) | Ending::GivenUp => std::future::pending().await,
+        }
+    }
+
+    /// How the term has ended or is ending: lost or released, and why. `None` while work may go on.
+    pub fn ending(&self) -> Option<Ending> {
+        self.0.must_stop().then(|| self.0.presumed_cause())
     }
 
     /// Whether the lease will be released when the running work has ended. Then nothing more may begin.
@@ -165,8 +184,13 @@ impl TermHandle {
         self.0.is_draining()
     }
 
-    /// Waits until no more work should begin: the lease is draining, over, or about to be.
-    pub(crate) async fn draining(&self) {
+    /// Waits until no more work should begin: the lease is to be handed over or released as soon as the running work has
+    /// ended, or work must stop. Work that waits for its end in a pool waits for this; otherwise a hand-over takes until
+    /// the drain timeout.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn draining(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
             // Enabled before the check, so that no change is missed.
@@ -205,33 +229,72 @@ impl TermHandle {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn begin(&self) -> Result<Work, Lost> {
+    pub async fn begin(&self) -> Result<Work, RunError> {
         loop {
             let mut changed = pin!(self.0.changed());
             // Enabled before the check, so that no change is missed.
             changed.as_mut().enable();
             match self.0.start_work() {
                 WorkStart::Started => return Ok(Work(self.clone())),
-                WorkStart::Refused => return Err(self.lost_error()),
+                WorkStart::Refused => return Err(self.interrupted()),
                 WorkStart::Deferred => changed.await,
             }
         }
     }
 
-    /// Runs work under the lease. The work begins when the lease is certain. It is dropped a stop budget before another
-    /// instance could acquire the lease, or at once when the lease is lost or released. The clock is checked at every
-    /// poll.
+    /// Runs fallible work under the lease. The work begins when the lease is certain. It is dropped a stop budget before
+    /// another instance could acquire the lease, or at once when the lease is lost or released. The clock is checked at
+    /// every poll.
     ///
     /// The lease is not released before the work has ended, so keep polling the future or drop it. Tasks and threads
     /// that the work has spawned do not stop with it: such work must [begin](Self::begin) and end by itself. Finished
     /// work says nothing about the lease, which may have been lost since.
+    ///
+    /// ```
+    /// use tenure::{RunError, Tenure, Token};
+    ///
+    /// async fn import(token: Token) -> Result<u32, std::io::Error> {
+    ///     Ok(17) // pass the token with every write
+    /// }
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let tenure = Tenure::connect("memory:").await?;
+    /// let lease = tenure.lease("import").acquire().await?;
+    /// match lease.run(import(lease.token())).await {
+    ///     Ok(rows) => println!("{rows} rows"),
+    ///     Err(RunError::Work(error)) => println!("the import failed: {error}"),
+    ///     Err(RunError::Lost(lost)) => println!("stopped half-way: {lost}"),
+    ///     Err(other) => println!("stopped half-way: {other}"), // the lease was released meanwhile
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the work fails, or the lease was lost or released before the work was done.
+    ///
+    /// # Cancel safety
+    /// As safe as the work itself, which is dropped.
+    pub async fn run<W, T, E>(&self, work: W) -> Result<T, RunError<E>>
+    where
+        W: Future<Output = Result<T, E>>,
+    {
+        match self.run_infallible(work).await {
+            Ok(done) => done.map_err(RunError::Work),
+            Err(RunError::Lost(lost)) => Err(RunError::Lost(lost)),
+            Err(RunError::Released(reason)) => Err(RunError::Released(reason)),
+            Err(RunError::Work(never)) => match never {},
+        }
+    }
+
+    /// Like [`run`](Self::run), for work that cannot fail: returns its output, whatever that is.
     ///
     /// # Errors
     /// When the lease was lost or released before the work was done.
     ///
     /// # Cancel safety
     /// As safe as the work itself, which is dropped.
-    pub async fn run<W: Future>(&self, work: W) -> Result<W::Output, Lost> {
+    pub async fn run_infallible<W: Future>(&self, work: W) -> Result<W::Output, RunError> {
         // Dropped after the work, so that the work has ended when it is no longer counted.
         let _counted = self.begin().await?;
         let mut work = pin!(work);
@@ -250,7 +313,7 @@ impl TermHandle {
             work.as_mut().poll(context).map(Some)
         })
         .await;
-        outcome.ok_or_else(|| self.lost_error())
+        outcome.ok_or_else(|| self.interrupted())
     }
 
     /// Waits this long, or until the term is over, about to be, or draining. Returns whether the work may continue: the
@@ -271,7 +334,8 @@ impl TermHandle {
     /// paused for an hour and has not noticed. Any instance can [read](super::Tenure::read) the record.
     ///
     /// # Errors
-    /// When the term is over, or the store cannot be reached or refuses the request.
+    /// When the term is over, when the store cannot be reached or refuses the request, or when the outcome is
+    /// [unknown](PublishError::Unknown). Repeating it is safe.
     ///
     /// # Cancel safety
     /// The record may or may not be written.
@@ -304,7 +368,8 @@ impl TermHandle {
     /// ```
     ///
     /// # Errors
-    /// When the term is over, or the store cannot be reached or refuses the request.
+    /// When the term is over, when the store cannot be reached or refuses the request, or when the outcome is
+    /// [unknown](PublishError::Unknown). Repeating it then may append the entry twice.
     ///
     /// # Cancel safety
     /// The entry may or may not be appended.
@@ -331,21 +396,23 @@ impl TermHandle {
                 let message = format!("{}: unexpected reply: {other:?}", self.0.keeper.location);
                 Err(PublishError::Store(StoreError::new(ErrorKind::Corrupt, message)))
             }
-            Outcome::Failed(error) | Outcome::Unknown(error) => Err(PublishError::Store(error)),
+            Outcome::Failed(error) => Err(PublishError::Store(error)),
+            Outcome::Unknown(error) => Err(PublishError::Unknown(error)),
         }
     }
 
     /// Reports an event of this term to logs, streams and listeners.
+    #[doc(hidden)]
     pub fn emit(&self, kind: EventKind) {
         if !self.0.keeper.gauges.has_listener_for(&kind) {
             return;
         }
         let (instance, lease) = (self.0.keeper.instance.clone(), Some(self.0.name.clone()));
-        self.0.keeper.send(Command::Emit(Event { instance, lease, token: Some(self.token()), kind }));
+        self.0.keeper.emit(Event { instance, lease, token: Some(self.token()), kind });
     }
 
     /// Waits until the term is over, including its release in the store.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn wait_until_over(&self) {
         loop {
             let mut changed = pin!(self.0.changed());
             changed.as_mut().enable();
@@ -357,25 +424,36 @@ impl TermHandle {
     }
 
     /// Whether a term that is over was released rather than lost.
-    fn release_result(&self) -> Result<(), Lost> {
+    fn release_result(&self) -> Result<(), ReleaseError> {
         match self.0.ending() {
-            Some(Ending::Lost(_)) | None => Err(self.lost_error()),
+            Some(Ending::Lost(reason)) => Err(ReleaseError::Lost(self.lost_for(reason.clone()))),
+            Some(_) if self.0.is_release_unknown() => {
+                Err(ReleaseError::Unknown { name: self.0.name.clone(), token: self.token() })
+            }
             Some(_) => Ok(()),
+            // The work still runs at the deadline, or this is a forked child: the lease expires.
+            None => Err(ReleaseError::Lost(self.lost_for(match self.0.presumed_cause() {
+                Ending::Lost(reason) => reason,
+                Ending::Released(_) | Ending::GivenUp => Loss::Expired,
+            }))),
         }
     }
 
-    /// Why the term is over or about to be; `None` while it is neither.
-    pub(crate) fn end_cause(&self) -> Option<Ending> {
-        self.0.must_stop().then(|| self.0.presumed_cause())
-    }
-
     /// How the term ended, once it is over.
-    pub(crate) fn ending(&self) -> Ending {
+    pub(crate) fn final_ending(&self) -> Ending {
         self.0.ending().cloned().unwrap_or_else(|| self.0.presumed_cause())
     }
 
-    fn lost_error(&self) -> Lost {
-        Lost { name: self.0.name.clone(), token: self.token(), reason: self.0.presumed_cause() }
+    fn interrupted(&self) -> RunError {
+        match self.0.presumed_cause() {
+            Ending::Lost(reason) => RunError::Lost(self.lost_for(reason)),
+            Ending::Released(reason) => RunError::Released(reason),
+            Ending::GivenUp => RunError::Released(ReleaseReason::Voluntary),
+        }
+    }
+
+    fn lost_for(&self, reason: Loss) -> Lost {
+        Lost { name: self.0.name.clone(), token: self.token(), reason }
     }
 }
 
@@ -386,8 +464,8 @@ impl fmt::Debug for TermHandle {
 }
 
 /// A piece of work that has [begun](TermHandle::begin). The lease is not released until this is dropped. So drop it
-/// only when no part of the work runs any more, and within the stop budget after [`lost`](TermHandle::lost) has
-/// returned.
+/// only when no part of the work runs any more, and within the stop budget after [`cancelled`](TermHandle::cancelled)
+/// has returned.
 ///
 /// For work that cannot be dropped, because it runs on its own thread or needs time to stop:
 ///
@@ -438,17 +516,83 @@ impl fmt::Debug for Work {
     }
 }
 
-/// The term is over.
+/// The term was lost: it ended before its holder released it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the term {token} of {name} is over: {reason}")]
+#[error("lost {name} (term {token}): {reason}")]
 #[non_exhaustive]
 pub struct Lost {
     /// The lease.
     pub name: LeaseName,
     /// The token of the term.
     pub token: Token,
-    /// Why it is over.
-    pub reason: Ending,
+    /// Why it was lost.
+    pub reason: Loss,
+}
+
+/// Why work under a lease was not done. The work was dropped, unless it failed by itself: then it has ended.
+///
+/// `E` is the error of the work. It need not be an [`Error`](std::error::Error), so `anyhow::Error` and
+/// `Box<dyn Error + Send + Sync>` can be returned with `?` as well.
+///
+/// ```
+/// use tenure::{RunError, Tenure};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// let error = lease.run(async { Err::<(), _>("no such file") }).await.unwrap_err();
+/// assert_eq!(error, RunError::Work("no such file"));
+/// assert_eq!(error.to_string(), "no such file");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RunError<E = Infallible> {
+    /// The lease was lost. What the work did before that may be incomplete.
+    Lost(Lost),
+    /// The lease was released or handed over while the work ran. What the work did before that may be incomplete.
+    Released(ReleaseReason),
+    /// The work failed. The lease is still held.
+    Work(E),
+}
+
+impl<E: fmt::Display> fmt::Display for RunError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(lost) => fmt::Display::fmt(lost, f),
+            Self::Released(reason) => write!(f, "the lease was released ({reason}) before the work was done"),
+            // With the flags of the caller: `{:#}` of `anyhow` is the whole chain.
+            Self::Work(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+// No `source`: it would be the same text again, and `anyhow::Error` is no `Error`.
+impl<E: fmt::Debug + fmt::Display> std::error::Error for RunError<E> {}
+
+impl<E> From<Lost> for RunError<E> {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
+/// Why a release was not confirmed. In each case the term is over and the lease is free, at the latest when its ttl has
+/// ended; there is nothing to repeat.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// The term was lost before its release, or its work still ran at the deadline.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The store did not reply before the lease expired. It may have carried out the release before that.
+    #[error("outcome of the release of {name} (term {token}) unknown: no reply came before the lease expired")]
+    Unknown {
+        /// The lease.
+        name: LeaseName,
+        /// The token of the term.
+        token: Token,
+    },
 }
 
 /// The lease is not certain, or has too little time left for the work.
@@ -464,16 +608,21 @@ pub struct RequireError {
     pub required: Duration,
 }
 
-/// A record was not published.
+/// Why a record or an entry was not written, or not known to be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The term is over; nothing was written.
+    /// The term is over. Nothing was written, and a retry will not help.
     #[error("the term is over: {0}")]
     Refused(Loss),
-    /// The store could not be reached, refused the request, or did not reply: the record may have been written.
+    /// The store could not be reached or refused the request. Nothing was written. A retry may help if the error is
+    /// [retryable](StoreError::is_retryable).
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The request was sent, and no reply came: it may have been carried out, or may be later, as long as this term
+    /// lasts. Publish again, or read what is there.
+    #[error("outcome unknown: {0}; the value may have been written")]
+    Unknown(#[source] StoreError),
 }
 
 /// A summary of a term.

@@ -14,10 +14,10 @@ async fn a_wrong_password_is_reported_without_the_password() {
     let server = RedisServer::builder().password("right").start();
     let bystander = Bystander::at(&server.url_as("default", "right")).await;
     let error = Tenure::connect(&server.url_as("default", "hunter2")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    assert_eq!(error.store_error().unwrap().kind(), ErrorKind::Configuration, "{error}");
     assert!(error.to_string().contains("password") && !error.to_string().contains("hunter2"), "{error}");
     let error = Tenure::connect(&server.url()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    assert_eq!(error.store_error().unwrap().kind(), ErrorKind::Configuration, "{error}");
     bystander.assert_untouched().await;
 }
 
@@ -45,7 +45,7 @@ async fn a_user_without_script_permission_is_told_what_is_missing() {
     let users = ["user carol on >secret ~* &* +@all -eval -evalsha -script"];
     let server = RedisServer::builder().acl_users(&users).start();
     let error = Tenure::connect(&server.url_as("carol", "secret")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    assert_eq!(error.store_error().unwrap().kind(), ErrorKind::Configuration, "{error}");
     assert!(error.to_string().contains("may not do that") && !error.to_string().contains("secret"), "{error}");
 }
 
@@ -112,21 +112,27 @@ async fn the_documented_permissions_suffice_for_everything() {
     assert_eq!(election.candidates().await.unwrap().len(), 1);
     let term = alice.acquire("job", TTL).await;
     term.publish("state", "1").await.unwrap();
-    alice.tenure.create_session("c", b"{}").await.unwrap();
-    alice.tenure.write_session("c", Some(b"{}"), None).await.unwrap();
+    alice.tenure.sessions().create("c", b"{}").await.unwrap();
+    alice.tenure.sessions().write("c", Some(b"{}"), None).await.unwrap();
     let lease = LeaseName::target("poll", "c").unwrap();
-    assert!(alice.tenure.purge_session("c", lease, &["results"], Duration::ZERO).await.unwrap());
-    alice.tenure.add_to_list("words", "one").await.unwrap();
-    alice.tenure.drain(&InstanceId::foreign("unknown")).await.unwrap();
+    assert!(alice.tenure.sessions().purge("c", lease, &["results"], Duration::ZERO).await.unwrap());
+    alice.tenure.fleet().add_to_list("words", "one").await.unwrap();
+    alice.tenure.admin().drain(&InstanceId::foreign("unknown")).await.unwrap();
     server.command(&["MSET", "session:a", "{}", "session:b", "{}"]);
     let pool = alice.tenure.pool("poll").targets_from_sessions().ttl(TTL);
-    let pool = pool.run(|_, lease| async move { while lease.wait(TTL).await {} }).start().unwrap();
+    let pool = pool
+        .run(async |_, term| {
+            term.draining().await;
+            Ok(())
+        })
+        .start()
+        .unwrap();
     wait_until("the pool holds its targets", || pool.owned().len() == 2).await;
     pool.stop().await;
     term.release().await.unwrap();
     election.stop().await;
     // The term is recorded a moment later.
-    while alice.tenure.terms(10).await.unwrap().is_empty() {
+    while alice.tenure.admin().terms(10).await.unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     for trouble in ["store.refused", "store.silent", "store.lost", "lease.renew_failed"] {

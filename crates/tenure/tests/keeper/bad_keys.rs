@@ -113,6 +113,6 @@ async fn an_unreadable_record_affects_only_its_own_lease() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(alice.count_events("store.entered"), 1, "the connection must not be replaced");
+    assert_eq!(alice.count_events("store.attached"), 1, "the connection must not be replaced");
     bystander.assert_untouched().await;
 }

@@ -28,7 +28,7 @@ fn is_data_loss(ending: &Ending) -> bool {
 /// repeated.
 async fn report(tenure: &Tenure) -> NamespaceReport {
     loop {
-        match tenure.inspect_namespace().await {
+        match tenure.admin().namespace().await {
             Ok(report) => return report,
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
@@ -122,7 +122,7 @@ async fn a_flush_is_noticed_by_a_new_instance() {
     assert_eq!(server.command(&["FLUSHALL"]), RedisReply::text("OK"));
     let flushed = Instant::now();
     // It knows nothing of alice, but sees that an instance is subscribed.
-    let newcomer = Instance::with(Tenure::builder(&server.url()).name("newcomer").unwrap().longest_ttl(TTL)).await;
+    let newcomer = Instance::with(Tenure::builder(&server.url()).name("newcomer").longest_ttl(TTL)).await;
     newcomer.wait_for_event("store.quarantined").await;
     let _waits = scenario.record.spawn_worker(&newcomer, "job", settings_with_ttl(TTL));
 
@@ -192,7 +192,7 @@ async fn data_replaced_by_an_older_copy_begins_a_quarantine() {
             // Attached there, and reopened by an operator: the record names the copy's run and history.
             let drill = Instance::connect(&copy.url(), "drill", TTL).await;
             let found = report(&drill.tenure).await;
-            assert!(drill.tenure.reopen(found.generation.unwrap()).await.unwrap());
+            assert!(drill.tenure.admin().reopen(found.generation.unwrap()).await.unwrap());
             drill.acquire("drill", TTL).await.release().await.unwrap();
         }
         // This lease is not in the copy.
@@ -335,12 +335,12 @@ async fn an_operator_can_end_a_quarantine() {
     }
     // An instance that attaches later and remembers the lost data begins a quarantine of its own.
     wait_until("both know of the loss", || {
-        [&scenario.alice, &scenario.bob].iter().all(|instance| instance.count_events("store.entered") >= 2)
+        [&scenario.alice, &scenario.bob].iter().all(|instance| instance.count_events("store.attached") >= 2)
     })
     .await;
     let grants = || scenario.alice.count_events("lease.acquired") + scenario.bob.count_events("lease.acquired");
     let (before, asked) = (grants(), Instant::now());
-    assert!(operator.reopen(found.generation.unwrap()).await.unwrap());
+    assert!(operator.admin().reopen(found.generation.unwrap()).await.unwrap());
     // Waiters are notified. If bob acquires the lease, it works when the ttl that it has seen is over.
     wait_until("the lease is granted", || grants() > before).await;
     scenario.probe.assert_within(asked.elapsed(), Duration::from_millis(500), "the lease is granted");
@@ -375,7 +375,7 @@ async fn a_refused_publication_ends_the_term() {
     server.command(&["DEL", "lease:job"]);
     assert!(term.publish("result", "x").await.is_err());
     let told = Instant::now();
-    assert_eq!(with_timeout(term.lost()).await.reason, Ending::Lost(Loss::Missing));
+    assert_eq!(with_timeout(term.lost()).await.reason, Loss::Missing);
     assert!(!term.is_valid() && told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
 }
 

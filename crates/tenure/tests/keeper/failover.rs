@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tenure::ReleaseError;
 use tenure::lease::{Ending, Loss};
 use tenure_testbed::{LagProbe, RedisReply, RedisServer};
 
@@ -34,7 +35,9 @@ async fn a_failing_release_does_not_delay_stopping_other_work() {
     assert_eq!(job.first_ending().await, Ending::Lost(Loss::Unreachable));
     probe.assert_within(fault.elapsed(), TTL - TTL / 6, "work stops");
     assert_eq!(server.command(&["REPLICAOF", "NO", "ONE"]), RedisReply::text("OK"));
-    assert!(with_timeout(released).await.unwrap().is_ok());
+    // The lease may expire before the server accepts the release.
+    let released = with_timeout(released).await.unwrap();
+    assert!(matches!(released, Ok(()) | Err(ReleaseError::Unknown { .. })), "{released:?}");
     with_timeout(alice.tenure.shutdown()).await;
     record.assert_no_overlap();
 }
@@ -47,9 +50,9 @@ async fn a_read_only_server_is_not_attached_in_a_hot_loop() {
     make_replica(&server, true);
     let released = tokio::spawn(term.release());
     alice.wait_for_event("lease.release_failed").await;
-    let before = alice.count_events("store.entered");
+    let before = alice.count_events("store.attached");
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let entered = alice.count_events("store.entered") - before;
+    let entered = alice.count_events("store.attached") - before;
     assert!(entered <= 8, "attached {entered} times in two seconds");
     server.command(&["REPLICAOF", "NO", "ONE"]);
     assert!(with_timeout(released).await.unwrap().is_ok());

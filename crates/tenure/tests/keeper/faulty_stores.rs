@@ -108,7 +108,7 @@ impl fmt::Debug for FaultyConnection {
 }
 
 async fn alice_on(store: &Arc<FaultyStore>) -> Instance {
-    Instance::with(Tenure::with_store(store.clone()).name("alice").unwrap().longest_ttl(LONG_TTL).bootstrap()).await
+    Instance::with(Tenure::with_store(store.clone()).name("alice").longest_ttl(LONG_TTL).bootstrap()).await
 }
 
 #[tokio::test]
@@ -166,13 +166,13 @@ async fn a_permanent_store_error_reaches_waiters_behind_the_same_process() {
     }
     assert!(held.is_valid(), "a held term stays valid until its deadline");
     let refused = Tenure::with_store(store.clone()).connect().await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Configuration);
+    assert_eq!(refused.store_error().unwrap().kind(), ErrorKind::Configuration);
 }
 
 #[tokio::test]
 async fn a_panicking_listener_affects_no_other_listener() {
     let store = Arc::new(FaultyStore::default());
-    let builder = Tenure::with_store(store).name("alice").unwrap().bootstrap();
+    let builder = Tenure::with_store(store).name("alice").bootstrap();
     let alice = Instance::with(builder.on_event(|_| panic!("intended panic in a listener"))).await;
     let mut stream = alice.tenure.events();
     let term = alice.acquire("job", LONG_TTL).await;
@@ -185,7 +185,7 @@ async fn a_panicking_listener_affects_no_other_listener() {
 async fn an_invalid_url_is_a_clear_error() {
     for (url, says) in [("redis://", "host"), ("nonsense", "sqlite:"), ("ftp://host", "ftp"), ("sqlite:", "path")] {
         let error = Tenure::builder(url).start().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Address, "{url}: {error}");
+        assert_eq!(error.store_error().unwrap().kind(), ErrorKind::Address, "{url}: {error}");
         assert!(error.to_string().contains(says), "{url}: {error}");
     }
 }

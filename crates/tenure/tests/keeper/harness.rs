@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tenure::lease::{Ending, LeaseSettings};
-use tenure::{AcquireError, Event, LeaseName, Lost, Tenure, TenureBuilder, Term, TermHandle, Token};
+use tenure::{AcquireError, Event, LeaseName, RunError, Tenure, TenureBuilder, Term, TermHandle, Token};
 use tenure_testbed::{LagProbe, TestProcess};
 use tokio::task::JoinHandle;
 
@@ -37,7 +37,7 @@ pub struct Instance {
 
 /// Builder for the instances of a scenario: its ttl is the longest ttl, and the instances may bootstrap the namespace.
 pub fn builder(url: &str, name: &str, ttl: Duration) -> TenureBuilder {
-    Tenure::builder(url).name(name).unwrap().longest_ttl(ttl).bootstrap()
+    Tenure::builder(url).name(name).longest_ttl(ttl).bootstrap()
 }
 
 impl Instance {
@@ -130,8 +130,8 @@ impl WorkLog {
         self.0.lock().unwrap().clone()
     }
 
-    /// Works under a term until the term is lost, and returns the loss.
-    pub async fn work(&self, who: &str, term: &TermHandle) -> Lost {
+    /// Works under a term until the work is cancelled, and returns why.
+    pub async fn work(&self, who: &str, term: &TermHandle) -> Ending {
         let record = self.clone();
         let (who, token) = (who.to_owned(), term.token());
         let work = async move {
@@ -146,9 +146,11 @@ impl WorkLog {
                 record.0.lock().unwrap()[mine].last_seen = Instant::now();
             }
         };
-        match term.run(work).await {
+        match term.run_infallible(work).await {
             Ok(never) => never,
-            Err(lost) => lost,
+            Err(RunError::Lost(lost)) => Ending::Lost(lost.reason),
+            Err(RunError::Released(reason)) => Ending::Released(reason),
+            Err(other) => panic!("{other}"),
         }
     }
 
@@ -159,8 +161,8 @@ impl WorkLog {
         let told = endings.clone();
         let task = tokio::spawn(async move {
             while let Ok(term) = tenure.lease(&lease).settings(settings).acquire().await {
-                let lost = record.work(tenure.instance().as_str(), &term).await;
-                told.lock().unwrap().push(lost.reason);
+                let ending = record.work(tenure.instance().as_str(), &term).await;
+                told.lock().unwrap().push(ending);
             }
         });
         LeaseWorker { endings, task }
@@ -244,7 +246,7 @@ impl Bystander {
     /// Asserts that its lease is unchanged, for the instance and in the store.
     pub async fn assert_untouched(&self) {
         assert!(self.term.is_valid() && self.term.token() == self.token, "{:?}", self.term);
-        let report = self.instance.tenure.inspect(&LeaseName::lease("its-own").unwrap()).await.unwrap();
+        let report = self.instance.tenure.admin().inspect(&LeaseName::lease("its-own").unwrap()).await.unwrap();
         let held = report.held.unwrap();
         assert_eq!((&held.holder, held.token), (self.instance.tenure.instance(), Some(self.token)));
         assert!(!self.instance.has_event("lease.lost"), "{:?}", self.instance.event_names());

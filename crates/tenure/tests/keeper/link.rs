@@ -32,7 +32,7 @@ async fn killed_connections_are_replaced_without_losing_terms() {
     for round in 1..=10 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
         server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        wait_until("attached again", || scenario.alice.count_events("store.entered") > round).await;
+        wait_until("attached again", || scenario.alice.count_events("store.attached") > round).await;
     }
     scenario.assert_never_stopped().await;
     // Announcements arrive again, too: bob learns of the release long before the ttl ends.
@@ -75,7 +75,7 @@ async fn a_dead_established_connection_is_replaced_in_time() {
     proxy.blackhole_established();
     scenario.alice.wait_for_event("lease.uncertain").await;
     scenario.alice.wait_for_event("lease.recovered").await;
-    assert!(scenario.alice.count_events("store.entered") >= 2, "attached over another connection");
+    assert!(scenario.alice.count_events("store.attached") >= 2, "attached over another connection");
     scenario.assert_never_stopped().await;
     scenario.finish().await;
 }
@@ -97,7 +97,7 @@ async fn late_packets_of_a_replaced_connection_change_nothing() {
     tokio::time::sleep(Duration::from_millis(300)).await;
 
     scenario.record.wait_for_progress(token).await;
-    let report = scenario.bob.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
+    let report = scenario.bob.tenure.admin().inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
     assert_eq!(report.held.unwrap().token, Some(token), "late renewals and releases of alice must have no effect");
     assert_eq!(report.last.unwrap().token, token);
     scenario.finish().await;
@@ -180,7 +180,8 @@ async fn a_read_only_replica_is_not_flooded_with_connections() {
     let reader = alice.tenure.clone();
     let busy = tokio::spawn(async move {
         loop {
-            let _ = tokio::join!(reader.fleet(), held.publish("result", "x"));
+            let fleet = reader.fleet();
+            let _ = tokio::join!(fleet.instances(), held.publish("result", "x"));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });

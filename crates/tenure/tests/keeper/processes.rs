@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use rustix::process::Signal;
+use tenure::Tenure;
 use tenure::schedule::Schedule;
-use tenure::{PublishError, Tenure};
 use tenure_testbed::{LagProbe, RawConnection, RedisReply, RedisServer, TestProcess};
 
 use crate::harness::wait_until;
@@ -43,7 +43,7 @@ async fn reporter_process() {
                 run.done().await?;
                 list.command(&["RPUSH", "test:done", &due.to_string()]).unwrap();
             }
-            Ok::<(), PublishError>(())
+            Ok(())
         }
     });
     let _ = lead.until(std::future::pending::<()>()).await;

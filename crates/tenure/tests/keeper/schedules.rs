@@ -31,7 +31,7 @@ fn spawn_reporter(tenure: &Tenure, done: &Done) -> JoinHandle<()> {
                     run.done().await?;
                     done.lock().unwrap().push(due);
                 }
-                Ok::<(), PublishError>(())
+                Ok(())
             }
         });
         let _ = lead.until(std::future::pending::<()>()).await;
@@ -47,7 +47,7 @@ async fn a_failover_repeats_no_run_and_misses_none() {
     let role = tenure::LeaseName::role("reports").unwrap();
     for round in 1..=5 {
         wait_until("some runs", || done.lock().unwrap().len() >= round * 4).await;
-        alice.tenure.step_down(&role, None).await.unwrap();
+        alice.tenure.admin().step_down(&role, None).await.unwrap();
     }
     wait_until("some more", || done.lock().unwrap().len() >= 24).await;
     tasks.iter().for_each(JoinHandle::abort);
@@ -112,7 +112,7 @@ async fn a_leader_that_lost_its_term_records_nothing() {
     let mut runs = term.schedule("often", Schedule::every(OFTEN).unwrap());
     let run = runs.next().await.unwrap();
     let due = run.due();
-    assert!(bob.tenure.revoke(term.name()).await.unwrap().is_some());
+    assert!(bob.tenure.admin().revoke(term.name()).await.unwrap().is_some());
     assert!(matches!(run.done().await, Err(PublishError::Refused(_))));
     wait_until("the holder has noticed the loss", || !term.is_valid()).await;
     assert!(runs.next().await.is_none());

@@ -94,7 +94,7 @@ async fn a_stopped_process_does_not_resume_a_lease_that_was_taken_over() {
     let _process = resumes.await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(term.is_valid());
-    let report = alice.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
+    let report = alice.tenure.admin().inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
     assert_eq!(report.held.unwrap().token, Some(term.token()));
     bystander.assert_untouched().await;
 }
@@ -164,7 +164,7 @@ async fn a_relative_path_survives_a_change_of_directory() {
     let (folder, url) = place();
     let alice = Instance::connect(&url, "alice", TTL).await;
     let (_process, token) = start_process("sqlite::chdir_holder_process", &url);
-    let report = alice.tenure.inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
+    let report = alice.tenure.admin().inspect(&LeaseName::lease("job").unwrap()).await.unwrap();
     assert_eq!(report.held.unwrap().token.unwrap().to_string(), token);
     assert!(!folder.path().join("elsewhere/leases.db").exists());
 }
@@ -178,7 +178,7 @@ async fn a_file_created_beside_leftovers_is_quarantined() {
     // An instance that is only subscribed has noticed by now, and must not have created the file.
     tokio::time::sleep(Duration::from_millis(400)).await;
     for name in ["carol", "dave"] {
-        let newcomer = Instance::with(tenure::Tenure::builder(&url).name(name).unwrap()).await;
+        let newcomer = Instance::with(tenure::Tenure::builder(&url).name(name)).await;
         match newcomer.tenure.lease("job").try_acquire().await {
             Err(tenure::AcquireError::Quarantined(_)) => {}
             other => panic!("{name}: expected a quarantine, since a holder may still rely on the old file: {other:?}"),

@@ -52,7 +52,7 @@ impl LeaseLoad {
         let mut terms = Vec::new();
         let claims = (0..count).map(|number| {
             let tenure = tenure.clone();
-            tokio::spawn(async move { tenure.lease(&format!("job-{number}")).ttl(ttl).acquire().await.unwrap() })
+            tokio::spawn(async move { tenure.lease(format!("job-{number}")).ttl(ttl).acquire().await.unwrap() })
         });
         for claim in claims.collect::<Vec<_>>() {
             terms.push(with_timeout(claim).await.unwrap());
@@ -61,7 +61,7 @@ impl LeaseLoad {
             let (handle, working) = ((**term).clone(), working.clone());
             tokio::spawn(async move {
                 working.fetch_add(1, Ordering::SeqCst);
-                let _lost = handle.run(std::future::pending::<()>()).await;
+                let _lost = handle.run_infallible(std::future::pending::<()>()).await;
                 working.fetch_sub(1, Ordering::SeqCst);
             });
         }

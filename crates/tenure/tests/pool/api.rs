@@ -6,20 +6,24 @@ use std::time::Duration;
 use tenure::fleet::FleetEvent;
 use tenure::lease::LeaseState;
 use tenure::placement::MoveReason;
-use tenure::pool::{Pool, PoolBuilder, Target, TargetError};
+use tenure::pool::{PoolBuilder, Target, TargetError, TargetName};
 use tenure::store::{Announcement, SubscriptionItem};
-use tenure::{Event, Tenure};
+use tenure::{Event, Pool, Tenure, TermHandle};
 use tenure_testbed::{RedisReply, RedisServer};
 
 use crate::harness::{test_timeout, ttl, wait_until};
 
 async fn instance(server: &RedisServer, name: &str) -> Tenure {
-    Tenure::builder(&server.url()).name(name).unwrap().longest_ttl(ttl()).bootstrap().connect().await.unwrap()
+    Tenure::builder(&server.url()).name(name).longest_ttl(ttl()).bootstrap().connect().await.unwrap()
 }
 
 /// Starts a pool whose work only holds its targets.
 fn start(pool: PoolBuilder) -> Pool {
-    pool.ttl(ttl()).run(async |_, lease| while lease.wait(test_timeout()).await {}).start().unwrap()
+    let work = async |_, term: TermHandle| {
+        term.draining().await;
+        Ok(())
+    };
+    pool.ttl(ttl()).run(work).start().unwrap()
 }
 
 #[tokio::test]
@@ -58,7 +62,7 @@ async fn try_acquire_returns_the_term_or_the_reason() {
     assert_eq!(first.release("b").await, Ok(()));
     wait_until("the target is held again", || first.is_owned("b")).await;
     // Without another instance nothing can be handed over.
-    assert_eq!(first.stop().await.not_handed_over, [Target::from("b")]);
+    assert_eq!(first.stop().await.not_handed_over, [TargetName::from("b")]);
 }
 
 #[tokio::test]
@@ -72,7 +76,7 @@ async fn the_reason_for_a_move_is_recorded() {
     let second = start(two.pool("poll").targets(targets));
     wait_until("the second pool has its quota", || second.owned().len() == 2).await;
     for target in second.owned() {
-        let (moved, _) = first.last_move(&target).await.unwrap().unwrap();
+        let (moved, _) = first.last_move(target.name()).await.unwrap().unwrap();
         assert_eq!((moved.from.as_ref(), &moved.to), (Some(one.instance()), two.instance()));
         // One target at a time.
         assert!(matches!(moved.reason, MoveReason::Surplus { held: 3 | 4, quota: 2 }), "{moved:?}");
@@ -116,14 +120,14 @@ async fn targets_come_from_the_sessions_of_the_store() {
     let server = RedisServer::start();
     let one = instance(&server, "one").await;
     server.command(&["SADD", "tenure:index:sessions", "a", "b", "not a name"]);
-    let pool = start(one.pool("poll").targets_from(one.sessions()));
+    let pool = start(one.pool("poll").targets_from(one.sessions().follow()));
     wait_until("the pool holds every session", || pool.owned().len() == 2).await;
     assert_eq!(pool.rejected().len(), 1);
     // Changed directly, then announced.
     server.command(&["SADD", "tenure:index:sessions", "c"]);
     server.command(&["SREM", "tenure:index:sessions", "a", "not a name"]);
     server.command(&["PUBLISH", "tenure:announcements", "index sessions"]);
-    wait_until("the pool holds every session", || pool.owned().iter().map(|target| &**target).eq(["b", "c"])).await;
+    wait_until("the pool holds every session", || pool.owned().iter().map(Target::name).eq(["b", "c"])).await;
     assert!(pool.rejected().is_empty());
     pool.stop().await;
 }
@@ -134,7 +138,7 @@ async fn sessions_that_other_programs_write_and_delete_are_found() {
     let one = instance(&server, "one").await;
     server.command(&["SET", "session:a", "{}"]);
     let pool = start(one.pool("poll").targets_from_sessions());
-    let has = |wanted: &[&str]| pool.owned().iter().map(|target| &**target).eq(wanted.iter().copied());
+    let has = |wanted: &[&str]| pool.owned().iter().map(Target::name).eq(wanted.iter().copied());
     wait_until("the pool holds the existing session", || has(&["a"])).await;
     server.command(&["SET", "session:b", "{}"]);
     wait_until("the pool holds the new session", || has(&["a", "b"])).await;
@@ -152,7 +156,7 @@ async fn a_reconciler_that_steps_down_is_replaced() {
     wait_until("there is a reconciler", || reconciler() != RedisReply::Nil).await;
     let before = reconciler();
     let role = tenure::LeaseName::role("poll-reconciler").unwrap();
-    one.step_down(&role, None).await.unwrap();
+    one.admin().step_down(&role, None).await.unwrap();
     wait_until("there is another reconciler", || reconciler() != RedisReply::Nil && reconciler() != before).await;
     tokio::join!(first.stop(), second.stop());
 }
@@ -208,7 +212,10 @@ async fn work_that_panics_at_the_start_is_restarted() {
     let pool = one.pool("poll").targets(["a"]).ttl(ttl()).run(move |_, lease| {
         let tried = counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         assert!(tried >= 2, "a panic in the closure, not in its future");
-        async move { while lease.wait(test_timeout()).await {} }
+        async move {
+            lease.draining().await;
+            Ok(())
+        }
     });
     let pool = pool.start().unwrap();
     wait_until("the work runs", || tries.load(std::sync::atomic::Ordering::Relaxed) == 3).await;
@@ -244,11 +251,11 @@ async fn an_operator_takes_an_instance_out_of_placement_and_back() {
     let shares = || (first.owned().len(), second.owned().len());
     wait_until("each has its quota", || shares() == (2, 2)).await;
     // Requested by another instance.
-    two.drain(one.instance()).await.unwrap();
+    two.admin().drain(one.instance()).await.unwrap();
     wait_until("it hands over every target", || shares() == (0, 4)).await;
     // The program's drain and the operator's drain are independent.
     first.drain();
-    two.undrain(one.instance()).await.unwrap();
+    two.admin().undrain(one.instance()).await.unwrap();
     tokio::time::sleep(ttl()).await;
     assert_eq!(shares(), (0, 4));
     first.undrain();
@@ -274,15 +281,15 @@ async fn leases_can_have_another_prefix() {
     first.stop().await;
     wait_until("every target is handed over", || second.owned().len() == 2).await;
     second.stop().await;
-    assert!(one.pool("poll").lease_prefix("").run(async |_, _| {}).start().is_err());
+    assert!(one.pool("poll").lease_prefix("").run(async |_, _| Ok(())).start().is_err());
 }
 
 #[tokio::test]
 async fn shared_events_reach_every_instance() {
     let server = RedisServer::start();
     let (one, observer) = (Tenure::builder(&server.url()), instance(&server, "observer").await);
-    let mut heard = observer.announcements();
-    let one = one.name("one").unwrap().longest_ttl(ttl()).bootstrap().share_events().connect().await.unwrap();
+    let mut heard = observer.fleet().announcements();
+    let one = one.name("one").longest_ttl(ttl()).bootstrap().share_events().connect().await.unwrap();
     let term = one.lease("job").ttl(ttl()).acquire().await.unwrap();
     term.release().await.unwrap();
     let mut names = Vec::new();

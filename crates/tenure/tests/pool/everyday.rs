@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure::EventKind;
 use tenure::lease::ReleaseReason;
+use tenure::pool::Target;
 use tenure_testbed::{LagProbe, RedisReply, RedisServer};
 
 use crate::harness::{TICK, TestInstance, Witness, targets, ttl, wait_for_counts, wait_until};
@@ -34,8 +35,8 @@ async fn one_instance_holds_everything_until_others_join() {
     }
     // In the steady state the placement's choice for a target is its holder.
     for target in one.pool.owned() {
-        assert_eq!(one.pool.preferred_owner(&target).await.as_ref(), Some(one.tenure.instance()));
-        assert_eq!(two.pool.preferred_owner(&target).await.as_ref(), Some(one.tenure.instance()));
+        assert_eq!(one.pool.preferred_owner(target.name()).await.as_ref(), Some(one.tenure.instance()));
+        assert_eq!(two.pool.preferred_owner(target.name()).await.as_ref(), Some(one.tenure.instance()));
     }
     witness.check();
 }
@@ -97,7 +98,7 @@ async fn changed_targets_take_effect_at_once() {
     wait_until("the new targets are held and the old ones are not", || {
         let mut held = held();
         held.sort_unstable();
-        held.iter().map(|target| &**target).eq(["endpoint-1", "new-1", "new-2"])
+        held.iter().map(Target::name).eq(["endpoint-1", "new-1", "new-2"])
     })
     .await;
     println!("{:?}", begun.elapsed());
@@ -129,7 +130,7 @@ async fn an_unable_instance_hands_its_targets_to_able_ones() {
     let one = TestInstance::join(&server.url(), "one", witness.address(), &targets).await;
     let two = TestInstance::join(&server.url(), "two", witness.address(), &targets).await;
     wait_for_counts(&[&one, &two], &[3, 3]).await;
-    let mut events = one.tenure.notable_events();
+    let mut events = one.tenure.events().notable();
     one.pool.set_able(false);
     wait_until("two holds every target", || two.count() == 6 && one.count() == 0).await;
     let mut reasons = Vec::new();

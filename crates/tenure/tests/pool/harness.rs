@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use tenure::pool::{Pool, Target};
-use tenure::{Tenure, TermHandle, Token};
+use tenure::{Tenure, TermHandle, Token, WorkError};
 use tenure_testbed::{LagProbe, TestProcess};
 
 /// Timeout for anything that should happen.
@@ -159,7 +159,7 @@ fn record_unit(caller: TcpStream, seen: &Mutex<BTreeMap<String, Vec<WorkUnit>>>)
 }
 
 /// Works on a target until the term ends.
-async fn work(witness: SocketAddr, worker: String, target: Target, lease: TermHandle) {
+async fn work(witness: SocketAddr, worker: String, target: Target, lease: TermHandle) -> Result<(), WorkError> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut ticks = lease.every(TICK);
     while let Some(tick) = ticks.next().await {
@@ -173,6 +173,7 @@ async fn work(witness: SocketAddr, worker: String, target: Target, lease: TermHa
         let _ = stream.shutdown().await;
         let _ = stream.read_to_end(&mut Vec::new()).await;
     }
+    Ok(())
 }
 
 /// One instance of a fleet.
@@ -183,7 +184,7 @@ pub struct TestInstance {
 
 impl TestInstance {
     pub async fn join(url: &str, name: &str, witness: SocketAddr, targets: &[String]) -> Self {
-        let tenure = Tenure::builder(url).name(name).unwrap().longest_ttl(ttl()).bootstrap().connect().await.unwrap();
+        let tenure = Tenure::builder(url).name(name).longest_ttl(ttl()).bootstrap().connect().await.unwrap();
         let worker = name.to_owned();
         let pool = tenure.pool("poll").targets(targets).ttl(ttl());
         let pool = pool.run(move |target, lease| work(witness, worker.clone(), target, lease)).start().unwrap();

@@ -175,7 +175,8 @@ async fn edge_a_poll_that_takes_longer_than_the_ttl_keeps_its_lease() {
             let token = lease.token();
             tokio::time::sleep(ttl() * 2).await;
             let _ = done.send((token, lease.token(), lease.is_valid()));
-            lease.lost().await;
+            lease.draining().await;
+            Ok(())
         }
     });
     let pool = pool.start().unwrap();
@@ -191,7 +192,7 @@ async fn us3_as2_a_held_target_is_not_granted_twice() {
     fleet.wait_for_counts(&[1]).await;
     let stranger = tenure::Tenure::builder(&fleet.store.url()).longest_ttl(ttl()).connect().await.unwrap();
     let name = tenure::LeaseName::target("poll", "endpoint-1").unwrap();
-    let refused = stranger.lease_named(name).try_acquire().await.unwrap_err();
+    let refused = stranger.lease(name).try_acquire().await.unwrap_err();
     assert!(matches!(refused, tenure::AcquireError::Held { .. }), "{refused}");
     fleet.witness.check();
 }

@@ -9,7 +9,7 @@ use tenure_testbed::RedisServer;
 use crate::harness::{Fixture, wait_until};
 
 async fn instance(server: &RedisServer) -> Tenure {
-    Tenure::builder(&server.url()).name("library").unwrap().bootstrap().connect().await.unwrap()
+    Tenure::builder(&server.url()).name("library").bootstrap().connect().await.unwrap()
 }
 
 fn stdout_of(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
@@ -37,7 +37,13 @@ async fn targets_of_a_pool_are_counted_and_found() {
     let server = RedisServer::start();
     let (fixture, tenure) = (Fixture::on(&server.url()), instance(&server).await);
     let pool = tenure.pool("mail").targets(["a", "b", "c"]);
-    let pool = pool.run(async |_, term| while term.wait(Duration::from_secs(60)).await {}).start().unwrap();
+    let pool = pool
+        .run(async |_, term| {
+            term.draining().await;
+            Ok(())
+        })
+        .start()
+        .unwrap();
     let status = || -> Value { serde_json::from_str(&stdout_of(&fixture, &["status", "--json"]).1).unwrap() };
     wait_until("all three targets are counted", || status()["instances"][0]["pools"] == json!({"mail": 3}));
     let (_, text) = stdout_of(&fixture, &["status"]);

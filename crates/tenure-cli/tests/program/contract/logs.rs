@@ -64,7 +64,7 @@ fn every_line_of_serve_is_json_with_four_fields_of_one_instance() {
         let timestamp = line["timestamp"].as_str().unwrap();
         assert!(timestamp.len() == 27 && timestamp.ends_with('Z'), "{timestamp}");
     }
-    assert_eq!(lines.iter().find(|line| line["event"] != "program.notice").unwrap()["event"], "store.entered");
+    assert_eq!(lines.iter().find(|line| line["event"] != "program.notice").unwrap()["event"], "store.attached");
     let acquired = lines.iter().find(|line| line["event"] == "lease.acquired" && line["endpoint_id"].is_string());
     let acquired = acquired.unwrap();
     assert!(acquired["token"].is_u64() && acquired["ttl_ms"] == 2_000 && acquired["level"] == "info", "{acquired}");

@@ -37,6 +37,7 @@ impl ManagerHarness {
             commands: sender,
             connection_state: watch::channel(ConnectionState::Attached).1,
             gauges: Arc::new(Gauges::default()),
+            listeners: super::super::Listeners::new(Arc::default()),
             next_waiter_id: AtomicU64::new(1),
             deferred_calls: std::sync::Mutex::default(),
             process: rustix::process::getpid(),

@@ -6,7 +6,7 @@
 
 use super::Engine;
 use crate::name::InstanceId;
-use crate::pool::io::Target;
+use crate::pool::io::TargetName;
 use crate::pool::membership::HAND_BACK_WINDOW;
 use crate::pool::table::{Home, TargetState};
 use crate::time::Moment;
@@ -37,7 +37,7 @@ impl TargetHome {
 
 impl Engine {
     /// Records that a target has another holder.
-    pub(super) fn record_move(&mut self, now: Moment, target: &Target, from: Option<&InstanceId>, to: &InstanceId) {
+    pub(super) fn record_move(&mut self, now: Moment, target: &TargetName, from: Option<&InstanceId>, to: &InstanceId) {
         let holder = self.targets.get(target).and_then(|entry| match entry.state() {
             TargetState::HeldByOther { holder } => Some(holder.clone()),
             _ => entry.last_holder.clone(),
@@ -60,7 +60,7 @@ impl Engine {
     }
 
     /// Remembers where a target was that lost its holder, unless it was away from home already.
-    pub(super) fn remember_home(&mut self, now: Moment, target: &Target, from: &InstanceId) {
+    pub(super) fn remember_home(&mut self, now: Moment, target: &TargetName, from: &InstanceId) {
         if self.home_name(now, target).is_some() {
             return;
         }
@@ -71,19 +71,19 @@ impl Engine {
     }
 
     /// The name of the instance that a target is away from: that instance held it until it stopped, a short time ago.
-    fn home_name(&self, now: Moment, target: &Target) -> Option<&str> {
+    fn home_name(&self, now: Moment, target: &TargetName) -> Option<&str> {
         let home = self.targets.get(target)?.home.as_ref()?;
         let is_recent = now.since(home.since) < HAND_BACK_WINDOW;
         (is_recent && self.membership.had_stopped(&home.instance, home.since)).then_some(home.name.as_str())
     }
 
     /// The instance that a target goes back to, if it is present.
-    pub(super) fn home_instance(&self, now: Moment, target: &Target) -> Option<&InstanceId> {
+    pub(super) fn home_instance(&self, now: Moment, target: &TargetName) -> Option<&InstanceId> {
         self.membership.instance_named(self.home_name(now, target)?)
     }
 
     /// Where a target that this instance holds belongs.
-    pub(super) fn target_home(&self, now: Moment, target: &Target) -> TargetHome {
+    pub(super) fn target_home(&self, now: Moment, target: &TargetName) -> TargetHome {
         let is_home = self.targets.get(target).is_some_and(|entry| entry.is_home);
         match self.home_instance(now, target) {
             _ if is_home => TargetHome::Here,
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Marks a granted target as one that an earlier instance of our name held: it moves away only after the others.
-    pub(super) fn mark_home(&mut self, target: &Target) {
+    pub(super) fn mark_home(&mut self, target: &TargetName) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.is_home = true;
         }

@@ -4,13 +4,13 @@
 use super::{EXPIRY_MARGIN, Engine};
 use crate::name::InstanceId;
 use crate::placement::{self, TargetScore};
-use crate::pool::io::Target;
+use crate::pool::io::TargetName;
 use crate::pool::table::{PendingOffer, TargetState};
 use crate::time::Moment;
 
 impl Engine {
     /// Records that a target was just handed over to another instance.
-    pub(super) fn record_offer(&mut self, now: Moment, target: &Target, to: InstanceId) {
+    pub(super) fn record_offer(&mut self, now: Moment, target: &TargetName, to: InstanceId) {
         let giver = match self.targets.state(target) {
             Some(TargetState::HeldByOther { holder }) if *holder != to => Some(holder.clone()),
             _ => None,
@@ -34,7 +34,7 @@ impl Engine {
 
     /// Checks an offer at the end of the accept window, unless the giver does. The highest-ranked instance checks
     /// first.
-    fn watch_offer(&mut self, now: Moment, target: &Target) {
+    fn watch_offer(&mut self, now: Moment, target: &TargetName) {
         if self.targets.has_due(target) {
             return;
         }
@@ -49,20 +49,20 @@ impl Engine {
     }
 
     /// The receiver of a target that was not accepted by the end of the accept window.
-    pub(super) fn unaccepted_receiver(&self, now: Moment, target: &Target) -> Option<InstanceId> {
+    pub(super) fn unaccepted_receiver(&self, now: Moment, target: &TargetName) -> Option<InstanceId> {
         let Some(TargetState::HeldByOther { holder }) = self.targets.state(target) else { return None };
         self.offer(now, target).filter(|(offer, _)| offer.ends <= now).map(|_| holder.clone())
     }
 
     /// The offer of a target, unless it is so old that the giver has checked it.
-    fn offer(&self, now: Moment, target: &Target) -> Option<(&PendingOffer, TargetScore)> {
+    fn offer(&self, now: Moment, target: &TargetName) -> Option<(&PendingOffer, TargetScore)> {
         let entry = self.targets.get(target)?;
         let offer = entry.offer.as_ref().filter(|offer| now.since(offer.ends) < self.settings.read_every)?;
         Some((offer, entry.score))
     }
 
     /// Records the store's report that the receiver of a target holds it.
-    pub(super) fn record_accepted(&mut self, now: Moment, target: &Target) {
+    pub(super) fn record_accepted(&mut self, now: Moment, target: &TargetName) {
         if let Some(entry) = self.targets.get_mut(target) {
             entry.offer = entry.offer.take().filter(|offer| offer.ends > now);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{EXPIRY_MARGIN, Engine};
 use crate::name::InstanceId;
 use crate::placement::{self, TargetScore};
-use crate::pool::io::{PoolAction, Target};
+use crate::pool::io::{PoolAction, TargetName};
 use crate::pool::table::{Successor, TargetState};
 use crate::time::Moment;
 
@@ -16,7 +16,7 @@ const PLAN_SUCCESSION_DELAY: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Records that the holder of a target is gone, and when its lease expires, if known.
-    pub(super) fn mark_orphaned(&mut self, now: Moment, target: &Target, ends: Option<Moment>) {
+    pub(super) fn mark_orphaned(&mut self, now: Moment, target: &TargetName, ends: Option<Moment>) {
         if let Some(entry) = self.targets.get_mut(target) {
             let orphan = entry.orphan.get_or_insert_default();
             orphan.ends = ends;
@@ -28,7 +28,7 @@ impl Engine {
     }
 
     /// Handles the list of targets that an instance held before it was gone.
-    pub(super) fn handle_previously_held(&mut self, now: Moment, instance: &InstanceId, targets: Vec<Target>) {
+    pub(super) fn handle_previously_held(&mut self, now: Moment, instance: &InstanceId, targets: Vec<TargetName>) {
         let mut held = Vec::new();
         for target in targets {
             match self.targets.state(&target) {
@@ -52,18 +52,19 @@ impl Engine {
         }
         // Targets we believed it held that are not on its list: they were released or handed over, and we missed the
         // announcement.
-        let listed: BTreeSet<&Target> = held.iter().collect();
+        let listed: BTreeSet<&TargetName> = held.iter().collect();
         let is_theirs =
             |state: &TargetState| matches!(state, TargetState::HeldByOther { holder } if holder == instance);
         let moved = self.targets.in_state(is_theirs).into_iter().filter(|target| !listed.contains(target));
-        let moved: Vec<Target> = moved.filter(|target| !self.targets.has_due(target)).collect();
+        let moved: Vec<TargetName> = moved.filter(|target| !self.targets.has_due(target)).collect();
         if !moved.is_empty() {
             self.query_holders(moved);
         }
         self.plan_succession(now);
         // Query those that we take over first: their expiry must be known before it comes.
-        let is_ours =
-            |target: &Target| self.targets.get(target).is_some_and(|entry| entry.successor() == Some(Successor::Us));
+        let is_ours = |target: &TargetName| {
+            self.targets.get(target).is_some_and(|entry| entry.successor() == Some(Successor::Us))
+        };
         held.sort_by_key(|target| !is_ours(target));
         held.into_iter().for_each(|target| self.inspect(target));
     }
@@ -114,7 +115,7 @@ impl Engine {
 
     /// Schedules a check when the lease of a holder that is gone has expired: at once if this instance takes it over,
     /// otherwise after the successor's turn.
-    fn schedule_expiry(&mut self, now: Moment, target: &Target) {
+    fn schedule_expiry(&mut self, now: Moment, target: &TargetName) {
         let Some(entry) = self.targets.get(target) else { return };
         // Its expiry may not be known yet: then a pending query will report it.
         let Some(ends) = entry.orphan.and_then(|orphan| orphan.ends) else { return };

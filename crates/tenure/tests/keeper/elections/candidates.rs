@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tenure::election::{LeaderStatus, Observer};
-use tenure::{Group, InstanceId, LeaseName};
+use tenure::{Group, InstanceId};
 use tenure_testbed::{LagProbe, Proxy, RedisReply, RedisServer};
 
 use crate::harness::{Instance, LONG_TTL, TTL, start_process, wait_until, with_timeout};
@@ -14,7 +14,7 @@ const PREFIX: &str = "my-app:heartbeat:";
 
 fn of(instance: &Instance, priority: u8) -> RecordedElection {
     let builder = instance.tenure.election(ROLE).heartbeat_prefix(PREFIX).priority(priority);
-    RecordedElection::of(builder.metadata(format!("priority {priority}")).build().unwrap())
+    RecordedElection::of(builder.metadata(format!("priority {priority}")))
 }
 
 fn heartbeat(instance: &Instance) -> String {
@@ -33,7 +33,7 @@ async fn candidates_are_listed_with_their_metadata_until_they_leave() {
 
     let listed = second.election.candidates().await.unwrap();
     let words = |listed: &[tenure::election::Candidate]| -> Vec<String> {
-        let metadata = |m: &Option<Vec<u8>>| String::from_utf8_lossy(m.as_deref().unwrap_or_default()).into_owned();
+        let metadata = |metadata: &Option<String>| metadata.clone().unwrap_or_default();
         listed.iter().map(|one| format!("{} {:?} {}", one.instance, one.priority, metadata(&one.metadata))).collect()
     };
     let (a, b) = (alice.tenure.instance(), bob.tenure.instance());
@@ -50,9 +50,9 @@ async fn candidates_are_listed_with_their_metadata_until_they_leave() {
 
     second.election.stop().await;
     wait_until("bob is not listed", || server.command(&["EXISTS", &heartbeat(&bob)]) == RedisReply::Int(0)).await;
-    assert_eq!(words(&bob.tenure.candidates(&Group::candidates(PREFIX).unwrap()).await.unwrap()), words(&listed[..1]));
+    assert_eq!(words(&bob.tenure.fleet().candidates_under(PREFIX).await.unwrap()), words(&listed[..1]));
     alice.tenure.shutdown().await;
-    assert!(bob.tenure.candidates(&Group::candidates(PREFIX).unwrap()).await.unwrap().is_empty());
+    assert!(bob.tenure.fleet().candidates_under(PREFIX).await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn an_observer_is_told_of_every_change() {
     let server = RedisServer::start();
     let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
     let carol = Instance::connect(&server.url(), "carol", LONG_TTL).await;
-    let mut observer = carol.tenure.observe(&LeaseName::role(ROLE).unwrap());
+    let mut observer = carol.tenure.fleet().observe(ROLE).unwrap();
     assert_eq!(observer.changed().await, LeaderStatus::NoLeader);
     let begun = Instant::now();
     for _ in 0..5 {
@@ -192,7 +192,7 @@ async fn an_observer_notices_changes_that_are_not_announced() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let alice = Instance::connect(&proxy.url(), "alice", TTL).await;
-    let mut observer = alice.tenure.observe(&LeaseName::role(ROLE).unwrap()).recheck_every(Duration::from_millis(100));
+    let mut observer = alice.tenure.fleet().observe(ROLE).unwrap().recheck_every(Duration::from_millis(100));
     assert_eq!(observer.changed().await, LeaderStatus::NoLeader);
     // A foreign program whose lease expires.
     server.command(&["SET", &format!("leader:{ROLE}"), "elsewhere", "PX", "300"]);
@@ -213,7 +213,7 @@ async fn an_observer_notices_changes_that_are_not_announced() {
 async fn a_cancelled_observer_misses_no_change() {
     let server = RedisServer::start();
     let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
-    let mut observer = alice.tenure.observe(&LeaseName::role(ROLE).unwrap());
+    let mut observer = alice.tenure.fleet().observe(ROLE).unwrap();
     assert_eq!(observer.changed().await, LeaderStatus::NoLeader);
     let leadership = bob.tenure.election(ROLE).acquire().await.unwrap();
     wait_for_leader(&mut observer, &bob).await;
@@ -227,7 +227,7 @@ async fn a_cancelled_observer_misses_no_change() {
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     // It is cancelled more often than it polls, and must still poll.
     server.command(&["SET", &format!("leader:{ROLE}"), "elsewhere", "PX", "700"]);
-    let mut observer = alice.tenure.observe(&LeaseName::role(ROLE).unwrap());
+    let mut observer = alice.tenure.fleet().observe(ROLE).unwrap();
     assert!(matches!(observer.changed().await, LeaderStatus::Leader(_)));
     let no_candidates = async {
         while tokio::time::timeout(Duration::from_millis(50), observer.changed()).await != Ok(LeaderStatus::NoLeader) {}

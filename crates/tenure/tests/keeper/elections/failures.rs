@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure::election::ElectionEventKind;
+use tenure::EventKind;
 use tenure::lease::{Ending, Loss};
 use tenure::{ElectionState, Token};
 use tenure_testbed::{LagProbe, Proxy, RedisServer};
@@ -115,7 +115,7 @@ async fn a_leader_that_renews_but_does_nothing_is_taken_over() {
     let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
     let settings = |instance: &Instance| {
         let limit = Duration::from_secs(2);
-        instance.tenure.election(ROLE).ttl(Duration::from_secs(3)).take_over_after(limit).build().unwrap()
+        instance.tenure.election(ROLE).ttl(Duration::from_secs(3)).take_over_after(limit)
     };
     let (first, second) = (RecordedElection::of(settings(&alice)), RecordedElection::of(settings(&bob)));
     first.election.start();
@@ -144,7 +144,7 @@ async fn a_short_disconnect_does_not_end_a_leadership() {
     let term = watched.wait_for_leadership().await;
     for round in 1..=5 {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]);
-        wait_until("attached again", || alice.count_events("store.entered") > round).await;
+        wait_until("attached again", || alice.count_events("store.attached") > round).await;
         assert!(watched.election.is_leader() && term.is_valid());
     }
     assert_eq!(
@@ -164,7 +164,7 @@ async fn a_loss_is_reported_with_its_reason() {
     server.command(&["DEL", "leader:cleanup"]);
     wait_until("lost", || watched.event_texts().iter().any(|told| told.contains("lost"))).await;
     let lost = watched.events.lock().unwrap().iter().find_map(|event| match &event.kind {
-        ElectionEventKind::LeadershipLost { reason } => Some(reason.clone()),
+        EventKind::LeadershipLost { reason } => Some(reason.clone()),
         _ => None,
     });
     assert_eq!(lost, Some(Ending::Lost(Loss::Missing)));

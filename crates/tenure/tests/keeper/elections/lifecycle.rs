@@ -54,7 +54,7 @@ async fn every_instance_can_read_the_leader_and_its_metadata() {
     let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
     let election = alice.tenure.election(ROLE).key("my-app:leader").metadata("10.0.0.7:8080").build().unwrap();
     let name = election.name().clone();
-    assert_eq!(bob.tenure.leader_of(&name).await.unwrap(), None);
+    assert_eq!(bob.tenure.fleet().leader_of(&name).await.unwrap(), None);
     election.start();
     let term = election.wait_for_leadership(LONG_TTL).await.unwrap();
     assert_eq!(server.command(&["GET", "my-app:leader"]).as_text(), election.id().as_str());
@@ -62,9 +62,9 @@ async fn every_instance_can_read_the_leader_and_its_metadata() {
         server.command(&["EXISTS", "tenure:records:{my-app:leader}"]) == RedisReply::Int(1)
     })
     .await;
-    let leader = bob.tenure.leader_of(&name).await.unwrap().unwrap();
+    let leader = bob.tenure.fleet().leader_of(&name).await.unwrap().unwrap();
     assert_eq!((&leader.instance, leader.token), (alice.tenure.instance(), Some(term.token())));
-    assert_eq!(leader.metadata.as_deref(), Some(&b"10.0.0.7:8080"[..]));
+    assert_eq!(leader.metadata.as_deref(), Some("10.0.0.7:8080"));
     assert!(leader.remaining.unwrap() <= LONG_TTL);
 }
 
@@ -113,7 +113,7 @@ async fn stopping_at_any_moment_of_a_start_leaves_nothing_behind() {
         tokio::time::sleep(Duration::from_micros(round * 200)).await;
         with_timeout(election.stop()).await;
         assert!(!election.is_leader() && election.state() == ElectionState::Follower);
-        let term = with_timeout(bob.tenure.lease_named(name.clone()).acquire()).await.unwrap();
+        let term = with_timeout(bob.tenure.lease(name.clone()).acquire()).await.unwrap();
         assert!(!election.is_leader(), "a stopped candidate stays stopped");
         term.release().await.unwrap();
     }
@@ -123,7 +123,7 @@ async fn stopping_at_any_moment_of_a_start_leaves_nothing_behind() {
 async fn an_election_can_be_used_from_many_tasks_at_once() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
-    let watched = RecordedElection::of(alice.tenure.election(ROLE).build().unwrap());
+    let watched = RecordedElection::of(alice.tenure.election(ROLE));
     let done = Arc::new(AtomicBool::new(false));
     let tasks: Vec<_> = (0..8)
         .map(|number| {
@@ -134,7 +134,7 @@ async fn an_election_can_be_used_from_many_tasks_at_once() {
                         0 => election.start(),
                         1 => election.stop().await,
                         2 => assert!(!election.is_leader() || election.id().as_str().starts_with("alice")),
-                        _ => election.on(|_| {}).unwrap().remove(),
+                        _ => drop(election.events()),
                     }
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
@@ -171,7 +171,8 @@ async fn a_step_down_hands_over_to_the_named_instance() {
         let from = leader().unwrap();
         let to = (from + 1) % 3;
         let name = all[from].election.name().clone();
-        let asked = instances[from].tenure.step_down(&name, Some(instances[to].tenure.instance())).await.unwrap();
+        let asked =
+            instances[from].tenure.admin().step_down(&name, Some(instances[to].tenure.instance())).await.unwrap();
         assert!(asked.is_some());
         wait_until("the named candidate leads", || all[to].election.is_leader()).await;
         wait_until("the previous leader does not lead", || !all[from].election.is_leader()).await;
@@ -185,7 +186,7 @@ async fn a_step_down_hands_over_to_the_named_instance() {
 async fn a_leader_that_steps_down_is_followed_by_a_waiting_candidate() {
     let server = RedisServer::start();
     let ((alice, first), (_bob, second)) = start_leader_and_follower(&server, LONG_TTL).await;
-    assert!(alice.tenure.step_down(first.election.name(), None).await.unwrap().is_some());
+    assert!(alice.tenure.admin().step_down(first.election.name(), None).await.unwrap().is_some());
     second.wait_for_leadership().await;
     first.wait_for_event("leadership lost (step_down)").await;
 }

@@ -10,8 +10,8 @@ mod work;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure::election::{ElectionEvent, ElectionEventKind};
-use tenure::{Election, ElectionState, TermHandle};
+use tenure::election::ElectionBuilder;
+use tenure::{Election, ElectionState, Event, EventKind, TermHandle};
 use tenure_testbed::RedisServer;
 use tokio::task::JoinHandle;
 
@@ -22,25 +22,33 @@ pub const ROLE: &str = "cleanup";
 /// An election whose events are recorded.
 pub struct RecordedElection {
     pub election: Election,
-    pub events: Arc<Mutex<Vec<ElectionEvent>>>,
+    pub events: Arc<Mutex<Vec<Event>>>,
 }
 
 impl RecordedElection {
-    pub fn of(election: Election) -> Self {
-        let events: Arc<Mutex<Vec<ElectionEvent>>> = Arc::default();
+    pub fn of(election: ElectionBuilder) -> Self {
+        let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let heard = events.clone();
-        election.on(move |event| heard.lock().unwrap().push(event.clone())).unwrap();
+        let election = election.on_event(move |event| heard.lock().unwrap().push(event.clone())).build().unwrap();
         Self { election, events }
     }
 
     pub fn start(instance: &Instance, ttl: Duration) -> Self {
-        let watched = Self::of(instance.tenure.election(ROLE).ttl(ttl).build().unwrap());
+        let watched = Self::of(instance.tenure.election(ROLE).ttl(ttl));
         watched.election.start();
         watched
     }
 
+    /// The events of the candidate, without those of its lease.
     pub fn event_texts(&self) -> Vec<String> {
-        self.events.lock().unwrap().iter().map(|event| event.kind.to_string()).collect()
+        let text = |event: &Event| match &event.kind {
+            EventKind::StateChanged { from, to } => Some(format!("{} → {}", from.as_str(), to.as_str())),
+            EventKind::LeadershipAcquired => Some("leadership acquired".to_owned()),
+            EventKind::LeadershipLost { reason } => Some(format!("leadership lost ({})", reason.as_str())),
+            EventKind::ElectionFailed { error } => Some(format!("election failed: {error}")),
+            _ => None,
+        };
+        self.events.lock().unwrap().iter().filter_map(text).collect()
     }
 
     pub async fn wait_for_event(&self, what: &str) {
@@ -60,16 +68,16 @@ impl RecordedElection {
         let mut leads = None;
         for event in self.events.lock().unwrap().iter() {
             match &event.kind {
-                ElectionEventKind::StateChanged { from, to } => {
+                EventKind::StateChanged { from, to } => {
                     assert_eq!(*from, standing, "{:#?}", self.event_texts());
                     standing = *to;
                 }
-                ElectionEventKind::LeadershipAcquired => {
+                EventKind::LeadershipAcquired => {
                     assert_eq!((standing, leads), (ElectionState::Leader, None), "{:#?}", self.event_texts());
                     leads = event.token;
                     assert!(leads.is_some());
                 }
-                ElectionEventKind::LeadershipLost { .. } => {
+                EventKind::LeadershipLost { .. } => {
                     assert!(standing != ElectionState::Leader && leads == event.token, "{:#?}", self.event_texts());
                     leads = None;
                 }
@@ -88,7 +96,7 @@ pub fn spawn_leader(record: &WorkLog, instance: &Instance, ttl: Duration) -> Joi
             let (record, who) = (record.clone(), who.clone());
             async move {
                 record.work(&who, &term).await;
-                Ok::<(), std::io::Error>(())
+                Ok(())
             }
         });
         let _ = lead.until(std::future::pending::<()>()).await;

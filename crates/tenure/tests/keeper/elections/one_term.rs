@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure::election::LeaderOnlyError;
-use tenure::{AcquireError, LeaseName};
+use tenure::lease::Loss;
+use tenure::{AcquireError, LeaseName, ReleaseError, RunError, WorkError};
 use tenure_testbed::{RedisReply, RedisServer};
 
 use crate::harness::{Instance, LONG_TTL, TTL, wait_until, with_timeout};
@@ -54,11 +55,12 @@ async fn a_lost_leadership_is_reported_and_not_acquired_again() {
     let server = RedisServer::start();
     let (alice, bob) = Instance::pair(&server.url(), LONG_TTL).await;
     let leadership = alice.tenure.election(ROLE).acquire().await.unwrap();
-    bob.tenure.revoke(&LeaseName::role(ROLE).unwrap()).await.unwrap();
-    let lost = with_timeout(leadership.run(std::future::pending::<()>())).await.unwrap_err();
-    assert_eq!(lost.reason.as_str(), "revoked");
+    bob.tenure.admin().revoke(&LeaseName::role(ROLE).unwrap()).await.unwrap();
+    let lost = with_timeout(leadership.run_infallible(std::future::pending::<()>())).await.unwrap_err();
+    assert!(matches!(&lost, RunError::Lost(lost) if lost.reason == Loss::Revoked), "{lost}");
     alice.wait_for_event("election.leadership_lost").await;
-    assert_eq!(leadership.release().await.unwrap_err().reason.as_str(), "revoked");
+    let released = leadership.release().await.unwrap_err();
+    assert!(matches!(&released, ReleaseError::Lost(lost) if lost.reason == Loss::Revoked), "{released}");
     assert_eq!(alice.count_events("lease.acquired"), 1);
 }
 
@@ -96,11 +98,11 @@ async fn leader_work_runs_under_the_current_term() {
     let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
     let tenure = alice.tenure.clone();
     let lead = alice.tenure.election(ROLE).lead(async |term| {
-        let inside = tenure.run_as_leader(ROLE, async { term.token() }).await;
-        Err::<(), _>(inside)
+        let inside = tenure.run_as_leader(ROLE, async { term.token() }).await?;
+        Err(format!("led under {inside}").into())
     });
     let ended = with_timeout(lead.until(std::future::pending::<()>())).await.unwrap_err();
-    assert!(matches!(ended, tenure::election::LeadError::Work(Ok(_))), "{ended:?}");
+    assert!(ended.to_string().contains("led under "), "{ended:?}");
     // Events arrive in order, a moment later.
     alice.wait_for_event("lease.released").await;
     assert_eq!(alice.count_events("lease.acquired"), 1);
@@ -123,8 +125,8 @@ async fn a_step_down_reaches_the_named_instance_however_long_the_work_takes() {
             wait_until("the candidate waits", || one.count_events("lease.waiting") > round).await;
         }
         let named = if round % 2 == 0 { &bob } else { &carol };
-        alice.tenure.step_down(leadership.name(), Some(named.tenure.instance())).await.unwrap();
-        with_timeout(leadership.lost()).await;
+        alice.tenure.admin().step_down(leadership.name(), Some(named.tenure.instance())).await.unwrap();
+        with_timeout(leadership.cancelled()).await;
         let given_up = tokio::spawn(leadership.release());
         tokio::time::sleep(Duration::from_millis(200)).await;
         drop(work);
@@ -181,7 +183,7 @@ async fn a_timeout_is_kept_whatever_the_priority() {
 async fn a_dropped_campaign_is_reported_and_leaves_nothing_behind() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
-    let lead = alice.tenure.election(ROLE).lead(async |_| std::future::pending::<Result<(), std::io::Error>>().await);
+    let lead = alice.tenure.election(ROLE).lead(async |_| std::future::pending::<Result<(), WorkError>>().await);
     let leading = tokio::time::timeout(Duration::from_millis(300), lead.until(std::future::pending::<()>()));
     assert!(leading.await.is_err());
     alice.wait_for_event("election.leadership_lost").await;
@@ -191,7 +193,7 @@ async fn a_dropped_campaign_is_reported_and_leaves_nothing_behind() {
     // A shutdown ends a leadership at once, too.
     let tenure = alice.tenure.clone();
     let leading = tokio::spawn(async move {
-        let lead = tenure.election(ROLE).lead(async |_| std::future::pending::<Result<(), std::io::Error>>().await);
+        let lead = tenure.election(ROLE).lead(async |_| std::future::pending::<Result<(), WorkError>>().await);
         lead.until(std::future::pending::<()>()).await
     });
     wait_until("it leads", || alice.count_events("election.leadership_acquired") == 2).await;

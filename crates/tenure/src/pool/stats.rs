@@ -1,25 +1,31 @@
-//! How long moves of targets take.
+//! Numbers of a pool: how long moves of targets take, and how often work fails.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use super::Target;
+use super::TargetName;
 use crate::histogram::Histogram;
 use crate::name::InstanceId;
 
-/// How long moves of targets took, since this instance started.
+/// Numbers of a pool on this instance, since it started.
 #[derive(Debug, Default)]
-pub struct PoolHistograms {
+#[non_exhaustive]
+pub struct PoolStats {
     /// From the decision to hand a target over until its next holder has it, measured by the giver.
     pub handovers: Histogram,
     /// From the detection of a missing holder until the next one has its target, measured by the next holder.
     pub takeovers: Histogram,
+    /// How often work returned an error.
+    pub work_errors: AtomicU64,
+    /// How often work panicked.
+    pub work_panics: AtomicU64,
 }
 
 /// The start times of moves in flight.
 #[derive(Debug, Default)]
 pub(super) struct MoveTimer {
-    handover_started: HashMap<Target, Instant>,
+    handover_started: HashMap<TargetName, Instant>,
     takeover_started: HashMap<InstanceId, Instant>,
 }
 
@@ -27,13 +33,13 @@ pub(super) struct MoveTimer {
 const MAX_MISSED_INSTANCES: usize = 1_000;
 
 impl MoveTimer {
-    pub(super) fn start_handover(&mut self, target: &Target) {
+    pub(super) fn start_handover(&mut self, target: &TargetName) {
         self.handover_started.insert(target.clone(), Instant::now());
     }
 
-    pub(super) fn finish_handover(&mut self, target: &Target, handed_over: bool, histograms: &PoolHistograms) {
+    pub(super) fn finish_handover(&mut self, target: &TargetName, handed_over: bool, stats: &PoolStats) {
         if let Some(since) = self.handover_started.remove(target).filter(|_| handed_over) {
-            histograms.handovers.record(since.elapsed());
+            stats.handovers.record(since.elapsed());
         }
     }
 
@@ -44,9 +50,9 @@ impl MoveTimer {
         self.takeover_started.insert(instance.clone(), Instant::now());
     }
 
-    pub(super) fn finish_takeover(&mut self, instance: &InstanceId, histograms: &PoolHistograms) {
+    pub(super) fn finish_takeover(&mut self, instance: &InstanceId, stats: &PoolStats) {
         if let Some(since) = self.takeover_started.get(instance) {
-            histograms.takeovers.record(since.elapsed());
+            stats.takeovers.record(since.elapsed());
         }
     }
 }
