@@ -154,3 +154,7 @@ struct Elections;
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../../../docs/pools.md")]
 struct Pools;
+
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../../../docs/leases.md")]
+struct Leases;

@@ -294,6 +294,13 @@ pub struct LogEntry {
     pub value: Vec<u8>,
 }
 
+impl LogEntry {
+    /// The value as text, if it is text.
+    pub fn text(&self) -> Option<&str> {
+        std::str::from_utf8(&self.value).ok()
+    }
+}
+
 /// An instance that is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveInstance {

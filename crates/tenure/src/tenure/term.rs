@@ -369,7 +369,8 @@ impl TermHandle {
     ///
     /// # Errors
     /// When the term is over, when the store cannot be reached or refuses the request, or when the outcome is
-    /// [unknown](PublishError::Unknown). Repeating it then may append the entry twice.
+    /// [unknown](PublishError::Unknown). Repeating it is safe as long as no other entry was appended after it; then it
+    /// may be appended twice.
     ///
     /// # Cancel safety
     /// The entry may or may not be appended.
