@@ -5,6 +5,7 @@ mod dependency_tree;
 mod language;
 mod pipelines;
 mod prerequisites;
+mod public_api;
 mod redis_releases;
 mod stages;
 
@@ -24,6 +25,7 @@ Usage: cargo xtask COMMAND
   test                Install what the tests need, then run all tests
   check               Run the quick checks: format, words, clippy, the library's tests, 200 simulated worlds
   lint                Check format, words, clippy, documentation and dependency policy
+  api                 Write docs/public-api.txt, the list of the library's public API
   soak                Run the pool scenarios with a ttl of 30 s, renewed every 10 s; takes 15 min
   sim [ARG]…          Run the simulator, built for release: --fleets small|large, --seeds N, --seed S, --trace, --jobs N
   bench NAME [ARG]…   Run a benchmark (`lease`, `election`, `pool`, `serve`) on a real store, built for release; the last line is JSON
@@ -39,6 +41,7 @@ enum XtaskCommand {
     Test,
     Check,
     Lint,
+    Api,
     Sim(Vec<String>),
     Bench(Vec<String>),
     Soak,
@@ -64,6 +67,13 @@ fn main() -> ExitCode {
         XtaskCommand::Check => Pipeline::check().run(),
         XtaskCommand::Lint => Pipeline::lint().run(),
         XtaskCommand::Soak => Pipeline::soak().run(),
+        XtaskCommand::Api => match public_api::write() {
+            Ok(()) => true,
+            Err(message) => {
+                eprintln!("xtask: {message}");
+                false
+            }
+        },
         XtaskCommand::Ci => Pipeline::test().then(Pipeline::lint()).run(),
         XtaskCommand::Sim(arguments) => return run_program("tenure-sim", arguments),
         XtaskCommand::Bench(arguments) => return run_bench(arguments),
@@ -81,6 +91,7 @@ fn parse(arguments: &[String]) -> Result<XtaskCommand, String> {
         "test" => XtaskCommand::Test,
         "check" => XtaskCommand::Check,
         "lint" => XtaskCommand::Lint,
+        "api" => XtaskCommand::Api,
         "soak" => XtaskCommand::Soak,
         // These programs parse their own flags.
         "sim" => return Ok(XtaskCommand::Sim(rest.to_vec())),

@@ -4,6 +4,7 @@ use crate::command_line::CommandLine;
 use crate::dependency_tree;
 use crate::language;
 use crate::prerequisites::{self, CLIPPY, FAKETIME, REDIS_SERVER, RUSTFMT, Tool};
+use crate::public_api;
 use crate::redis_releases;
 use crate::stages::{self, Stage, StageOutcome};
 
@@ -85,6 +86,8 @@ impl Pipeline {
                 clippy(),
                 documentation("docs", "cargo doc --workspace --no-deps --all-features"),
                 documentation("docs by default", "cargo doc -p tenure --no-deps"),
+                Stage::check("public api", public_api::check).rerun_with(&public_api::command()),
+                Stage::check("examples in the documentation", public_api::check_examples),
                 dependency_policy(),
             ],
         }

@@ -89,6 +89,8 @@ impl Collector for MetricsSnapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut encoder = PrometheusEncoder(encoder);
         let stats = &self.stats;
+        let connected = f64::from(u8::from(stats.connected));
+        encoder.gauge("store_connected", "Whether this instance is attached to the store", connected)?;
         encoder.gauge("leases_held", "Leases held by this instance", stats.held as f64)?;
         encoder.gauge(
             "leases_uncertain",

@@ -1,8 +1,6 @@
 //! Poll counters and latencies that can be added up. Pure.
 
-use std::fmt;
-use std::str::FromStr;
-
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenure::histogram::HistogramSnapshot;
 
@@ -15,10 +13,10 @@ const MAX_COUNT: u64 = 1 << 53;
 /// use tenure_serve::poll_stats::PollStats;
 ///
 /// let told = PollStats { ok: 9, failed: 1, ..PollStats::default() };
-/// assert_eq!(told.to_string().parse::<PollStats>(), Ok(told));
+/// assert_eq!(PollStats::read(&told.to_record()), Some(told));
 /// assert_eq!(told.plus(&told).to_json()["polls"], 20);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PollStats {
     /// Successful polls.
     pub ok: u64,
@@ -70,30 +68,18 @@ impl PollStats {
     }
 }
 
-impl fmt::Display for PollStats {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{},{},{},{};{}", self.ok, self.failed, self.refused, self.failovers, self.latency)
+impl PollStats {
+    /// Returns the stored form, for [`read`](Self::read).
+    pub fn to_record(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
     }
-}
 
-/// Invalid poll statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not valid poll statistics")]
-pub struct InvalidPollStats;
-
-impl FromStr for PollStats {
-    type Err = InvalidPollStats;
-
-    fn from_str(text: &str) -> Result<Self, InvalidPollStats> {
-        let (counts, latency) = text.split_once(';').ok_or(InvalidPollStats)?;
-        let counts: Vec<u64> =
-            counts.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| InvalidPollStats)?;
+    /// Reads the result of [`to_record`](Self::to_record); returns `None` for anything else.
+    pub fn read(record: &str) -> Option<Self> {
+        let stats: Self = serde_json::from_str(record).ok()?;
         // Any program can write a heartbeat; no instance polls this often.
-        if counts.iter().any(|count| *count > MAX_COUNT) {
-            return Err(InvalidPollStats);
-        }
-        let [ok, failed, refused, failovers] = counts.try_into().map_err(|_| InvalidPollStats)?;
-        Ok(Self { ok, failed, refused, failovers, latency: latency.parse().map_err(|_| InvalidPollStats)? })
+        let counts = [stats.ok, stats.failed, stats.refused, stats.failovers];
+        counts.iter().all(|count| *count <= MAX_COUNT).then_some(stats)
     }
 }
 
@@ -104,9 +90,9 @@ mod tests {
     #[test]
     fn implausible_counts_are_invalid() {
         let stats = PollStats { ok: MAX_COUNT, ..PollStats::default() };
-        assert_eq!(stats.to_string().parse(), Ok(stats));
+        assert_eq!(PollStats::read(&stats.to_record()), Some(stats));
         for bad in [PollStats { ok: MAX_COUNT + 1, ..stats }, PollStats { failovers: u64::MAX, ..stats }] {
-            assert_eq!(bad.to_string().parse::<PollStats>(), Err(InvalidPollStats));
+            assert_eq!(PollStats::read(&bad.to_record()), None);
         }
         assert_eq!(stats.plus(&PollStats { failed: u64::MAX, ..stats }).to_json()["polls"], u64::MAX);
     }

@@ -305,7 +305,7 @@ async fn publish_stats(tenure: Tenure, counters: Arc<Counters>, every: Duration)
         tokio::time::sleep(every).await;
         let stats = counters.snapshot();
         if sent.replace(stats) != Some(stats) {
-            tenure.fleet().describe(STATS_FIELD, &stats.to_string());
+            tenure.fleet().describe(STATS_FIELD, &stats.to_record());
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Histograms of durations: cheap to record, and the counts of many instances can be added.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::time::Moment;
 
@@ -46,6 +46,7 @@ const BUCKET_COUNT: usize = BUCKET_BOUNDS.len() + 1;
 /// assert_eq!(lag.read(start + RECENT_MAX_WINDOW * 3), Duration::ZERO);
 /// ```
 #[derive(Debug, Default)]
+#[doc(hidden)]
 pub struct RecentMax {
     window: AtomicU64,
     now: AtomicU64,
@@ -53,6 +54,7 @@ pub struct RecentMax {
 }
 
 /// The window of [`RecentMax`].
+#[doc(hidden)]
 pub const RECENT_MAX_WINDOW: Duration = Duration::from_secs(30);
 
 impl RecentMax {
@@ -123,18 +125,17 @@ impl Histogram {
 
 /// The counts of a histogram: the number of durations in each [bucket](BUCKET_BOUNDS), and their sum.
 ///
-/// Snapshots are written as text and parsed back, also on other instances:
-///
 /// ```
-/// use tenure::histogram::{Histogram, HistogramSnapshot};
+/// use std::time::Duration;
+/// use tenure::histogram::Histogram;
 ///
-/// let histogram = Histogram::default();
-/// histogram.record(std::time::Duration::from_millis(7));
-/// let snapshot = histogram.snapshot();
-/// assert_eq!(snapshot.to_string().parse(), Ok(snapshot));
-/// assert!("7".parse::<HistogramSnapshot>().is_err());
+/// let (one, other) = (Histogram::default(), Histogram::default());
+/// one.record(Duration::from_millis(7));
+/// other.record(Duration::from_millis(9));
+/// let both = one.snapshot().merge(&other.snapshot());
+/// assert_eq!((both.count(), both.sum()), (2, Duration::from_millis(16)));
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistogramSnapshot {
     counts: [u64; BUCKET_COUNT],
     sum_micros: u64,
@@ -199,29 +200,6 @@ impl HistogramSnapshot {
     }
 }
 
-impl fmt::Display for HistogramSnapshot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.sum_micros)?;
-        self.counts.iter().try_for_each(|count| write!(f, ",{count}"))
-    }
-}
-
-/// The text is not a valid histogram snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a valid histogram snapshot")]
-pub struct ParseHistogramError;
-
-impl FromStr for HistogramSnapshot {
-    type Err = ParseHistogramError;
-
-    fn from_str(text: &str) -> Result<Self, ParseHistogramError> {
-        let mut numbers = text.split(',').map(|number| number.parse::<u64>().map_err(|_| ParseHistogramError));
-        let sum_micros = numbers.next().ok_or(ParseHistogramError)??;
-        let counts = numbers.collect::<Result<Vec<_>, _>>()?.try_into().map_err(|_| ParseHistogramError)?;
-        Ok(Self { counts, sum_micros })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -248,13 +226,6 @@ mod tests {
             let step = |span: Duration| BUCKET_BOUNDS.partition_point(|end| *end < span);
             let estimate = histogram.snapshot().quantile(part).unwrap();
             prop_assert_eq!(step(estimate.max(Duration::from_nanos(1))), step(exact), "{:?} for {:?}", estimate, exact);
-        }
-
-        #[test]
-        fn malformed_text_is_rejected(text in ".*") {
-            if let Ok(snapshot) = text.parse::<HistogramSnapshot>() {
-                prop_assert_eq!(snapshot.to_string().parse(), Ok(snapshot));
-            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! # Guarantees and limits
 //!
-//! A term may be relied on until its [deadline](time::deadline), which is counted from when the request was *sent*, on
+//! A term may be relied on until its deadline, which is counted from when the request was *sent*, on
 //! a clock that [counts suspend](time). Work is cancelled a stop budget before that, so a holder that is cut off, or
 //! whose store stalls, has stopped before another can begin. The store refuses a publication, renewal or release whose
 //! term is over, by holder *and* token.
@@ -34,13 +34,12 @@ lease.release().await?;
 )]
 //! | module | contents |
 //! |---|---|
-//! | `Tenure` | the entry point: leases on one store, for one process |
+//! | [`Tenure`] | the entry point: leases on one store, for one process |
 //! | [`election`] | one leader per role, term after term |
 //! | [`pool`] | many targets, distributed over a fleet |
 //! | [`fleet`] | membership: which instances are alive |
-//! | [`placement`] | which instance should hold which target: pure functions |
 //! | [`schedule`] | schedules that a leader runs and that outlive it |
-//! | [`lease`] | the life of one term: a state machine without I/O, clock or async |
+//! | [`lease`] | settings of a lease, its state, and how a term ends |
 //! | [`time`] | the lease clock and deadlines |
 //! | [`histogram`] | durations, counted in buckets |
 //! | [`store`] | the interface of a store, and the stores |
@@ -61,13 +60,14 @@ lease.release().await?;
 //! | `log` | | a `tracing` layer that writes events as lines of text or JSON |
 //! | `testing` | | the conformance suite for stores |
 //!
-//! Decisions are pure and I/O is at the edge: [`lease::Lease::step`] takes a clock reading and an input and returns
-//! actions. The same code runs in a program and in the simulator.
+//! Decisions are pure and I/O is at the edge: state machines take a clock reading and an input and return actions. The
+//! same code runs in a program and in the simulator. The machines are public for the simulator, but not documented here.
 
 pub mod election;
 mod event;
 pub mod fleet;
 pub mod histogram;
+mod json;
 mod keeper;
 pub mod lease;
 #[cfg(feature = "tracing")]
@@ -75,6 +75,7 @@ pub mod log;
 #[doc(hidden)]
 pub mod mutation;
 mod name;
+#[doc(hidden)]
 pub mod placement;
 pub mod pool;
 pub mod schedule;

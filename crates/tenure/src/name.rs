@@ -4,6 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The longest label, prefix or instance id, in bytes.
@@ -109,7 +110,8 @@ pub enum LeaseKind {
 /// assert!(error.to_string().contains("'}' at byte 7"));
 /// # Ok::<(), tenure::NameError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct LeaseName {
     key: Arc<str>,
     label_start: u16,
@@ -201,6 +203,20 @@ impl LeaseName {
         };
         let (prefix, label) = key.split_at_checked(head.as_str().parse().ok()?)?;
         Self::with_prefix(kind, prefix, label).ok()
+    }
+}
+
+impl From<LeaseName> for String {
+    fn from(name: LeaseName) -> Self {
+        name.encode()
+    }
+}
+
+impl TryFrom<String> for LeaseName {
+    type Error = &'static str;
+
+    fn try_from(word: String) -> Result<Self, Self::Error> {
+        Self::decode(&word).ok_or("not the name of a lease")
     }
 }
 
@@ -335,8 +351,23 @@ impl From<&LeaseName> for LeaseRef {
 /// assert_eq!(id.as_str(), "api-7fd8c9-1736598400000000000-a1b2c3d4");
 /// # Ok::<(), tenure::NameError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct InstanceId(Arc<str>);
+
+impl From<InstanceId> for String {
+    fn from(id: InstanceId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
+impl TryFrom<String> for InstanceId {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        Self::new(&text)
+    }
+}
 
 impl InstanceId {
     /// Creates an id chosen by the caller. It must be unique among all processes that ever use the store: two processes

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::time::ServerTime;
 
 /// How far ahead of the store's clock a token may be and still count for leases other than its own. A clock that was
@@ -22,8 +24,23 @@ const MAX_AHEAD_OF_CLOCK: Duration = Duration::from_secs(366 * 24 * 3_600);
 /// assert!(Token::new(u64::MAX).is_none());
 /// # Ok::<(), &str>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "u64", try_from = "u64")]
 pub struct Token(u64);
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        token.0
+    }
+}
+
+impl TryFrom<u64> for Token {
+    type Error = &'static str;
+
+    fn try_from(number: u64) -> Result<Self, Self::Error> {
+        Self::new(number).ok_or("a token is below 2^53")
+    }
+}
 
 impl Token {
     /// Smaller than every token that is ever granted.

@@ -115,6 +115,7 @@ fn node_json(member: &LiveInstance, me: &InstanceId, owned: Vec<Value>) -> Value
         "status": record.as_ref().map_or("online", |record| record.status.as_str()),
         "weight": f64::from(weight) / f64::from(FULL_WEIGHT),
         "startedAt": record.as_ref().map(|record| format_time(record.started_at)),
+        "version": record.as_ref().map(|record| record.version.as_str()),
         "ownedSessions": owned,
     })
 }

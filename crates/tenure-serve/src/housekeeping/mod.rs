@@ -24,13 +24,13 @@ pub const JANITOR: &str = "janitor";
 pub const AGGREGATOR: &str = "aggregator";
 
 /// Name of an instance's own statistics in its heartbeat record.
-pub(crate) const STATS_FIELD: &str = "tally";
+pub(crate) const STATS_FIELD: &str = "stats";
 
 /// Name of the aggregator's record.
 const TOTALS_RECORD: &str = "totals";
 
 /// Name of the list with the last statistics of stopped instances.
-const FINAL_STATS_LIST: &str = "tallies";
+const FINAL_STATS_LIST: &str = "final-stats";
 
 /// Number of aggregator periods in one janitor period.
 const AGGREGATIONS_PER_CLEANUP: u32 = 6;
@@ -168,13 +168,13 @@ async fn aggregate(tenure: &Tenure, term: &TermHandle) {
     let mut totals = before.and_then(|record| Totals::read(&record.value)).unwrap_or_else(|| Totals::new(now));
     let told = members.iter().filter_map(|member| {
         let record = InstanceRecord::decode(&member.record)?;
-        Some((member.instance.to_string(), record.annotations.get(STATS_FIELD)?.parse::<PollStats>().ok()?))
+        Some((member.instance.to_string(), PollStats::read(record.annotations.get(STATS_FIELD)?)?))
     });
     let mut told: BTreeMap<String, PollStats> = told.collect();
     let words = tenure.fleet().list_entries(FINAL_STATS_LIST).await.unwrap_or_default();
     told.extend(words.iter().filter_map(|word| {
         let (instance, stats) = word.split_once(' ')?;
-        Some((instance.to_owned(), stats.parse().ok()?))
+        Some((instance.to_owned(), PollStats::read(stats)?))
     }));
     totals.add(now, &told);
     // If the term has ended, another leader has added it up.
@@ -188,7 +188,7 @@ async fn aggregate(tenure: &Tenure, term: &TermHandle) {
 
 /// Stores the last statistics of an instance that is about to stop.
 pub(crate) async fn record_final_stats(tenure: &Tenure, stats: &PollStats) {
-    let _ = tenure.fleet().add_to_list(FINAL_STATS_LIST, &format!("{} {stats}", tenure.instance())).await;
+    let _ = tenure.fleet().add_to_list(FINAL_STATS_LIST, &format!("{} {}", tenure.instance(), stats.to_record())).await;
 }
 
 /// Reads the totals of the fleet, as last added up.

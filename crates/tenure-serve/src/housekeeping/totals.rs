@@ -1,11 +1,11 @@
 //! Fleet totals: the statistics of every instance, added up period by period, across changes of the aggregator. Pure.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::poll_stats::PollStats;
 
@@ -14,7 +14,7 @@ use crate::poll_stats::PollStats;
 const FORGET_AFTER_PERIODS: u64 = 100;
 
 /// Statistics of the fleet since the first aggregation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     since: Timestamp,
     at: Timestamp,
@@ -80,40 +80,12 @@ impl Totals {
 
     /// Returns the stored form, for the next aggregator.
     pub fn to_record(&self) -> String {
-        let counted: Map<String, Value> = self
-            .counted
-            .iter()
-            .map(|(instance, (stats, silent))| (instance.clone(), json!([stats.to_string(), silent])))
-            .collect();
-        json!({
-            "since": self.since.to_string(),
-            "at": self.at.to_string(),
-            "periodMicros": u64::try_from(self.period.as_micros()).unwrap_or(u64::MAX),
-            "instances": self.instances,
-            "total": self.total.to_string(),
-            "last": self.last.to_string(),
-            "counted": counted,
-        })
-        .to_string()
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// Reads the result of [`to_record`](Self::to_record); returns `None` for anything else.
     pub fn read(kept: &[u8]) -> Option<Self> {
-        let kept: Value = serde_json::from_slice(kept).ok()?;
-        let word = |name: &str| kept.get(name)?.as_str();
-        let counted = kept.get("counted")?.as_object()?.iter().map(|(instance, told)| {
-            let stats = PollStats::from_str(told.get(0)?.as_str()?).ok()?;
-            Some((instance.clone(), (stats, told.get(1)?.as_u64()?)))
-        });
-        Some(Self {
-            since: word("since")?.parse().ok()?,
-            at: word("at")?.parse().ok()?,
-            instances: usize::try_from(kept.get("instances")?.as_u64()?).ok()?,
-            total: word("total")?.parse().ok()?,
-            last: word("last")?.parse().ok()?,
-            period: Duration::from_micros(kept.get("periodMicros")?.as_u64()?),
-            counted: counted.collect::<Option<_>>()?,
-        })
+        serde_json::from_slice(kept).ok()
     }
 }
 

@@ -418,8 +418,7 @@ impl FleetWorld {
             instance.record.held.insert("poll".to_owned(), instance.engine.held());
             let (now, wall) = (self.now, UNIX_EPOCH + self.now.since(Moment::ZERO));
             let waits = |(id, left, crashes)| (id, CrashBackoff { until: wall + left, crashes });
-            let waiting: Vec<_> = instance.engine.crash_backoffs(now).into_iter().map(waits).collect();
-            instance.record.set_crash_backoffs(&waiting);
+            instance.record.crash_backoffs = instance.engine.crash_backoffs(now).into_iter().map(waits).collect();
             if instance.unreachable_until <= self.now {
                 instance.last_heartbeat = self.now;
             }

@@ -32,8 +32,9 @@ async fn connect_and_carry(shared: &SharedState, number: u64, client: std::net::
         let _ = client.set_zero_linger();
         return;
     }
+    let to = *shared.server.lock().unwrap();
     let server = tokio::select! {
-        server = TcpStream::connect(shared.server) => server.ok(),
+        server = TcpStream::connect(to) => server.ok(),
         () = wait_for_reset(shared, number) => None,
     };
     let Some(server) = server else {

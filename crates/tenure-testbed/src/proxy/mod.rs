@@ -39,7 +39,7 @@ impl Proxy {
     pub fn to(server: SocketAddr) -> Self {
         let port = Port::reserve();
         let shared = Arc::new(SharedState {
-            server,
+            server: Mutex::new(server),
             state: Mutex::default(),
             woken: watch::Sender::new(()),
             settled: Condvar::new(),
@@ -75,6 +75,12 @@ impl Proxy {
     /// The URL with a user. Neither name nor password may contain characters that are special in a URL.
     pub fn url_as(&self, user: &str, password: &str) -> String {
         format!("redis://{user}:{password}@{}/", self.address())
+    }
+
+    /// Forwards new connections to another server, as an address does after a failover. Resets the open ones.
+    pub fn redirect(&self, server: SocketAddr) {
+        *self.shared.server.lock().unwrap() = server;
+        self.reset_connections();
     }
 
     /// Ends all faults: accepts connections, forwards everything, and delivers held bytes.
@@ -250,7 +256,7 @@ impl Drop for Proxy {
 /// State that the switches and the connections share.
 #[derive(Debug)]
 struct SharedState {
-    server: SocketAddr,
+    server: Mutex<SocketAddr>,
     state: Mutex<ProxyState>,
     /// Notifies the proxy's thread of a changed state.
     woken: watch::Sender<()>,

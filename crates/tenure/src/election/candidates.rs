@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::leaders::text;
+use serde::{Deserialize, Serialize};
+
 use crate::fleet::Fleet;
+use crate::json;
 use crate::keeper::Heartbeat;
 use crate::name::{Group, InstanceId};
 use crate::store::{LiveInstance, Reply, Request, StoreError};
@@ -29,32 +31,24 @@ pub struct Candidate {
 
 impl Candidate {
     fn from_member(member: LiveInstance) -> Self {
-        let (priority, metadata) =
-            decode(&member.record).map_or((None, None), |(priority, rest)| (Some(priority), rest.map(text)));
+        let record: Option<CandidateRecord> = json::decode(&member.record);
+        let (priority, metadata) = record.map_or((None, None), |record| (Some(record.priority), record.metadata));
         Self { instance: member.instance, priority, metadata, remaining: member.remaining }
     }
 }
 
 /// The heartbeat that a candidate sends with all its requests.
 pub(super) fn heartbeat(group: Group, ttl: Duration, priority: u8, metadata: Option<&str>) -> Arc<Heartbeat> {
-    let record = encode(priority, metadata.map(str::as_bytes));
+    let record = json::encode(&CandidateRecord { priority, metadata: metadata.map(str::to_owned) }).into_bytes();
     Arc::new(Heartbeat { group, ttl: ttl + HEARTBEAT_EXTRA_TTL, record })
 }
 
-/// Encodes the priority and, after a space, the metadata.
-fn encode(priority: u8, metadata: Option<&[u8]>) -> Vec<u8> {
-    let mut record = priority.to_string().into_bytes();
-    if let Some(metadata) = metadata {
-        record.push(b' ');
-        record.extend_from_slice(metadata);
-    }
-    record
-}
-
-fn decode(record: &[u8]) -> Option<(u8, Option<Vec<u8>>)> {
-    let mut parts = record.splitn(2, |byte| *byte == b' ');
-    let priority = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
-    Some((priority, parts.next().map(<[u8]>::to_vec)))
+/// The record in a candidate's heartbeat.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct CandidateRecord {
+    priority: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metadata: Option<String>,
 }
 
 impl Fleet {
@@ -96,12 +90,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_read_back_as_they_were_written() {
-        for metadata in [None, Some(&b""[..]), Some(b"10.0.0.7:8080 v2\n \xff")] {
-            assert_eq!(decode(&encode(70, metadata)), Some((70, metadata.map(<[u8]>::to_vec))));
+    fn records_read_back_as_they_were_written_and_anything_else_is_foreign() {
+        for metadata in [None, Some(""), Some("10.0.0.7:8080 v2\n \"ü\"")] {
+            let record = CandidateRecord { priority: 70, metadata: metadata.map(str::to_owned) };
+            assert_eq!(json::decode(json::encode(&record).as_bytes()), Some(record));
         }
-        for foreign in [&b""[..], b"{\"status\":\"online\"}", b"256", b"\xff 1"] {
-            assert_eq!(decode(foreign), None);
+        for foreign in [&b""[..], b"{\"status\":\"online\"}", b"256", b"\xff 1", b"1736598400000"] {
+            assert_eq!(json::decode::<CandidateRecord>(foreign), None);
         }
     }
 }

@@ -87,6 +87,6 @@ pub(super) async fn leader_of(tenure: &Tenure, name: &LeaseName) -> Result<Optio
 }
 
 /// Metadata as text. Bytes of a program that is not Tenure's need not be text.
-pub(super) fn text(metadata: Vec<u8>) -> String {
+fn text(metadata: Vec<u8>) -> String {
     String::from_utf8(metadata).unwrap_or_else(|bytes| String::from_utf8_lossy(bytes.as_bytes()).into_owned())
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`ElectionBuilder::lead`] runs work for each term and is all that most programs need. A [started](Election::start)
-//! [`Election`] campaigns in the background; the program queries it or listens to it. [`CandidateState`] and
-//! [`Backoff`] decide, without I/O; all other code drives them.
+//! [`Election`] campaigns in the background; the program queries it or listens to it. [`ElectionBuilder::acquire`] and
+//! [`Tenure::run_as_leader`](crate::Tenure::run_as_leader) lead for one piece of work.
 
 mod backoff;
 mod builder;
@@ -23,7 +23,9 @@ mod leadership;
 mod observer;
 mod registry;
 
+#[doc(hidden)]
 pub use backoff::{Backoff, BackoffReason};
+#[doc(hidden)]
 pub use candidate_state::{CandidateInput, CandidateState};
 
 pub use self::{

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::{Event, EventKind, Level};
+use crate::json;
 use crate::name::InstanceId;
 
-/// Separates the fields. No name contains it, and in a text it can be replaced by a space.
-const FIELD_SEPARATOR: char = '\u{1f}';
-
-/// The end of four-digit years, in microseconds since 1970.
-const YEAR_10_000: u64 = 253_402_300_800_000_000;
+/// The end of four-digit years, since 1970.
+const YEAR_10_000: Duration = Duration::from_secs(253_402_300_800);
 
 /// An event of an instance, with the same names as in its log.
 ///
@@ -24,9 +24,10 @@ const YEAR_10_000: u64 = 253_402_300_800_000_000;
 /// assert_eq!(FleetEvent::decode(&fleet_event.encode()), Some(fleet_event));
 /// # Ok::<(), tenure::NameError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetEvent {
     /// When it happened, by its instance's clock, to the microsecond.
+    #[serde(with = "json::unix_micros")]
     pub at: SystemTime,
     /// Its log level.
     pub level: String,
@@ -40,8 +41,7 @@ impl FleetEvent {
     /// Converts an event that happened at this time.
     pub fn of(event: &Event, at: SystemTime) -> Self {
         let micros = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-        let fields =
-            event.fields().into_iter().map(|(name, value)| (name.to_owned(), value.replace(FIELD_SEPARATOR, " ")));
+        let fields = event.fields().into_iter().map(|(name, value)| (name.to_owned(), value));
         Self {
             at: UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or(0)),
             level: event.kind.level().as_str().to_owned(),
@@ -66,36 +66,23 @@ impl FleetEvent {
         InstanceId::new(id).ok()
     }
 
-    /// Encodes the event as one line of text for [`decode`](Self::decode).
+    /// Encodes the event as one line of JSON for [`decode`](Self::decode).
     pub fn encode(&self) -> String {
-        let micros = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-        let mut text = format!("{micros}{FIELD_SEPARATOR}{}{FIELD_SEPARATOR}{}", self.level, self.name);
-        for (name, value) in &self.fields {
-            text.extend([FIELD_SEPARATOR]);
-            text.push_str(name);
-            text.push('=');
-            text.push_str(value);
-        }
-        text
+        json::encode(self)
     }
 
     /// Decodes the output of [`encode`](Self::encode); `None` for anything else: announcements are untrusted input.
     pub fn decode(text: &str) -> Option<Self> {
-        let is_word = |word: &&str| {
+        let event: Self = json::decode(text.as_bytes())?;
+        let is_word = |word: &str| {
             (1..=64).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'.' || b == b'_')
         };
-        let mut parts = text.split(FIELD_SEPARATOR);
-        let micros = parts.next()?.parse().ok().filter(|micros| *micros < YEAR_10_000)?;
-        let at = UNIX_EPOCH + Duration::from_micros(micros);
-        let level = parts.next().filter(|level| Level::ALL.iter().any(|known| known.as_str() == *level))?.to_owned();
-        let name = parts.next().filter(is_word)?.to_owned();
-        let field = |part: &str| {
-            let (name, value) = part.split_once('=')?;
-            let is_ours = matches!(name, "timestamp" | "level" | "event");
-            (is_word(&name) && !is_ours).then(|| (name.to_owned(), value.to_owned()))
-        };
-        let fields = parts.map(field).collect::<Option<Vec<_>>>()?;
-        Some(Self { at, level, name, fields })
+        let is_field = |name: &str| is_word(name) && !matches!(name, "timestamp" | "level" | "event");
+        let is_valid = Level::ALL.iter().any(|known| known.as_str() == event.level)
+            && is_word(&event.name)
+            && event.fields.iter().all(|(name, _)| is_field(name))
+            && event.at.duration_since(UNIX_EPOCH).is_ok_and(|since| since < YEAR_10_000);
+        is_valid.then_some(event)
     }
 }
 
@@ -107,12 +94,12 @@ mod tests {
 
     #[test]
     fn invalid_announcements_are_not_events() {
-        let good = "1\u{1f}info\u{1f}lease.acquired\u{1f}instance_id=a";
+        let good = r#"{"at":1,"level":"info","name":"lease.acquired","fields":[["instance_id","a"]]}"#;
         assert!(FleetEvent::decode(good).is_some());
         for bad in [
             good.replace('1', "18446744073709551615"),
             good.replace("info", "loud"),
-            good.replace("lease.acquired", "a\nb"),
+            good.replace("lease.acquired", "a\\nb"),
             good.replace("lease.acquired", ""),
             good.replace("instance_id", "timestamp"),
             good.replace("instance_id", "in stance"),
@@ -123,10 +110,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_announcement_is_decoded_or_rejected(text in "([0-9]{0,20}\u{1f})?.*") {
-            if let Some(event) = FleetEvent::decode(&text) {
-                prop_assert_eq!(FleetEvent::decode(&event.encode()), Some(event));
-            }
+        fn any_text_of_an_event_reads_back(value in ".*", micros in 0..2_000_000_000_000_000_u64) {
+            let at = UNIX_EPOCH + Duration::from_micros(micros);
+            let (level, name) = ("info".to_owned(), "lease.lost".to_owned());
+            let event = FleetEvent { at, level, name, fields: vec![("error".to_owned(), value)] };
+            prop_assert!(!event.encode().contains('\n'));
+            prop_assert_eq!(FleetEvent::decode(&event.encode()), Some(event));
+        }
+
+        #[test]
+        fn any_announcement_is_decoded_or_rejected(text in ".*") {
+            let _ = FleetEvent::decode(&text);
         }
     }
 }

@@ -115,7 +115,7 @@ impl Fleet {
 
 /// The index that stores a list.
 fn list_index(list: &str) -> String {
-    format!("words:{list}")
+    format!("list:{list}")
 }
 
 impl Tenure {

@@ -3,13 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
+
+use crate::json;
 use crate::name::InstanceId;
 use crate::placement::FULL_WEIGHT;
 
 /// Whether an instance takes part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", from = "String")]
 pub enum InstanceStatus {
     /// It takes part.
+    #[default]
     Online,
     /// It is leaving.
     Draining,
@@ -26,9 +31,12 @@ impl InstanceStatus {
             Self::Unable => "unable",
         }
     }
+}
 
-    fn from_word(word: &str) -> Self {
-        [Self::Draining, Self::Unable].into_iter().find(|status| status.as_str() == word).unwrap_or(Self::Online)
+impl From<String> for InstanceStatus {
+    /// A status of a later version counts as online.
+    fn from(word: String) -> Self {
+        [Self::Draining, Self::Unable].into_iter().find(|status| status.as_str() == word).unwrap_or_default()
     }
 }
 
@@ -40,36 +48,53 @@ impl InstanceStatus {
 /// let mut record = InstanceRecord::new("api-7fd8c9");
 /// record.held.insert("poll".to_owned(), 12);
 /// let text = String::from_utf8(record.encode())?;
-/// assert!(text.contains("name=api-7fd8c9") && text.contains("held:poll=12"));
+/// assert!(text.starts_with(r#"{"version":""#) && text.contains(r#""held":{"poll":12}"#));
 /// assert_eq!(InstanceRecord::decode(text.as_bytes()), Some(record));
 /// # Ok::<(), std::string::FromUtf8Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct InstanceRecord {
+    /// The version of Tenure that it runs. Empty when it does not say.
+    #[serde(default)]
+    pub version: String,
     /// The name that its id begins with: the same for every start of the same replica.
     pub name: String,
     /// Whether the program gave it that name. A host's name may be shared by several instances.
+    #[serde(default)]
     pub is_named: bool,
     /// Its default weight, in thousandths of [`FULL_WEIGHT`].
     pub weight: u32,
     /// Its weights in pools where they differ from the default.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, u32>,
     /// When it was started, by its own clock, to the millisecond.
+    #[serde(with = "json::unix_micros")]
     pub started_at: SystemTime,
     /// Whether it takes part.
+    #[serde(default)]
     pub status: InstanceStatus,
     /// The interval of its heartbeats.
+    #[serde(rename = "heartbeatEveryMs", with = "json::millis")]
     pub heartbeat_every: Duration,
     /// How long a heartbeat is valid.
+    #[serde(rename = "heartbeatTtlMs", with = "json::millis")]
     pub heartbeat_ttl: Duration,
     /// Number of targets held, by pool. It is not in pools that are missing here.
+    #[serde(default)]
     pub held: BTreeMap<String, usize>,
     /// The pools that it is leaving, although it stays in others.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub leaving: BTreeSet<String>,
     /// The pools whose work it cannot do at present.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unable: BTreeSet<String>,
-    /// Its annotations: a word under each name.
+    /// Its annotations: a text under each name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// The instances that it has in crash backoff.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub crash_backoffs: BTreeMap<InstanceId, CrashBackoff>,
 }
 
 impl InstanceRecord {
@@ -77,6 +102,7 @@ impl InstanceRecord {
     pub fn new(name: &str) -> Self {
         let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             name: name.to_owned(),
             is_named: false,
             weight: FULL_WEIGHT,
@@ -89,6 +115,7 @@ impl InstanceRecord {
             leaving: BTreeSet::new(),
             unable: BTreeSet::new(),
             annotations: BTreeMap::new(),
+            crash_backoffs: BTreeMap::new(),
         }
     }
 
@@ -157,74 +184,23 @@ impl InstanceRecord {
         };
     }
 
-    /// Encodes the record as `name=value` words, for [`decode`](Self::decode) and for people.
+    /// Encodes the record as JSON, for [`decode`](Self::decode) and for people.
     pub fn encode(&self) -> Vec<u8> {
-        let started = self.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let mut text = format!(
-            "name={} weight={} started={started} status={} every={} ttl={}",
-            self.name,
-            self.weight,
-            self.status.as_str(),
-            self.heartbeat_every.as_millis(),
-            self.heartbeat_ttl.as_millis(),
-        );
-        for (pool, count) in &self.held {
-            text.push_str(&format!(" held:{pool}={count}"));
-        }
-        for (pool, weight) in &self.weights {
-            text.push_str(&format!(" weight:{pool}={weight}"));
-        }
-        if self.is_named {
-            text.push_str(" named=1");
-        }
-        for pool in &self.leaving {
-            text.push_str(&format!(" leaving:{pool}=1"));
-        }
-        for pool in &self.unable {
-            text.push_str(&format!(" unable:{pool}=1"));
-        }
-        for (name, word) in &self.annotations {
-            text.push_str(&format!(" about:{name}={word}"));
-        }
-        text.into_bytes()
+        json::encode(self).into_bytes()
     }
 
-    /// Decodes the output of [`encode`](Self::encode), of this version or another: unknown words are ignored. `None`
+    /// Decodes the output of [`encode`](Self::encode), of this version or another: unknown fields are ignored. `None`
     /// for anything else, such as the heartbeat of a program that is not Tenure's.
     pub fn decode(record: &[u8]) -> Option<Self> {
-        let words: BTreeMap<&str, &str> =
-            std::str::from_utf8(record).ok()?.split_whitespace().filter_map(|word| word.split_once('=')).collect();
-        let number = |word: &str| words.get(word)?.parse::<u64>().ok();
-        let held = words.iter().filter_map(|(word, count)| Some((word.strip_prefix("held:")?, count.parse().ok()?)));
-        let weights =
-            words.iter().filter_map(|(word, value)| Some((word.strip_prefix("weight:")?, value.parse().ok()?)));
-        Some(Self {
-            name: (*words.get("name")?).to_owned(),
-            is_named: words.get("named") == Some(&"1"),
-            weight: u32::try_from(number("weight")?).ok()?,
-            weights: weights.map(|(pool, weight)| (pool.to_owned(), weight)).collect(),
-            started_at: UNIX_EPOCH.checked_add(Duration::from_millis(number("started")?))?,
-            status: words.get("status").map_or(InstanceStatus::Online, |word| InstanceStatus::from_word(word)),
-            heartbeat_every: Duration::from_millis(number("every")?),
-            heartbeat_ttl: Duration::from_millis(number("ttl")?),
-            held: held.map(|(pool, count)| (pool.to_owned(), count)).collect(),
-            annotations: words
-                .iter()
-                .filter_map(|(name, word)| Some((name.strip_prefix("about:")?.to_owned(), (*word).to_owned())))
-                .collect(),
-            leaving: words.keys().filter_map(|word| word.strip_prefix("leaving:")).map(str::to_owned).collect(),
-            unable: words.keys().filter_map(|word| word.strip_prefix("unable:")).map(str::to_owned).collect(),
-        })
+        json::decode(record)
     }
 }
 
-/// The prefix of annotations that say which instances are in crash backoff.
-const CRASH_BACKOFF_PREFIX: &str = "held_back:";
-
 /// The crash backoff of an instance that crashed soon after it got work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrashBackoff {
     /// Its end, by the clock of the instance that publishes it.
+    #[serde(with = "json::unix_micros")]
     pub until: SystemTime,
     /// How often the instance crashed lately.
     pub crashes: u32,
@@ -234,9 +210,8 @@ impl CrashBackoff {
     /// Collects the crash backoffs that these records contain.
     pub fn from_records<'a>(records: impl IntoIterator<Item = &'a InstanceRecord>) -> BTreeMap<InstanceId, Self> {
         let mut found: BTreeMap<InstanceId, Self> = BTreeMap::new();
-        for (name, word) in records.into_iter().flat_map(|record| &record.annotations) {
-            let Some((id, said)) = name.strip_prefix(CRASH_BACKOFF_PREFIX).zip(Self::decode(word)) else { continue };
-            let known = found.entry(InstanceId::foreign(id)).or_insert(said);
+        for (id, said) in records.into_iter().flat_map(|record| &record.crash_backoffs) {
+            let known = found.entry(id.clone()).or_insert(*said);
             known.until = known.until.max(said.until);
             known.crashes = known.crashes.max(said.crashes);
         }
@@ -252,27 +227,6 @@ impl CrashBackoff {
             more => format!("{more} times"),
         };
         Some(format!("share in {} s: crashed {times}", left.as_secs_f64().ceil()))
-    }
-
-    fn encode(&self) -> String {
-        format!("{}:{}", self.until.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis(), self.crashes)
-    }
-
-    fn decode(word: &str) -> Option<Self> {
-        let (millis, crashes) = word.split_once(':')?;
-        let until = UNIX_EPOCH.checked_add(Duration::from_millis(millis.parse().ok()?))?;
-        Some(Self { until, crashes: crashes.parse().ok()? })
-    }
-}
-
-impl InstanceRecord {
-    /// Replaces the crash backoffs that this record publishes.
-    pub fn set_crash_backoffs(&mut self, waiting: &[(InstanceId, CrashBackoff)]) {
-        self.annotations.retain(|name, _| !name.starts_with(CRASH_BACKOFF_PREFIX));
-        // The id of a foreign instance could contain anything.
-        let is_word = |id: &InstanceId| !id.as_str().contains(|letter: char| letter.is_whitespace() || letter == '=');
-        let words = waiting.iter().filter(|(id, _)| is_word(id));
-        self.annotations.extend(words.map(|(id, held)| (format!("{CRASH_BACKOFF_PREFIX}{id}"), held.encode())));
     }
 }
 
@@ -316,13 +270,13 @@ mod tests {
     fn crash_backoffs_are_published_in_the_record() {
         let (mut record, until) = (InstanceRecord::new("api-1"), UNIX_EPOCH + Duration::from_secs(1_000));
         let crashed = InstanceId::new("api-2-1").unwrap();
-        record.set_crash_backoffs(&[(crashed.clone(), CrashBackoff { until, crashes: 2 })]);
+        record.crash_backoffs = BTreeMap::from([(crashed.clone(), CrashBackoff { until, crashes: 2 })]);
         let read = InstanceRecord::decode(&record.encode()).unwrap();
         let waiting = CrashBackoff::from_records([&read]);
         let now = UNIX_EPOCH + Duration::from_secs(992);
         assert_eq!(waiting[&crashed].note(now).as_deref(), Some("share in 8 s: crashed twice"));
         assert_eq!(waiting[&crashed].note(until), None);
-        record.set_crash_backoffs(&[]);
+        record.crash_backoffs.clear();
         assert!(CrashBackoff::from_records([&record]).is_empty());
     }
 
@@ -339,18 +293,21 @@ mod tests {
 
     #[test]
     fn records_of_other_versions_are_read_as_far_as_known() {
-        let newer =
-            b"name=a weight=500 started=1 status=draining every=1000 ttl=3000 colour=blue held:poll=3 held:x=nan";
-        let record = InstanceRecord::decode(newer).unwrap();
-        assert_eq!((record.weight, record.status), (500, InstanceStatus::Draining));
+        let newer = r#"{"version":"9.1","name":"a","weight":500,"startedAt":1,"status":"dreaming","heartbeatEveryMs":1000,
+            "heartbeatTtlMs":3000,"colour":"blue","held":{"poll":3}}"#;
+        let record = InstanceRecord::decode(newer.as_bytes()).unwrap();
+        assert_eq!((record.weight, record.status, &*record.version), (500, InstanceStatus::Online, "9.1"));
         assert_eq!(record.held, BTreeMap::from([("poll".to_owned(), 3)]));
+        let older = newer.replace(r#""version":"9.1","#, "").replace("dreaming", "draining");
+        let record = InstanceRecord::decode(older.as_bytes()).unwrap();
+        assert_eq!((record.status, &*record.version), (InstanceStatus::Draining, ""));
         for foreign in [
             &b""[..],
             b"1",
             b"{\"status\":\"online\"}",
             b"\xff",
-            b"name=a",
-            b"name=a weight=-1 started=0 every=1 ttl=1",
+            newer.replace("500", "-1").as_bytes(),
+            newer.replace(r#""startedAt":1"#, r#""startedAt":-1"#).as_bytes(),
         ] {
             assert_eq!(InstanceRecord::decode(foreign), None);
         }

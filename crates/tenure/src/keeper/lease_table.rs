@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use hashbrown::HashTable;
+use slotmap::SlotMap;
 
 use super::shared::SharedTerm;
 use super::{Heartbeat, LeaseId, Waiter};
@@ -39,79 +40,57 @@ impl Drop for LeaseEntry {
 /// All driven leases, at most one of each name.
 #[derive(Default)]
 pub(super) struct LeaseTable {
-    rows: Vec<TableRow>,
-    free: Vec<u32>,
+    entries: SlotMap<LeaseId, LeaseEntry>,
     /// Only ids are stored; the names are in the leases.
     by_name: HashTable<LeaseId>,
     hasher: RandomState,
 }
 
-struct TableRow {
-    /// Counts the leases that used this row, so that the id of an earlier one finds nothing.
-    generation: u32,
-    entry: Option<LeaseEntry>,
-}
-
 impl LeaseTable {
     /// The number of leases.
     pub(super) fn len(&self) -> usize {
-        self.rows.len() - self.free.len()
+        self.entries.len()
     }
 
     pub(super) fn insert(&mut self, entry: LeaseEntry) -> LeaseId {
         let hash = self.hasher.hash_one(entry.lease.name());
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.rows.push(TableRow { generation: 0, entry: None });
-            u32::try_from(self.rows.len() - 1).unwrap_or(u32::MAX)
-        });
-        let Some(row) = self.rows.get_mut(index as usize) else { return LeaseId(u64::MAX) };
-        row.entry = Some(entry);
-        let id = LeaseId::new(index, row.generation);
-        let (rows, hasher) = (&self.rows, &self.hasher);
-        self.by_name.insert_unique(hash, id, |id| name_of(rows, *id).map_or(0, |name| hasher.hash_one(name)));
+        let id = self.entries.insert(entry);
+        let (entries, hasher) = (&self.entries, &self.hasher);
+        self.by_name.insert_unique(hash, id, |id| name_of(entries, *id).map_or(0, |name| hasher.hash_one(name)));
         id
     }
 
     pub(super) fn peek(&self, id: LeaseId) -> Option<&LeaseEntry> {
-        let row = self.rows.get(id.index())?;
-        if row.generation == id.generation() { row.entry.as_ref() } else { None }
+        self.entries.get(id)
     }
 
     pub(super) fn get(&mut self, id: LeaseId) -> Option<&mut LeaseEntry> {
-        let row = self.rows.get_mut(id.index())?;
-        if row.generation == id.generation() { row.entry.as_mut() } else { None }
+        self.entries.get_mut(id)
     }
 
     pub(super) fn remove(&mut self, id: LeaseId) -> Option<LeaseEntry> {
-        self.get(id)?;
-        let hash = self.hasher.hash_one(name_of(&self.rows, id)?);
+        let hash = self.hasher.hash_one(name_of(&self.entries, id)?);
         if let Ok(found) = self.by_name.find_entry(hash, |other| *other == id) {
             found.remove();
         }
-        let row = self.rows.get_mut(id.index())?;
-        row.generation = row.generation.wrapping_add(1);
-        self.free.push(u32::try_from(id.index()).unwrap_or(u32::MAX));
-        row.entry.take()
+        self.entries.remove(id)
     }
 
     pub(super) fn find(&self, name: &LeaseName) -> Option<LeaseId> {
         let hash = self.hasher.hash_one(name);
-        self.by_name.find(hash, |id| name_of(&self.rows, *id) == Some(name)).copied()
+        self.by_name.find(hash, |id| name_of(&self.entries, *id) == Some(name)).copied()
     }
 
     /// The ids of the current leases. Any of them may be gone by the time it is looked up.
     pub(super) fn ids(&self) -> Vec<LeaseId> {
-        let id = |(index, row): (usize, &TableRow)| {
-            row.entry.as_ref().map(|_| LeaseId::new(u32::try_from(index).unwrap_or(u32::MAX), row.generation))
-        };
-        self.rows.iter().enumerate().filter_map(id).collect()
+        self.entries.keys().collect()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &LeaseEntry> {
-        self.rows.iter().filter_map(|row| row.entry.as_ref())
+        self.entries.values()
     }
 }
 
-fn name_of(rows: &[TableRow], id: LeaseId) -> Option<&LeaseName> {
-    rows.get(id.index())?.entry.as_ref().map(|entry| entry.lease.name())
+fn name_of(entries: &SlotMap<LeaseId, LeaseEntry>, id: LeaseId) -> Option<&LeaseName> {
+    entries.get(id).map(|entry| entry.lease.name())
 }

@@ -61,22 +61,9 @@ use crate::name::{Group, InstanceId, LeaseName, NameError};
 use crate::store::{ErrorKind, Outcome, Quarantine, Request, StoreError, SubscriptionItem};
 use crate::tenure::TermHandle;
 
-/// Identifies one driven lease. Never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LeaseId(u64);
-
-impl LeaseId {
-    fn new(index: u32, generation: u32) -> Self {
-        Self(u64::from(generation) << 32 | u64::from(index))
-    }
-
-    fn index(self) -> usize {
-        (self.0 & u64::from(u32::MAX)) as usize
-    }
-
-    fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
+slotmap::new_key_type! {
+    /// Identifies one driven lease. The id of a lease that is gone finds nothing.
+    pub(crate) struct LeaseId;
 }
 
 /// Identifies one waiter.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use slotmap::{Key, KeyData};
 use tokio::sync::Notify;
 
 use super::{Command, KeeperHandle, LeaseId};
@@ -91,7 +92,7 @@ impl SharedTerm {
     // Called by the keeper.
 
     pub(super) fn set_id(&self, id: LeaseId) {
-        self.id.store(id.0, Ordering::Release);
+        self.id.store(id.data().as_ffi(), Ordering::Release);
     }
 
     /// Publishes the current state of the term.
@@ -159,7 +160,7 @@ impl SharedTerm {
     }
 
     pub(crate) fn id(&self) -> LeaseId {
-        LeaseId(self.id.load(Ordering::Acquire))
+        KeyData::from_ffi(self.id.load(Ordering::Acquire)).into()
     }
 
     /// Whether the lease is released once the running work has ended.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::name::InstanceId;
 
 /// Why a term was lost. A loss is final: acquiring the lease again starts a new term with a new token.
@@ -11,7 +13,8 @@ use crate::name::InstanceId;
 ///
 /// assert_eq!(Loss::ClockStep.as_str(), "clock_step");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Loss {
     /// The deadline came nearer than the stop budget before the lease was renewed.
@@ -69,7 +72,8 @@ impl fmt::Display for Loss {
 }
 
 /// Why a term was released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReleaseReason {
     /// Its holder was finished.
@@ -113,7 +117,8 @@ impl fmt::Display for ReleaseReason {
 }
 
 /// How a lease ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Ending {
     /// The lease was never granted; the acquisition was given up.

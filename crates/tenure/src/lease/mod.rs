@@ -1,6 +1,7 @@
-//! The life of one term, from the first request to the release, as a state machine without I/O.
+//! Settings of a lease, its state, and how a term ends.
 //!
-//! [`Lease::step`] takes a clock reading and an [`Input`] and returns [`Action`]s. It reads no clock, draws all
+//! Behind them is a state machine without I/O: one term, from the first request to the release. It is public for the
+//! simulator and not part of the documented API. [`Lease::step`] takes a clock reading and an [`Input`] and returns [`Action`]s. It reads no clock, draws all
 //! randomness from its seed and waits for nothing, so the same code runs under an async runtime and in the simulator.
 //!
 //! ```text
@@ -38,7 +39,9 @@ use releasing::{Releasing, Stopping};
 use term::HeldTerm;
 
 pub use ending::{Ending, Loss, ReleaseReason};
-pub use input::{AcquireStatus, Action, Attempt, Epoch, Input, Intent, LeaseState, Permission};
+pub use input::LeaseState;
+#[doc(hidden)]
+pub use input::{AcquireStatus, Action, Attempt, Epoch, Input, Intent, Permission};
 pub(crate) use settings::MAX_TTL;
 pub use settings::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 
@@ -68,6 +71,7 @@ use crate::token::{Nonce, Token};
 /// # Ok::<(), tenure::NameError>(())
 /// ```
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct Lease {
     context: Context,
     phase: Phase,

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+use crate::json;
 use crate::name::InstanceId;
 
 use super::{InstanceLoad, InstanceScore, Presence, TargetScore, plan_handoffs, quotas};
@@ -17,9 +20,10 @@ pub struct Assignment {
 }
 
 /// A target that should have another holder.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// The target.
+    #[serde(skip)]
     pub target: String,
     /// Its holder.
     pub from: Option<InstanceId>,
@@ -30,14 +34,9 @@ pub struct Move {
 }
 
 impl Move {
-    /// Encodes the move as words for the record beside the lease, for [`decode`](Self::decode) and for people.
+    /// Encodes the move for the record beside the lease, for [`decode`](Self::decode).
     pub fn encode(&self) -> String {
-        let from = self.from.as_ref().map_or("", |from| from.as_str());
-        let counts = match self.reason {
-            MoveReason::Surplus { held, quota } => format!(" held={held} share={quota}"),
-            _ => String::new(),
-        };
-        format!("from={from} to={} why={}{counts}", self.to, self.reason.as_str())
+        json::encode(self)
     }
 
     /// Decodes the output of [`encode`](Self::encode) for this target; `None` for anything else.
@@ -48,28 +47,18 @@ impl Move {
     ///
     /// let (from, to) = (Some(InstanceId::new("api-1")?), InstanceId::new("api-2")?);
     /// let moved = Move { target: "eu-1".to_owned(), from, to, reason: MoveReason::Surplus { held: 5, quota: 3 } };
+    /// assert_eq!(moved.encode(), r#"{"from":"api-1","to":"api-2","reason":{"surplus":{"held":5,"quota":3}}}"#);
     /// assert_eq!(Move::decode("eu-1", &moved.encode()), Some(moved));
     /// # Ok::<(), tenure::NameError>(())
     /// ```
     pub fn decode(target: &str, text: &str) -> Option<Self> {
-        let words: BTreeMap<&str, &str> = text.split_whitespace().filter_map(|word| word.split_once('=')).collect();
-        let number = |word: &str| words.get(word)?.parse().ok();
-        let reason = match *words.get("why")? {
-            "unheld" => MoveReason::Unheld,
-            "gone" => MoveReason::HolderGone,
-            "draining" => MoveReason::Draining,
-            "unable" => MoveReason::Unable,
-            "hand_back" => MoveReason::HandBack,
-            "surplus" => MoveReason::Surplus { held: number("held")?, quota: number("share")? },
-            _ => return None,
-        };
-        let from = words.get("from").filter(|from| !from.is_empty()).map(|from| InstanceId::foreign(from));
-        Some(Self { target: target.to_owned(), from, to: InstanceId::foreign(words.get("to")?), reason })
+        Some(Self { target: target.to_owned(), ..json::decode(text.as_bytes())? })
     }
 }
 
 /// Why a target should have another holder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MoveReason {
     /// It is unheld.

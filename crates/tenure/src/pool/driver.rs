@@ -585,7 +585,7 @@ impl DriverState {
         let (leaving, able) = (self.engine.is_draining(), self.engine.is_able());
         let (now, wall) = (SystemClock.now(), SystemTime::now());
         let waits = |(id, left, crashes)| (id, CrashBackoff { until: wall + left, crashes });
-        let waiting: Vec<_> = self.engine.crash_backoffs(now).into_iter().map(waits).collect();
+        let waiting: BTreeMap<_, _> = self.engine.crash_backoffs(now).into_iter().map(waits).collect();
         let settings = &self.settings;
         self.tenure.update_record(|record: &mut InstanceRecord| {
             let ours = self.naming.pool();
@@ -596,7 +596,7 @@ impl DriverState {
             record.heartbeat_ttl = least(record.heartbeat_ttl, settings.heartbeat_ttl);
             record.set_held(ours, self.engine.held(), leaving);
             record.set_able(ours, able);
-            record.set_crash_backoffs(&waiting);
+            record.crash_backoffs = waiting;
         });
     }
 

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::json;
 use crate::time::ServerTime;
 
 /// How much earlier than this instance the last holder may have considered a tick due.
@@ -9,27 +12,21 @@ const MAX_HOLDER_SKEW: Duration = Duration::from_millis(100);
 
 /// The record of a target's ticks: the last one that was worked on, and the one that the holder has claimed ahead of
 /// its due time, if any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mark {
     pub(super) worked: ServerTime,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ahead: Option<ServerTime>,
 }
 
 impl Mark {
     pub(super) fn encode(self) -> Vec<u8> {
-        let worked = self.worked.as_micros();
-        match self.ahead {
-            Some(ahead) => format!("{worked} {}", ahead.as_micros()).into_bytes(),
-            None => worked.to_string().into_bytes(),
-        }
+        json::encode(&self).into_bytes()
     }
 
     /// Decodes the output of [`encode`](Self::encode); `None` for anything else.
     pub(super) fn decode(value: &[u8]) -> Option<Self> {
-        let mut ticks =
-            std::str::from_utf8(value).ok()?.split(' ').map(|micros| micros.parse().map(ServerTime::from_micros));
-        let (worked, ahead) = (ticks.next()?.ok()?, ticks.next().transpose().ok()?);
-        ticks.next().is_none().then_some(Self { worked, ahead })
+        json::decode(value)
     }
 
     /// The last tick for an instance that becomes the holder now. A tick claimed ahead that is not due yet was not
@@ -64,7 +61,7 @@ mod tests {
             let mark = Mark { worked: at(10_300), ahead };
             assert_eq!(Mark::decode(&mark.encode()), Some(mark));
         }
-        for spoilt in ["", "junk", "1 junk", "1 2 3", "-1"] {
+        for spoilt in ["", "junk", "17", "{}", r#"{"worked":-1}"#, r#"{"worked":"1"}"#] {
             assert_eq!(Mark::decode(spoilt.as_bytes()), None, "{spoilt:?}");
         }
     }

@@ -1,7 +1,8 @@
 //! A pool: many targets, each a lease, distributed over a fleet. Exactly one instance holds each target. Placement is
 //! even, and as few targets as possible move when instances join and leave.
 //!
-//! [`Engine`] decides, without I/O; all other code drives it.
+//! [`Tenure::pool`](crate::Tenure::pool) sets one up. An engine without I/O decides; it is public for the simulator and
+//! not part of the documented API.
 
 mod builder;
 mod driver;
@@ -22,19 +23,24 @@ mod target;
 mod ticks;
 mod worker;
 
+#[doc(hidden)]
 pub use due::{last_tick, next_due, phase};
+#[doc(hidden)]
 pub use engine::Engine;
-pub use io::{EngineSettings, PoolAction, PoolInput, TargetName, release_reason};
+pub use io::TargetName;
+#[doc(hidden)]
+pub use io::{EngineSettings, PoolAction, PoolInput, release_reason};
 pub use status::{PoolStatus, TargetStatus};
 
 pub use self::{
-    builder::{NoState, WithState},
-    builder::{PoolBuilder, PoolError, ReadyPool},
+    builder::{NoState, PoolBuilder, PoolError, ReadyPool, WithState},
     handle::Pool,
     source::SessionIds,
     stats::PoolStats,
     target::{IntoTarget, Target},
     ticks::{Tick, Ticks},
 };
+#[doc(inline)]
+pub use crate::placement::{Move, MoveReason};
 use builder::PoolSettings;
 pub use outcome::{StopReport, TargetError, TargetInfo};

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::slots::Schedule;
 use super::{CatchUp, Unfinished};
+use crate::json;
 use crate::time::ServerTime;
 
 /// The stored record of a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ScheduleRecord {
     /// Since when the schedule exists: earlier due times do not count.
     pub(super) since: ServerTime,
@@ -23,17 +26,12 @@ impl ScheduleRecord {
     }
 
     pub(super) fn encode(&self) -> String {
-        let slot = |slot: Option<ServerTime>| slot.map_or_else(|| "-".to_owned(), |slot| slot.as_micros().to_string());
-        format!("{} {} {}", self.since.as_micros(), slot(self.claimed), slot(self.done))
+        json::encode(self)
     }
 
     /// Decodes the output of [`encode`](Self::encode). `None` for anything else.
     pub(super) fn decode(text: &[u8]) -> Option<Self> {
-        let words: Vec<&str> = std::str::from_utf8(text).ok()?.split(' ').collect();
-        let [since, claimed, done] = words[..] else { return None };
-        let time = |word: &str| word.parse().ok().map(ServerTime::from_micros);
-        let slot = |word: &str| if word == "-" { Some(None) } else { time(word).map(Some) };
-        Some(Self { since: time(since)?, claimed: slot(claimed)?, done: slot(done)? })
+        json::decode(text)
     }
 }
 
@@ -145,7 +143,7 @@ mod tests {
         for record in [record(1, None, None), record(1, Some(2), None), record(1, Some(3), Some(2))] {
             assert_eq!(ScheduleRecord::decode(record.encode().as_bytes()), Some(record));
         }
-        for bad in ["", "1", "1 2", "1 2 3 4", "1 x -", "- - -"] {
+        for bad in ["", "1", "{}", r#"{"since":"x"}"#, r#"{"since":1,"claimed":-1}"#, "[]"] {
             assert_eq!(ScheduleRecord::decode(bad.as_bytes()), None, "{bad}");
         }
         assert_eq!(ScheduleRecord::decode(b"\xff 1 1"), None);

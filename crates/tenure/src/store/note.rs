@@ -1,5 +1,8 @@
 //! Notes about terms, for later checks of which instance held a lease when, and whether terms overlapped.
 
+use serde::{Deserialize, Serialize};
+
+use crate::json;
 use crate::lease::Ending;
 use crate::name::{InstanceId, LeaseName};
 use crate::time::ServerTime;
@@ -10,7 +13,7 @@ pub(super) const MAX_TERM_NOTES: usize = 10_000;
 
 /// A note about a term. The holder writes one when the term begins and one when it is over; a holder that crashed has
 /// written only the first. Times are on the store's clock, as precisely as the holder knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TermNote {
     /// Which lease.
     pub name: LeaseName,
@@ -21,38 +24,25 @@ pub struct TermNote {
     /// When it began.
     pub from: ServerTime,
     /// When its work was over. The holder did nothing under the term after this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demoted: Option<ServerTime>,
     /// When it was released, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<ServerTime>,
     /// How it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<Ending>,
 }
 
 impl TermNote {
-    /// Encodes it as one line of text, which [`decode`](Self::decode) reads. A dash stands for `None`.
+    /// Encodes it as one line of JSON, which [`decode`](Self::decode) reads.
     pub fn encode(&self) -> String {
-        let time = |time: Option<ServerTime>| time.map_or_else(|| "-".to_owned(), |time| time.as_micros().to_string());
-        let ending = self.ending.as_ref().map_or_else(|| "-".to_owned(), Ending::encode);
-        let (from, demoted, released) = (time(Some(self.from)), time(self.demoted), time(self.released));
-        format!("{} {from} {demoted} {released} {} {} {ending}", self.token, self.name.encode(), self.holder)
+        json::encode(self)
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
     pub fn decode(text: &str) -> Option<Self> {
-        let mut words = text.splitn(7, ' ');
-        let token = Token::new(words.next()?.parse().ok()?)?;
-        let mut time = || match words.next()? {
-            "-" => Some(None),
-            digits => Some(Some(ServerTime::from_micros(digits.parse().ok()?))),
-        };
-        let (from, demoted, released) = (time()??, time()?, time()?);
-        let name = LeaseName::decode(words.next()?)?;
-        let holder = InstanceId::new(words.next()?).ok()?;
-        let ending = match words.next()? {
-            "-" => None,
-            ending => Some(Ending::decode(ending)?),
-        };
-        Some(Self { name, token, holder, from, demoted, released, ending })
+        json::decode(text.as_bytes())
     }
 }
 
@@ -80,7 +70,7 @@ mod tests {
                 assert_eq!(TermNote::decode(&note.encode()), Some(note));
             }
         }
-        for bad in ["", "1", "1 - - - r7:leader:a api-1 -", "1 2 - - r7:leader:a api-1 sideways"] {
+        for bad in ["", "1", "{}", r#"{"name":"r7:leader:a","token":1,"holder":"a b","from":2}"#] {
             assert_eq!(TermNote::decode(bad), None, "{bad}");
         }
     }

@@ -96,7 +96,7 @@ impl TenureBuilder {
     }
 
     /// Announces the events of this instance's leases and elections to every subscriber of
-    /// [announcements](Tenure::announcements), after a short delay.
+    /// [announcements](crate::Fleet::announcements), after a short delay.
     pub fn share_events(mut self) -> Self {
         self.shares_events = true;
         self

@@ -18,7 +18,10 @@ mod moment;
 mod system;
 
 pub use clock::{LeaseClock, ManualClock};
-pub use deadline::{ClockTolerance, FIXED_SLACK, ServerReading, deadline};
+pub use deadline::ClockTolerance;
+#[doc(hidden)]
+pub use deadline::{FIXED_SLACK, ServerReading, deadline};
+#[doc(hidden)]
 pub use merged::MergedClock;
 pub use moment::{Moment, Now, ServerTime, SteadyMoment};
 pub use system::SystemClock;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A point on this process's [lease clock](super::LeaseClock), in nanoseconds since the clock's own beginning.
 ///
 /// Arithmetic saturates: a deadline that cannot be represented is the end of time, never a wrapped-around past.
@@ -111,7 +113,7 @@ impl Now {
 /// The store's own time, in microseconds since the Unix epoch.
 ///
 /// It is the store's wall clock and may jump; nothing here compares it with a [`Moment`] except to *detect* such jumps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServerTime(u64);
 
 impl ServerTime {

@@ -77,9 +77,10 @@ async fn an_unfinished_run_is_rerun_by_the_next_leader_or_skipped() {
         let first = tokio::time::timeout(Duration::from_millis(300), runs.next()).await;
         assert!(first.is_err(), "the next run is up to a year away");
         drop(runs);
-        let record = String::from_utf8(alice.tenure.read(term.name(), "schedule:yearly").await.unwrap().unwrap().value);
-        let since: u64 = record.unwrap().split(' ').next().unwrap().parse().unwrap();
-        term.publish("schedule:yearly", format!("{} - -", since - YEAR.as_micros() as u64)).await.unwrap();
+        let record = alice.tenure.read(term.name(), "schedule:yearly").await.unwrap().unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record.value).unwrap();
+        let since = record["since"].as_u64().unwrap() - YEAR.as_micros() as u64;
+        term.publish("schedule:yearly", serde_json::json!({"since": since}).to_string()).await.unwrap();
         let mut runs = term.schedule("yearly", yearly()).unfinished(choice);
         let run = runs.next().await.expect("the missed run is made up for");
         let due = run.due();

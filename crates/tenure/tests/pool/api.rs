@@ -232,7 +232,7 @@ async fn extreme_numbers_do_not_overflow() {
     let pool = one.pool("poll").targets(["a"]).settle(Duration::MAX).drain_timeout(Duration::MAX);
     let pool = start(pool);
     // An instance that claims to hold an extreme number of targets.
-    let record = "name=liar weight=1000 started=1 status=online every=10000 ttl=30000 held:poll=18446744073709551615";
+    let record = r#"{"name":"liar","weight":1000,"startedAt":1,"heartbeatEveryMs":10000,"heartbeatTtlMs":30000,"held":{"poll":18446744073709551615}}"#;
     server.command(&["SET", "poll:node:liar", "1", "PX", "30000"]);
     server.command(&["SET", "tenure:node:{poll:node:liar}", record, "PX", "30000"]);
     server.command(&["ZADD", "tenure:nodes", "99999999999999", "liar"]);

@@ -56,6 +56,7 @@ const FIELDS: &[(&str, &[&str])] = &[
             "/liveNodes/0/status",
             "/liveNodes/0/weight",
             "/liveNodes/0/startedAt",
+            "/liveNodes/0/version",
             "/liveNodes/0/ownedSessions/0/sessionId",
             "/liveNodes/0/ownedSessions/0/ownerId",
             "/liveNodes/0/ownedSessions/0/preferredOwnerId",

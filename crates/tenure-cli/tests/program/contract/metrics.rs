@@ -10,6 +10,8 @@ use crate::serve::ServeInstance;
 
 const METRICS: &[&str] = &[
     "tenure_leases_held",
+    "tenure_store_connected",
+    "tenure_work_failures_total",
     "tenure_leases_uncertain",
     "tenure_lease_events_total{event=",
     "tenure_renew_duration_seconds_count",

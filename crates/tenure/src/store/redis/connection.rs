@@ -375,8 +375,9 @@ pub(super) async fn warnings(address: &Address) -> Vec<String> {
         let text = "the server keeps nothing on disk: a restart loses all sessions; set `appendonly yes`, or run `tenure session export` regularly";
         warnings.push(text.to_owned());
     }
-    if let Some(policy) = policy.as_ref().filter(|policy| policy.starts_with("allkeys")) {
-        warnings.push(format!("`maxmemory-policy {policy}` may evict leases and sessions; set `noeviction`"));
+    // Leases have a ttl, so that even the `volatile` policies evict them.
+    if let Some(policy) = policy.as_ref().filter(|policy| *policy != "noeviction") {
+        warnings.push(format!("`maxmemory-policy {policy}` may evict leases; set `noeviction`"));
     }
     warnings
 }
