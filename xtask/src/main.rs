@@ -29,6 +29,7 @@ Usage: cargo xtask COMMAND
   soak                Run the pool scenarios with a ttl of 30 s, renewed every 10 s; takes 15 min
   sim [ARG]…          Run the simulator, built for release: --fleets small|large, --seeds N, --seed S, --trace, --jobs N
   bench NAME [ARG]…   Run a benchmark (`lease`, `election`, `pool`, `serve`) on a real store, built for release; the last line is JSON
+  upgrade REVISION    Build the program of an earlier revision or release, and upgrade a fleet from it to this one
   ci                  Run test, then lint, like .ci/run
   help                Print this text";
 
@@ -45,6 +46,7 @@ enum XtaskCommand {
     Sim(Vec<String>),
     Bench(Vec<String>),
     Soak,
+    Upgrade(String),
     Ci,
     Help,
 }
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         XtaskCommand::Check => Pipeline::check().run(),
         XtaskCommand::Lint => Pipeline::lint().run(),
         XtaskCommand::Soak => Pipeline::soak().run(),
+        XtaskCommand::Upgrade(revision) => Pipeline::upgrade(&revision).run(),
         XtaskCommand::Api => match public_api::write() {
             Ok(()) => true,
             Err(message) => {
@@ -96,6 +99,12 @@ fn parse(arguments: &[String]) -> Result<XtaskCommand, String> {
         // These programs parse their own flags.
         "sim" => return Ok(XtaskCommand::Sim(rest.to_vec())),
         "bench" => return Ok(XtaskCommand::Bench(rest.to_vec())),
+        "upgrade" => {
+            return match rest {
+                [revision] if !revision.starts_with('-') => Ok(XtaskCommand::Upgrade(revision.clone())),
+                _ => Err("`upgrade` needs a revision: a tag such as v0.1.0, or a commit".to_owned()),
+            };
+        }
         "ci" => XtaskCommand::Ci,
         "help" | "--help" | "-h" => XtaskCommand::Help,
         unknown => return Err(format!("unknown command `{unknown}`")),
@@ -158,8 +167,10 @@ mod tests {
     #[test]
     fn every_command_in_the_help_is_known() {
         for line in HELP.lines().filter(|line| line.starts_with("  ")) {
-            let command = line.split_whitespace().next().unwrap();
-            assert!(parsed(command).is_ok(), "{command}");
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let count = if words[1] == "REVISION" { 2 } else { 1 };
+            let command = words[..count].join(" ");
+            assert!(parsed(&command).is_ok(), "{command}");
         }
     }
 

@@ -11,6 +11,9 @@ use crate::stages::{self, Stage, StageOutcome};
 /// Most tests wait for leases to expire, so more of them run at a time than there are processors.
 const TEST_THREADS: &str = "4";
 
+/// The program of an earlier revision, as its own tests would find it: tests run in the folder of their crate.
+const PREVIOUS_BINARY: &str = "../../target/previous/target/debug/tenure";
+
 /// Stages and the tools that they need.
 pub struct Pipeline {
     tools: Vec<Tool>,
@@ -70,6 +73,32 @@ impl Pipeline {
             stages: vec![
                 command("build", "cargo test -p tenure --all-features --test pool --no-run"),
                 Stage::command("pools with a ttl of 30 s", CommandLine::new(line).variable("TENURE_TEST_TTL", "30")),
+            ],
+        }
+    }
+
+    /// A rolling upgrade of real processes from an earlier revision to this one.
+    pub fn upgrade(revision: &str) -> Self {
+        let revision = revision.to_owned();
+        let check_out = move || {
+            let line = if std::path::Path::new("target/previous/Cargo.toml").exists() {
+                "git -C target/previous checkout --detach"
+            } else {
+                "git worktree add --force --detach target/previous"
+            };
+            CommandLine::new(line).arguments([revision]).run().map(|()| StageOutcome::Passed)
+        };
+        let test = "cargo test -p tenure-cli --test program -- --ignored --exact \
+                    serve::upgrades::an_upgrade_of_one_instance_after_the_other_moves_no_session_more_than_twice";
+        Self {
+            tools: vec![REDIS_SERVER],
+            stages: vec![
+                Stage::check("earlier revision", check_out),
+                command(
+                    "its program",
+                    "cargo build -p tenure-cli --manifest-path target/previous/Cargo.toml --target-dir target/previous/target",
+                ),
+                Stage::command("upgrade", CommandLine::new(test).variable("TENURE_PREVIOUS_BINARY", PREVIOUS_BINARY)),
             ],
         }
     }

@@ -8,6 +8,7 @@
 //! - [`servers`]: finds the Redis releases on this machine.
 //! - [`web`]: a web server that records its requests, and a client.
 //! - [`CertificateAuthority`]: a certificate authority and the certificates that it signs.
+//! - [`Port`]: a reserved port, for a program that a test starts.
 //! - [`RawConnection`]: a minimal client that inspects a server without any code under test.
 //!
 //! Everything here blocks and panics. It is for tests only, where a setup that fails is a test that fails.
@@ -29,6 +30,7 @@ pub mod web;
 
 pub use certificates::{Certificate, CertificateAuthority};
 pub use connection::RawConnection;
+pub use ports::Port;
 pub use probe::LagProbe;
 pub use process::TestProcess;
 pub use proxy::Proxy;

@@ -26,14 +26,17 @@ pub(crate) fn close(listener: &TcpListener) {
 
 /// A port on the loopback interface, reserved for the lifetime of the value.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _claim: UnixListener,
 }
 
 impl Port {
     /// Reserves an unused port.
-    pub(crate) fn reserve() -> Self {
+    ///
+    /// # Panics
+    /// If none is left.
+    pub fn reserve() -> Self {
         // Concurrent processes start far from each other.
         let start = process::id().wrapping_mul(7_919);
         for _ in 0..PORT_COUNT {
@@ -49,7 +52,8 @@ impl Port {
         panic!("cannot reserve a port: all {PORT_COUNT} ports from {FIRST_PORT} are in use");
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    /// Its number.
+    pub fn number(&self) -> u16 {
         self.number
     }
 

@@ -1,17 +1,25 @@
-//! Lists the public API in a rustdoc JSON file, one item per line, without hidden items and derived implementations.
+//! Reads a rustdoc JSON file and lists the public API, one item per line, without hidden items and derived
+//! implementations; or, with `--without-examples`, the public items whose documentation has no example.
+//!
 //! A program of its own, so that the other development commands need no dependency.
+
+mod examples;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let Some(file) = std::env::args_os().nth(1) else {
-        eprintln!("usage: xtask-public-api FILE.json");
-        return ExitCode::from(64);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let listed = match &arguments[..] {
+        [file] => list_api(file),
+        [flag, file] if flag == "--without-examples" => examples::list_missing(file),
+        _ => {
+            eprintln!("usage: xtask-public-api [--without-examples] FILE.json");
+            return ExitCode::from(64);
+        }
     };
-    let builder = public_api::Builder::from_rustdoc_json(file).omit_blanket_impls(true).omit_auto_trait_impls(true);
-    match builder.omit_auto_derived_impls(true).build() {
-        Ok(api) => {
-            api.items().for_each(|item| println!("{item}"));
+    match listed {
+        Ok(lines) => {
+            lines.iter().for_each(|line| println!("{line}"));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -19,4 +27,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn list_api(file: &str) -> Result<Vec<String>, String> {
+    let builder = public_api::Builder::from_rustdoc_json(file).omit_blanket_impls(true).omit_auto_trait_impls(true);
+    let api = builder.omit_auto_derived_impls(true).build().map_err(|error| error.to_string())?;
+    Ok(api.items().map(ToString::to_string).collect())
 }

@@ -33,6 +33,7 @@ mod results;
 mod streams;
 mod targets;
 mod unable;
+mod upgrades;
 
 /// A running instance.
 pub struct ServeInstance {

@@ -2,10 +2,10 @@
 
 use super::*;
 
-const SESSIONS: usize = 30;
+pub(super) const SESSIONS: usize = 30;
 
 /// Returns the number of moves of each session, as seen by its target.
-fn moves(server: &WebServer) -> BTreeMap<String, usize> {
+pub(super) fn moves(server: &WebServer) -> BTreeMap<String, usize> {
     let count = |visits: &Vec<ReceivedRequest>| {
         let pairs = visits.windows(2);
         pairs.filter(|pair| pair[0].headers["tenure-instance"] != pair[1].headers["tenure-instance"]).count()
@@ -14,7 +14,7 @@ fn moves(server: &WebServer) -> BTreeMap<String, usize> {
 }
 
 /// Waits until each instance polls its quota.
-fn wait_until_balanced(server: &WebServer, instances: usize) {
+pub(super) fn wait_until_balanced(server: &WebServer, instances: usize) {
     wait_until("all instances have their quota", || {
         let pollers = pollers(server, Duration::from_millis(INTERVAL_MS * 3));
         let mut held: BTreeMap<&String, usize> = BTreeMap::new();
