@@ -14,10 +14,11 @@ pub fn leader_only(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand(&settings, function).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// `"role"`, `"role", tenure = expr`, `"role", error`
+/// `"role"`, then in any order `tenure = expr`, `ttl = expr`, `error`
 struct LeaderOnlyArgs {
     role: LitStr,
     tenure: Option<Expr>,
+    ttl: Option<Expr>,
     returns_error: bool,
 }
 
@@ -25,7 +26,7 @@ impl Parse for LeaderOnlyArgs {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let role =
             input.parse().map_err(|error| Error::new(error.span(), "the role comes first, as in \"aggregation\""))?;
-        let mut settings = Self { role, tenure: None, returns_error: false };
+        let mut settings = Self { role, tenure: None, ttl: None, returns_error: false };
         while !input.is_empty() {
             input.parse::<Token![,]>()?;
             if input.is_empty() {
@@ -37,8 +38,17 @@ impl Parse for LeaderOnlyArgs {
                     input.parse::<Token![=]>()?;
                     settings.tenure = Some(input.parse()?);
                 }
+                "ttl" => {
+                    input.parse::<Token![=]>()?;
+                    settings.ttl = Some(input.parse()?);
+                }
                 "error" => settings.returns_error = true,
-                _ => return Err(Error::new(name.span(), "unknown argument: expected `tenure = …` or `error`")),
+                _ => {
+                    return Err(Error::new(
+                        name.span(),
+                        "unknown argument: expected `tenure = …`, `ttl = …` or `error`",
+                    ));
+                }
             }
         }
         Ok(settings)
@@ -50,7 +60,24 @@ fn expand(settings: &LeaderOnlyArgs, mut function: ItemFn) -> syn::Result<Tokens
         return Err(Error::new_spanned(function.sig.fn_token, "`leader_only` requires an `async fn`"));
     }
     let role = &settings.role;
-    let tenure = settings.tenure.as_ref().map(|tenure| quote! { #tenure }).or_else(|| tenure_parameter(&function));
+    let named = settings.tenure.as_ref().map(|tenure| quote! { #tenure });
+    let named = named.or_else(|| has_parameter(&function, "tenure").then(|| quote! { tenure }));
+    // Cloned, because the work may use it, too.
+    let tenure = match named {
+        Some(tenure) => quote! { ::core::option::Option::Some(&::core::clone::Clone::clone(&#tenure)) },
+        None => quote! { ::core::option::Option::None },
+    };
+    let ttl = match &settings.ttl {
+        Some(ttl) => quote! { ::core::option::Option::Some(#ttl) },
+        None => quote! { ::core::option::Option::None },
+    };
+    let term = if has_parameter(&function, "term") {
+        let inputs = std::mem::take(&mut function.sig.inputs);
+        function.sig.inputs = inputs.into_iter().filter(|input| !is_named(input, "term")).collect();
+        quote! { term }
+    } else {
+        quote! { _ }
+    };
     let returned = match &function.sig.output {
         ReturnType::Default => quote! { () },
         ReturnType::Type(_, returned) => quote! { #returned },
@@ -61,30 +88,26 @@ fn expand(settings: &LeaderOnlyArgs, mut function: ItemFn) -> syn::Result<Tokens
         (quote! { ::core::option::Option<#returned> }, quote! { .ok() })
     };
     let body = &function.block;
-    let work = quote! { async move { let __done: #returned = (async move #body).await; __done } };
-    let block = match tenure {
-        // Cloned, because the work may use it, too.
-        Some(tenure) => quote! {{
-            let __tenure = ::core::clone::Clone::clone(&#tenure);
-            __tenure.run_as_leader(#role, #work).await #finish
-        }},
-        None => quote! {{ ::tenure::election::run_as_leader_installed(#role, #work).await #finish }},
-    };
+    let block = quote! {{
+        let __work = move |#term: ::tenure::TermHandle| async move {
+            let __done: #returned = (async move #body).await;
+            __done
+        };
+        ::tenure::election::run_leader_only(#tenure, #role, #ttl, __work).await #finish
+    }};
     function.sig.output = syn::parse2(quote! { -> #output })?;
     function.block = syn::parse2(block)?;
     Ok(quote! { #function })
 }
 
-/// The parameter with the name `tenure`.
-fn tenure_parameter(function: &ItemFn) -> Option<Tokens> {
-    function.sig.inputs.iter().find_map(|input| match input {
-        FnArg::Typed(PatType { pat, .. }) => match &**pat {
-            Pat::Ident(name) if name.ident == "tenure" => {
-                let name = &name.ident;
-                Some(quote! { #name })
-            }
-            _ => None,
-        },
-        FnArg::Receiver(_) => None,
-    })
+/// Whether the function has a parameter with this name.
+fn has_parameter(function: &ItemFn, name: &str) -> bool {
+    function.sig.inputs.iter().any(|input| is_named(input, name))
+}
+
+fn is_named(input: &FnArg, name: &str) -> bool {
+    match input {
+        FnArg::Typed(PatType { pat, .. }) => matches!(&**pat, Pat::Ident(pattern) if pattern.ident == name),
+        FnArg::Receiver(_) => false,
+    }
 }

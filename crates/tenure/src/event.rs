@@ -9,6 +9,17 @@ use crate::store::Quarantine;
 use crate::token::Token;
 
 /// The severity of an event.
+///
+/// ```
+/// use tenure::lease::Loss;
+/// use tenure::{EventKind, Level};
+///
+/// let kind = EventKind::Lost(Loss::Revoked);
+/// if kind.level() >= Level::Warn {
+///     println!("{} {}", kind.level().as_str(), kind.name()); // warn lease.lost
+/// }
+/// assert!(EventKind::StoreAttached.level() < Level::Warn);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// Detail for debugging.
@@ -34,6 +45,25 @@ impl Level {
 }
 
 /// The state of a candidate in an election.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::{ElectionState, Tenure};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let election = tenure
+///     .election("cleanup")
+///     .on_state_changed(|from, to| println!("{} became {}", from.as_str(), to.as_str()))
+///     .build()?;
+/// assert_eq!(election.state(), ElectionState::Follower);
+/// election.start();
+/// election.wait_for_leadership(Duration::from_secs(10)).await?;
+/// assert_eq!(election.state(), ElectionState::Leader);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElectionState {
     /// Another candidate leads.
@@ -83,6 +113,26 @@ pub struct Event {
 }
 
 /// What happened, by event name.
+///
+/// ```
+/// use tenure::{EventKind, Tenure};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let mut events = tenure.events();
+/// tenure.lease("report").acquire().await?.release().await?;
+/// while let Some(event) = events.next().await {
+///     match event.kind {
+///         EventKind::Acquired { ttl } => println!("held for {ttl:?}"),
+///         EventKind::Lost(loss) => println!("stopped: {loss}"),
+///         EventKind::Released(reason) => break assert_eq!(reason.as_str(), "voluntary"),
+///         kind => println!("{}", kind.name()),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {

@@ -1,4 +1,21 @@
 //! Histograms of durations: cheap to record, and the counts of many instances can be added.
+//!
+//! Written for Prometheus, each bucket includes the ones below it:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::histogram::Histogram;
+//!
+//! let polls = Histogram::default();
+//! polls.record(Duration::from_millis(7));
+//! let mut total = 0;
+//! for (bound, count) in polls.snapshot().buckets() {
+//!     total += count;
+//!     let bound = bound.map_or("+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
+//!     println!("poll_seconds_bucket{{le=\"{bound}\"}} {total}");
+//! }
+//! assert_eq!(total, 1);
+//! ```
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,6 +25,17 @@ use serde::{Deserialize, Serialize};
 use crate::time::Moment;
 
 /// The upper bounds of all buckets but the last, which has none.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::histogram::{BUCKET_BOUNDS, Histogram};
+///
+/// let histogram = Histogram::default();
+/// histogram.record(Duration::from_millis(7)); // above 5 ms, and at most 10 ms
+/// let counts: Vec<u64> = histogram.snapshot().buckets().map(|(_, count)| count).collect();
+/// assert_eq!(counts.len(), BUCKET_BOUNDS.len() + 1);
+/// assert_eq!((BUCKET_BOUNDS[3], counts[3]), (Duration::from_millis(10), 1));
+/// ```
 pub const BUCKET_BOUNDS: [Duration; 16] = [
     Duration::from_millis(1),
     Duration::from_millis(2),

@@ -113,11 +113,16 @@ pub use token::{Nonce, Token};
 /// 3. the `Tenure` that the program has [installed](install). Without one, the work does not begin, which is logged as
 ///    an error.
 ///
-/// ```
-/// use tenure::{Tenure, leader_only};
+/// A parameter `term: TermHandle` is filled in by the attribute: callers leave it out. It has the token, which belongs to
+/// every write. `ttl = expression` sets the ttl of a leadership that the call acquires, instead of 30 s.
 ///
-/// #[leader_only("aggregation")]
-/// async fn aggregate(tenure: &Tenure, numbers: &[u32]) -> u32 {
+/// ```
+/// use std::time::Duration;
+/// use tenure::{Tenure, TermHandle, leader_only};
+///
+/// #[leader_only("aggregation", ttl = Duration::from_secs(10))]
+/// async fn aggregate(tenure: &Tenure, numbers: &[u32], term: TermHandle) -> u32 {
+///     println!("aggregating under {}", term.token());
 ///     numbers.iter().sum()
 /// }
 ///

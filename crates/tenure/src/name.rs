@@ -8,6 +8,15 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The longest label, prefix or instance id, in bytes.
+///
+/// ```
+/// use tenure::{LeaseName, MAX_NAME_LENGTH};
+///
+/// let path = "exports/".repeat(40);
+/// let label = &path[path.len() - MAX_NAME_LENGTH..];
+/// assert!(LeaseName::lease(label).is_ok());
+/// assert!(LeaseName::lease(&path).is_err());
+/// ```
 pub const MAX_NAME_LENGTH: usize = 256;
 
 /// The longest prefix of heartbeats. Any key fits into it.
@@ -17,6 +26,17 @@ const MAX_GROUP_LENGTH: usize = 3 * MAX_NAME_LENGTH;
 const RESERVED_PREFIX: &str = "tenure:";
 
 /// Why a name was not accepted.
+///
+/// ```
+/// use tenure::{LeaseName, NameError};
+///
+/// match LeaseName::lease("nightly report") {
+///     Ok(name) => println!("{}", name.key()),
+///     Err(NameError::BadCharacter { character, at, .. }) => assert_eq!((character, at), (' ', 7)),
+///     Err(NameError::TooLong { max_length, .. }) => println!("shorten it to {max_length} bytes"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NameError {
@@ -85,6 +105,17 @@ pub enum NameError {
 }
 
 /// The purpose of a lease. It decides only how events name the lease.
+///
+/// ```
+/// use tenure::{Event, EventKind, InstanceId, LeaseKind, LeaseName};
+///
+/// let lease = LeaseName::with_prefix(LeaseKind::Role, "{my-app}:leader:", "cleanup")?;
+/// assert_eq!((lease.key(), lease.kind()), ("{my-app}:leader:cleanup", LeaseKind::Role));
+/// let (instance, kind) = (InstanceId::new("api-1")?, EventKind::Recovered);
+/// let event = Event { instance, lease: Some(lease), token: None, kind };
+/// assert!(event.to_string().contains("role=cleanup"));
+/// # Ok::<(), tenure::NameError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeaseKind {

@@ -85,6 +85,14 @@ impl fmt::Display for Token {
 ///
 /// A repeated request with the same nonce is the same attempt. Another nonce is another attempt, even under the same
 /// instance id.
+///
+/// ```
+/// use tenure::Nonce;
+///
+/// let nonce = Nonce::new(fastrand::u128(..)); // once for each attempt, not for each retry
+/// assert_eq!(Nonce::parse(&nonce.to_string()), Some(nonce));
+/// assert_eq!(Nonce::parse("17"), None);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce([u64; 2]);
 

@@ -197,6 +197,23 @@ async fn leading_can_be_spawned_with_the_usual_shutdown_signals() {
 }
 
 #[tokio::test]
+async fn a_process_knows_without_a_request_whether_it_leads() {
+    let tenure = connect().await;
+    assert!(!tenure.is_leader("cleanup"));
+    let led = tenure.clone();
+    let lead = tenure.election("cleanup").lead(async |_| {
+        assert!(led.is_leader("cleanup") && !led.is_leader("another"));
+        Err("seen".into())
+    });
+    let ended = with_timeout(lead.until(std::future::pending::<()>())).await.unwrap_err();
+    assert_eq!(
+        (ended.to_string(), ended.source().unwrap().to_string()),
+        ("the leader's work failed".into(), "seen".into())
+    );
+    assert!(!tenure.is_leader("cleanup"));
+}
+
+#[tokio::test]
 async fn metadata_is_text_on_both_ends() {
     let tenure = connect().await;
     let leadership = tenure.election("cleanup").metadata("10.0.0.7:8080").acquire().await.unwrap();
@@ -221,9 +238,10 @@ async fn without_a_tenure_or_an_error() -> u32 {
     17
 }
 
-#[leader_only("by-parameter")]
-async fn with_a_parameter(tenure: &Tenure, numbers: &[u32]) -> u32 {
-    assert!(!tenure.location().is_empty(), "the work can use it, too");
+#[leader_only("by-parameter", ttl = Duration::from_secs(7))]
+async fn with_parameters(tenure: &Tenure, numbers: &[u32], term: TermHandle) -> u32 {
+    assert_eq!(tenure.fleet().leader_of("by-parameter").await.unwrap().unwrap().token, Some(term.token()));
+    assert!(term.remaining() < Duration::from_secs(7), "the ttl of the attribute");
     numbers.iter().sum()
 }
 
@@ -231,7 +249,7 @@ async fn with_a_parameter(tenure: &Tenure, numbers: &[u32]) -> u32 {
 async fn a_leader_only_function_without_a_tenure_says_so_and_does_not_panic() {
     assert_eq!(without_a_tenure().await, Err(LeaderOnlyError::NotInstalled));
     assert_eq!(without_a_tenure_or_an_error().await, None);
-    assert_eq!(with_a_parameter(&connect().await, &[1, 2, 3]).await, Some(6));
+    assert_eq!(with_parameters(&connect().await, &[1, 2, 3]).await, Some(6));
 }
 
 // Pools.

@@ -12,7 +12,8 @@ use crate::harness::{Fixture, busy_script, wait_until};
 use crate::serve::ServeInstance;
 
 /// The advice on a server that is too young.
-const ADVICE: &str = "if nothing else uses this server: --bootstrap, or tenure reopen";
+const ADVICE: &str =
+    "if nothing else uses this server: --bootstrap (in a program: TenureBuilder::bootstrap), or tenure reopen";
 
 fn status(fixture: &Fixture) -> Value {
     let output = fixture.plain(&["--log-level", "off", "status", "--json"]).output().unwrap();

@@ -83,6 +83,14 @@ impl ElectionBuilder {
         }
     }
 
+    pub(super) fn tenure(&self) -> &Tenure {
+        &self.tenure
+    }
+
+    pub(super) fn role(&self) -> &str {
+        &self.role
+    }
+
     /// Sets the ttl of the lease: the longest time from a crash of the leader until another candidate leads.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings = self.settings.ttl(ttl);
@@ -401,6 +409,21 @@ impl fmt::Debug for ElectionBuilder {
 }
 
 /// Settings of an election that are not valid.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::election::ElectionError;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let error = tenure.election("cleanup").priority(101).build().unwrap_err();
+/// assert_eq!(error, ElectionError::Priority { priority: 101 });
+/// let error = tenure.election("clean up").build().unwrap_err();
+/// assert!(matches!(error, ElectionError::Name(_)));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ElectionError {

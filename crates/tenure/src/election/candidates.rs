@@ -16,6 +16,23 @@ use crate::tenure::{RequestError, Tenure};
 const HEARTBEAT_EXTRA_TTL: Duration = Duration::from_secs(5);
 
 /// A candidate for a role, leading or not.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let election = tenure.election("cleanup").metadata("10.0.0.7:8080").build()?;
+/// election.start();
+/// election.wait_for_leadership(Duration::from_secs(10)).await?;
+/// let candidates = election.candidates().await?; // or `tenure.fleet().candidates("cleanup")`, in any process
+/// assert_eq!(candidates[0].metadata.as_deref(), Some("10.0.0.7:8080"));
+/// assert_eq!(candidates[0].priority, Some(100));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {

@@ -217,6 +217,24 @@ impl fmt::Debug for Election {
 }
 
 /// The state of a candidate as it changes.
+///
+/// ```
+/// use tenure::{ElectionState, Tenure};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let election = tenure.election("cleanup").build()?;
+/// let mut watch = election.watch();
+/// assert_eq!(watch.current(), ElectionState::Follower);
+/// election.start();
+/// while let Some(state) = watch.changed().await {
+///     println!("{}", state.as_str());
+///     # if state == ElectionState::Leader { break; }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ElectionWatch(watch::Receiver<ElectionState>);
 
@@ -238,6 +256,25 @@ impl ElectionWatch {
 }
 
 /// This candidate does not lead.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let store = tenure::store::open("memory:", &tenure::store::Keyspace::default())?;
+/// # let other = Tenure::with_store(store.clone()).connect().await?;
+/// # let tenure = Tenure::with_store(store).connect().await?;
+/// let leadership = other.election("cleanup").acquire().await?; // another instance leads
+/// let election = tenure.election("cleanup").build()?;
+/// election.start();
+/// let error = election.wait_for_leadership(Duration::from_millis(20)).await.unwrap_err();
+/// assert_eq!(error.to_string(), "not leader of cleanup after 20ms");
+/// # drop(leadership);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("not leader of {role} after {waited:?}")]
 #[non_exhaustive]

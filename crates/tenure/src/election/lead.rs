@@ -15,6 +15,26 @@ use crate::lease::ReleaseReason;
 use crate::tenure::{TermHandle, WorkError};
 
 /// A campaign built by [`lead`](super::ElectionBuilder::lead), not yet started: run it with [`until`](Self::until).
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let (stop, stopped) = tokio::sync::oneshot::channel();
+/// let lead = tenure.election("cleanup").lead(async |term| {
+///     while term.wait(Duration::from_millis(10)).await {
+///         println!("sweeping under token {}", term.token());
+///     }
+///     Ok(())
+/// });
+/// stop.send("maintenance")?; // by another task
+/// lead.until(stopped).await?; // the lease is released by then
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the campaign does not start until `until` is awaited"]
 pub struct Lead<W> {
     election: Result<Election, ElectionError>,
@@ -67,6 +87,23 @@ impl<W> fmt::Debug for Lead<W> {
 }
 
 /// Why a campaign ended.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::election::LeadError;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let shutdown = std::future::pending::<()>();
+/// match tenure.election("cleanup").lead(async |_| Err("disk full".into())).until(shutdown).await {
+///     Ok(()) | Err(LeadError::ShutDown) => println!("stopped"),
+///     Err(LeadError::Work(error)) => assert_eq!(error.to_string(), "disk full"), // another candidate leads now
+///     Err(error) => return Err(error.into()), // settings to correct
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LeadError {
@@ -74,7 +111,7 @@ pub enum LeadError {
     #[error(transparent)]
     Election(#[from] ElectionError),
     /// The work failed. The lease was released.
-    #[error("the leader's work failed: {0}")]
+    #[error("the leader's work failed")]
     Work(#[source] WorkError),
     /// This [`Tenure`](crate::Tenure) was shut down.
     #[error("tenure was shut down")]

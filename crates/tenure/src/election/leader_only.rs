@@ -1,18 +1,41 @@
 //! Work that only the leader does.
 
 use std::future::Future;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use thiserror::Error;
 
-use super::builder::ElectionError;
+use super::builder::{ElectionBuilder, ElectionError};
+use super::campaign::LocalCandidate;
 use crate::keeper::AcquireError;
 use crate::lease::ReleaseReason;
 use crate::name::InstanceId;
 use crate::store::StoreError;
-use crate::tenure::{Lost, RunError, Tenure};
+use crate::tenure::{Lost, RunError, Tenure, TermHandle};
 
 /// Why the work was not done, or not completed.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::election::LeaderOnlyError;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let store = tenure::store::open("memory:", &tenure::store::Keyspace::default())?;
+/// # let other = Tenure::with_store(store.clone()).connect().await?;
+/// # let tenure = Tenure::with_store(store).connect().await?;
+/// let leadership = other.election("aggregation").acquire().await?; // another instance leads
+/// match tenure.run_as_leader("aggregation", async { 42 }).await {
+///     Ok(total) => println!("{total}"),
+///     Err(LeaderOnlyError::NotLeader { leader }) => assert_eq!(leader.as_ref(), Some(other.instance())),
+///     Err(LeaderOnlyError::Lost(lost)) => println!("stopped half-way: {lost}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # drop(leadership);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LeaderOnlyError {
@@ -62,18 +85,20 @@ impl std::fmt::Display for LeaderSuffix<'_> {
 }
 
 impl Tenure {
-    /// Runs the work if this process leads the role. Otherwise does nothing.
+    /// Runs the work if this process leads the role. Otherwise does nothing. The work gets its term, with the token.
     ///
     /// If an [`Election`](super::Election) of that role is started on this `Tenure`, or
     /// [led](super::ElectionBuilder::lead), it decides. Otherwise this call acquires the leadership, keeps it while the
-    /// work runs, and releases it. Then the work runs at most once at a time, but once for every call.
+    /// work runs, and releases it. Then the work runs at most once at a time, but once for every call. The lease has the
+    /// default ttl of 30 s; see [`ElectionBuilder::run_as_leader`](super::ElectionBuilder::run_as_leader) for another.
     ///
     /// ```
     /// use tenure::Tenure;
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
-    /// assert_eq!(tenure.run_as_leader("aggregation", async { 42 }).await, Ok(42));
+    /// let total = tenure.run_as_leader("aggregation", async |term| format!("42 in term {}", term.token())).await?;
+    /// assert!(total.starts_with("42"));
     /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -83,13 +108,39 @@ impl Tenure {
     ///
     /// # Cancel safety
     /// As safe as the work itself, which is dropped; the lease is released in the background.
-    pub async fn run_as_leader<W: Future>(&self, role: &str, work: W) -> Result<W::Output, LeaderOnlyError> {
-        if let Some(candidates) = self.elections().for_role(role) {
-            let leading = candidates.iter().find_map(|candidate| candidate.term().filter(crate::TermHandle::is_valid));
-            let term = leading.ok_or(LeaderOnlyError::NotLeader { leader: None })?;
-            return Ok(term.run_infallible(work).await?);
+    pub async fn run_as_leader<W, F>(&self, role: &str, work: W) -> Result<F::Output, LeaderOnlyError>
+    where
+        W: FnOnce(TermHandle) -> F,
+        F: Future,
+    {
+        self.election(role).run_as_leader(work).await
+    }
+
+    /// Whether this process leads the role, by an election that is started or led on this `Tenure`. Computed from the
+    /// deadline at every call, without a request to the store.
+    pub fn is_leader(&self, role: &str) -> bool {
+        self.elections().for_role(role).is_some_and(|candidates| leading_term(&candidates).is_some())
+    }
+}
+
+impl ElectionBuilder {
+    /// Like [`Tenure::run_as_leader`], with the settings of this builder for a leadership that the call acquires.
+    ///
+    /// # Errors
+    /// When the work was not done, or not completed.
+    ///
+    /// # Cancel safety
+    /// As safe as the work itself, which is dropped; the lease is released in the background.
+    pub async fn run_as_leader<W, F>(self, work: W) -> Result<F::Output, LeaderOnlyError>
+    where
+        W: FnOnce(TermHandle) -> F,
+        F: Future,
+    {
+        if let Some(candidates) = self.tenure().elections().for_role(self.role()) {
+            let term = leading_term(&candidates).ok_or(LeaderOnlyError::NotLeader { leader: None })?;
+            return Ok(term.run_infallible(work(term.clone())).await?);
         }
-        let leadership = self.election(role).try_acquire().await.map_err(|error| match error {
+        let leadership = self.try_acquire().await.map_err(|error| match error {
             AcquireError::Held { holder, .. } => LeaderOnlyError::NotLeader { leader: Some(holder) },
             AcquireError::Store(error) | AcquireError::TimedOut { because: Some(error), .. } => {
                 LeaderOnlyError::Store(error)
@@ -102,11 +153,16 @@ impl Tenure {
                 LeaderOnlyError::NotLeader { leader: None }
             }
         })?;
-        let done = leadership.run_infallible(work).await;
+        let done = leadership.run_infallible(work((*leadership).clone())).await;
         // A loss was reported by then.
         let _ = leadership.release().await;
         Ok(done?)
     }
+}
+
+/// The term of the candidate that leads, if one does.
+fn leading_term(candidates: &[Arc<LocalCandidate>]) -> Option<TermHandle> {
+    candidates.iter().find_map(|candidate| candidate.term().filter(TermHandle::is_valid))
 }
 
 static INSTALLED: OnceLock<Tenure> = OnceLock::new();
@@ -132,16 +188,27 @@ pub fn install(tenure: Tenure) -> bool {
     INSTALLED.set(tenure).is_ok()
 }
 
-/// Runs the work of a `#[leader_only]` function that names no [`Tenure`].
+/// Runs the work of a `#[leader_only]` function, on its `Tenure` or on the [installed](install) one.
 #[doc(hidden)]
-pub async fn run_as_leader_installed<W: Future>(role: &str, work: W) -> Result<W::Output, LeaderOnlyError> {
-    match INSTALLED.get() {
-        Some(tenure) => tenure.run_as_leader(role, work).await,
-        None => {
-            // A function that returns an `Option` cannot say it otherwise, and a job that never runs must not be silent.
-            report(role, &LeaderOnlyError::NotInstalled);
-            Err(LeaderOnlyError::NotInstalled)
-        }
+pub async fn run_leader_only<W, F>(
+    tenure: Option<&Tenure>,
+    role: &str,
+    ttl: Option<Duration>,
+    work: W,
+) -> Result<F::Output, LeaderOnlyError>
+where
+    W: FnOnce(TermHandle) -> F,
+    F: Future,
+{
+    let Some(tenure) = tenure.or_else(|| INSTALLED.get()) else {
+        // A function that returns an `Option` cannot say it otherwise, and a job that never runs must not be silent.
+        report(role, &LeaderOnlyError::NotInstalled);
+        return Err(LeaderOnlyError::NotInstalled);
+    };
+    let election = tenure.election(role);
+    match ttl {
+        Some(ttl) => election.ttl(ttl).run_as_leader(work).await,
+        None => election.run_as_leader(work).await,
     }
 }
 

@@ -12,6 +12,22 @@ use crate::token::Token;
 pub(super) const METADATA_RECORD: &str = "leader";
 
 /// The leader of a role.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let leadership = tenure.election("cleanup").metadata("10.0.0.7:8080").acquire().await?;
+/// let leader = tenure.fleet().leader_of("cleanup").await?.ok_or("no leader")?;
+/// assert_eq!((&leader.instance, leader.token), (tenure.instance(), Some(leadership.token())));
+/// if let (true, Some(address)) = (leader.is_confirmed, &leader.metadata) {
+///     println!("send it to {address}");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {

@@ -18,6 +18,23 @@ use crate::tenure::{ReleaseError, Term, TermHandle};
 
 /// One term as leader, acquired with [`ElectionBuilder::acquire`](super::ElectionBuilder::acquire). It is renewed until
 /// it is [released](Self::release) or dropped. The methods of a term are on its [`TermHandle`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let leadership = tenure.election("migration").try_acquire().await?;
+/// for step in ["tables", "indexes"] {
+///     leadership.require(Duration::from_secs(5))?; // a method of `TermHandle`
+///     println!("{step}, under token {}", leadership.token());
+/// }
+/// leadership.release().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it releases the leadership"]
 pub struct Leadership {
     // Dropped in this order: the reporter of the end, the lease, and then the campaign.

@@ -9,6 +9,22 @@
 //! [`ElectionBuilder::lead`] runs work for each term and is all that most programs need. A [started](Election::start)
 //! [`Election`] campaigns in the background; the program queries it or listens to it. [`ElectionBuilder::acquire`] and
 //! [`Tenure::run_as_leader`](crate::Tenure::run_as_leader) lead for one piece of work.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::Tenure;
+//!
+//! # #[cfg(feature = "memory")]
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let tenure = Tenure::connect("memory:").await?;
+//! let election = tenure.election("cleanup").metadata("10.0.0.7:8080").build()?;
+//! election.start();
+//! let term = election.wait_for_leadership(Duration::from_secs(10)).await?;
+//! println!("{} leads under token {}", election.id(), term.token());
+//! election.stop().await; // another candidate may lead now
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod backoff;
 mod builder;
@@ -33,7 +49,7 @@ pub use self::{
     candidates::Candidate,
     handle::{Election, ElectionWatch, NotLeader},
     lead::{Lead, LeadError},
-    leader_only::{LeaderOnlyError, install, run_as_leader_installed},
+    leader_only::{LeaderOnlyError, install, run_leader_only},
     leaders::Leader,
     leadership::Leadership,
     observer::{LeaderStatus, Observer},

@@ -23,6 +23,25 @@ const MIN_RECHECK_EVERY: Duration = Duration::from_millis(100);
 const EXPIRY_MARGIN: Duration = Duration::from_millis(25);
 
 /// The leader of a role, as last seen.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::election::LeaderStatus;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let mut observer = tenure.fleet().observe("cleanup")?;
+/// match observer.changed().await {
+///     LeaderStatus::Leader(leader) => println!("{} leads", leader.instance),
+///     LeaderStatus::NoLeader => println!("no leader"),
+///     LeaderStatus::Unknown(error) => println!("not known: {error}"), // the last leader may still lead
+///     _ => {}
+/// }
+/// assert_eq!(observer.status(), Some(&LeaderStatus::NoLeader));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaderStatus {

@@ -141,6 +141,24 @@ impl Tenure {
 }
 
 /// A stream of announcements, in order.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::store::SubscriptionItem;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let mut announcements = tenure.fleet().announcements();
+/// tenure.sessions().create("eu-1", b"every 5s").await?;
+/// match announcements.next().await {
+///     SubscriptionItem::Announced(announcement) => println!("{announcement:?}"),
+///     SubscriptionItem::Gap => println!("some were missed: read everything again"),
+///     SubscriptionItem::Closed => println!("there will be no more"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Announcements(mpsc::Receiver<SubscriptionItem>);
 

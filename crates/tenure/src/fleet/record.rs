@@ -10,6 +10,17 @@ use crate::name::InstanceId;
 use crate::placement::FULL_WEIGHT;
 
 /// Whether an instance takes part.
+///
+/// ```
+/// use tenure::fleet::{InstanceRecord, InstanceStatus};
+///
+/// let mut record = InstanceRecord::new("api-1");
+/// assert_eq!(record.status, InstanceStatus::Online);
+/// record.set_able("poll", false); // it cannot do the work of this pool
+/// assert_eq!(record.status, InstanceStatus::Unable);
+/// record.set_held("poll", 3, true); // it leaves its only pool
+/// assert_eq!(record.status.as_str(), "draining");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", from = "String")]
 pub enum InstanceStatus {
@@ -197,6 +208,25 @@ impl InstanceRecord {
 }
 
 /// The crash backoff of an instance that crashed soon after it got work.
+///
+/// ```
+/// use std::time::SystemTime;
+/// use tenure::Tenure;
+/// use tenure::fleet::{CrashBackoff, InstanceRecord};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let instances = tenure.fleet().instances().await?;
+/// let records: Vec<_> = instances.iter().filter_map(|live| InstanceRecord::decode(&live.record)).collect();
+/// for (instance, backoff) in CrashBackoff::from_records(&records) {
+///     if let Some(note) = backoff.note(SystemTime::now()) {
+///         println!("{instance}: {note}");
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrashBackoff {
     /// Its end, by the clock of the instance that publishes it.

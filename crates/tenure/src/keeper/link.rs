@@ -190,7 +190,7 @@ impl StoreLink {
                 // A store that keeps the timeout itself gives a better error; one that does not must not block us.
                 let outcomes = tokio::time::timeout(timeout + SUBMIT_GRACE, connection.submit(requests, timeout)).await;
                 let outcomes = outcomes.unwrap_or_else(|_| {
-                    let error = StoreError::new(ErrorKind::Unreachable, format!("no answer within {timeout:?}"));
+                    let error = StoreError::new(ErrorKind::Unreachable, format!("no answer within {timeout:.0?}"));
                     vec![Outcome::Unknown(error); count]
                 });
                 report.event = Some(LinkEvent::Outcomes { link, recipients, outcomes });

@@ -327,6 +327,28 @@ pub(crate) struct Gauges {
 }
 
 /// Why a lease was not acquired.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::{AcquireError, Tenure};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # let store = tenure::store::open("memory:", &tenure::store::Keyspace::default())?;
+/// # let other = Tenure::with_store(store.clone()).connect().await?;
+/// # let tenure = Tenure::with_store(store).connect().await?;
+/// let lease = other.lease("report").acquire().await?; // another instance holds it
+/// match tenure.lease("report").timeout(Duration::from_millis(20)).acquire().await {
+///     Ok(lease) => lease.release().await?,
+///     Err(AcquireError::TimedOut { holder, .. }) => assert_eq!(holder.as_ref(), Some(other.instance())),
+///     Err(AcquireError::Quarantined(quarantine)) => println!("try again in {:?}", quarantine.remaining),
+///     Err(AcquireError::Store(error)) if error.is_retryable() => println!("try again later: {error}"),
+///     Err(error) => return Err(error.into()), // a name or a setting to correct
+/// }
+/// # drop(lease);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AcquireError {

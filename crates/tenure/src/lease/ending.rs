@@ -72,6 +72,24 @@ impl fmt::Display for Loss {
 }
 
 /// Why a term was released.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::lease::{Ending, ReleaseReason};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// tenure.admin().step_down(lease.name(), None).await?; // an operator does this
+/// match lease.cancelled().await {
+///     Ending::Released(ReleaseReason::StepDown) => println!("an operator asked for it"),
+///     Ending::Released(reason) => println!("released: {reason}"),
+///     other => println!("{other}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -117,6 +135,24 @@ impl fmt::Display for ReleaseReason {
 }
 
 /// How a lease ended.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::lease::{Ending, Loss};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// tenure.admin().revoke("import").await?; // an operator does this
+/// match lease.cancelled().await {
+///     Ending::Lost(loss) => assert_eq!(loss, Loss::Revoked), // the work may be incomplete
+///     Ending::Released(reason) => println!("released: {reason}"),
+///     other => println!("{other}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

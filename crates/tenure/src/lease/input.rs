@@ -157,6 +157,24 @@ pub enum AcquireStatus {
 }
 
 /// A lease as the caller sees it.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::lease::LeaseState;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// match lease.state() {
+///     LeaseState::Owned => println!("begin the next step"),
+///     LeaseState::Uncertain => println!("finish the step, and begin no other"),
+///     LeaseState::Unknown | LeaseState::Other => println!("stop"),
+/// }
+/// assert_eq!(lease.state().as_str(), "owned");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
     /// No reply yet, or the term is over.

@@ -21,6 +21,24 @@
 //! - A release waits for the work to end and renews the lease meanwhile, for a limited time. If the work does not end
 //!   in time, the lease is not released: it expires.
 //! - Wake-ups carry an [`Epoch`]. A stale wake-up has no effect, so none is ever cancelled.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::Tenure;
+//! use tenure::lease::{Ending, LeaseSettings, LeaseState, ReleaseReason};
+//!
+//! # #[cfg(feature = "memory")]
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let tenure = Tenure::connect("memory:").await?;
+//! let settings = LeaseSettings::builder().ttl(Duration::from_secs(60)).build()?;
+//! let lease = tenure.lease("import").settings(settings).acquire().await?;
+//! let handle = (*lease).clone();
+//! assert_eq!(handle.state(), LeaseState::Owned);
+//! lease.release().await?;
+//! assert_eq!(handle.cancelled().await, Ending::Released(ReleaseReason::Voluntary));
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod acquiring;
 mod context;

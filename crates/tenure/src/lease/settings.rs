@@ -118,6 +118,17 @@ impl Default for LeaseSettings {
 }
 
 /// Builds [`LeaseSettings`]. Settings that are not given follow from the ttl.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::lease::LeaseSettings;
+///
+/// let minute = LeaseSettings::builder().ttl(Duration::from_secs(60));
+/// let settings = minute.renew_every(Duration::from_secs(10)).stop_budget(Duration::from_secs(2)).build()?;
+/// assert_eq!(settings.attempt_timeout(), Duration::from_secs(2)); // a fifth of the renewal interval
+/// assert_eq!(minute.build()?.renew_every(), Duration::from_secs(20)); // a third of the ttl
+/// # Ok::<(), tenure::lease::SettingsError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct LeaseSettingsBuilder {
@@ -292,6 +303,24 @@ impl LeaseSettingsBuilder {
 }
 
 /// The settings of a lease that do not fit together.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::lease::SettingsError;
+/// use tenure::{AcquireError, Tenure};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// match tenure.lease("import").ttl(Duration::from_millis(50)).acquire().await {
+///     Ok(lease) => lease.release().await?,
+///     Err(AcquireError::Settings(SettingsError::TtlOutOfRange { ttl })) => println!("{ttl:?} is too short or too long"),
+///     Err(AcquireError::Settings(error)) => println!("{error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SettingsError {

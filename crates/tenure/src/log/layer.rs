@@ -12,6 +12,15 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 /// The format of log lines.
+///
+/// ```
+/// use tenure::log::{EventLayer, Format};
+/// use tracing_subscriber::layer::SubscriberExt;
+/// use tracing_subscriber::util::SubscriberInitExt;
+///
+/// let format = if std::env::args().any(|arg| arg == "--json") { Format::Json } else { Format::Text };
+/// tracing_subscriber::registry().with(EventLayer::new(format, std::io::stderr())).init();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `2026-11-15T12:00:00.000000Z info lease.acquired instance_id=… role=… token=…`

@@ -3,6 +3,19 @@
 //! With the feature `tracing`, every event of a [`Tenure`](crate::Tenure) is a `tracing` event with the target
 //! `tenure`, whatever subscriber a program uses. The feature `log` adds `EventLayer`, which writes them as lines of
 //! text or JSON, with the field order and names that `tenure` itself uses.
+//!
+//! ```
+//! # #[cfg(feature = "log")] {
+//! use tenure::log::{EventLayer, Format};
+//! use tracing_subscriber::Layer;
+//! use tracing_subscriber::filter::LevelFilter;
+//! use tracing_subscriber::layer::SubscriberExt;
+//! use tracing_subscriber::util::SubscriberInitExt;
+//!
+//! let changes = EventLayer::new(Format::Text, std::io::stderr()).with_filter(LevelFilter::INFO); // no renewals
+//! tracing_subscriber::registry().with(changes).init();
+//! # }
+//! ```
 
 #[cfg(feature = "log")]
 mod layer;
@@ -13,6 +26,24 @@ pub use layer::{EventLayer, Format};
 use crate::event::{Event, Level};
 
 /// Emits an event as a `tracing` event. Fields that do not apply are omitted.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::builder("memory:")
+///     .unlogged()
+///     .on_event(|event| {
+///         if !event.kind.is_routine() {
+///             tenure::log::emit(event); // the log leaves out renewals and polls
+///         }
+///     })
+///     .connect()
+///     .await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn emit(event: &Event) {
     let wanted = match event.kind.level() {
         Level::Debug => tracing::event_enabled!(target: "tenure", tracing::Level::DEBUG),

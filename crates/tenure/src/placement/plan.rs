@@ -20,6 +20,25 @@ pub struct Assignment {
 }
 
 /// A target that should have another holder.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;
+/// if let Some((moved, at)) = pool.last_move("eu-1").await? {
+///     println!("moved to {} at {at:?}: {}", moved.to, moved.reason);
+/// }
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// The target.
@@ -57,6 +76,14 @@ impl Move {
 }
 
 /// Why a target should have another holder.
+///
+/// ```
+/// use tenure::pool::MoveReason;
+///
+/// let reason = MoveReason::Surplus { held: 5, quota: 3 }; // as in `Pool::last_move`
+/// assert_eq!(reason.as_str(), "surplus");
+/// assert_eq!(reason.to_string(), "its holder has 5, and its quota is 3");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -68,6 +68,29 @@ impl PoolSettings {
 /// Sets up a pool. Settings not given here follow from the ttl, which is 30 s by default.
 ///
 /// `T` is the payload of the targets. `S` is the state that the work gets: [`NoState`], or [`WithState`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let builder = tenure
+///     .pool("poll")
+///     .ttl(Duration::from_secs(10)) // the targets of a crashed instance are taken over after this time
+///     .weight(2.0) // twice as many targets as an ordinary instance
+///     .targets(["eu-1", "us-1"]);
+/// builder.check()?; // `start` checks the same
+/// let pool = builder.run(poll).start()?;
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use]
 pub struct PoolBuilder<T = (), S = NoState> {
     settings: PoolOptions,
@@ -94,10 +117,62 @@ struct PoolOptions {
 }
 
 /// A pool whose work gets no state: `run(async |target, term| …)`.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::pool::{NoState, PoolBuilder};
+///
+/// /// The settings that all pools of a program have in common.
+/// fn configure<T>(pool: PoolBuilder<T, NoState>) -> PoolBuilder<T, NoState> {
+///     pool.ttl(Duration::from_secs(10)).drain_timeout(Duration::from_secs(5))
+/// }
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = configure(tenure.pool("poll").targets(["eu-1"])).run(poll).start()?;
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NoState;
 
 /// A pool whose work gets a clone of this state first: `run(async |state, target, term| …)`.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::pool::{PoolBuilder, ReadyPool, WithState};
+///
+/// #[derive(Clone)]
+/// struct Client; // an HTTP client, a database pool, …
+/// # impl Client {
+/// #     fn get(&self, _: &str) {}
+/// # }
+///
+/// fn with_work(pool: PoolBuilder<(), WithState<Client>>) -> ReadyPool {
+///     pool.run(async |client: Client, target, term| {
+///         while term.wait(Duration::from_secs(5)).await {
+///             client.get(target.name());
+///         }
+///         Ok(())
+///     })
+/// }
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = with_work(tenure.pool("poll").targets(["eu-1"]).state(Client)).start()?;
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct WithState<S>(S);
 
@@ -441,6 +516,24 @@ impl PoolOptions {
 }
 
 /// A pool that is ready to start.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::pool::ReadyPool;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let ready: ReadyPool = tenure.pool("poll").targets(["eu-1"]).run(poll);
+/// let pool = ready.start()?; // joins the fleet, once the program is ready for work
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "the pool does nothing until it is started"]
 pub struct ReadyPool<T = ()> {
     settings: PoolOptions,
@@ -521,6 +614,27 @@ impl<T> std::fmt::Debug for ReadyPool<T> {
 }
 
 /// Settings of a pool that are not valid.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::pool::PoolError;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1", "us 1"]).run(poll);
+/// match pool.start() {
+///     Ok(pool) => println!("{pool:?} has started"),
+///     Err(PoolError::Name(error)) => assert!(error.to_string().contains("us 1")),
+///     Err(error) => return Err(error.into()), // a setting to correct
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PoolError {

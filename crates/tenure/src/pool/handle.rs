@@ -23,6 +23,28 @@ use crate::time::ServerTime;
 
 /// A running pool of targets with payloads of type `T`. Clones are the same pool. When the last is dropped, all targets
 /// are released.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1", "us-1"]).run(poll).start()?;
+/// while pool.owned().len() < 2 {
+///     tokio::time::sleep(Duration::from_millis(5)).await;
+/// }
+/// assert!(pool.is_owned("us-1")); // computed from the deadline at every call
+/// pool.retarget(["eu-1", "ap-1"])?; // us-1 is released, ap-1 is acquired
+/// pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Pool<T = ()> {
     tenure: Tenure,
     naming: Naming,

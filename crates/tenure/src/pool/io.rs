@@ -11,6 +11,26 @@ use crate::store::LiveInstance;
 use crate::time::Moment;
 
 /// The name of a target.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::pool::TargetName;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1", "us-1"]).run(poll).start()?;
+/// let names: Vec<TargetName> = pool.target_statuses().await.into_keys().collect();
+/// assert_eq!(names, [TargetName::from("eu-1"), TargetName::from("us-1")]);
+/// pool.retarget(names.into_iter().filter(|name| name.starts_with("eu-")))?;
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type TargetName = Arc<str>;
 
 /// The settings of a pool's engine.

@@ -3,6 +3,28 @@
 //!
 //! [`Tenure::pool`](crate::Tenure::pool) sets one up. An engine without I/O decides; it is public for the simulator and
 //! not part of the documented API.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::Tenure;
+//!
+//! # #[cfg(feature = "memory")]
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let tenure = Tenure::connect("memory:").await?;
+//! let pool = tenure
+//!     .pool("poll")
+//!     .targets(["eu-1", "us-1"])
+//!     .run(async |target, term| {
+//!         while term.wait(Duration::from_secs(5)).await { // false when the target is to move
+//!             println!("polling {target} under token {}", term.token());
+//!         }
+//!         Ok(())
+//!     })
+//!     .start()?;
+//! pool.stop().await;
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod builder;
 mod driver;

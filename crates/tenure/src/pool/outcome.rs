@@ -11,6 +11,30 @@ use crate::store::{Quarantine, StoreError};
 use crate::token::Token;
 
 /// Why a target was not acquired or not released.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::pool::TargetError;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;
+/// match pool.try_acquire("eu-1").await {
+///     Ok(term) => println!("held under token {}", term.token()),
+///     Err(TargetError::Held { holder, .. }) => println!("{holder} holds it"),
+///     Err(TargetError::Store(error)) if error.is_retryable() => println!("try again later: {error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// assert_eq!(pool.release("us-1").await, Err(TargetError::NotATarget));
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -44,6 +68,29 @@ pub enum TargetError {
 }
 
 /// What one instance knows about a target and its lease.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::lease::LeaseState;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;
+/// # while pool.owned().is_empty() { tokio::time::sleep(std::time::Duration::from_millis(5)).await; }
+/// let info = pool.lease_info("eu-1").await.ok_or("not a target")?;
+/// assert_eq!((info.state, info.holder.as_ref()), (LeaseState::Owned, Some(tenure.instance())));
+/// if info.holder != info.preferred {
+///     println!("{} should move to {:?}", info.target, info.preferred);
+/// }
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TargetInfo {
@@ -67,6 +114,24 @@ pub struct TargetInfo {
 }
 
 /// The result of stopping a pool.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;
+/// # while pool.owned().is_empty() { tokio::time::sleep(std::time::Duration::from_millis(5)).await; }
+/// let report = pool.stop().await; // this instance is the only one
+/// assert_eq!(report.not_handed_over.iter().map(|target| &**target).collect::<Vec<_>>(), ["eu-1"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StopReport {

@@ -102,6 +102,28 @@ impl Sessions {
 }
 
 /// A stream of the ids of a store's sessions.
+///
+/// ```
+/// use futures_util::StreamExt;
+/// use tenure::Tenure;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// tenure.sessions().create("eu-1", b"every 5s").await?;
+/// let mut ids = tenure.sessions().follow();
+/// assert!(ids.next().await.is_some_and(|ids| ids.contains("eu-1")));
+///
+/// let european = ids.map(|ids| ids.into_iter().filter(|id| id.starts_with("eu-")).collect::<Vec<_>>());
+/// let pool = tenure.pool("poll").targets_from(european).run(poll).start()?;
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct SessionIds(mpsc::Receiver<BTreeSet<String>>);
 

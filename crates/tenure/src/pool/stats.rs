@@ -9,6 +9,23 @@ use crate::histogram::Histogram;
 use crate::name::InstanceId;
 
 /// Numbers of a pool on this instance, since it started.
+///
+/// ```
+/// use std::sync::atomic::Ordering;
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1"]).run(async |_, _| Err("no route".into())).start()?;
+/// # while pool.stats().work_errors.load(Ordering::Relaxed) == 0 { tokio::time::sleep(std::time::Duration::from_millis(5)).await; }
+/// let stats = pool.stats();
+/// assert_eq!(stats.work_errors.load(Ordering::Relaxed), 1); // it is restarted after a backoff
+/// println!("half of all handovers took at most {:?}", stats.handovers.snapshot().quantile(0.5));
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct PoolStats {

@@ -11,6 +11,27 @@ use crate::placement::{self, InstanceLoad, InstanceScore, Presence};
 use crate::time::Moment;
 
 /// The status of a pool, as far as one instance knows.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;
+/// let status = pool.status().await.ok_or("the pool has stopped")?;
+/// println!("{} of {} targets are unheld, for {:?} at most", status.unheld, status.targets, status.longest_unheld);
+/// for load in &status.loads {
+///     println!("{} holds {}", load.instance, load.held);
+/// }
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PoolStatus {
     /// The loads of all instances that count as present, this instance last.
@@ -32,6 +53,27 @@ impl PoolStatus {
 }
 
 /// The status of one target, as far as one instance knows.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # async fn poll(_: tenure::pool::Target, term: tenure::TermHandle) -> Result<(), tenure::WorkError> {
+/// #     term.draining().await;
+/// #     Ok(())
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;
+/// for (target, status) in pool.target_statuses().await {
+///     if let Some(unheld_for) = status.unheld_for {
+///         println!("{target} is unheld for {unheld_for:?}; {:?} should acquire it", status.preferred);
+///     }
+/// }
+/// # pool.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetStatus {
     /// The instance that should hold it: its holder, unless it should move; when unheld, the highest-ranked instance

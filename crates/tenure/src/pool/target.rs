@@ -131,6 +131,37 @@ impl<T> fmt::Debug for Target<T> {
 }
 
 /// A target as a program gives it to a pool: its name, or a pair of its name and a payload.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::pool::{IntoTarget, TargetName};
+///
+/// struct Server {
+///     id: u32,
+///     url: &'static str,
+/// }
+///
+/// impl IntoTarget for Server {
+///     type Payload = Self;
+///
+///     fn into_target(self) -> (TargetName, Self) {
+///         (format!("server-{}", self.id).into(), self)
+///     }
+/// }
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let servers = [Server { id: 7, url: "http://10.0.0.7" }]; // from a database
+/// let pool = tenure.pool("poll").targets(servers).run(async |server, term| {
+///     println!("{server} is at {}", server.url);
+///     term.draining().await;
+///     Ok(())
+/// });
+/// # pool.start()?.stop().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait IntoTarget {
     /// The payload; `()` for a name alone.
     type Payload;

@@ -41,6 +41,27 @@ impl TermHandle {
 }
 
 /// Ticks of a target.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("thermometer").acquire().await?;
+/// let mut ticks = lease.every(Duration::from_millis(20));
+/// while let Some(tick) = ticks.next().await { // None: the lease is to be released, or is over
+///     if lease.require(Duration::from_secs(5)).is_err() {
+///         ticks.put_back(tick); // for later, or for the next holder
+///         continue;
+///     }
+///     println!("measuring");
+///     # break;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Ticks {
     term: TermHandle,
@@ -78,6 +99,21 @@ enum ClaimOutcome {
 }
 
 /// One tick.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("thermometer").acquire().await?;
+/// let tick = lease.every(Duration::from_millis(20)).next().await.ok_or("the term is over")?;
+/// let lateness = SystemTime::now().duration_since(tick.due()).unwrap_or_default();
+/// println!("due at {} ms, {lateness:?} late", tick.due_millis());
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick(ServerTime);
 

@@ -108,7 +108,7 @@ async fn run_work(target: TargetName, term: TermHandle, settings: WorkSettings) 
         let Ok(ended) = term.run_infallible(once).await else { return };
         let failure = match ended {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some((error.to_string(), false)),
+            Ok(Err(error)) => Some((error_chain(&*error), false)),
             Err(panic) => Some((panic_message(&*panic), true)),
         };
         if let Some((error, is_panic)) = failure {
@@ -125,6 +125,12 @@ async fn run_work(target: TargetName, term: TermHandle, settings: WorkSettings) 
             () = term.draining() => return,
         }
     }
+}
+
+/// An error with its causes.
+fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The message of a panic, if it has one.
@@ -149,6 +155,13 @@ mod tests {
         assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30]);
         assert_eq!(backoff.next(Some(second * 30), second * 31), second);
         assert_eq!(backoff.next(Some(second * 30), second * 29), second * 30);
+    }
+
+    #[test]
+    fn errors_are_reported_with_their_causes() {
+        let error = anyhow::anyhow!("connection refused").context("cannot poll eu-1");
+        let error: WorkError = error.into();
+        assert_eq!(error_chain(&*error), "cannot poll eu-1: connection refused");
     }
 
     #[test]

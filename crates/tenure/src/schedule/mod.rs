@@ -45,6 +45,23 @@ use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// What to do about runs that were missed because there was no leader.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::schedule::{CatchUp, Schedule};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("market").acquire().await?;
+/// let runs = lease.schedule("open", Schedule::every(Duration::from_millis(20))?);
+/// let mut runs = runs.catch_up(CatchUp::Skip); // a run that is hours late is of no use
+/// let run = runs.next().await.ok_or("the term is over")?;
+/// run.done().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CatchUp {
     /// One run makes up for all of them.
@@ -55,6 +72,23 @@ pub enum CatchUp {
 }
 
 /// What to do about a run whose leader was lost before its end.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::schedule::{Schedule, Unfinished};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("invoices").acquire().await?;
+/// let runs = lease.schedule("mail", Schedule::every(Duration::from_millis(20))?);
+/// let mut runs = runs.unfinished(Unfinished::Skip); // better not sent than sent twice
+/// let run = runs.next().await.ok_or("the term is over")?;
+/// run.done().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unfinished {
     /// The next leader runs it again.
@@ -74,6 +108,25 @@ impl TermHandle {
 }
 
 /// The runs of a schedule, as they become due.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::schedule::Schedule;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("reports").acquire().await?;
+/// let mut runs = lease.schedule("daily", Schedule::every(Duration::from_millis(20))?);
+/// while let Some(run) = runs.next().await { // None: the term is over
+///     println!("the report that was due at {:?}", run.due());
+///     run.done().await?;
+///     # break;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Runs {
     term: TermHandle,
@@ -201,6 +254,29 @@ impl Runs {
 }
 
 /// A run that is due and claimed.
+///
+/// A run that is not done is left to the next holder of the lease:
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::schedule::Schedule;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let (tenure, often) = (Tenure::connect("memory:").await?, Schedule::every(Duration::from_millis(20))?);
+/// let lease = tenure.lease("reports").acquire().await?;
+/// let due = lease.schedule("daily", often.clone()).next().await.ok_or("the term is over")?.due();
+/// lease.release().await?;
+///
+/// let lease = tenure.lease("reports").acquire().await?;
+/// let mut runs = lease.schedule("daily", often);
+/// let run = runs.next().await.ok_or("the term is over")?;
+/// assert_eq!(run.due(), due);
+/// run.done().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a run that is not done counts as unfinished"]
 pub struct Run<'a> {

@@ -30,6 +30,20 @@ enum ScheduleKind {
 }
 
 /// A schedule that is not valid.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::schedule::{Schedule, ScheduleError};
+///
+/// let error = Schedule::every(Duration::ZERO).unwrap_err();
+/// assert_eq!(error, ScheduleError::Interval(Duration::ZERO));
+/// # #[cfg(feature = "cron")] {
+/// match Schedule::cron("0 2 30 2 *") {
+///     Ok(schedule) => println!("{schedule}"),
+///     Err(error) => println!("{error}"), // the 30th of February never comes
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScheduleError {

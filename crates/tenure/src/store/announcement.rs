@@ -11,6 +11,17 @@ use super::Generation;
 /// A change that others may be waiting for, published by the request that made it.
 ///
 /// Announcements are hints: they make reactions faster. No guarantee rests on them.
+///
+/// ```
+/// use tenure::store::Announcement;
+/// use tenure::{LeaseName, Token};
+///
+/// let announcement = Announcement::Released { name: LeaseName::role("cleanup")?, token: Token::MAX };
+/// assert_eq!(announcement.lease().map(LeaseName::label), Some("cleanup"));
+/// assert_eq!(Announcement::decode(&announcement.encode()), Some(announcement));
+/// assert_eq!(Announcement::decode("hello"), None); // any program can publish to the channel
+/// # Ok::<(), tenure::NameError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Announcement {
@@ -203,6 +214,27 @@ fn encode_membership_change(what: &str, instance: &InstanceId, group: &Group) ->
 }
 
 /// What a subscription delivers.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{Announcement, AttachRequest, Keyspace, Request, SubscriptionItem, open};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::default()).await?; // before it subscribes
+/// let mut subscription = store.subscribe().await?;
+/// let change = Request::IndexAdd { index: "roles".to_owned(), entry: "cleanup".to_owned(), announced: true };
+/// connection.submit(vec![change], Duration::from_secs(1)).await;
+/// match subscription.next().await {
+///     SubscriptionItem::Announced(Announcement::IndexChanged { index }) => assert_eq!(index, "roles"),
+///     SubscriptionItem::Announced(_) => {}
+///     SubscriptionItem::Gap => println!("some were missed: read everything again"),
+///     SubscriptionItem::Closed => println!("subscribe again"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubscriptionItem {
     /// An announcement.

@@ -18,6 +18,21 @@ use crate::token::Token;
 ///
 /// The number increases and is minted like a token. It would not suffice alone: two processes that remember the same
 /// number can each mint the next one, for two different losses. So the minting instance adds a random stamp.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::store::Generation;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let admin = Tenure::connect("memory:").await?.admin();
+/// let generation = admin.namespace().await?.generation.ok_or("no record of the namespace")?;
+/// let outdated = Generation { stamp: generation.stamp ^ 1, ..generation };
+/// assert!(!admin.reopen(outdated).await?); // the operator has seen another loss of data
+/// assert!(admin.reopen(generation).await?);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Generation {
     /// Increases with every generation.
@@ -27,6 +42,22 @@ pub struct Generation {
 }
 
 /// The run of the server: it differs after every restart, failover included.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use tenure::store::memory::{MemoryStore, Survival};
+/// use tenure::store::{AttachRequest, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// let before = store.attach(AttachRequest::default()).await?.attached().run;
+/// store.faults().restart(Survival::All);
+/// let after = store.attach(AttachRequest::default()).await?.attached().run;
+/// assert_ne!(before, after);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServerRun(pub u128);
 
@@ -40,6 +71,16 @@ impl fmt::Display for ServerRun {
 ///
 /// The id changes when the data is replaced by another server's. It also changes with the data intact, when replication
 /// begins or ends. The id before distinguishes the two.
+///
+/// ```
+/// use tenure::store::Lineage;
+///
+/// let recorded = 1;
+/// let promoted = Lineage { id: 3, before: Some(1) }; // a replica with the recorded data, now a primary
+/// assert!(promoted.is_continuation_of(recorded));
+/// let replaced = Lineage { id: 3, before: Some(2) }; // the data of another server
+/// assert!(!replaced.is_continuation_of(recorded));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Lineage {
     /// The present id.
@@ -58,6 +99,26 @@ impl Lineage {
 /// What a process sends when it attaches.
 ///
 /// The default is for a process without a memory, with leases of the default ttl and a random stamp.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use std::time::Duration;
+/// use tenure::store::memory::MemoryStore;
+/// use tenure::store::{AttachRequest, NamespaceMemory, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// let first = AttachRequest { max_ttl: Duration::from_secs(60), ..AttachRequest::default() };
+/// let connection = store.attach(first.clone()).await?;
+/// let memory = NamespaceMemory::new(connection.attached());
+///
+/// // On every later connection of the same process:
+/// let connection = store.attach(AttachRequest { memory: Some(memory), ..first }).await?;
+/// assert!(!connection.attached().minted);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachRequest {
     /// What the process remembers; `None` if it is new.
@@ -101,6 +162,25 @@ impl AttachRequest {
 }
 
 /// What an attach found.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use tenure::store::memory::MemoryStore;
+/// use tenure::store::{AttachRequest, NamespaceMemory, QuarantineReason, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// assert!(connection.attached().minted && connection.attached().quarantine.is_none());
+///
+/// let memory = NamespaceMemory::new(connection.attached());
+/// store.faults().flush();
+/// let connection = store.attach(AttachRequest { memory: Some(memory), ..AttachRequest::default() }).await?;
+/// assert_eq!(connection.attached().new_quarantine_reason(), Some(QuarantineReason::RecordMissing));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
     /// The generation of the data; the default one when an observer found no record.
@@ -140,6 +220,25 @@ impl Attached {
 }
 
 /// A time in which nothing is granted, because holders may still rely on leases from before a loss of data.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use std::sync::Arc;
+/// use tenure::store::memory::{MemoryStore, Survival};
+/// use tenure::{AcquireError, Tenure};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// store.faults().restart(Survival::None); // the server may have lost data
+/// let tenure = Tenure::with_store(Arc::new(store)).connect().await?;
+/// match tenure.lease("report").try_acquire().await {
+///     Err(AcquireError::Quarantined(quarantine)) => println!("{}; {}", quarantine.reason, quarantine.advice()),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quarantine {
     /// How long it still lasts.
@@ -152,7 +251,9 @@ impl Quarantine {
     /// What an operator can do about it.
     pub fn advice(&self) -> &'static str {
         match self.reason {
-            QuarantineReason::ServerTooYoung => "if nothing else uses this server: --bootstrap, or tenure reopen",
+            QuarantineReason::ServerTooYoung => {
+                "if nothing else uses this server: --bootstrap (in a program: TenureBuilder::bootstrap), or tenure reopen"
+            }
             _ => "if no holder from before is alive: tenure reopen",
         }
     }
@@ -166,6 +267,22 @@ impl fmt::Display for Quarantine {
 }
 
 /// Why a quarantine began.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::store::QuarantineReason;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// match tenure.admin().namespace().await?.quarantine.map(|quarantine| quarantine.reason) {
+///     None => println!("leases are granted"),
+///     Some(QuarantineReason::ServerTooYoung) => println!("is the server new? then use `TenureBuilder::bootstrap`"),
+///     Some(reason) => println!("{reason}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuarantineReason {
@@ -235,6 +352,26 @@ impl fmt::Display for QuarantineReason {
 }
 
 /// How the data found at a reattach relates to the leases that a process holds.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use tenure::store::memory::{MemoryStore, Survival};
+/// use tenure::store::{AttachRequest, Continuity, NamespaceMemory, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// let mut memory = NamespaceMemory::new(store.attach(AttachRequest::default()).await?.attached());
+/// store.faults().restart(Survival::All);
+/// let request = AttachRequest { memory: Some(memory.clone()), ..AttachRequest::default() };
+/// match memory.reattach(store.attach(request).await?.attached()) {
+///     Continuity::Same => println!("every held lease continues"),
+///     Continuity::Changed => println!("renew every held lease before new work starts"),
+///     Continuity::Reset => println!("every held lease is lost"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuity {
     /// The same data in the same run: every held lease continues, with its old deadline.
@@ -250,6 +387,28 @@ pub enum Continuity {
 const MAX_REPLY_LATENESS: Duration = Duration::from_secs(60);
 
 /// What a process remembers about a namespace between connections.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Claim, Keyspace, NamespaceMemory, Outcome, Request, open};
+/// use tenure::{InstanceId, LeaseName, Nonce};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// let mut memory = NamespaceMemory::new(connection.attached());
+/// let (name, holder) = (LeaseName::lease("report")?, InstanceId::new("api-1")?);
+/// let claim = Claim { name, holder, nonce: Nonce::new(fastrand::u128(..)), ttl: Duration::from_secs(30) };
+/// for outcome in connection.submit(vec![Request::Acquire { claim, ended: None }], Duration::from_secs(1)).await {
+///     if let Outcome::Answered(reply) = outcome {
+///         memory.learn(&reply); // every reply
+///     }
+/// }
+/// assert!(memory.high_water > connection.attached().token_floor);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceMemory {
     /// The generation last attached to.

@@ -10,6 +10,22 @@ use super::Reply;
 /// an error.
 ///
 /// Messages say what happened, on what, and what to do; they carry no secrets.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use tenure::store::memory::MemoryStore;
+/// use tenure::store::{AttachRequest, ErrorKind, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// store.faults().stop();
+/// let error = store.attach(AttachRequest::default()).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Unreachable);
+/// assert!(error.is_retryable());
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{kind}: {message}")]
 pub struct StoreError {
@@ -18,6 +34,18 @@ pub struct StoreError {
 }
 
 /// What an error means for the caller.
+///
+/// ```
+/// use tenure::store::{ErrorKind, Keyspace, open};
+///
+/// let error = open("redsi://localhost", &Keyspace::default()).unwrap_err();
+/// match error.kind() {
+///     ErrorKind::Unreachable | ErrorKind::Unavailable => println!("try again later: {error}"),
+///     ErrorKind::Address => println!("correct the URL: {error}"),
+///     _ => println!("an operator must fix the store: {error}"),
+/// }
+/// assert_eq!(error.kind().to_string(), "bad store address");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -72,6 +100,29 @@ impl fmt::Display for ErrorKind {
 }
 
 /// The outcome of one request.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use std::time::Duration;
+/// use tenure::store::memory::MemoryStore;
+/// use tenure::store::{AttachRequest, Outcome, Request, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// store.faults().lose_replies(1);
+/// let add = Request::IndexAdd { index: "roles".to_owned(), entry: "cleanup".to_owned(), announced: false };
+/// loop {
+///     match connection.submit(vec![add.clone()], Duration::from_millis(10)).await.remove(0) {
+///         Outcome::Answered(reply) => break println!("{reply:?}"),
+///         Outcome::Failed(error) => return Err(error.into()),
+///         Outcome::Unknown(_) => println!("perhaps done; again"), // repeating it is safe
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The store replied.

@@ -3,12 +3,51 @@
 use crate::name::{NameError, check_prefix};
 
 /// The index of all sessions.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::store::{AttachRequest, Keyspace, Outcome, Reply, Request, SESSIONS, open};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let tenure = Tenure::with_store(store.clone()).connect().await?;
+/// tenure.sessions().create("eu-1", b"every 5s").await?;
+///
+/// let connection = store.attach(AttachRequest { observer: true, ..AttachRequest::default() }).await?;
+/// let list = Request::IndexList { index: SESSIONS.to_owned() };
+/// let outcomes = connection.submit(vec![list], Duration::from_secs(1)).await;
+/// assert_eq!(outcomes, [Outcome::Answered(Reply::Index(vec!["eu-1".to_owned()]))]);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const SESSIONS: &str = "sessions";
 
 /// The index of all roles that ever had a leader.
 pub(crate) const ROLES: &str = "roles";
 
 /// The index of deleted sessions of which records may be left.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::store::{AttachRequest, DELETED_SESSIONS, Keyspace, Outcome, Reply, Request, open};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let tenure = Tenure::with_store(store.clone()).connect().await?;
+/// tenure.sessions().create("eu-1", b"every 5s").await?;
+/// tenure.sessions().write("eu-1", Some(b"every 5s"), None).await?; // deletes it
+///
+/// let connection = store.attach(AttachRequest { observer: true, ..AttachRequest::default() }).await?;
+/// let list = Request::IndexList { index: DELETED_SESSIONS.to_owned() };
+/// let outcomes = connection.submit(vec![list], Duration::from_secs(1)).await;
+/// assert_eq!(outcomes, [Outcome::Answered(Reply::Index(vec!["eu-1".to_owned()]))]);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub const DELETED_SESSIONS: &str = "gone";
 
 /// The keys of one deployment.

@@ -7,6 +7,26 @@
 //!
 //! Ttls are sent as relative times. No reply of a store promises anything about the future. The holder relies on its
 //! own deadline, counted from the moment it *sent* its request.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::store::{AttachRequest, Keyspace, Outcome, Reply, Request, open};
+//!
+//! # #[cfg(feature = "memory")]
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let store = open("memory:", &Keyspace::default())?;
+//! let connection = store.attach(AttachRequest::default()).await?;
+//! for outcome in connection.submit(vec![Request::InspectNamespace], Duration::from_secs(1)).await {
+//!     match outcome {
+//!         Outcome::Answered(Reply::Namespace(report)) => println!("generation {:?}", report.generation),
+//!         Outcome::Answered(other) => println!("{other:?}"),
+//!         Outcome::Failed(error) => println!("not done: {error}"),
+//!         Outcome::Unknown(error) => println!("perhaps done: {error}"),
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod announcement;
 mod attach;
@@ -47,9 +67,63 @@ pub use reply::{
 pub use request::{Ask, Claim, ForeignKind, Holding, Request};
 
 /// A boxed future, so that stores are object-safe and can be chosen by URL at run time.
+///
+/// ```
+/// use tenure::store::{AttachRequest, BoxFuture, Keyspace, Store, open};
+///
+/// fn is_reachable(store: &dyn Store) -> BoxFuture<'_, bool> {
+///     Box::pin(async move { store.attach(AttachRequest { observer: true, ..AttachRequest::default() }).await.is_ok() })
+/// }
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// assert!(is_reachable(&*store).await);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A backend that stores leases.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use tenure::Tenure;
+/// use tenure::store::{AttachRequest, BoxFuture, Connection, Keyspace, Store, StoreError, Subscription, open};
+///
+/// /// Counts how often an instance attaches.
+/// #[derive(Debug)]
+/// struct CountingStore {
+///     inner: Arc<dyn Store>,
+///     attaches: AtomicU32,
+/// }
+///
+/// impl Store for CountingStore {
+///     fn attach(&self, request: AttachRequest) -> BoxFuture<'_, Result<Arc<dyn Connection>, StoreError>> {
+///         self.attaches.fetch_add(1, Ordering::Relaxed);
+///         self.inner.attach(request)
+///     }
+///
+///     fn subscribe(&self) -> BoxFuture<'_, Result<Box<dyn Subscription>, StoreError>> {
+///         self.inner.subscribe()
+///     }
+///
+///     fn location(&self) -> &str {
+///         self.inner.location()
+///     }
+/// }
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let inner = open("memory:", &Keyspace::default())?;
+/// let store = Arc::new(CountingStore { inner, attaches: AtomicU32::new(0) });
+/// let tenure = Tenure::with_store(store.clone()).connect().await?;
+/// tenure.lease("report").acquire().await?.release().await?;
+/// assert_eq!(store.attaches.load(Ordering::Relaxed), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Store: fmt::Debug + Send + Sync {
     /// Opens a connection and attaches to the namespace over it.
     ///
@@ -84,6 +158,40 @@ pub trait Store: fmt::Debug + Send + Sync {
 }
 
 /// One attached connection. When it fails, or a reply does not come in time, the caller drops it and attaches again.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Attached, BoxFuture, Connection, Keyspace, Outcome, Request, open};
+///
+/// /// Prints every batch. A store of your own returns it from `attach`.
+/// #[derive(Debug)]
+/// struct PrintingConnection(Arc<dyn Connection>);
+///
+/// impl Connection for PrintingConnection {
+///     fn attached(&self) -> &Attached {
+///         self.0.attached()
+///     }
+///
+///     fn submit(&self, batch: Vec<Request>, timeout: Duration) -> BoxFuture<'_, Vec<Outcome>> {
+///         println!("{batch:?}");
+///         self.0.submit(batch, timeout)
+///     }
+///
+///     fn closed(&self) -> BoxFuture<'_, ()> {
+///         self.0.closed()
+///     }
+/// }
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = PrintingConnection(store.attach(AttachRequest::default()).await?);
+/// let outcomes = connection.submit(vec![Request::InspectNamespace], Duration::from_secs(1)).await;
+/// assert!(matches!(outcomes[..], [Outcome::Answered(_)]));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Connection: fmt::Debug + Send + Sync {
     /// What the store found when this connection attached.
     fn attached(&self) -> &Attached;
@@ -105,6 +213,37 @@ pub trait Connection: fmt::Debug + Send + Sync {
 }
 
 /// A stream of announcements.
+///
+/// ```
+/// use tenure::store::{BoxFuture, Subscription, SubscriptionItem};
+///
+/// /// Loses every announcement, to test that a program does not depend on them.
+/// #[derive(Debug)]
+/// struct LossySubscription(Box<dyn Subscription>);
+///
+/// impl Subscription for LossySubscription {
+///     fn next(&mut self) -> BoxFuture<'_, SubscriptionItem> {
+///         Box::pin(async move {
+///             match self.0.next().await {
+///                 SubscriptionItem::Announced(_) => SubscriptionItem::Gap,
+///                 other => other,
+///             }
+///         })
+///     }
+/// }
+///
+/// # use tenure::store::{AttachRequest, Keyspace, open};
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// # let connection = store.attach(AttachRequest::default()).await?;
+/// let mut subscription = LossySubscription(store.subscribe().await?);
+/// # let change = tenure::store::Request::IndexAdd { index: "a".to_owned(), entry: "b".to_owned(), announced: true };
+/// # connection.submit(vec![change], std::time::Duration::from_secs(1)).await;
+/// assert_eq!(subscription.next().await, SubscriptionItem::Gap);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Subscription: fmt::Debug + Send {
     /// Returns the next item.
     ///

@@ -13,6 +13,24 @@ pub(super) const MAX_TERM_NOTES: usize = 10_000;
 
 /// A note about a term. The holder writes one when the term begins and one when it is over; a holder that crashed has
 /// written only the first. Times are on the store's clock, as precisely as the holder knows it.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// # while tenure.admin().terms(10).await?.is_empty() { tokio::time::sleep(std::time::Duration::from_millis(20)).await; }
+/// let notes = tenure.admin().terms(10).await?;
+/// assert_eq!((&notes[0].holder, notes[0].token), (tenure.instance(), lease.token()));
+/// match (&notes[0].ending, notes[0].demoted) {
+///     (Some(ending), Some(over)) => println!("{ending}, after {:?}", over.since(notes[0].from)),
+///     _ => println!("in progress, or its holder crashed"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TermNote {
     /// Which lease.

@@ -103,9 +103,8 @@ fn encrypted_redis(_url: &str, _keyspace: &Keyspace) -> Result<Arc<dyn Store>, S
 #[cfg(not(all(feature = "memory", feature = "sqlite", feature = "redis", feature = "tls")))]
 fn not_built(feature: &str) -> StoreError {
     let message = format!(
-        "cannot open the store: it needs the feature `{feature}` of the crate `tenure`, which this build does not have; \
-         add it to Cargo.toml: tenure = {{ version = \"{}\", features = [\"{feature}\"] }}",
-        env!("CARGO_PKG_VERSION")
+        "this build of tenure does not have the feature `{feature}`, which this store needs; add it to Cargo.toml: \
+         tenure = {{ …, features = [\"{feature}\"] }}"
     );
     StoreError::new(ErrorKind::Address, message)
 }

@@ -14,6 +14,28 @@ use crate::token::Token;
 use super::{Ask, Generation, Quarantine, TermNote};
 
 /// The reply to one request.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Claim, Keyspace, Outcome, Reply, Request, open};
+/// use tenure::{InstanceId, LeaseName, Nonce};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// let (name, holder) = (LeaseName::lease("report")?, InstanceId::new("api-1")?);
+/// let claim = Claim { name, holder, nonce: Nonce::new(fastrand::u128(..)), ttl: Duration::from_secs(30) };
+/// let acquire = Request::Acquire { claim, ended: None };
+/// match connection.submit(vec![acquire], Duration::from_secs(1)).await.remove(0) {
+///     Outcome::Answered(Reply::Granted(grant)) => println!("granted under token {}", grant.token),
+///     Outcome::Answered(Reply::Held(held)) => println!("{} holds it", held.holder),
+///     Outcome::Answered(Reply::Quarantined(quarantine)) => println!("{quarantine}"),
+///     other => println!("{other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reply {
@@ -81,6 +103,28 @@ pub enum Reply {
 }
 
 /// A lease that was granted.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Keyspace, Outcome, Reply, open};
+///
+/// # fn acquire(holder: &str) -> Result<tenure::store::Request, tenure::NameError> {
+/// #     let (name, holder) = (tenure::LeaseName::lease("report")?, tenure::InstanceId::new(holder)?);
+/// #     let (nonce, ttl) = (tenure::Nonce::new(fastrand::u128(..)), std::time::Duration::from_secs(30));
+/// #     let claim = tenure::store::Claim { name, holder, nonce, ttl };
+/// #     Ok(tenure::store::Request::Acquire { claim, ended: None })
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// let outcome = connection.submit(vec![acquire("api-1")?], Duration::from_secs(1)).await.remove(0);
+/// let Outcome::Answered(Reply::Granted(grant)) = outcome else { panic!("{outcome:?}") };
+/// assert!(grant.wait_out.is_zero()); // work may start at once
+/// assert_eq!(grant.previous, None); // the first term of this lease
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The term.
@@ -96,6 +140,22 @@ pub struct Grant {
 }
 
 /// The term before the granted one.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::store::RecordedEnd;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("report").acquire().await?;
+/// let token = lease.token();
+/// lease.release().await?;
+/// let last = tenure.admin().inspect("report").await?.last.ok_or("never held")?;
+/// assert_eq!((last.token, &last.holder, last.ended), (token, tenure.instance(), RecordedEnd::Released));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviousTerm {
     /// Its token.
@@ -107,6 +167,25 @@ pub struct PreviousTerm {
 }
 
 /// How a term ended, as far as the store knows.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::store::RecordedEnd;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("report").acquire().await?;
+/// # tenure.admin().revoke("report").await?;
+/// let last = tenure.admin().inspect("report").await?.last.ok_or("never held")?;
+/// match last.ended {
+///     RecordedEnd::Released | RecordedEnd::HandedOver => println!("its work had ended"),
+///     RecordedEnd::Revoked => println!("an operator ended it"),
+///     RecordedEnd::Unreported | RecordedEnd::TakenOver => println!("in progress, crashed or stuck"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordedEnd {
     /// No end was reported: it expired, or another program deleted it.
@@ -142,6 +221,23 @@ impl RecordedEnd {
 }
 
 /// A lease that another instance holds.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("report").acquire().await?;
+/// let held = tenure.admin().inspect("report").await?.held.ok_or("unheld")?;
+/// assert_eq!((&held.holder, held.token), (tenure.instance(), Some(lease.token())));
+/// match held.remaining {
+///     Some(remaining) => println!("{} holds it for {remaining:?} without renewal", held.holder),
+///     None => println!("{} holds it for ever: delete the key", held.holder),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The holder.
@@ -159,6 +255,31 @@ pub struct Held {
 }
 
 /// Why a request about a term was refused.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Holding, Keyspace, Outcome, Refusal, Reply, Request, open};
+/// use tenure::{InstanceId, LeaseName, Token};
+///
+/// # fn acquire(holder: &str) -> Result<tenure::store::Request, tenure::NameError> {
+/// #     let (name, holder) = (tenure::LeaseName::lease("report")?, tenure::InstanceId::new(holder)?);
+/// #     let (nonce, ttl) = (tenure::Nonce::new(fastrand::u128(..)), std::time::Duration::from_secs(30));
+/// #     let claim = tenure::store::Claim { name, holder, nonce, ttl };
+/// #     Ok(tenure::store::Request::Acquire { claim, ended: None })
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// let (name, holder) = (LeaseName::lease("report")?, InstanceId::new("api-2")?);
+/// let holding = Holding { name, holder, token: Token::ZERO }; // a term that is over
+/// let renew = Request::Renew { holding, ttl: Duration::from_secs(30), progressed: true };
+/// let outcomes = connection.submit(vec![acquire("api-1")?, renew], Duration::from_secs(1)).await;
+/// let holder = InstanceId::new("api-1")?;
+/// assert_eq!(outcomes[1], Outcome::Answered(Reply::Refused(Refusal::Taken { holder })));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Another term holds the lease.
@@ -177,6 +298,22 @@ pub enum Refusal {
 }
 
 /// The state of a namespace.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let report = tenure.admin().namespace().await?;
+/// match (report.generation, report.quarantine) {
+///     (Some(generation), Some(quarantine)) => println!("{quarantine}, or reopen generation {generation:?}"),
+///     (Some(_), None) => println!("leases are granted, for up to {:?}", report.max_ttl),
+///     (None, _) => println!("this store was never used"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceReport {
     /// Its generation; `None` when there is no record of the namespace.
@@ -190,6 +327,22 @@ pub struct NamespaceReport {
 }
 
 /// The state of a lease.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let report = tenure.admin().inspect("report").await?;
+/// assert!(report.held.is_none() && report.last.is_none()); // it was never held
+///
+/// let lease = tenure.lease("report").acquire().await?;
+/// let report = tenure.admin().inspect("report").await?;
+/// assert_eq!(report.last.map(|last| last.token), Some(lease.token()));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseReport {
     /// The present holder.
@@ -216,6 +369,24 @@ impl LeaseReport {
 }
 
 /// A record beside a lease.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// lease.publish("position", "row 17").await?;
+///
+/// let record = tenure.read("import", "position").await?.ok_or("not published")?;
+/// assert_eq!(record.text(), Some("row 17"));
+/// if record.token < lease.token() {
+///     println!("written in an earlier term");
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishedRecord {
     /// The term it was published in.
@@ -279,11 +450,40 @@ impl FromStr for EntryId {
 }
 
 /// A text that is not a valid entry id.
+///
+/// ```
+/// use tenure::store::EntryId;
+///
+/// let saved = "1736598400000"; // the position up to which a reader has read
+/// match saved.parse::<EntryId>() {
+///     Ok(after) => println!("continue after {after}"),
+///     Err(error) => println!("{error}; begin with the oldest entry"),
+/// }
+/// # assert!(saved.parse::<EntryId>().is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("cannot parse the entry id: expected two numbers with a hyphen between, such as 1736598400000-0")]
 pub struct ParseEntryIdError;
 
 /// An entry of a log beside a lease.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// lease.append("imported", "monday", 100).await?;
+/// let mut position = None;
+/// for entry in tenure.recent("import", "imported", position, 10).await? {
+///     println!("{:?}, in term {}", entry.text(), entry.token);
+///     position = Some(entry.id);
+/// }
+/// assert!(tenure.recent("import", "imported", position, 10).await?.is_empty()); // nothing new
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     /// Its id.
@@ -302,6 +502,23 @@ impl LogEntry {
 }
 
 /// An instance that is alive.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::fleet::InstanceRecord;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// tenure.fleet().join(&InstanceRecord::new("api-1"));
+/// # while tenure.fleet().instances().await?.is_empty() { tokio::time::sleep(std::time::Duration::from_millis(5)).await; }
+/// let live = tenure.fleet().instances().await?.remove(0);
+/// let record = InstanceRecord::decode(&live.record).ok_or("does not use Tenure")?;
+/// assert_eq!((&live.instance, record.name.as_str()), (tenure.instance(), "api-1"));
+/// assert!(live.remaining <= record.heartbeat_ttl);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveInstance {
     /// The instance.

@@ -9,6 +9,28 @@ use crate::token::{Nonce, Token};
 use super::{Announcement, EntryId, Generation, TermNote};
 
 /// A request for a lease: the claimant and its attempt.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Claim, Keyspace, Request, open};
+/// use tenure::{InstanceId, LeaseName, Nonce};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// let claim = Claim {
+///     name: LeaseName::lease("report")?,
+///     holder: InstanceId::new("api-1")?,
+///     nonce: Nonce::new(fastrand::u128(..)),
+///     ttl: Duration::from_secs(30),
+/// };
+/// let acquire = Request::Acquire { claim, ended: None };
+/// let outcomes = connection.submit(vec![acquire.clone(), acquire], Duration::from_secs(1)).await;
+/// assert_eq!(outcomes[0], outcomes[1]); // the same attempt, the same term
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Which lease.
@@ -23,6 +45,32 @@ pub struct Claim {
 
 /// A term as its holder names it. The store refuses requests about a term unless holder *and* token are the current
 /// ones.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Holding, Keyspace, Outcome, Reply, Request, open};
+/// use tenure::{InstanceId, LeaseName};
+///
+/// # fn acquire(holder: &str) -> Result<tenure::store::Request, tenure::NameError> {
+/// #     let (name, holder) = (tenure::LeaseName::lease("report")?, tenure::InstanceId::new(holder)?);
+/// #     let (nonce, ttl) = (tenure::Nonce::new(fastrand::u128(..)), std::time::Duration::from_secs(30));
+/// #     let claim = tenure::store::Claim { name, holder, nonce, ttl };
+/// #     Ok(tenure::store::Request::Acquire { claim, ended: None })
+/// # }
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// let outcome = connection.submit(vec![acquire("api-1")?], Duration::from_secs(1)).await.remove(0);
+/// let Outcome::Answered(Reply::Granted(grant)) = outcome else { panic!("{outcome:?}") };
+/// let (name, holder) = (LeaseName::lease("report")?, InstanceId::new("api-1")?);
+/// let holding = Holding { name, holder, token: grant.token };
+/// let renew = Request::Renew { holding, ttl: Duration::from_secs(30), progressed: true };
+/// let outcome = connection.submit(vec![renew], Duration::from_secs(1)).await.remove(0);
+/// assert!(matches!(outcome, Outcome::Answered(Reply::Renewed { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// Which lease.
@@ -34,6 +82,16 @@ pub struct Holding {
 }
 
 /// Something asked of a holder. It is stored, so that it reaches a holder that missed the announcement.
+///
+/// ```
+/// use tenure::InstanceId;
+/// use tenure::store::Ask;
+///
+/// let ask = Ask::StepDown { to: Some(InstanceId::new("api-2")?) }; // as `Admin::step_down` stores it
+/// assert_eq!(ask.encode(), "step_down api-2");
+/// assert_eq!(Ask::decode("step_down"), Some(Ask::StepDown { to: None }));
+/// # Ok::<(), tenure::NameError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Release the lease, in favour of the named instance if there is one.
@@ -61,6 +119,32 @@ impl Ask {
 }
 
 /// Records that any program may write without adding them to an index.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, ForeignKind, Keyspace, Outcome, Reply, Request, open};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?; // or "redis://localhost"
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// let mut cursor = 0;
+/// loop {
+///     let scan = Request::Scan { kind: ForeignKind::Sessions, cursor };
+///     match connection.submit(vec![scan], Duration::from_secs(1)).await.remove(0) {
+///         Outcome::Answered(Reply::Found { names, cursor: next }) => {
+///             println!("{names:?}");
+///             cursor = next;
+///         }
+///         _ => break, // `Done`: no other program can write to this store
+///     }
+///     if cursor == 0 {
+///         break;
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignKind {
     /// Heartbeats of the fleet.
@@ -71,6 +155,24 @@ pub enum ForeignKind {
 
 /// One request. Every request is safe to repeat, and a late one never harms a lease. (A late heartbeat keeps an
 /// instance alive for its ttl. A late index entry stays until an instance removes it.)
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::LeaseName;
+/// use tenure::store::{AttachRequest, Keyspace, Outcome, Reply, Request, open};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::default()).await?;
+/// let holders = Request::Holders { names: vec![LeaseName::lease("report")?, LeaseName::role("cleanup")?] };
+/// let sessions = Request::ReadSessions { ids: vec!["eu-1".to_owned()] };
+/// let outcomes = connection.submit(vec![holders, sessions], Duration::from_secs(1)).await;
+/// assert_eq!(outcomes[0], Outcome::Answered(Reply::Holders(vec![None, None])));
+/// assert_eq!(outcomes[1], Outcome::Answered(Reply::Sessions(vec![None])));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {

@@ -38,6 +38,26 @@ use crate::store::{
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
 /// The error of work that a program gives to an election or a pool: any error, as `?` converts it.
+///
+/// ```
+/// use tenure::{Tenure, WorkError};
+///
+/// async fn sweep(days: &str) -> Result<(), WorkError> {
+///     let days: u32 = days.parse()?; // any error
+///     if days == 0 {
+///         return Err("nothing to sweep".into());
+///     }
+///     Ok(())
+/// }
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lead = tenure.election("cleanup").lead(async |_| sweep("0").await).until(std::future::pending::<()>());
+/// assert_eq!(lead.await.unwrap_err().to_string(), "the leader's work failed: nothing to sweep");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type WorkError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Leases on one store, for one process.
@@ -412,6 +432,21 @@ async fn call_store_with_priority(
 }
 
 /// Statistics of a keeper.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("report").acquire().await?;
+/// let stats = tenure.stats();
+/// assert!(stats.connected);
+/// println!("{} leases, 99 of 100 renewals within {:?}", stats.held, stats.renewals.quantile(0.99));
+/// # drop(lease);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -165,6 +165,25 @@ impl Sessions {
 }
 
 /// Why a session was not written.
+///
+/// ```
+/// use tenure::{SessionError, Tenure};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let sessions = Tenure::connect("memory:").await?.sessions();
+/// # sessions.create("eu-1", b"every 5s").await?;
+/// let mut seen = None;
+/// loop {
+///     match sessions.write("eu-1", seen.as_deref(), Some(b"every 9s")).await {
+///         Ok(()) => break,
+///         Err(SessionError::Changed(now)) => seen = now, // decide again, by the value it has now
+///         Err(error) => return Err(error.into()),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SessionError {

@@ -27,6 +27,22 @@ use crate::token::Token;
 ///
 /// The methods of a term are on its [`TermHandle`], which can be cloned and shared. Only the term itself keeps the
 /// lease.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::lease::{Ending, ReleaseReason};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// println!("importing under token {}", lease.token());
+/// let handle = (*lease).clone();
+/// drop(lease); // `release` waits for the store, and reports the outcome
+/// assert_eq!(handle.cancelled().await, Ending::Released(ReleaseReason::Voluntary));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping a term releases the lease"]
 pub struct Term(TermGuard);
 
@@ -80,6 +96,26 @@ impl fmt::Debug for Term {
 }
 
 /// A term as seen by its work. Cheap to clone; it does not keep the lease.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// let term = (*lease).clone();
+/// let task = tokio::spawn(async move {
+///     while term.wait(Duration::from_millis(5)).await { // false as soon as the lease is released
+///         println!("{:?} left without a renewal", term.remaining());
+///     }
+/// });
+/// lease.release().await?;
+/// task.await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct TermHandle(pub(crate) Arc<SharedTerm>);
 
@@ -317,7 +353,8 @@ impl TermHandle {
     }
 
     /// Waits this long, or until the term is over, about to be, or draining. Returns whether the work may continue: the
-    /// condition of a loop.
+    /// condition of a loop. It is `true` while the lease is uncertain, too: a step that must not begin then goes through
+    /// [`run`](Self::run) or [`begin`](Self::begin), which wait until the lease is certain again.
     ///
     /// # Cancel safety
     /// Safe.
@@ -518,6 +555,21 @@ impl fmt::Debug for Work {
 }
 
 /// The term was lost: it ended before its holder released it.
+///
+/// ```
+/// use tenure::Tenure;
+/// use tenure::lease::Loss;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// tenure.admin().revoke("import").await?; // an operator does this
+/// let lost = lease.lost().await;
+/// assert_eq!((&lost.name, lost.token, &lost.reason), (lease.name(), lease.token(), &Loss::Revoked));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("lost {name} (term {token}): {reason}")]
 #[non_exhaustive]
@@ -563,8 +615,8 @@ impl<E: fmt::Display> fmt::Display for RunError<E> {
         match self {
             Self::Lost(lost) => fmt::Display::fmt(lost, f),
             Self::Released(reason) => write!(f, "the lease was released ({reason}) before the work was done"),
-            // With the flags of the caller: `{:#}` of `anyhow` is the whole chain.
-            Self::Work(error) => fmt::Display::fmt(error, f),
+            // The alternate form of `anyhow` is the whole chain, which a `?` would lose; most other errors have none.
+            Self::Work(error) => write!(f, "{error:#}"),
         }
     }
 }
@@ -580,6 +632,24 @@ impl<E> From<Lost> for RunError<E> {
 
 /// Why a release was not confirmed. In each case the term is over and the lease is free, at the latest when its ttl has
 /// ended; there is nothing to repeat.
+///
+/// ```
+/// use tenure::{ReleaseError, Tenure};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// # tenure.admin().revoke("import").await?;
+/// # lease.lost().await;
+/// match lease.release().await {
+///     Ok(()) => println!("released"),
+///     Err(ReleaseError::Lost(lost)) => println!("another instance may have worked since: {lost}"),
+///     Err(error) => println!("it is released when its ttl has ended: {error}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
@@ -597,6 +667,21 @@ pub enum ReleaseError {
 }
 
 /// The lease is not certain, or has too little time left for the work.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// lease.require(Duration::from_secs(5))?; // before a step that takes 5 s at most
+/// let error = lease.require(Duration::from_secs(60)).unwrap_err(); // longer than the ttl
+/// assert!(error.remaining < error.required);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("cannot begin work of {required:?}: the lease is {state} with {remaining:.1?} left")]
 #[non_exhaustive]
@@ -610,23 +695,57 @@ pub struct RequireError {
 }
 
 /// Why a record or an entry was not written, or not known to be.
+///
+/// ```
+/// use tenure::{PublishError, Tenure};
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// match lease.publish("position", "row 17").await {
+///     Ok(()) => println!("written"),
+///     Err(PublishError::Refused(loss)) => println!("too late, not written: {loss}"),
+///     Err(PublishError::Unknown(_)) => println!("perhaps written: publish it again"),
+///     Err(PublishError::Store(error)) if error.is_retryable() => println!("not written: publish it again"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// The term is over. Nothing was written, and a retry will not help.
+    /// The term is over: this request wrote nothing, and a retry will not help. An earlier attempt whose outcome was
+    /// unknown may have been carried out.
     #[error("the term is over: {0}")]
     Refused(Loss),
     /// The store could not be reached or refused the request. Nothing was written. A retry may help if the error is
     /// [retryable](StoreError::is_retryable).
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The request was sent, and no reply came: it may have been carried out, or may be later, as long as this term
-    /// lasts. Publish again, or read what is there.
+    /// The request was sent, and no reply came: it may have been carried out, or may be until the lease has expired in
+    /// the store. Publish the same value again. If that is refused, wait for one ttl, read the record and compare its
+    /// token.
     #[error("outcome unknown: {0}; the value may have been written")]
     Unknown(#[source] StoreError),
 }
 
 /// A summary of a term.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// let info = lease.info();
+/// assert_eq!((&info.holder, info.token), (tenure.instance(), lease.token()));
+/// println!("{} is {} since {:?}", info.name, info.state, info.acquired_at);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TermInfo {

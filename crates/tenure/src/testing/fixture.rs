@@ -10,6 +10,42 @@ use crate::token::Token;
 /// A store under test: empty, in a namespace of its own.
 ///
 /// It lasts for one case. Everything it needs, a server process or a temporary file, ends when it is dropped.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tenure::store::memory::MemoryStore;
+/// use tenure::store::{BoxFuture, Store};
+/// use tenure::testing::{FaultInjection, StoreFault, StoreFixture};
+/// use tenure::time::ManualClock;
+///
+/// struct Mine {
+///     clock: Arc<ManualClock>,
+///     store: MemoryStore,
+/// }
+///
+/// impl StoreFixture for Mine {
+///     fn store(&self) -> Arc<dyn Store> {
+///         Arc::new(self.store.clone())
+///     }
+///
+///     fn advance_time(&self, span: Duration) -> BoxFuture<'_, ()> {
+///         self.clock.advance(span);
+///         Box::pin(std::future::ready(()))
+///     }
+///
+///     fn inject(&self, _: StoreFault) -> BoxFuture<'_, FaultInjection> {
+///         Box::pin(std::future::ready(FaultInjection::Unsupported))
+///     }
+/// }
+///
+/// tenure::testing::run_case("a_lease_is_free_once_its_ttl_has_passed", || async {
+///     let clock = Arc::new(ManualClock::default());
+///     Mine { store: MemoryStore::with_clock(clock.clone()), clock }
+/// });
+/// # }
+/// ```
 pub trait StoreFixture: Send + Sync {
     /// The store. Called again after every fault, so it may return another value then.
     fn store(&self) -> Arc<dyn Store>;
@@ -33,6 +69,26 @@ pub trait StoreFixture: Send + Sync {
 }
 
 /// A fault of real stores.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use tenure::store::memory::{MemoryStore, Survival};
+/// use tenure::testing::{FaultInjection, StoreFault};
+///
+/// /// The faults that a fixture supports: more faults check more cases.
+/// fn inject(store: &MemoryStore, fault: StoreFault) -> FaultInjection {
+///     match fault {
+///         StoreFault::Flush => store.faults().flush(),
+///         StoreFault::Restart => store.faults().restart(Survival::All),
+///         StoreFault::DeleteLease { name } => store.faults().delete_foreign(&name),
+///         _ => return FaultInjection::Unsupported,
+///     }
+///     FaultInjection::Injected
+/// }
+///
+/// assert_eq!(inject(&MemoryStore::default(), StoreFault::Flush), FaultInjection::Injected);
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreFault {
@@ -85,6 +141,21 @@ pub enum StoreFault {
 }
 
 /// The result of injecting a fault.
+///
+/// ```
+/// use std::process::Command;
+/// use tenure::testing::FaultInjection;
+///
+/// fn restart_server(server: Option<&str>) -> FaultInjection {
+///     let Some(server) = server else { return FaultInjection::Unsupported }; // a server that others use
+///     # let _ = || {
+///     assert!(Command::new("docker").args(["restart", server]).status().is_ok_and(|status| status.success()));
+///     # };
+///     FaultInjection::Injected
+/// }
+///
+/// assert_eq!(restart_server(None), FaultInjection::Unsupported);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultInjection {
     /// The fault has happened.

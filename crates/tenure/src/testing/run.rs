@@ -13,6 +13,35 @@ use crate::store::BoxFuture;
 const CASE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One required behaviour of a store.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// # struct Mine(tenure::store::memory::MemoryStore);
+/// # impl tenure::testing::StoreFixture for Mine {
+/// #     fn store(&self) -> std::sync::Arc<dyn tenure::store::Store> {
+/// #         std::sync::Arc::new(self.0.clone())
+/// #     }
+/// #     fn advance_time(&self, span: std::time::Duration) -> tenure::store::BoxFuture<'_, ()> {
+/// #         Box::pin(tokio::time::sleep(span))
+/// #     }
+/// #     fn inject(
+/// #         &self,
+/// #         _: tenure::testing::StoreFault,
+/// #     ) -> tenure::store::BoxFuture<'_, tenure::testing::FaultInjection> {
+/// #         Box::pin(async { tenure::testing::FaultInjection::Unsupported })
+/// #     }
+/// # }
+/// # async fn mine() -> Mine {
+/// #     Mine(tenure::store::memory::MemoryStore::default())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// for case in tenure::testing::cases().into_iter().filter(|case| case.group() == "sessions") {
+///     println!("{}: {:?}", case.name(), case.run(&mine().await).await); // panics when the store fails the case
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     name: &'static str,
@@ -23,6 +52,34 @@ pub struct Case {
 type Body = for<'a> fn(&'a CaseHarness<'a>) -> BoxFuture<'a, Verdict>;
 
 /// The result of a case that did not fail. A failing case panics.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// # struct Mine(tenure::store::memory::MemoryStore);
+/// # impl tenure::testing::StoreFixture for Mine {
+/// #     fn store(&self) -> std::sync::Arc<dyn tenure::store::Store> {
+/// #         std::sync::Arc::new(self.0.clone())
+/// #     }
+/// #     fn advance_time(&self, span: std::time::Duration) -> tenure::store::BoxFuture<'_, ()> {
+/// #         Box::pin(tokio::time::sleep(span))
+/// #     }
+/// #     fn inject(
+/// #         &self,
+/// #         _: tenure::testing::StoreFault,
+/// #     ) -> tenure::store::BoxFuture<'_, tenure::testing::FaultInjection> {
+/// #         Box::pin(async { tenure::testing::FaultInjection::Unsupported })
+/// #     }
+/// # }
+/// # async fn mine() -> Mine {
+/// #     Mine(tenure::store::memory::MemoryStore::default())
+/// # }
+/// use tenure::testing::{Verdict, run_case};
+///
+/// assert_eq!(run_case("a_free_lease_is_granted", mine), Verdict::Passed);
+/// let verdict = run_case("tokens_grow_across_a_flush", mine); // this fixture cannot flush
+/// assert_eq!(verdict, Verdict::NotChecked { needs: "Flush".to_owned() });
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The store behaves as required.
@@ -35,6 +92,34 @@ pub enum Verdict {
 }
 
 /// The results of all cases.
+///
+/// ```no_run
+/// # #[cfg(feature = "memory")] {
+/// # struct Mine(tenure::store::memory::MemoryStore);
+/// # impl tenure::testing::StoreFixture for Mine {
+/// #     fn store(&self) -> std::sync::Arc<dyn tenure::store::Store> {
+/// #         std::sync::Arc::new(self.0.clone())
+/// #     }
+/// #     fn advance_time(&self, span: std::time::Duration) -> tenure::store::BoxFuture<'_, ()> {
+/// #         Box::pin(tokio::time::sleep(span))
+/// #     }
+/// #     fn inject(
+/// #         &self,
+/// #         _: tenure::testing::StoreFault,
+/// #     ) -> tenure::store::BoxFuture<'_, tenure::testing::FaultInjection> {
+/// #         Box::pin(async { tenure::testing::FaultInjection::Unsupported })
+/// #     }
+/// # }
+/// # async fn mine() -> Mine {
+/// #     Mine(tenure::store::memory::MemoryStore::default())
+/// # }
+/// let report = tenure::testing::run_all(mine);
+/// println!("{} cases passed", report.passed.len());
+/// for (case, needs) in &report.not_checked {
+///     println!("{case} is not checked: the fixture does not support {needs}");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SuiteReport {
     /// The cases that passed.
@@ -79,6 +164,30 @@ impl Case {
 
 /// Runs the case of this name in its own runtime, on the fixture that `make` creates.
 ///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// # struct Mine(tenure::store::memory::MemoryStore);
+/// # impl tenure::testing::StoreFixture for Mine {
+/// #     fn store(&self) -> std::sync::Arc<dyn tenure::store::Store> {
+/// #         std::sync::Arc::new(self.0.clone())
+/// #     }
+/// #     fn advance_time(&self, span: std::time::Duration) -> tenure::store::BoxFuture<'_, ()> {
+/// #         Box::pin(tokio::time::sleep(span))
+/// #     }
+/// #     fn inject(
+/// #         &self,
+/// #         _: tenure::testing::StoreFault,
+/// #     ) -> tenure::store::BoxFuture<'_, tenure::testing::FaultInjection> {
+/// #         Box::pin(async { tenure::testing::FaultInjection::Unsupported })
+/// #     }
+/// # }
+/// # async fn mine() -> Mine {
+/// #     Mine(tenure::store::memory::MemoryStore::default())
+/// # }
+/// tenure::testing::run_case("a_released_lease_is_free_at_once", mine); // `mine` is an async function
+/// # }
+/// ```
+///
 /// # Panics
 /// When the store does not behave as required, or when there is no such case.
 pub fn run_case<M, F>(name: &str, make: M) -> Verdict
@@ -100,6 +209,31 @@ where
 }
 
 /// Runs every case, one after the other, each on its own fixture.
+///
+/// ```no_run
+/// # #[cfg(feature = "memory")] {
+/// # struct Mine(tenure::store::memory::MemoryStore);
+/// # impl tenure::testing::StoreFixture for Mine {
+/// #     fn store(&self) -> std::sync::Arc<dyn tenure::store::Store> {
+/// #         std::sync::Arc::new(self.0.clone())
+/// #     }
+/// #     fn advance_time(&self, span: std::time::Duration) -> tenure::store::BoxFuture<'_, ()> {
+/// #         Box::pin(tokio::time::sleep(span))
+/// #     }
+/// #     fn inject(
+/// #         &self,
+/// #         _: tenure::testing::StoreFault,
+/// #     ) -> tenure::store::BoxFuture<'_, tenure::testing::FaultInjection> {
+/// #         Box::pin(async { tenure::testing::FaultInjection::Unsupported })
+/// #     }
+/// # }
+/// # async fn mine() -> Mine {
+/// #     Mine(tenure::store::memory::MemoryStore::default())
+/// # }
+/// let report = tenure::testing::run_all(mine); // panics when the store fails a case
+/// assert_eq!(report.not_checked, []); // the fixture supports every fault
+/// # }
+/// ```
 ///
 /// # Panics
 /// When the store does not behave as required: after the last case, with the names of all failed cases.

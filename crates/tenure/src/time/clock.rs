@@ -9,6 +9,21 @@ use super::{Moment, Now};
 ///
 /// [`SystemClock`](super::SystemClock) is the real one. Decisions in this crate take a [`Now`] as an argument and
 /// never read a clock themselves; the clock is read at the edge.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::time::{LeaseClock, ManualClock, Moment};
+///
+/// fn is_over(clock: &dyn LeaseClock, deadline: Moment) -> bool {
+///     clock.now() >= deadline
+/// }
+///
+/// let clock = ManualClock::default(); // `SystemClock`, outside tests
+/// let deadline = clock.now() + Duration::from_secs(30);
+/// assert!(!is_over(&clock, deadline));
+/// clock.advance(Duration::from_secs(30));
+/// assert!(is_over(&clock, deadline));
+/// ```
 pub trait LeaseClock: Send + Sync {
     /// Reads both clocks together.
     fn read(&self) -> Now;

@@ -10,6 +10,18 @@ pub const FIXED_SLACK: Duration = Duration::from_millis(2);
 /// The largest difference in *rate* between this machine's clock and the store's that a lease allows for.
 ///
 /// One percent by default. Fast clock slewing can exceed that; raise it where clocks are corrected in large strides.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::lease::LeaseSettings;
+/// use tenure::time::ClockTolerance;
+///
+/// let tolerance = ClockTolerance::from_ppm(50_000); // five percent
+/// assert_eq!(tolerance.of(Duration::from_secs(30)), Duration::from_millis(1_500)); // a term is relied on for less
+/// let settings = LeaseSettings::builder().clock_tolerance(tolerance).renew_every(Duration::from_secs(9)).build()?;
+/// assert_eq!(settings.clock_tolerance(), tolerance);
+/// # Ok::<(), tenure::lease::SettingsError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClockTolerance {
     parts_per_million: u32,

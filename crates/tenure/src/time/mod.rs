@@ -10,6 +10,15 @@
 //!
 //! No clock on the machine can see a hypervisor that freezes the guest and does not correct its time. Only the token
 //! covers that case.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tenure::time::{LeaseClock, SystemClock};
+//!
+//! let deadline = SystemClock.now() + Duration::from_secs(30);
+//! let remaining = deadline.since(SystemClock.now()); // counts the time that the machine is suspended
+//! assert!(remaining <= Duration::from_secs(30));
+//! ```
 
 mod clock;
 mod deadline;

@@ -68,6 +68,15 @@ impl fmt::Display for Moment {
 ///
 /// The lease clock may run ahead of true time when the wall clock is set. That ends one's own term early and is safe.
 /// When waiting for *another holder's* term to end, a clock that runs ahead is dangerous, and this one does not.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::time::{LeaseClock, SystemClock};
+///
+/// let seen = SystemClock.read().steady; // when the store said that another holder has 5 s left
+/// let retry_at = seen + Duration::from_secs(5);
+/// assert!(retry_at.since(SystemClock.read().steady) <= Duration::from_secs(5));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SteadyMoment(u64);
 
@@ -95,6 +104,17 @@ impl std::ops::Add<Duration> for SteadyMoment {
 }
 
 /// One reading of both local clocks, taken together.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::time::{LeaseClock, ManualClock, Now};
+///
+/// let clock = ManualClock::default();
+/// let Now { moment, steady } = clock.read();
+/// clock.advance(Duration::from_secs(30));
+/// let now = clock.read();
+/// assert_eq!((now.moment.since(moment), now.steady.since(steady)), (Duration::from_secs(30), Duration::from_secs(30)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// The lease clock, which never runs slow: for one's own deadlines.
@@ -113,6 +133,21 @@ impl Now {
 /// The store's own time, in microseconds since the Unix epoch.
 ///
 /// It is the store's wall clock and may jump; nothing here compares it with a [`Moment`] except to *detect* such jumps.
+///
+/// ```
+/// use tenure::Tenure;
+///
+/// # #[cfg(feature = "memory")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("import").acquire().await?;
+/// lease.publish("position", "row 17").await?;
+/// let record = tenure.read("import", "position").await?.ok_or("not published")?;
+/// let now = tenure.admin().namespace().await?.server; // by the same clock
+/// println!("{:?} old, written {} µs after 1970", now.since(record.at), record.at.as_micros());
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServerTime(u64);
 

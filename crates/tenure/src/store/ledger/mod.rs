@@ -70,6 +70,21 @@ pub struct Ledger {
 }
 
 /// What a server knows about itself when a client attaches.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Ledger, QuarantineReason, ServerInfo, ServerRun};
+/// use tenure::time::ServerTime;
+///
+/// let (now, uptime) = (ServerTime::from_micros(1_736_598_400_000_000), Duration::from_secs(1));
+/// let young = ServerInfo { now, run: ServerRun(1), uptime, subscribers: 0, has_served: false };
+/// let attached = Ledger::default().attach(&young, &AttachRequest::default(), &mut Vec::new());
+/// assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::ServerTooYoung));
+///
+/// let old = ServerInfo { uptime: Duration::from_secs(3_600), ..young };
+/// let attached = Ledger::default().attach(&old, &AttachRequest::default(), &mut Vec::new());
+/// assert_eq!(attached.quarantine, None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     /// Its clock.

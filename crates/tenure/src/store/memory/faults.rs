@@ -10,6 +10,21 @@ use crate::store::{Ledger, Lineage};
 use crate::token::Token;
 
 /// The data that a server still has after a restart.
+///
+/// ```
+/// use tenure::store::memory::{MemoryStore, Survival};
+/// use tenure::store::{AttachRequest, NamespaceMemory, QuarantineReason, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// let memory = NamespaceMemory::new(store.attach(AttachRequest::default()).await?.attached());
+/// store.faults().restart(Survival::None);
+/// let request = AttachRequest { memory: Some(memory), ..AttachRequest::default() };
+/// let connection = store.attach(request).await?;
+/// assert_eq!(connection.attached().new_quarantine_reason(), Some(QuarantineReason::RecordMissing));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum Survival {
     /// Everything.
@@ -21,10 +36,42 @@ pub enum Survival {
 }
 
 /// The contents of a memory store at some time.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tenure::Tenure;
+/// use tenure::store::memory::MemoryStore;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// let tenure = Tenure::with_store(Arc::new(store.clone())).connect().await?;
+/// let backup = store.faults().snapshot();
+/// tenure.sessions().create("eu-1", b"every 5s").await?;
+/// store.faults().restore(backup); // an operator restores an old backup
+/// assert!(tenure.sessions().ids().await?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot(Box<Ledger>);
 
 /// Switches for the faults of real stores.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tenure::store::memory::MemoryStore;
+/// use tenure::{AcquireError, InstanceId, LeaseName, Tenure};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = MemoryStore::default();
+/// let tenure = Tenure::with_store(Arc::new(store.clone())).connect().await?;
+/// let (name, holder) = (LeaseName::lease("report")?, InstanceId::new("cron-1")?);
+/// store.faults().write_foreign(&name, &holder, None); // a program that does not use Tenure
+/// let refused = tenure.lease("report").try_acquire().await.unwrap_err();
+/// assert_eq!(refused, AcquireError::Held { holder, remaining: None });
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryFaults {
     store: MemoryStore,

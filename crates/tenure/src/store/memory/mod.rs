@@ -1,4 +1,21 @@
 //! A store for one process: the [ledger](super::Ledger) behind a lock, with switches for the faults of real stores.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tenure::store::memory::MemoryStore;
+//! use tenure::{AcquireError, Tenure};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let store = Arc::new(MemoryStore::default());
+//! let one = Tenure::with_store(store.clone()).connect().await?; // two instances in one test
+//! let two = Tenure::with_store(store).connect().await?;
+//! let lease = one.lease("report").acquire().await?;
+//! let refused = two.lease("report").try_acquire().await;
+//! assert!(matches!(refused, Err(AcquireError::Held { holder, .. }) if holder == *one.instance()));
+//! # drop(lease);
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod faults;
 

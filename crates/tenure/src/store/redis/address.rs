@@ -9,6 +9,21 @@ use super::tls::{Tls, TlsOptions};
 use crate::store::{BoxFuture, ErrorKind, StoreError};
 
 /// A user and a password.
+///
+/// ```
+/// use tenure::store::redis::{Credentials, RedisStore};
+/// use tenure::store::{ErrorKind, Keyspace, StoreError};
+///
+/// # fn main() -> Result<(), StoreError> {
+/// let store = RedisStore::open("redis://cache.internal", &Keyspace::default())?.credentials(|| async {
+///     let password = std::fs::read_to_string("/run/secrets/redis"); // again for each connection
+///     let password = password.map_err(|error| StoreError::new(ErrorKind::Configuration, error.to_string()))?;
+///     Ok(Credentials::password(password.trim_end()))
+/// });
+/// assert_eq!(format!("{:?}", Credentials::new("tenure", "secret")), "Credentials(***)");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Credentials {
     user: Option<String>,

@@ -210,7 +210,7 @@ impl Connection for RedisConnection {
                 Err(_) => {
                     // A reply that comes now has no receiver any more, and unsent data must not be sent.
                     self.link.close();
-                    let error = failure::unreachable(&self.link.location, &format!("no answer within {timeout:?}"));
+                    let error = failure::unreachable(&self.link.location, &format!("no answer within {timeout:.0?}"));
                     vec![Outcome::Unknown(error); batch.len()]
                 }
             }

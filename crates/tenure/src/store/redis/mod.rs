@@ -7,6 +7,17 @@
 //! Tenure manages its own connections. A connection that does not reply in time is closed with a reset, so that data
 //! still in its local buffers is not sent late. The caller then attaches again. Data already sent may arrive at any
 //! time; the scripts detect that it is late.
+//!
+//! ```no_run
+//! use tenure::Tenure;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let tenure = Tenure::builder("redis://tenure:secret@cache.internal:6379/3").namespace("staging").connect().await?;
+//! let lease = tenure.lease("report").acquire().await?; // the key `staging:lease:report` in database 3
+//! lease.release().await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod address;
 mod commands;

@@ -78,7 +78,7 @@ impl Connection for SqliteConnection {
             match tokio::time::timeout(timeout, done).await {
                 Ok(Ok(outcomes)) => outcomes,
                 Ok(Err(_)) => vec![Outcome::Unknown(error("the store's thread has ended")); count],
-                Err(_) => vec![Outcome::Unknown(error(&format!("no answer within {timeout:?}"))); count],
+                Err(_) => vec![Outcome::Unknown(error(&format!("no answer within {timeout:.0?}"))); count],
             }
         })
     }

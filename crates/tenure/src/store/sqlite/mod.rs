@@ -3,6 +3,17 @@
 //! The [ledger](super::Ledger) itself decides what a request does: a transaction loads the rows that the request needs,
 //! the ledger decides, and the changes are written back. Every process sees a write at once or, if the writer dies in
 //! the middle of it, never.
+//!
+//! ```no_run
+//! use tenure::Tenure;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let tenure = Tenure::connect("sqlite:/var/lib/my-app/jobs.db").await?; // in every process of this host
+//! let lease = tenure.lease("report").acquire().await?;
+//! lease.release().await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod connection;
 mod failure;

@@ -31,6 +31,34 @@ use super::harness::IntoVerdict;
 ///
 /// Its argument is an async function without arguments that returns a fresh
 /// [`StoreFixture`](crate::testing::StoreFixture).
+///
+/// ```
+/// # #[cfg(feature = "memory")]
+/// # mod example {
+/// # struct Mine(tenure::store::memory::MemoryStore);
+/// # impl tenure::testing::StoreFixture for Mine {
+/// #     fn store(&self) -> std::sync::Arc<dyn tenure::store::Store> {
+/// #         std::sync::Arc::new(self.0.clone())
+/// #     }
+/// #     fn advance_time(&self, span: std::time::Duration) -> tenure::store::BoxFuture<'_, ()> {
+/// #         Box::pin(tokio::time::sleep(span))
+/// #     }
+/// #     fn inject(
+/// #         &self,
+/// #         _: tenure::testing::StoreFault,
+/// #     ) -> tenure::store::BoxFuture<'_, tenure::testing::FaultInjection> {
+/// #         Box::pin(async { tenure::testing::FaultInjection::Unsupported })
+/// #     }
+/// # }
+/// # async fn mine() -> Mine {
+/// #     Mine(tenure::store::memory::MemoryStore::default())
+/// # }
+/// mod my_store {
+///     tenure::conformance_tests!(super::mine); // `async fn mine() -> Mine` creates a fixture
+/// }
+/// # }
+/// # fn main() {}
+/// ```
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
@@ -369,6 +397,15 @@ macro_rules! list {
 }
 
 /// Every case, in the order of the list.
+///
+/// ```
+/// use tenure::testing::cases;
+///
+/// for case in cases().iter().filter(|case| case.group() == "handover") {
+///     println!("{}", case.name());
+/// }
+/// assert!(cases().iter().any(|case| case.name() == "a_free_lease_is_granted"));
+/// ```
 pub fn cases() -> Vec<Case> {
     crate::__conformance_cases!([list] {})
 }

@@ -19,7 +19,7 @@ use crate::harness::{Instance, LONG_TTL, WorkLog, wait_until};
 
 pub const ROLE: &str = "cleanup";
 
-/// An election whose events are recorded.
+/// An election whose events are recorded, without those of its lease.
 pub struct RecordedElection {
     pub election: Election,
     pub events: Arc<Mutex<Vec<Event>>>,
@@ -29,7 +29,12 @@ impl RecordedElection {
     pub fn of(election: ElectionBuilder) -> Self {
         let events: Arc<Mutex<Vec<Event>>> = Arc::default();
         let heard = events.clone();
-        let election = election.on_event(move |event| heard.lock().unwrap().push(event.clone())).build().unwrap();
+        let note = move |event: &Event| {
+            if event.kind.name().starts_with("election.") {
+                heard.lock().unwrap().push(event.clone());
+            }
+        };
+        let election = election.on_event(note).build().unwrap();
         Self { election, events }
     }
 
@@ -39,7 +44,6 @@ impl RecordedElection {
         watched
     }
 
-    /// The events of the candidate, without those of its lease.
     pub fn event_texts(&self) -> Vec<String> {
         let text = |event: &Event| match &event.kind {
             EventKind::StateChanged { from, to } => Some(format!("{} → {}", from.as_str(), to.as_str())),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure::election::LeaderOnlyError;
+use tenure::election::{LeadError, LeaderOnlyError};
 use tenure::lease::Loss;
 use tenure::{AcquireError, LeaseName, ReleaseError, RunError, WorkError};
 use tenure_testbed::{RedisReply, RedisServer};
@@ -78,7 +78,7 @@ async fn one_process_runs_one_piece_of_leader_work_at_a_time() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     working.fetch_sub(1, Ordering::SeqCst);
                 };
-                match tenure.run_as_leader(ROLE, work).await {
+                match tenure.run_as_leader(ROLE, |_| work).await {
                     Ok(()) => done.fetch_add(1, Ordering::SeqCst),
                     Err(LeaderOnlyError::NotLeader { .. }) => 0,
                     Err(other) => panic!("{other}"),
@@ -98,11 +98,11 @@ async fn leader_work_runs_under_the_current_term() {
     let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
     let tenure = alice.tenure.clone();
     let lead = alice.tenure.election(ROLE).lead(async |term| {
-        let inside = tenure.run_as_leader(ROLE, async { term.token() }).await?;
-        Err(format!("led under {inside}").into())
+        let inside = tenure.run_as_leader(ROLE, async |inside| inside.token()).await?;
+        Err(format!("led under {}", inside == term.token()).into())
     });
     let ended = with_timeout(lead.until(std::future::pending::<()>())).await.unwrap_err();
-    assert!(ended.to_string().contains("led under "), "{ended:?}");
+    assert!(matches!(&ended, LeadError::Work(error) if error.to_string() == "led under true"), "{ended:?}");
     // Events arrive in order, a moment later.
     alice.wait_for_event("lease.released").await;
     assert_eq!(alice.count_events("lease.acquired"), 1);
@@ -166,7 +166,7 @@ fn work_as_leader_needs_no_timers_and_no_runtime_of_tokio() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let alice = runtime.block_on(Instance::connect(&server.url(), "alice", LONG_TTL));
     let bare = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    assert_eq!(bare.block_on(alice.tenure.run_as_leader(ROLE, async { 42 })), Ok(42));
+    assert_eq!(bare.block_on(alice.tenure.run_as_leader(ROLE, async |_| 42)), Ok(42));
 }
 
 #[tokio::test]
@@ -199,6 +199,6 @@ async fn a_dropped_campaign_is_reported_and_leaves_nothing_behind() {
     wait_until("it leads", || alice.count_events("election.leadership_acquired") == 2).await;
     let begun = std::time::Instant::now();
     alice.tenure.shutdown().await;
-    assert!(matches!(with_timeout(leading).await.unwrap(), Err(tenure::election::LeadError::ShutDown)));
+    assert!(matches!(with_timeout(leading).await.unwrap(), Err(LeadError::ShutDown)));
     assert!(begun.elapsed() < LONG_TTL / 4, "the shutdown must not wait");
 }

@@ -86,15 +86,16 @@ async fn a_leadership_for_one_piece_of_work_is_renewed_and_then_released() {
     let election = |instance: &Instance| instance.tenure.clone();
     let (first, second) = (election(&alice), election(&bob));
     let name = LeaseName::role(ROLE).unwrap();
-    let work = tokio::spawn(async move { first.run_as_leader(ROLE, tokio::time::sleep(Duration::from_secs(2))).await });
+    let work =
+        tokio::spawn(async move { first.run_as_leader(ROLE, |_| tokio::time::sleep(Duration::from_secs(2))).await });
     wait_until("it has begun", || alice.has_event("lease.acquired")).await;
-    match second.run_as_leader(ROLE, async { panic!("another instance leads, so this must not run") }).await {
+    match second.run_as_leader(ROLE, async |_| panic!("another instance leads, so this must not run")).await {
         Err(LeaderOnlyError::NotLeader { leader: Some(leader) }) => assert_eq!(&leader, alice.tenure.instance()),
         other => panic!("{other:?}"),
     }
     assert_eq!(with_timeout(work).await.unwrap(), Ok(()));
     assert_eq!(second.fleet().leader_of(&name).await.unwrap(), None);
-    assert_eq!(second.run_as_leader(ROLE, async { 7 }).await, Ok(7));
+    assert_eq!(second.run_as_leader(ROLE, async |_| 7).await, Ok(7));
 }
 
 #[tokio::test]
@@ -102,7 +103,7 @@ async fn one_piece_of_work_is_dropped_when_the_leadership_is_lost() {
     let server = RedisServer::start();
     let alice = Instance::connect(&server.url(), "alice", LONG_TTL).await;
     let tenure = alice.tenure.clone();
-    let work = tokio::spawn(async move { tenure.run_as_leader(ROLE, std::future::pending::<()>()).await });
+    let work = tokio::spawn(async move { tenure.run_as_leader(ROLE, |_| std::future::pending::<()>()).await });
     wait_until("it has begun", || alice.has_event("lease.acquired")).await;
     assert!(revoke_as_bob(&server).await);
     match with_timeout(work).await.unwrap() {
@@ -121,13 +122,13 @@ async fn a_running_election_decides_which_instance_runs_leader_work() {
     let server = RedisServer::start();
     let ((alice, first), (bob, second)) = start_leader_and_follower(&server, LONG_TTL).await;
     let term = first.election.term().unwrap();
-    assert_eq!(alice.tenure.run_as_leader(ROLE, async { 1 }).await, Ok(1));
-    assert_eq!(bob.tenure.run_as_leader(ROLE, async { 2 }).await, Err(LeaderOnlyError::NotLeader { leader: None }));
+    assert_eq!(alice.tenure.run_as_leader(ROLE, async |_| 1).await, Ok(1));
+    assert_eq!(bob.tenure.run_as_leader(ROLE, async |_| 2).await, Err(LeaderOnlyError::NotLeader { leader: None }));
     assert!(term.is_valid(), "the leadership must be kept");
-    assert_eq!(alice.tenure.run_as_leader("another", async { 3 }).await, Ok(3));
+    assert_eq!(alice.tenure.run_as_leader("another", async |_| 3).await, Ok(3));
     first.election.stop().await;
     second.election.stop().await;
-    assert_eq!(bob.tenure.run_as_leader(ROLE, async { 4 }).await, Ok(4), "no candidate is left");
+    assert_eq!(bob.tenure.run_as_leader(ROLE, async |_| 4).await, Ok(4), "no candidate is left");
 }
 
 #[tokio::test]
@@ -150,6 +151,6 @@ async fn a_running_election_is_known_by_its_role_whatever_its_key_is() {
     first.start();
     first.wait_for_leadership(LONG_TTL).await.unwrap();
     second.start();
-    assert_eq!(alice.tenure.run_as_leader(ROLE, async { 1 }).await, Ok(1));
-    assert_eq!(bob.tenure.run_as_leader(ROLE, async { 2 }).await, Err(LeaderOnlyError::NotLeader { leader: None }));
+    assert_eq!(alice.tenure.run_as_leader(ROLE, async |_| 1).await, Ok(1));
+    assert_eq!(bob.tenure.run_as_leader(ROLE, async |_| 2).await, Err(LeaderOnlyError::NotLeader { leader: None }));
 }
