@@ -14,10 +14,10 @@ use rustix::fs::inotify;
 
 use crate::measure::REST_BEFORE_HAND_OVER;
 
-type Job = Box<dyn FnOnce(&mut RawFile) + Send>;
+type RawJob = Box<dyn FnOnce(&mut RawFile) + Send>;
 
 /// The thread that owns the file.
-pub struct RawSqlite(Sender<Job>);
+pub struct RawSqlite(Sender<RawJob>);
 
 impl RawSqlite {
     pub fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
@@ -25,7 +25,7 @@ impl RawSqlite {
     }
 
     fn on_thread(mut file: RawFile) -> Self {
-        let (jobs, queue) = std::sync::mpsc::channel::<Job>();
+        let (jobs, queue) = std::sync::mpsc::channel::<RawJob>();
         std::thread::spawn(move || {
             while let Ok(job) = queue.recv() {
                 job(&mut file);

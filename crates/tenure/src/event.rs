@@ -126,7 +126,10 @@ pub struct Event {
 ///     match event.kind {
 ///         EventKind::Acquired { ttl } => println!("held for {ttl:?}"),
 ///         EventKind::Lost(loss) => println!("stopped: {loss}"),
-///         EventKind::Released(reason) => break assert_eq!(reason.as_str(), "voluntary"),
+///         EventKind::Released(reason) => {
+///             assert_eq!(reason.as_str(), "voluntary");
+///             break;
+///         }
 ///         kind => println!("{}", kind.name()),
 ///     }
 /// }

@@ -137,6 +137,7 @@ pub use token::{Nonce, Token};
 ///     }
 /// }
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// assert_eq!(aggregate(&tenure, &[1, 2, 3]).await, Some(6));

@@ -298,6 +298,7 @@ impl fmt::Debug for LeaseName {
 /// ```
 /// use tenure::{LeaseName, Tenure};
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let plain = tenure.lease("cleanup").acquire().await?;

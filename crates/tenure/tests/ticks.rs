@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure::store::memory::MemoryStore;
+use tenure::lease::LeaseState;
+use tenure::store::memory::{MemoryStore, Survival};
 use tenure::{Tenure, Term};
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -68,4 +69,23 @@ async fn a_tick_whose_claim_may_have_arrived_is_given_back() {
     // If the machine stood still, a later tick makes up for it.
     let later = second.due().duration_since(first.due()).unwrap();
     assert!(later >= INTERVAL && later <= passed + INTERVAL / 4, "{later:?} later, after {passed:?}");
+}
+
+#[tokio::test]
+async fn a_tick_that_was_claimed_ahead_waits_while_the_lease_is_uncertain() {
+    let store = Arc::new(MemoryStore::default());
+    let alice = instance(&store, "alice").await;
+    let lease = holder(&alice).await;
+    let mut ticks = lease.every(INTERVAL);
+    let first = ticks.next().await.unwrap();
+    ticks.append("results", "1", 10);
+    while alice.recent(lease.name(), "results", None, 10).await.unwrap().is_empty() {}
+    store.faults().stop();
+    while lease.state() == LeaseState::Owned {
+        tokio::task::yield_now().await;
+    }
+    assert!(tokio::time::timeout(INTERVAL + INTERVAL / 2, ticks.next()).await.is_err(), "no work begins meanwhile");
+    store.faults().restart(Survival::All);
+    let second = tokio::time::timeout(Duration::from_secs(60), ticks.next()).await.unwrap().unwrap();
+    assert!(lease.state() == LeaseState::Owned && second.due() > first.due());
 }

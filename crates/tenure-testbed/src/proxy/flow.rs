@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{FlowMode, ProxyState, SharedState};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum FlowDirection {
     Requests,
     Replies,
 }
@@ -42,8 +42,8 @@ async fn connect_and_carry(shared: &SharedState, number: u64, client: std::net::
         return;
     };
     let _ = server.set_nodelay(true);
-    let requests = carry(shared, number, Direction::Requests, &client, &server);
-    let replies = carry(shared, number, Direction::Replies, &server, &client);
+    let requests = carry(shared, number, FlowDirection::Requests, &client, &server);
+    let replies = carry(shared, number, FlowDirection::Replies, &server, &client);
     tokio::select! {
         _ = async { tokio::join!(requests, replies) } => {}
         () = wait_for_reset(shared, number) => {
@@ -75,7 +75,7 @@ struct Chunk {
 /// Bytes that have arrived in one direction and have not been forwarded.
 struct Queue {
     number: u64,
-    direction: Direction,
+    direction: FlowDirection,
     chunks: VecDeque<Chunk>,
     /// Whether bytes were discarded, so that nothing may follow them.
     has_gap: bool,
@@ -93,7 +93,7 @@ enum NextStep {
 }
 
 /// Forwards one direction to its end. A direction with discarded bytes has no end.
-async fn carry(shared: &SharedState, number: u64, direction: Direction, from: &TcpStream, to: &TcpStream) {
+async fn carry(shared: &SharedState, number: u64, direction: FlowDirection, from: &TcpStream, to: &TcpStream) {
     let mut woken = shared.woken.subscribe();
     let mut queue = Queue { number, direction, chunks: VecDeque::new(), has_gap: false, receiver_gone: false };
     let mut open = true;
@@ -122,8 +122,8 @@ async fn carry(shared: &SharedState, number: u64, direction: Direction, from: &T
 impl Queue {
     fn next(&mut self, state: &mut ProxyState) -> NextStep {
         let line = match self.direction {
-            Direction::Requests => state.requests,
-            Direction::Replies => state.replies,
+            FlowDirection::Requests => state.requests,
+            FlowDirection::Replies => state.replies,
         };
         let (blackholed, held) =
             state.flows.get(&self.number).map_or((true, false), |flow| (flow.blackholed, flow.held));
@@ -136,7 +136,7 @@ impl Queue {
             self.chunks.retain(|chunk| chunk.bytes.is_empty());
         }
         self.report(state);
-        let held = line.mode == FlowMode::Hold || (held && self.direction == Direction::Requests);
+        let held = line.mode == FlowMode::Hold || (held && self.direction == FlowDirection::Requests);
         match self.chunks.front() {
             Some(chunk) if !held && chunk.due <= Instant::now() => NextStep::Deliver,
             Some(chunk) if !held => NextStep::WaitUntil(chunk.due),
@@ -147,8 +147,8 @@ impl Queue {
     /// Reads all available bytes. Returns whether more may follow.
     fn read(&mut self, state: &mut ProxyState, from: &TcpStream) -> bool {
         let delay = match self.direction {
-            Direction::Requests => state.requests.delay,
-            Direction::Replies => state.replies.delay,
+            FlowDirection::Requests => state.requests.delay,
+            FlowDirection::Replies => state.replies.delay,
         };
         let mut bytes = [0; 16 * 1024];
         loop {
@@ -195,8 +195,8 @@ impl Queue {
     fn report(&self, state: &mut ProxyState) {
         if let Some(flow) = state.flows.get_mut(&self.number) {
             match self.direction {
-                Direction::Requests => flow.waiting_requests = self.waiting(),
-                Direction::Replies => flow.waiting_replies = self.waiting(),
+                FlowDirection::Requests => flow.waiting_requests = self.waiting(),
+                FlowDirection::Replies => flow.waiting_replies = self.waiting(),
             }
         }
     }

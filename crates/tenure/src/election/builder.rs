@@ -21,6 +21,7 @@ use crate::token::Token;
 /// use std::time::Duration;
 /// use tenure::Tenure;
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let election = tenure
@@ -186,6 +187,7 @@ impl ElectionBuilder {
     /// ```
     /// use tenure::{EventKind, Tenure};
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let election = tenure.election("cleanup").on_event(|event| match &event.kind {
@@ -313,6 +315,7 @@ impl ElectionBuilder {
     /// use std::time::Duration;
     /// use tenure::Tenure;
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// # async fn generate_report(token: tenure::Token) -> std::io::Result<()> { Ok(()) }
     /// let tenure = Tenure::connect("memory:").await?;
@@ -377,6 +380,7 @@ impl ElectionBuilder {
     /// use std::time::Duration;
     /// use tenure::Tenure;
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let shutdown = tokio::time::sleep(Duration::from_millis(50)); // a signal, in a real program

@@ -25,6 +25,7 @@ use crate::tenure::{EventStream, Tenure, TermHandle};
 /// use std::time::Duration;
 /// use tenure::{ElectionState, Tenure};
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let election = tenure.election("cleanup").on_event(|event| println!("{event}")).build()?;

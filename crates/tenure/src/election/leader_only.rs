@@ -26,7 +26,7 @@ use crate::tenure::{Lost, RunError, Tenure, TermHandle};
 /// # let other = Tenure::with_store(store.clone()).connect().await?;
 /// # let tenure = Tenure::with_store(store).connect().await?;
 /// let leadership = other.election("aggregation").acquire().await?; // another instance leads
-/// match tenure.run_as_leader("aggregation", async { 42 }).await {
+/// match tenure.run_as_leader("aggregation", async |_| 42).await {
 ///     Ok(total) => println!("{total}"),
 ///     Err(LeaderOnlyError::NotLeader { leader }) => assert_eq!(leader.as_ref(), Some(other.instance())),
 ///     Err(LeaderOnlyError::Lost(lost)) => println!("stopped half-way: {lost}"),
@@ -95,6 +95,7 @@ impl Tenure {
     /// ```
     /// use tenure::Tenure;
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let total = tenure.run_as_leader("aggregation", async |term| format!("42 in term {}", term.token())).await?;
@@ -171,6 +172,7 @@ static INSTALLED: OnceLock<Tenure> = OnceLock::new();
 /// calls change nothing.
 ///
 /// ```
+/// # #[cfg(all(feature = "macros", feature = "memory"))] {
 /// use tenure::{Tenure, leader_only};
 ///
 /// #[leader_only("aggregation")]
@@ -182,6 +184,7 @@ static INSTALLED: OnceLock<Tenure> = OnceLock::new();
 /// tenure::install(Tenure::connect("memory:").await?);
 /// assert_eq!(aggregate().await, Some(17));
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn install(tenure: Tenure) -> bool {

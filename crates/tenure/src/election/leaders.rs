@@ -52,6 +52,7 @@ impl Fleet {
     /// ```
     /// use tenure::Tenure;
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// assert_eq!(tenure.fleet().leader_of("cleanup").await?, None);

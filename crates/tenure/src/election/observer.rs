@@ -93,6 +93,7 @@ impl LeaderStatus {
 /// use tenure::Tenure;
 /// use tenure::election::LeaderStatus;
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let mut observer = tenure.fleet().observe("cleanup")?;

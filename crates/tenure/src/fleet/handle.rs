@@ -22,6 +22,7 @@ const MAX_QUEUED_ANNOUNCEMENTS: usize = 4_096;
 /// use tenure::Tenure;
 /// use tenure::fleet::InstanceRecord;
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let fleet = tenure.fleet();

@@ -12,7 +12,9 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! let tenure = Tenure::builder("memory:").name("api-1").connect().await?;
 //! tenure.fleet().join(&InstanceRecord::new("api-1")); // a pool joins by itself
-//! # while tenure.fleet().instances().await?.is_empty() { tokio::time::sleep(std::time::Duration::from_millis(5)).await; }
+//! # while tenure.fleet().instances().await?.is_empty() {
+//! #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+//! # }
 //! for live in tenure.fleet().instances().await? {
 //!     match InstanceRecord::decode(&live.record) {
 //!         Some(record) => println!("{} is {} and holds {:?}", live.instance, record.status.as_str(), record.held),

@@ -25,7 +25,7 @@ pub(crate) struct ListenerId(u64);
 pub(crate) struct Listeners {
     registry: Arc<Registry>,
     /// The queue to the thread, which ends when it has called the listeners for all that is queued.
-    queue: Mutex<Option<SyncSender<QueueItem>>>,
+    queue: Mutex<Option<SyncSender<ListenerItem>>>,
 }
 
 struct Registry {
@@ -35,7 +35,7 @@ struct Registry {
     gauges: Arc<Gauges>,
 }
 
-enum QueueItem {
+enum ListenerItem {
     Event(Event),
     /// Comes after every event that the listener should still get.
     Remove(ListenerId),
@@ -64,7 +64,7 @@ impl Listeners {
     /// Queues an event for all listeners, or drops and counts it. Never waits.
     pub(crate) fn dispatch(&self, event: &Event) {
         if let Some(queue) = self.queue()
-            && queue.try_send(QueueItem::Event(event.clone())).is_err()
+            && queue.try_send(ListenerItem::Event(event.clone())).is_err()
         {
             self.registry.gauges.events_dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -72,12 +72,12 @@ impl Listeners {
 
     /// Removes a listener after the events that are queued by now.
     pub(crate) fn remove(&self, id: ListenerId) {
-        if self.queue().is_none_or(|queue| queue.try_send(QueueItem::Remove(id)).is_err()) {
+        if self.queue().is_none_or(|queue| queue.try_send(ListenerItem::Remove(id)).is_err()) {
             self.registry.remove(id);
         }
     }
 
-    fn queue(&self) -> Option<SyncSender<QueueItem>> {
+    fn queue(&self) -> Option<SyncSender<ListenerItem>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -104,11 +104,11 @@ impl Registry {
 }
 
 /// The loop of the thread. It ends when the keeper and its last handle have ended.
-fn call_listeners(registry: &Registry, items: &Receiver<QueueItem>) {
+fn call_listeners(registry: &Registry, items: &Receiver<ListenerItem>) {
     while let Ok(item) = items.recv() {
         match item {
-            QueueItem::Remove(id) => registry.remove(id),
-            QueueItem::Event(event) => {
+            ListenerItem::Remove(id) => registry.remove(id),
+            ListenerItem::Event(event) => {
                 let entries = registry.lock().clone();
                 for (_, callback) in entries {
                     // A listener that panics affects no other one, and is called again for the next event.

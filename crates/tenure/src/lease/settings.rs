@@ -314,7 +314,7 @@ impl LeaseSettingsBuilder {
 /// let tenure = Tenure::connect("memory:").await?;
 /// match tenure.lease("import").ttl(Duration::from_millis(50)).acquire().await {
 ///     Ok(lease) => lease.release().await?,
-///     Err(AcquireError::Settings(SettingsError::TtlOutOfRange { ttl })) => println!("{ttl:?} is too short or too long"),
+///     Err(AcquireError::Settings(SettingsError::TtlOutOfRange { ttl })) => println!("{ttl:?} is out of range"),
 ///     Err(AcquireError::Settings(error)) => println!("{error}"),
 ///     Err(error) => return Err(error.into()),
 /// }

@@ -41,6 +41,7 @@ pub enum Format {
 /// use tracing_subscriber::layer::SubscriberExt;
 /// use tracing_subscriber::util::SubscriberInitExt;
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// tracing_subscriber::registry().with(EventLayer::new(Format::Json, std::io::stderr())).init();
 /// let tenure = Tenure::connect("memory:").await?;

@@ -187,6 +187,7 @@ impl Tenure {
     ///     url: &'static str,
     /// }
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let greeting = "polling".to_owned(); // a client, in a real program
@@ -251,6 +252,7 @@ impl<T, S> PoolBuilder<T, S> {
     /// ```
     /// use tenure::Tenure;
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let (sets, receiver) = tokio::sync::mpsc::channel(1);
@@ -288,6 +290,7 @@ impl<T, S> PoolBuilder<T, S> {
     /// ```
     /// use tenure::Tenure;
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let pool = tenure

@@ -18,7 +18,9 @@ use crate::name::InstanceId;
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let pool = tenure.pool("poll").targets(["eu-1"]).run(async |_, _| Err("no route".into())).start()?;
-/// # while pool.stats().work_errors.load(Ordering::Relaxed) == 0 { tokio::time::sleep(std::time::Duration::from_millis(5)).await; }
+/// # while pool.stats().work_errors.load(Ordering::Relaxed) == 0 {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
 /// let stats = pool.stats();
 /// assert_eq!(stats.work_errors.load(Ordering::Relaxed), 1); // it is restarted after a backoff
 /// println!("half of all handovers took at most {:?}", stats.handovers.snapshot().quantile(0.5));

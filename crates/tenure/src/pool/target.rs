@@ -20,6 +20,7 @@ use super::TargetName;
 ///     url: String,
 /// }
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let pool = tenure

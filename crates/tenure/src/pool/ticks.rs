@@ -13,6 +13,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::due::{last_tick, next_due, phase};
 use super::mark::Mark;
 use crate::event::EventKind;
+use crate::lease::LeaseState;
 use crate::store::{ErrorKind, Outcome, Reply, Request, StoreError};
 use crate::tenure::{PublishError, TermHandle, call_store};
 use crate::time::ServerTime;
@@ -167,6 +168,11 @@ impl Ticks {
                 }
                 continue;
             }
+            // No work begins while the lease is uncertain, even if the tick was claimed before.
+            if self.term.state() == LeaseState::Uncertain {
+                self.term.wait_until_certain().await;
+                continue;
+            }
             let is_ours = match self.resolve_pending().await {
                 ClaimOutcome::Claimed(ahead) if ahead == due => true,
                 ClaimOutcome::Claimed(_) | ClaimOutcome::Unknown => self.claim(due).await?,
@@ -201,6 +207,7 @@ impl Ticks {
     /// use std::time::Duration;
     /// use tenure::Tenure;
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let lease = tenure.lease("thermometer").acquire().await?;

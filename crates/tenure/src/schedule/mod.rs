@@ -8,6 +8,7 @@
 //! use tenure::Tenure;
 //! use tenure::schedule::Schedule;
 //!
+//! # #[cfg(feature = "memory")]
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! let tenure = Tenure::connect("memory:").await?;
 //! let shutdown = tokio::time::sleep(Duration::from_millis(50)); // a signal, in a real program

@@ -72,7 +72,8 @@ pub use request::{Ask, Claim, ForeignKind, Holding, Request};
 /// use tenure::store::{AttachRequest, BoxFuture, Keyspace, Store, open};
 ///
 /// fn is_reachable(store: &dyn Store) -> BoxFuture<'_, bool> {
-///     Box::pin(async move { store.attach(AttachRequest { observer: true, ..AttachRequest::default() }).await.is_ok() })
+///     let request = AttachRequest { observer: true, ..AttachRequest::default() };
+///     Box::pin(async move { store.attach(request).await.is_ok() })
 /// }
 ///
 /// # #[cfg(feature = "memory")]

@@ -21,7 +21,9 @@ pub(super) const MAX_TERM_NOTES: usize = 10_000;
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("import").acquire().await?;
-/// # while tenure.admin().terms(10).await?.is_empty() { tokio::time::sleep(std::time::Duration::from_millis(20)).await; }
+/// # while tenure.admin().terms(10).await?.is_empty() {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+/// # }
 /// let notes = tenure.admin().terms(10).await?;
 /// assert_eq!((&notes[0].holder, notes[0].token), (tenure.instance(), lease.token()));
 /// match (&notes[0].ending, notes[0].demoted) {

@@ -511,7 +511,9 @@ impl LogEntry {
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// tenure.fleet().join(&InstanceRecord::new("api-1"));
-/// # while tenure.fleet().instances().await?.is_empty() { tokio::time::sleep(std::time::Duration::from_millis(5)).await; }
+/// # while tenure.fleet().instances().await?.is_empty() {
+/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// # }
 /// let live = tenure.fleet().instances().await?.remove(0);
 /// let record = InstanceRecord::decode(&live.record).ok_or("does not use Tenure")?;
 /// assert_eq!((&live.instance, record.name.as_str()), (tenure.instance(), "api-1"));

@@ -13,6 +13,7 @@ use crate::token::Token;
 /// ```
 /// use tenure::Tenure;
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("report").acquire().await?;

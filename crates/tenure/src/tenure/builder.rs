@@ -21,6 +21,7 @@ use crate::store::{self, ErrorKind, Keyspace, Store, StoreError};
 /// use std::time::Duration;
 /// use tenure::Tenure;
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let tenure = Tenure::builder("memory:")
 ///     .namespace("staging")

@@ -10,6 +10,7 @@ use crate::store::StoreError;
 /// ```
 /// use tenure::{RequestError, Tenure};
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let error = tenure.admin().revoke("not a name").await.unwrap_err();

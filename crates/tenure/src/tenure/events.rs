@@ -22,6 +22,7 @@ use crate::name::LeaseRef;
 /// ```
 /// use tenure::{EventKind, Tenure};
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let mut losses = tenure.events().filter(|event| matches!(event.kind, EventKind::Lost(_)));
@@ -39,7 +40,7 @@ pub struct EventStream {
     events: Pin<Box<dyn Stream<Item = Event> + Send>>,
     /// The sources, which end with the keeper.
     sources: WeakEventStreams,
-    counted: Counted,
+    reader_count: ReaderCount,
     filters: Filters,
 }
 
@@ -60,19 +61,19 @@ impl WeakEventStreams {
 }
 
 /// Counts a reader: events without one cost almost nothing.
-struct Counted {
+struct ReaderCount {
     gauges: Arc<Gauges>,
     counter: fn(&Gauges) -> &AtomicU64,
 }
 
-impl Counted {
+impl ReaderCount {
     fn new(gauges: Arc<Gauges>, counter: fn(&Gauges) -> &AtomicU64) -> Self {
         counter(&gauges).fetch_add(1, Ordering::Relaxed);
         Self { gauges, counter }
     }
 }
 
-impl Drop for Counted {
+impl Drop for ReaderCount {
     fn drop(&mut self) {
         (self.counter)(&self.gauges).fetch_sub(1, Ordering::Relaxed);
     }
@@ -81,15 +82,20 @@ impl Drop for Counted {
 impl EventStream {
     pub(super) fn open(sources: WeakEventStreams, gauges: Arc<Gauges>) -> Self {
         let events = follow(sources.all.upgrade());
-        Self { events, sources, counted: Counted::new(gauges, |gauges| &gauges.all_listeners), filters: Vec::new() }
+        Self {
+            events,
+            sources,
+            reader_count: ReaderCount::new(gauges, |gauges| &gauges.all_listeners),
+            filters: Vec::new(),
+        }
     }
 
     /// Leaves out [routine](crate::EventKind::is_routine) events: renewals and polls. They cost almost nothing when no
     /// stream or listener wants them.
     pub fn notable(mut self) -> Self {
         self.events = follow(self.sources.notable.upgrade());
-        let gauges = self.counted.gauges.clone();
-        self.counted = Counted::new(gauges, |gauges| &gauges.notable_listeners);
+        let gauges = self.reader_count.gauges.clone();
+        self.reader_count = ReaderCount::new(gauges, |gauges| &gauges.notable_listeners);
         self
     }
 

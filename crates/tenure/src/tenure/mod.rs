@@ -40,6 +40,7 @@ use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 /// The error of work that a program gives to an election or a pool: any error, as `?` converts it.
 ///
 /// ```
+/// use tenure::election::LeadError;
 /// use tenure::{Tenure, WorkError};
 ///
 /// async fn sweep(days: &str) -> Result<(), WorkError> {
@@ -53,8 +54,8 @@ use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 /// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
-/// let lead = tenure.election("cleanup").lead(async |_| sweep("0").await).until(std::future::pending::<()>());
-/// assert_eq!(lead.await.unwrap_err().to_string(), "the leader's work failed: nothing to sweep");
+/// let ended = tenure.election("cleanup").lead(async |_| sweep("0").await).until(std::future::pending::<()>()).await;
+/// assert!(matches!(ended, Err(LeadError::Work(error)) if error.to_string() == "nothing to sweep"));
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -68,6 +69,7 @@ pub type WorkError = Box<dyn std::error::Error + Send + Sync>;
 /// ```
 /// use tenure::Tenure;
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// # async fn build_report(token: tenure::Token) -> std::io::Result<String> { Ok(format!("report {token}")) }
 /// let tenure = Tenure::connect("memory:").await?; // or "redis://localhost", or "sqlite:jobs.db"
@@ -183,6 +185,7 @@ impl Tenure {
     /// ```
     /// use tenure::Tenure;
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let lease = tenure.lease("import").acquire().await?;

@@ -18,6 +18,7 @@ use crate::name::{LeaseName, NameError};
 /// use std::time::Duration;
 /// use tenure::{AcquireError, Tenure};
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let first = tenure.lease("import").ttl(Duration::from_secs(10)).try_acquire().await?;

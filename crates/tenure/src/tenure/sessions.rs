@@ -15,6 +15,7 @@ use crate::store::{DELETED_SESSIONS, Reply, Request, SESSIONS, StoreError};
 /// ```
 /// use tenure::{SessionError, Tenure};
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let sessions = Tenure::connect("memory:").await?.sessions();
 /// sessions.write("eu-1", None, Some(b"every 5s")).await?;

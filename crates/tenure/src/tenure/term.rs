@@ -293,6 +293,7 @@ impl TermHandle {
     ///     Ok(17) // pass the token with every write
     /// }
     ///
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// let tenure = Tenure::connect("memory:").await?;
     /// let lease = tenure.lease("import").acquire().await?;
@@ -392,6 +393,7 @@ impl TermHandle {
     /// Any instance can [read](super::Tenure::recent) it.
     ///
     /// ```
+    /// # #[cfg(feature = "memory")]
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
     /// # let tenure = tenure::Tenure::connect("memory:").await?;
     /// let lease = tenure.lease("import").acquire().await?;
@@ -508,6 +510,7 @@ impl fmt::Debug for TermHandle {
 /// For work that cannot be dropped, because it runs on its own thread or needs time to stop:
 ///
 /// ```
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// # let tenure = tenure::Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("import").acquire().await?;
@@ -590,6 +593,7 @@ pub struct Lost {
 /// ```
 /// use tenure::{RunError, Tenure};
 ///
+/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("import").acquire().await?;

@@ -21,7 +21,7 @@ pub(super) struct Client {
 
 /// A term as its holder knows it. Its requests can be sent at any time and by any client, as late requests are.
 #[derive(Clone, Debug)]
-pub(super) struct HeldTerm {
+pub(super) struct ClientTerm {
     pub(super) claim: Claim,
     pub(super) grant: Grant,
 }
@@ -106,11 +106,11 @@ impl Client {
     }
 
     /// Acquires a lease, which must be granted.
-    pub(super) async fn acquire(&self, name: &LeaseName, ttl: Duration) -> HeldTerm {
+    pub(super) async fn acquire(&self, name: &LeaseName, ttl: Duration) -> ClientTerm {
         let claim = self.claim(name, ttl);
         let grant =
             granted(self.send(acquire(&claim)).await, &format!("{} must be unheld for {}", claim.name, self.id));
-        HeldTerm { claim, grant }
+        ClientTerm { claim, grant }
     }
 
     /// Tries to acquire a lease with a new claim.
@@ -205,7 +205,7 @@ impl Client {
     }
 }
 
-impl HeldTerm {
+impl ClientTerm {
     pub(super) fn token(&self) -> Token {
         self.grant.token
     }

@@ -112,8 +112,8 @@ impl std::ops::Add<Duration> for SteadyMoment {
 /// let clock = ManualClock::default();
 /// let Now { moment, steady } = clock.read();
 /// clock.advance(Duration::from_secs(30));
-/// let now = clock.read();
-/// assert_eq!((now.moment.since(moment), now.steady.since(steady)), (Duration::from_secs(30), Duration::from_secs(30)));
+/// assert_eq!(clock.read().moment.since(moment), Duration::from_secs(30)); // how much of one's own ttl has passed
+/// assert_eq!(clock.read().steady.since(steady), Duration::from_secs(30)); // how long another holder was waited for
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {

@@ -1,11 +1,11 @@
 //! Requests to a holder are stored, so that they reach a holder that missed the announcement.
 
 use crate::store::{Ask, Refusal, Reply, Request};
-use crate::testing::client::{Client, HeldTerm};
+use crate::testing::client::{Client, ClientTerm};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, instance, job};
 use crate::token::Token;
 
-async fn asked(client: &Client, term: &HeldTerm) -> Option<Ask> {
+async fn asked(client: &Client, term: &ClientTerm) -> Option<Ask> {
     match client.send(term.renewal()).await {
         Reply::Renewed { asked, .. } => asked,
         other => panic!("the holder must be able to renew; the store answered {other:?}"),

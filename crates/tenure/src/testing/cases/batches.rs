@@ -2,7 +2,7 @@
 
 use crate::name::Group;
 use crate::store::{Outcome, Refusal, Reply, Request};
-use crate::testing::client::{HeldTerm, acquire, granted};
+use crate::testing::client::{ClientTerm, acquire, granted};
 use crate::testing::harness::{CaseHarness, LONG_TTL, REPLY_TIMEOUT, job, lease};
 
 /// The replies of a batch, whose requests must all have been answered.
@@ -100,7 +100,7 @@ pub(super) async fn a_large_batch_is_answered_completely_and_in_order(harness: &
     assert_eq!(replies.len(), claims.len(), "one outcome for each request");
     let publications = claims.iter().zip(replies).enumerate().map(|(n, (claim, reply))| {
         let grant = granted(reply, "every lease is unheld");
-        HeldTerm { claim: claim.clone(), grant }.publication("n", n.to_string().as_bytes())
+        ClientTerm { claim: claim.clone(), grant }.publication("n", n.to_string().as_bytes())
     });
     for reply in answers(alice.submit(publications.collect()).await) {
         assert_eq!(reply, Reply::Done, "every term may publish");

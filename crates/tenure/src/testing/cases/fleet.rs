@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::name::Group;
 use crate::store::{Announcement, Outcome, Reply, Request};
 use crate::testing::StoreFault;
-use crate::testing::client::{Client, HeldTerm, acquire, granted};
+use crate::testing::client::{Client, ClientTerm, acquire, granted};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, instance, lease};
 
 /// The ids of the live instances.
@@ -144,7 +144,7 @@ pub(super) async fn a_heartbeat_may_travel_with_any_lease_request(harness: &Case
     let Ok([Outcome::Answered(reply), Outcome::Answered(Reply::Done)]) = <[Outcome; 2]>::try_from(outcomes) else {
         panic!("a request and a heartbeat have two replies");
     };
-    let term = HeldTerm { claim, grant: granted(reply, "an unheld lease is granted") };
+    let term = ClientTerm { claim, grant: granted(reply, "an unheld lease is granted") };
     let outcomes = alice.submit(vec![term.renewal(), beat(&alice, &group, b"leads"), term.renewal()]).await;
     for at in [0, 2] {
         assert!(matches!(outcomes[at], Outcome::Answered(Reply::Renewed { .. })), "{:?}", outcomes[at]);

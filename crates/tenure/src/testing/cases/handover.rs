@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::name::InstanceId;
 use crate::store::{PreviousTerm, RecordedEnd, Refusal, Reply};
-use crate::testing::client::{Client, HeldTerm, acquire, granted, shown};
+use crate::testing::client::{Client, ClientTerm, acquire, granted, shown};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, job};
 use crate::token::Token;
 
@@ -13,7 +13,7 @@ struct Offer {
     alice: Client,
     bob: Client,
     carol: Client,
-    sent: HeldTerm,
+    sent: ClientTerm,
     token: Token,
 }
 
@@ -24,7 +24,7 @@ async fn offer(harness: &CaseHarness<'_>, window: Duration) -> Offer {
     Offer { alice, bob, carol: harness.client("carol").await, sent, token }
 }
 
-async fn hand_over_to(client: &Client, term: &HeldTerm, to: &InstanceId, window: Duration) -> Token {
+async fn hand_over_to(client: &Client, term: &ClientTerm, to: &InstanceId, window: Duration) -> Token {
     match client.send(term.hand_over(to, window)).await {
         Reply::HandedOver { token } => token,
         other => panic!("the holder must be able to hand over; the store answered {other:?}"),
@@ -40,7 +40,7 @@ pub(super) async fn a_lease_is_handed_to_the_named_instance_under_a_new_token(ha
     assert_eq!(grant.wait_out, Duration::ZERO, "the sender's work has ended");
     let previous = PreviousTerm { token: sent.token(), holder: alice.id.clone(), ended: RecordedEnd::HandedOver };
     assert_eq!(grant.previous, Some(previous), "the receiver learns who handed over");
-    let renewed = bob.send(HeldTerm { claim, grant }.renewal()).await;
+    let renewed = bob.send(ClientTerm { claim, grant }.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "the receiver holds the lease: {renewed:?}");
 }
 

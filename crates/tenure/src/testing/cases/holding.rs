@@ -3,7 +3,7 @@
 use crate::InstanceId;
 use crate::lease::{Ending, Loss, ReleaseReason};
 use crate::store::{RecordedEnd, Refusal, Reply, Request};
-use crate::testing::client::{HeldTerm, shown};
+use crate::testing::client::{ClientTerm, shown};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, job, lease, token_above};
 use crate::token::Token;
 
@@ -39,7 +39,7 @@ pub(super) async fn a_renewal_with_an_old_token_is_refused(harness: &CaseHarness
 }
 
 /// Sends every request that only the current term may make, under a holding that is not the current one.
-async fn assert_refused(harness: &CaseHarness<'_>, wrong: impl Fn(&HeldTerm) -> HeldTerm, why: &str) {
+async fn assert_refused(harness: &CaseHarness<'_>, wrong: impl Fn(&ClientTerm) -> ClientTerm, why: &str) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
     alice.send(term.publication("result", b"true")).await;
@@ -62,7 +62,7 @@ pub(super) async fn the_right_token_under_another_holder_is_refused(harness: &Ca
 }
 
 pub(super) async fn the_right_holder_under_a_smaller_token_is_refused(harness: &CaseHarness<'_>) {
-    let smaller = |term: &HeldTerm| term.under(Token::new(term.token().get() - 1).unwrap_or_default());
+    let smaller = |term: &ClientTerm| term.under(Token::new(term.token().get() - 1).unwrap_or_default());
     assert_refused(harness, smaller, "the token is smaller").await;
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::store::{Refusal, Reply, Request};
 use crate::testing::StoreFault;
-use crate::testing::client::{Client, HeldTerm, acquire, acquire_after, granted, shown, take_over};
+use crate::testing::client::{Client, ClientTerm, acquire, acquire_after, granted, shown, take_over};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, job};
 
 /// Every request that a holder may have sent during a term, with each way to end it.
-fn stale_requests(term: &HeldTerm, heir: &Client) -> Vec<Request> {
+fn stale_requests(term: &ClientTerm, heir: &Client) -> Vec<Request> {
     let mut requests = term.fenced_requests();
     requests.extend([
         acquire(&term.claim),
@@ -22,7 +22,7 @@ fn stale_requests(term: &HeldTerm, heir: &Client) -> Vec<Request> {
 }
 
 /// Sends every request that may be left over from `old`, and checks that the lease of `current` has not changed.
-async fn assert_untouched(courier: &Client, old: &HeldTerm, current: &HeldTerm, holder: &Client) {
+async fn assert_untouched(courier: &Client, old: &ClientTerm, current: &ClientTerm, holder: &Client) {
     holder.send(current.publication("result", b"current")).await;
     let before = courier.inspect(&job()).await;
     for request in stale_requests(old, courier) {
@@ -88,7 +88,7 @@ pub(super) async fn nothing_of_a_taken_over_term_touches_its_taker(harness: &Cas
     let reply = bob.send(take_over(&claim, old.token(), Duration::ZERO)).await;
     let grant = granted(reply, "a term may be taken over after no time at all");
     let courier = harness.client("courier").await;
-    assert_untouched(&courier, &old, &HeldTerm { claim, grant }, &bob).await;
+    assert_untouched(&courier, &old, &ClientTerm { claim, grant }, &bob).await;
 }
 
 pub(super) async fn a_late_claim_of_a_released_term_does_not_revive_it(harness: &CaseHarness<'_>) {
@@ -108,7 +108,7 @@ pub(super) async fn a_late_take_over_does_not_revive_its_own_term(harness: &Case
     let claim = bob.claim(&job(), LONG_TTL);
     let request = take_over(&claim, victim.token(), Duration::ZERO);
     let reply = bob.send(request.clone()).await;
-    let term = HeldTerm { claim, grant: granted(reply, "the victim's term must be taken over") };
+    let term = ClientTerm { claim, grant: granted(reply, "the victim's term must be taken over") };
     bob.send(term.release()).await;
     assert_eq!(alice.send(request).await, Reply::TermOver, "a take-over is good for one term");
     assert_eq!(alice.inspect(&job()).await.held, None, "the lease must stay unheld");

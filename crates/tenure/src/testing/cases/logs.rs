@@ -2,12 +2,12 @@
 
 use crate::name::LeaseName;
 use crate::store::{EntryId, LogEntry, Refusal, Reply, Request};
-use crate::testing::client::{Client, HeldTerm};
+use crate::testing::client::{Client, ClientTerm};
 use crate::testing::harness::{CaseHarness, LONG_TTL, job, lease};
 
 const LOG: &str = "results";
 
-async fn add(client: &Client, term: &HeldTerm, value: &str, kept: usize) -> Reply {
+async fn add(client: &Client, term: &ClientTerm, value: &str, kept: usize) -> Reply {
     let (log, value) = (LOG.to_owned(), value.as_bytes().to_vec());
     client.send(Request::Append { holding: term.holding(), log, value, kept, records: Vec::new() }).await
 }

@@ -6,7 +6,7 @@ use crate::store::{
     Announcement, AttachRequest, Continuity, Outcome, Quarantine, QuarantineReason, Refusal, Reply, Request,
 };
 use crate::testing::StoreFault;
-use crate::testing::client::{Client, HeldTerm, acquire, granted};
+use crate::testing::client::{Client, ClientTerm, acquire, granted};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, REPLY_TIMEOUT, SHORT_TTL, job, lease};
 
 /// Checks that a claim is refused and that the reply has the rest of the quarantine.
@@ -20,7 +20,7 @@ async fn assert_quarantined(client: &Client) {
     }
 }
 
-async fn assert_renewable(client: &Client, term: &HeldTerm) {
+async fn assert_renewable(client: &Client, term: &ClientTerm) {
     let renewed = client.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "a surviving lease stays renewable: {renewed:?}");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::store::{Announcement, AttachRequest, Quarantine, QuarantineReason, Reply, Request};
 use crate::testing::StoreFault;
-use crate::testing::client::{Client, HeldTerm, acquire, granted, take_over};
+use crate::testing::client::{Client, ClientTerm, acquire, granted, take_over};
 use crate::testing::harness::{
     CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, SHORT_TTL, Unsupported, instance, job, lease,
 };
@@ -275,7 +275,7 @@ pub(super) async fn a_term_replaced_by_its_own_process_counts_once(harness: &Cas
     let claim = alice.claim(&job(), LONG_TTL);
     let ended = Some(first.token());
     let grant = granted(alice.send(Request::Acquire { claim: claim.clone(), ended }).await, "its process has ended it");
-    alice.send(HeldTerm { claim, grant }.release()).await;
+    alice.send(ClientTerm { claim, grant }.release()).await;
     assert_eq!(alice.longest_ttl().await, Duration::ZERO, "both terms are over");
 }
 

@@ -1,12 +1,12 @@
 //! Ending a term by force: the holder learns of it, and the lease stays held until the holder has released it.
 
 use crate::store::{Refusal, Reply, Request};
-use crate::testing::client::{Client, HeldTerm, acquire, acquire_after, shown};
+use crate::testing::client::{Client, ClientTerm, acquire, acquire_after, shown};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, instance, job};
 use crate::token::Token;
 
 /// Alice's term, revoked.
-async fn revoked(harness: &CaseHarness<'_>) -> (Client, HeldTerm, Client) {
+async fn revoked(harness: &CaseHarness<'_>) -> (Client, ClientTerm, Client) {
     let (alice, operator) = (harness.client("alice").await, harness.client("operator").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
     assert_eq!(operator.send(term.revocation()).await, Reply::Done, "any client may revoke a term");

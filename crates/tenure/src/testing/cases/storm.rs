@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::name::LeaseName;
 use crate::store::{AttachRequest, Claim, Connection, Outcome, Reply, Request};
 use crate::testing::StoreFault;
-use crate::testing::client::{HeldTerm, acquire};
+use crate::testing::client::{ClientTerm, acquire};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, REPLY_TIMEOUT, instance, job, lease, nonce};
 use crate::token::Token;
 
@@ -50,9 +50,9 @@ async fn race(connections: &[Arc<dyn Connection>], claims: Vec<Claim>) -> Vec<(C
 }
 
 /// The one winner among these. All other claimants must have learned of it.
-fn winner(replies: &[(Claim, Reply)]) -> HeldTerm {
+fn winner(replies: &[(Claim, Reply)]) -> ClientTerm {
     let mut winners = replies.iter().filter_map(|(claim, reply)| match reply {
-        Reply::Granted(grant) => Some(HeldTerm { claim: claim.clone(), grant: grant.clone() }),
+        Reply::Granted(grant) => Some(ClientTerm { claim: claim.clone(), grant: grant.clone() }),
         _ => None,
     });
     let Some(winner) = winners.next() else { panic!("an unheld lease must be granted: {replies:?}") };
@@ -141,7 +141,7 @@ pub(super) async fn a_storm_of_grants_and_releases_has_one_holder_at_a_time_and_
                 tokens.push(grant.token);
                 tokio::task::yield_now().await;
                 inside.store(false, Ordering::SeqCst);
-                let released = send(&*connection, HeldTerm { claim, grant }.release()).await;
+                let released = send(&*connection, ClientTerm { claim, grant }.release()).await;
                 assert_eq!(released, Reply::Done, "the holder may release");
             }
             tokens

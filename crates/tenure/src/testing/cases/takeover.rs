@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use crate::store::{Grant, PreviousTerm, RecordedEnd, Refusal, Reply};
-use crate::testing::client::{Client, HeldTerm, acquire, granted, shown, take_over};
+use crate::testing::client::{Client, ClientTerm, acquire, granted, shown, take_over};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, job};
 
 /// Takes over the lease of `victim`, whose holder must be idle enough.
-async fn take_over_idle(client: &Client, victim: &HeldTerm, ttl: Duration) -> HeldTerm {
+async fn take_over_idle(client: &Client, victim: &ClientTerm, ttl: Duration) -> ClientTerm {
     let claim = client.claim(&job(), ttl);
     client.send(victim.renewal()).await;
     let reply = client.send(take_over(&claim, victim.token(), Duration::ZERO)).await;
-    HeldTerm { claim, grant: granted(reply, "an idle holder's term may be taken over") }
+    ClientTerm { claim, grant: granted(reply, "an idle holder's term may be taken over") }
 }
 
 /// Checks that a grant makes its receiver wait for a holder that may rely on its lease for about this long.
@@ -28,7 +28,7 @@ pub(super) async fn a_holder_without_progress_is_taken_over(harness: &CaseHarnes
     alice.send(old.renewal()).await;
     let claim = bob.claim(&job(), LONG_TTL);
     let reply = bob.send(take_over(&claim, old.token(), SHORT_TTL)).await;
-    let term = HeldTerm { claim, grant: granted(reply, "a holder that is idle for too long is taken over") };
+    let term = ClientTerm { claim, grant: granted(reply, "a holder that is idle for too long is taken over") };
     assert!(term.token() > old.token(), "the new term has a larger token");
     assert_waits_for(&term.grant, LONG_TTL);
     let previous = PreviousTerm { token: old.token(), holder: alice.id.clone(), ended: RecordedEnd::TakenOver };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::store::{Continuity, Reply, Request};
 use crate::testing::StoreFault;
-use crate::testing::client::{Client, HeldTerm, acquire, granted, take_over};
+use crate::testing::client::{Client, ClientTerm, acquire, granted, take_over};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, SHORT_TTL, job, lease, token_above};
 use crate::token::Token;
 
@@ -53,7 +53,7 @@ pub(super) async fn tokens_grow_with_every_way_a_term_can_end(harness: &CaseHarn
     bob.send(term.renewal()).await;
     let claim = alice.claim(&job(), LONG_TTL);
     let reply = alice.send(take_over(&claim, term.token(), Duration::ZERO)).await;
-    let term = HeldTerm { claim, grant: granted(reply, "a term may be taken over after no time at all") };
+    let term = ClientTerm { claim, grant: granted(reply, "a term may be taken over after no time at all") };
     growing.then(term.token(), "a take-over");
 
     alice.send(term.revocation()).await;
@@ -147,7 +147,7 @@ pub(super) async fn without_a_larger_token_nothing_is_handed_over(harness: &Case
 }
 
 /// Tokens are the store's microseconds or little more, whatever a corrupt record contains.
-fn assert_ordinary_token(term: &HeldTerm) {
+fn assert_ordinary_token(term: &ClientTerm) {
     let (token, clock) = (term.token().get(), term.grant.server.as_micros());
     assert!(token < clock + 1_000_000, "a corrupt record must not raise the token {token} at {clock} µs");
 }
@@ -181,10 +181,10 @@ pub(super) async fn forgetting_a_corrupt_token_keeps_the_floor(harness: &CaseHar
 }
 
 /// Waits out the quarantine after a loss, and acquires the lease again.
-async fn acquire_after_quarantine(harness: &CaseHarness<'_>, client: &Client) -> HeldTerm {
+async fn acquire_after_quarantine(harness: &CaseHarness<'_>, client: &Client) -> ClientTerm {
     harness.outlast(QUARANTINE_TTL).await;
     let claim = client.claim(&job(), SHORT_TTL);
-    HeldTerm { grant: granted(client.send(acquire(&claim)).await, "the quarantine must be over"), claim }
+    ClientTerm { grant: granted(client.send(acquire(&claim)).await, "the quarantine must be over"), claim }
 }
 
 pub(super) async fn tokens_grow_across_a_flush(harness: &CaseHarness<'_>) -> Checked {
