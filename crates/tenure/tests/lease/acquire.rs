@@ -264,7 +264,7 @@ fn a_quarantine_is_waited_out_and_reported_once() {
     harness.reply(quarantine(3_000));
     let events = harness.events();
     let said = "quarantine: 3 s left, because there is no namespace record and the server started only recently; \
-                if nothing else uses this server: --bootstrap, or tenure reopen";
+                if nothing else uses this server: --bootstrap (in a program: TenureBuilder::bootstrap), or tenure reopen";
     assert!(events.len() == 1 && events[0].contains(said), "{events:?}");
     let sent = harness.run_until_sent(5_000);
     assert!((3_001..=3_026).contains(&sent), "{sent}");

@@ -401,7 +401,7 @@ impl Ledger {
                     namespace.quarantine = namespace.quarantine.map(|record| QuarantineRecord { until, ..record });
                     return Some(Reply::Quarantined(quarantine));
                 }
-                namespace.quarantine = None;
+                namespace.quarantine = namespace.quarantine.filter(QuarantineRecord::is_reopened);
                 if !self.mutations.has(Mutation::MaxTtlNeverFalls) {
                     namespace.ttls.expire(now);
                 }

@@ -123,6 +123,13 @@ pub(super) struct QuarantineRecord {
     pub(super) informed: bool,
 }
 
+impl QuarantineRecord {
+    /// Whether an operator has ended it.
+    pub(super) fn is_reopened(&self) -> bool {
+        self.length.is_zero()
+    }
+}
+
 /// The lease key, all that a foreign program sees: a holder and an expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseKey {

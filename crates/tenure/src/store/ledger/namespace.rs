@@ -42,6 +42,9 @@ impl Ledger {
         let kept = found.as_ref().and_then(|record| ongoing_quarantine(server, record, request));
         let was_until = found.as_ref().and_then(|record| Some(now + record.quarantine(now)?.remaining));
         let quarantine = begun.into_iter().chain(kept).max_by_key(|quarantine| quarantine.until);
+        // The operator's word holds until there is another loss.
+        let reopened = found.as_ref().and_then(|record| record.quarantine).filter(|_| !minted && begun.is_none());
+        let reopened = reopened.filter(|quarantine| quarantine.is_reopened());
         if !minted && was_until > quarantine.map(|quarantine| quarantine.until) {
             // Refused waiters wait for the end that the store reported to them.
             announcements.push(Announcement::Reopened);
@@ -61,7 +64,8 @@ impl Ledger {
             record.run = server.run;
         }
         record.lineage = self.lineage.id;
-        record.quarantine = quarantine;
+        // Without any lease to wait for there is no quarantine. A record without a length means that it was ended.
+        record.quarantine = quarantine.filter(|quarantine| !quarantine.length.is_zero()).or(reopened);
         record.token_floor = record.token_floor.max(high_water);
         if quarantine.is_none() && !self.mutations.has(Mutation::MaxTtlNeverFalls) {
             record.ttls.expire(now);
@@ -110,12 +114,13 @@ impl Ledger {
 
     /// Whether the record may have come from elsewhere: with a history of its own, or with a generation whose minter
     /// has not waited for our leases. That is so if the generation existed while the store still replied as of ours, or
-    /// if it is too young and there is no quarantine.
+    /// if it is too young, there is no quarantine, and no operator has ended one.
     fn is_foreign(&self, now: ServerTime, record: &Namespace, request: &AttachRequest) -> bool {
         request.memory.as_ref().is_some_and(|memory| {
             let minted_at = ServerTime::from_micros(record.generation.number);
             let was_there = minted_at <= memory.answered_at();
-            let waited = minted_at + request.known_ttl() <= now || record.quarantine(now).is_some();
+            let is_reopened = record.quarantine.is_some_and(|quarantine| quarantine.is_reopened());
+            let waited = minted_at + request.known_ttl() <= now || record.quarantine(now).is_some() || is_reopened;
             let is_another = record.generation != memory.generation;
             !self.lineage.is_continuation_of(memory.lineage) || is_another && (was_there || !waited)
         })
@@ -133,7 +138,9 @@ impl Ledger {
                 if namespace.quarantine(now).is_some() {
                     announcements.push(Announcement::Reopened);
                 }
-                namespace.quarantine = None;
+                // Kept without a length: an instance that attaches later and remembers the lost data begins no other.
+                namespace.quarantine =
+                    namespace.quarantine.map(|quarantine| QuarantineRecord { length: Duration::ZERO, ..quarantine });
                 Reply::Done
             }
             _ => Reply::NotAttached,

@@ -259,6 +259,7 @@ macro_rules! __conformance_cases {
                 a_quarantine_is_remembered_while_it_lasts
                 a_quarantine_says_why
                 an_operator_ends_a_quarantine
+                an_operators_word_holds_for_instances_that_attach_later
                 an_observer_leaves_no_trace
             }
             takeover {

@@ -459,6 +459,28 @@ pub(super) async fn an_operator_ends_a_quarantine(harness: &CaseHarness<'_>) -> 
     Ok(())
 }
 
+pub(super) async fn an_operators_word_holds_for_instances_that_attach_later(harness: &CaseHarness<'_>) -> Checked {
+    let (mut alice, mut bob) = (harness.client("alice").await, harness.client("bob").await);
+    alice.acquire(&lease("other"), LONG_TTL).await;
+    bob.acquire(&job(), LONG_TTL).await;
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach(harness).await;
+    let generation = alice.attached().generation;
+    assert_eq!(alice.send(Request::Reopen { generation }).await, Reply::Done, "an operator ends the quarantine");
+    // It remembers the lost data, too.
+    bob.reattach(harness).await;
+    let attached = bob.attached();
+    assert!(!attached.began_quarantine && attached.quarantine.is_none(), "{attached:?}");
+    assert_eq!(attached.generation, generation, "it adopts the generation");
+    alice.acquire(&job(), LONG_TTL).await;
+    // Another loss is another quarantine.
+    harness.inject(StoreFault::Flush).await?;
+    alice.reattach(harness).await;
+    let attached = alice.attached();
+    assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::RecordMissing), "{attached:?}");
+    Ok(())
+}
+
 pub(super) async fn an_observer_leaves_no_trace(harness: &CaseHarness<'_>) -> Checked {
     let mut alice = harness.client("alice").await;
     alice.acquire(&job(), LONG_TTL).await;

@@ -31,7 +31,10 @@ if ns.closed_until ~= '' then
     return {'quarantined', left, ns.closed_because}
   end
   ns.closed_until = ''
-  redis.pcall('HSET', KEYS[3], 'closed_until', '')
+  -- One without a length was ended by an operator, whose word is kept.
+  if ns.closed_for > 0 then
+    redis.pcall('HSET', KEYS[3], 'closed_until', '')
+  end
 end
 if expire_ttls(ns.ttls, now) then
   redis.pcall('HSET', KEYS[3], 'ttls', write_ttls(ns.ttls))

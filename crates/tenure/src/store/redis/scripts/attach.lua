@@ -38,6 +38,8 @@ if ns.legacy_ttl and ns.legacy_ttl > 0 then
   extend_ttl(ns.ttls, now, math.ceil(ns.legacy_ttl / 1000), math.ceil(ns.legacy_ttl / 1000))
 end
 
+-- An operator has ended the quarantine of this generation.
+local reopened = found and not ns.legacy_ttl and ns.closed_until ~= '' and ns.closed_for == 0
 local rolled_back = found and not newcomer and ns.generation == ARGV[5] and ns.stamp == ARGV[6] and ns.token_floor < high_water
 local minted, because, length, elapsed = not found, '', known, 0
 if not found then
@@ -60,9 +62,9 @@ else
     -- The record's contents may have come with the data.
     because = 'data_replaced'
   elseif not newcomer and (ns.generation ~= ARGV[5] or ns.stamp ~= ARGV[6]) and (tonumber(ns.generation) <= tonumber(ARGV[15])
-    or tonumber(ns.generation) + known > now and quarantine_left(ns.closed_until, ns.closed_for, now) == 0) then
+    or tonumber(ns.generation) + known > now and quarantine_left(ns.closed_until, ns.closed_for, now) == 0 and not reopened) then
     -- Another generation, whose minter has not waited for our leases: it existed while the store still replied as of
-    -- ours, or it is too young and there is no quarantine. It may have come from elsewhere.
+    -- ours, or it is too young, there is no quarantine, and no operator has ended one. It may have come from elsewhere.
     because = 'data_replaced'
   elseif rolled_back then
     because = 'tokens_went_back'
@@ -97,8 +99,11 @@ if began and length - elapsed >= left then
   left, closed_for, closed_because, informed = length - elapsed, length, because, newcomer and '' or '1'
 end
 local shortened = left < was_left
-local changed = minted or began or not found or ns.format < FORMAT or ns.lineage ~= id or left > 0 or ns.closed_until ~= ''
-ns.closed_until, ns.closed_for, ns.closed_because, ns.closed_informed = '', 0, '', ''
+local changed = minted or began or not found or ns.format < FORMAT or ns.lineage ~= id or left > 0 or ns.closed_until ~= '' and not reopened
+if not reopened or began or minted then
+  -- Otherwise the operator's word holds until there is another loss.
+  ns.closed_until, ns.closed_for, ns.closed_because, ns.closed_informed = '', 0, '', ''
+end
 if left > 0 then
   ns.closed_until, ns.closed_for, ns.closed_because, ns.closed_informed = digits(now + left), closed_for, closed_because, informed
 end
