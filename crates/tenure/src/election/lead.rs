@@ -98,7 +98,7 @@ impl<W> fmt::Debug for Lead<W> {
 /// let shutdown = std::future::pending::<()>();
 /// match tenure.election("cleanup").lead(async |_| Err("disk full".into())).until(shutdown).await {
 ///     Ok(()) | Err(LeadError::ShutDown) => println!("stopped"),
-///     Err(LeadError::Work(error)) => assert_eq!(error.to_string(), "disk full"), // another candidate leads now
+///     Err(LeadError::Work(error)) => assert_eq!(error.to_string(), "disk full"), // another candidate may lead
 ///     Err(error) => return Err(error.into()), // settings to correct
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;

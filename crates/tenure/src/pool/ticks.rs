@@ -53,13 +53,10 @@ impl TermHandle {
 /// let lease = tenure.lease("thermometer").acquire().await?;
 /// let mut ticks = lease.every(Duration::from_millis(20));
 /// while let Some(tick) = ticks.next().await { // None: the lease is to be released, or is over
-///     if lease.require(Duration::from_secs(5)).is_err() {
-///         ticks.put_back(tick); // for later, or for the next holder
-///         continue;
-///     }
-///     println!("measuring");
+///     println!("measuring, due at {:?}", tick.due());
 ///     # break;
 /// }
+/// ticks.end().await; // gives back a tick that was claimed ahead
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -709,7 +709,7 @@ pub struct RequireError {
 /// let lease = tenure.lease("import").acquire().await?;
 /// match lease.publish("position", "row 17").await {
 ///     Ok(()) => println!("written"),
-///     Err(PublishError::Refused(loss)) => println!("too late, not written: {loss}"),
+///     Err(PublishError::Refused(loss)) => println!("too late: {loss}"),
 ///     Err(PublishError::Unknown(_)) => println!("perhaps written: publish it again"),
 ///     Err(PublishError::Store(error)) if error.is_retryable() => println!("not written: publish it again"),
 ///     Err(error) => return Err(error.into()),
