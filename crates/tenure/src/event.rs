@@ -44,6 +44,12 @@ impl Level {
     }
 }
 
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// The state of a candidate in an election.
 ///
 /// ```
@@ -82,6 +88,12 @@ impl ElectionState {
             Self::Candidate => "candidate",
             Self::Leader => "leader",
         }
+    }
+}
+
+impl fmt::Display for ElectionState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

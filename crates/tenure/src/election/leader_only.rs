@@ -11,7 +11,7 @@ use super::campaign::LocalCandidate;
 use crate::keeper::AcquireError;
 use crate::lease::ReleaseReason;
 use crate::name::InstanceId;
-use crate::store::StoreError;
+use crate::store::{Quarantine, StoreError};
 use crate::tenure::{Lost, RunError, Tenure, TermHandle};
 
 /// Why the work was not done, or not completed.
@@ -51,6 +51,12 @@ pub enum LeaderOnlyError {
     /// The leader stepped down while the work ran, and the work was dropped: it may be incomplete.
     #[error("the leadership was released ({0}) before the work was done")]
     Released(ReleaseReason),
+    /// The store is in quarantine and grants nothing for now. The work did not begin; a later retry is safe.
+    #[error("cannot lead: {0}")]
+    Quarantined(Quarantine),
+    /// This [`Tenure`] was opened as an [observer](crate::TenureBuilder::observer). The work did not begin.
+    #[error("cannot lead: this instance only observes")]
+    Observer,
     /// The store could not be reached or refused the request. The work did not begin.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -150,9 +156,9 @@ impl ElectionBuilder {
             AcquireError::Name(error) => LeaderOnlyError::Election(error.into()),
             AcquireError::Settings(error) => LeaderOnlyError::Election(error.into()),
             AcquireError::Election(error) => LeaderOnlyError::Election(error),
-            AcquireError::Quarantined(_) | AcquireError::TimedOut { .. } | AcquireError::Observer => {
-                LeaderOnlyError::NotLeader { leader: None }
-            }
+            AcquireError::Quarantined(quarantine) => LeaderOnlyError::Quarantined(quarantine),
+            AcquireError::Observer => LeaderOnlyError::Observer,
+            AcquireError::TimedOut { holder, .. } => LeaderOnlyError::NotLeader { leader: holder },
         })?;
         let done = leadership.run_infallible(work((*leadership).clone())).await;
         // A loss was reported by then.

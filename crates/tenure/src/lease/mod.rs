@@ -1,8 +1,9 @@
 //! Settings of a lease, its state, and how a term ends.
 //!
 //! Behind them is a state machine without I/O: one term, from the first request to the release. It is public for the
-//! simulator and not part of the documented API. [`Lease::step`] takes a clock reading and an [`Input`] and returns [`Action`]s. It reads no clock, draws all
-//! randomness from its seed and waits for nothing, so the same code runs under an async runtime and in the simulator.
+//! simulator and not part of the documented API. [`Lease::step`] takes a clock reading and an [`Input`] and returns
+//! [`Action`]s. It reads no clock, draws all randomness from its seed and waits for nothing, so the same code runs under
+//! an async runtime and in the simulator.
 //!
 //! ```text
 //!   Acquiring ──granted──▶ Holding ──release, work ended──▶ Releasing ─▶ Over

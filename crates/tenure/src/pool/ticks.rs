@@ -24,6 +24,9 @@ const DUE_RECORD: &str = "due";
 /// The longest uninterrupted sleep: clocks may be set meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 
+/// How long a tick that was put back waits at least.
+const PUT_BACK_DELAY: Duration = Duration::from_millis(50);
+
 impl TermHandle {
     /// Ticks at this interval, at least a millisecond. Each target has its own phase, so that targets do not tick
     /// together. The phase stays the same whichever instance holds the target.
@@ -150,7 +153,11 @@ impl Ticks {
             }
             // A tick that was put back is not due before work may begin. By then a later tick may make up for it.
             if std::mem::take(&mut self.deferred) {
-                self.term.wait_until_certain().await;
+                // Not at once: work may put a tick back for a reason of its own, again and again.
+                tokio::select! {
+                    () = tokio::time::sleep(PUT_BACK_DELAY) => self.term.wait_until_certain().await,
+                    () = self.term.draining() => {}
+                }
                 continue;
             }
             let now = self.term.server_time();

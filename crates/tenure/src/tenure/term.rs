@@ -634,7 +634,7 @@ impl<E> From<Lost> for RunError<E> {
     }
 }
 
-/// Why a release was not confirmed. In each case the term is over and the lease is free, at the latest when its ttl has
+/// Why a release was not confirmed. In each case the term is over and the lease is unheld, at the latest when its ttl has
 /// ended; there is nothing to repeat.
 ///
 /// ```

@@ -335,7 +335,14 @@ async fn an_operator_can_end_a_quarantine() {
     }
     let grants = || scenario.alice.count_events("lease.acquired") + scenario.bob.count_events("lease.acquired");
     let (before, asked) = (grants(), Instant::now());
-    assert!(operator.admin().reopen(found.generation.unwrap()).await.unwrap());
+    // The connection of an operator is replaced after a loss, too; repeating the request is safe.
+    let reopened = loop {
+        match operator.admin().reopen(found.generation.unwrap()).await {
+            Err(error) if error.is_retryable() => {}
+            reopened => break reopened.unwrap(),
+        }
+    };
+    assert!(reopened);
     // Waiters are notified. If bob acquires the lease, it works when the ttl that it has seen is over.
     wait_until("the lease is granted", || grants() > before).await;
     scenario.probe.assert_within(asked.elapsed(), Duration::from_millis(500), "the lease is granted");
