@@ -17,6 +17,9 @@ const RENEW: &str = include_str!("../../tenure/src/store/redis/scripts/renew.lua
 const RELEASE: &str = include_str!("../../tenure/src/store/redis/scripts/release.lua");
 const CHANNEL: &str = "raw:announcements";
 
+/// The channel of announcements other than releases. The raw waiter must not wake up for them.
+const UNHEARD_CHANNEL: &str = "raw:unheard";
+
 /// A connection with the loaded scripts.
 #[derive(Clone)]
 pub struct RawRedis {
@@ -53,6 +56,7 @@ impl RawRedis {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.acquire).arg(3).arg(lease).arg(format!("tenure:term:{{{lease}}}")).arg("tenure:ns");
         command.arg(generation).arg(stamp).arg(holder).arg(nonce).arg(30_000).arg("").arg("").arg(0);
+        command.arg(UNHEARD_CHANNEL).arg("");
         let answer: Vec<Value> = command.query_async(&mut self.connection).await?;
         match answer.get(1) {
             Some(Value::BulkString(token)) => Ok(String::from_utf8(token.clone())?),
@@ -62,7 +66,7 @@ impl RawRedis {
 
     pub async fn release(&mut self, lease: &str, holder: &str, token: &str) -> Result<(), Box<dyn Error>> {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.release).arg(2).arg(lease).arg(format!("tenure:term:{{{lease}}}"));
+        command.arg(&self.release).arg(3).arg(lease).arg(format!("tenure:term:{{{lease}}}")).arg("tenure:ns");
         command.arg(holder).arg(token).arg("").arg("released voluntary").arg(lease).arg(CHANNEL);
         let _: Value = command.query_async(&mut self.connection).await?;
         Ok(())
@@ -75,7 +79,7 @@ impl RawRedis {
         for (lease, token) in leases {
             let mut command = redis::cmd("EVALSHA");
             command.arg(&self.renew).arg(3).arg(lease).arg(format!("tenure:term:{{{lease}}}")).arg("tenure:ns");
-            command.arg(holder).arg(token).arg(30_000).arg("");
+            command.arg(holder).arg(token).arg(30_000).arg("").arg(UNHEARD_CHANNEL);
             pipeline.add_command(command);
         }
         let answers: Vec<Value> = pipeline.query_async(&mut self.connection).await?;

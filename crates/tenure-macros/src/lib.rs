@@ -4,7 +4,7 @@ use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
 use quote::quote;
 use syn::parse::{Parse, ParseStream};
-use syn::{Error, Expr, FnArg, Ident, ItemFn, LitStr, Pat, PatType, ReturnType, Token, parse_macro_input};
+use syn::{Error, Expr, FnArg, Ident, ItemFn, LitStr, Pat, PatType, ReturnType, Token, Type, parse_macro_input};
 
 /// See `tenure::leader_only`.
 #[proc_macro_attribute]
@@ -62,24 +62,30 @@ fn expand(settings: &LeaderOnlyArgs, mut function: ItemFn) -> syn::Result<Tokens
     let role = &settings.role;
     let named = settings.tenure.as_ref().map(|tenure| quote! { #tenure });
     let named = named.or_else(|| has_parameter(&function, "tenure").then(|| quote! { tenure }));
-    // Cloned, because the work may use it, too.
-    let tenure = match named {
-        Some(tenure) => quote! { ::core::option::Option::Some(&::core::clone::Clone::clone(&#tenure)) },
-        None => quote! { ::core::option::Option::None },
+    // Cloned before the work takes the parameters, because the work may use it, too.
+    let (tenure, given) = match named {
+        Some(tenure) => {
+            (quote! { ::core::clone::Clone::clone(&#tenure) }, quote! { ::core::option::Option::Some(&__tenure) })
+        }
+        None => (quote! { () }, quote! { ::core::option::Option::None }),
     };
     let ttl = match &settings.ttl {
         Some(ttl) => quote! { ::core::option::Option::Some(#ttl) },
         None => quote! { ::core::option::Option::None },
     };
-    let term = if has_parameter(&function, "term") {
-        let inputs = std::mem::take(&mut function.sig.inputs);
-        function.sig.inputs = inputs.into_iter().filter(|input| !is_named(input, "term")).collect();
-        quote! { term }
-    } else {
-        quote! { _ }
-    };
+    let (term, inputs): (Vec<FnArg>, Vec<FnArg>) =
+        std::mem::take(&mut function.sig.inputs).into_iter().partition(|input| is_named(input, "term"));
+    function.sig.inputs = inputs.into_iter().collect();
+    // With the pattern and the type that the function gives it.
+    let term = term.first().map_or_else(|| quote! { _: ::tenure::TermHandle }, |term| quote! { #term });
     let returned = match &function.sig.output {
         ReturnType::Default => quote! { () },
+        ReturnType::Type(_, returned) if matches!(&**returned, Type::ImplTrait(_)) => {
+            return Err(Error::new_spanned(
+                returned,
+                "`leader_only` needs a type that can be named: `impl Trait` cannot",
+            ));
+        }
         ReturnType::Type(_, returned) => quote! { #returned },
     };
     let (output, finish) = if settings.returns_error {
@@ -89,11 +95,13 @@ fn expand(settings: &LeaderOnlyArgs, mut function: ItemFn) -> syn::Result<Tokens
     };
     let body = &function.block;
     let block = quote! {{
-        let __work = move |#term: ::tenure::TermHandle| async move {
+        let __tenure = #tenure;
+        let __ttl = #ttl;
+        let __work = move |#term| async move {
             let __done: #returned = (async move #body).await;
             __done
         };
-        ::tenure::election::run_leader_only(#tenure, #role, #ttl, __work).await #finish
+        ::tenure::election::run_leader_only(#given, #role, __ttl, __work).await #finish
     }};
     function.sig.output = syn::parse2(quote! { -> #output })?;
     function.block = syn::parse2(block)?;

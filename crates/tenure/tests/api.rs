@@ -245,6 +245,32 @@ async fn with_parameters(tenure: &Tenure, numbers: &[u32], term: TermHandle) -> 
     numbers.iter().sum()
 }
 
+#[leader_only("owned", ttl = settings.0)]
+async fn with_owned_parameters(tenure: Tenure, settings: (Duration, String), mut term: TermHandle) -> String {
+    term = term.clone();
+    drop(tenure);
+    format!("{} in {}", settings.1, term.name().label())
+}
+
+#[tokio::test]
+async fn a_leader_only_function_may_own_its_parameters() {
+    let settings = (Duration::from_secs(5), "done".to_owned());
+    assert_eq!(with_owned_parameters(connect().await, settings).await.as_deref(), Some("done in owned"));
+}
+
+#[tokio::test]
+async fn work_as_leader_runs_under_the_lease_that_the_builder_names() {
+    let tenure = connect().await;
+    let election = tenure.election("x").build().unwrap();
+    election.start();
+    election.wait_for_leadership(TEST_TIMEOUT).await.unwrap();
+    let under = async |builder: tenure::election::ElectionBuilder| {
+        builder.run_as_leader(async |term| term.name().key().to_owned()).await.unwrap()
+    };
+    assert_eq!(under(tenure.election("x")).await, "leader:x");
+    assert_eq!(under(tenure.election("x").key("billing:x")).await, "billing:x");
+}
+
 #[tokio::test]
 async fn a_leader_only_function_without_a_tenure_says_so_and_does_not_panic() {
     assert_eq!(without_a_tenure().await, Err(LeaderOnlyError::NotInstalled));
@@ -379,4 +405,35 @@ async fn one_stream_serves_every_kind_of_reader() {
     );
     // It is a stream, too.
     while with_timeout(futures_util::StreamExt::next(&mut everything)).await.unwrap().kind.name() != "lease.acquired" {}
+}
+
+#[tokio::test]
+async fn a_stream_that_has_ended_stays_ended() {
+    let tenure = connect().await;
+    let mut events = tenure.events().filter(|event| event.kind.name() == "never");
+    tenure.shutdown().await;
+    assert_eq!(with_timeout(events.next()).await, None);
+    assert_eq!(with_timeout(events.next()).await, None, "polled again, as in a loop");
+}
+
+#[tokio::test]
+async fn listeners_get_the_end_of_a_leadership_that_a_shutdown_ends() {
+    for _ in 0..30 {
+        let tenure = connect().await;
+        let heard: Arc<Mutex<Vec<&'static str>>> = Arc::default();
+        let noted = heard.clone();
+        let listener = move |event: &tenure::Event| noted.lock().unwrap().push(event.kind.name());
+        let election = tenure.election("cleanup").on_event(listener).build().unwrap();
+        election.start();
+        election.wait_for_leadership(TEST_TIMEOUT).await.unwrap();
+        tenure.shutdown().await;
+        election.stop().await;
+        drop((election, tenure));
+        let lost = async {
+            while !heard.lock().unwrap().contains(&"election.leadership_lost") {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        with_timeout(lost).await;
+    }
 }

@@ -92,6 +92,11 @@ impl ElectionBuilder {
         &self.role
     }
 
+    /// The lease, unless its name is not valid.
+    pub(super) fn lease_name(&self) -> Option<&LeaseName> {
+        self.name.as_ref().ok()
+    }
+
     /// Sets the ttl of the lease: the longest time from a crash of the leader until another candidate leads.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings = self.settings.ttl(ttl);

@@ -10,7 +10,7 @@ use super::builder::{ElectionBuilder, ElectionError};
 use super::campaign::LocalCandidate;
 use crate::keeper::AcquireError;
 use crate::lease::ReleaseReason;
-use crate::name::InstanceId;
+use crate::name::{InstanceId, LeaseName};
 use crate::store::{Quarantine, StoreError};
 use crate::tenure::{Lost, RunError, Tenure, TermHandle};
 
@@ -143,7 +143,8 @@ impl ElectionBuilder {
         W: FnOnce(TermHandle) -> F,
         F: Future,
     {
-        if let Some(candidates) = self.tenure().elections().for_role(self.role()) {
+        let candidates = self.tenure().elections().for_role(self.role()).map(|candidates| self.matching(candidates));
+        if let Some(candidates) = candidates.filter(|candidates| !candidates.is_empty()) {
             let term = leading_term(&candidates).ok_or(LeaderOnlyError::NotLeader { leader: None })?;
             return Ok(term.run_infallible(work(term.clone())).await?);
         }
@@ -164,6 +165,15 @@ impl ElectionBuilder {
         // A loss was reported by then.
         let _ = leadership.release().await;
         Ok(done?)
+    }
+}
+
+impl ElectionBuilder {
+    /// The candidates that decide for this builder: all of the role, whatever their keys are; or those of the same lease,
+    /// if this builder names another one than the role's own.
+    fn matching(&self, candidates: Vec<Arc<LocalCandidate>>) -> Vec<Arc<LocalCandidate>> {
+        let is_default = LeaseName::role(self.role()).ok().as_ref() == self.lease_name();
+        candidates.into_iter().filter(|one| is_default || Some(&one.config.name) == self.lease_name()).collect()
     }
 }
 

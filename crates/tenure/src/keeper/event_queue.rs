@@ -124,6 +124,7 @@ fn dispatch_events(queue: &Receiver<QueueItem>, listeners: &Listeners, streams: 
             let _ = streams.all.send(event);
         }
     }
+    listeners.finish_dispatch();
 }
 
 /// Writes a line. A subscriber of `tracing` that panics ends nothing here.

@@ -5,7 +5,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Gauges;
@@ -26,6 +26,8 @@ pub(crate) struct Listeners {
     registry: Arc<Registry>,
     /// The queue to the thread, which ends when it has called the listeners for all that is queued.
     queue: Mutex<Option<SyncSender<ListenerItem>>>,
+    /// What comes after the keeper has ended, while its last events are still dispatched. `None` when they are.
+    late: Mutex<Option<Vec<ListenerItem>>>,
 }
 
 struct Registry {
@@ -44,7 +46,7 @@ enum ListenerItem {
 impl Listeners {
     pub(crate) fn new(gauges: Arc<Gauges>) -> Arc<Self> {
         let registry = Registry { next_id: AtomicU64::new(0), entries: Mutex::default(), gauges };
-        Arc::new(Self { registry: Arc::new(registry), queue: Mutex::default() })
+        Arc::new(Self { registry: Arc::new(registry), queue: Mutex::default(), late: Mutex::new(Some(Vec::new())) })
     }
 
     /// Adds a listener for every event from now on.
@@ -63,17 +65,51 @@ impl Listeners {
 
     /// Queues an event for all listeners, or drops and counts it. Never waits.
     pub(crate) fn dispatch(&self, event: &Event) {
-        if let Some(queue) = self.queue()
-            && queue.try_send(ListenerItem::Event(event.clone())).is_err()
-        {
-            self.registry.gauges.events_dropped.fetch_add(1, Ordering::Relaxed);
+        // Without a listener there is no need to clone it.
+        if self.queue().is_some() {
+            self.send(ListenerItem::Event(event.clone()));
         }
     }
 
     /// Removes a listener after the events that are queued by now.
     pub(crate) fn remove(&self, id: ListenerId) {
-        if self.queue().is_none_or(|queue| queue.try_send(ListenerItem::Remove(id)).is_err()) {
-            self.registry.remove(id);
+        self.send(ListenerItem::Remove(id));
+    }
+
+    /// Dispatches an event that was emitted after the keeper has ended: after all events before.
+    pub(crate) fn dispatch_late(&self, event: Event) {
+        self.send_late(ListenerItem::Event(event));
+    }
+
+    /// Removes a listener after the keeper has ended: after all events before.
+    pub(crate) fn remove_late(&self, id: ListenerId) {
+        self.send_late(ListenerItem::Remove(id));
+    }
+
+    /// Called when the last event of the keeper was dispatched.
+    pub(crate) fn finish_dispatch(&self) {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take();
+        late.into_iter().flatten().for_each(|item| self.send(item));
+    }
+
+    fn send_late(&self, item: ListenerItem) {
+        match &mut *self.late.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(late) => late.push(item),
+            None => self.send(item),
+        }
+    }
+
+    fn send(&self, item: ListenerItem) {
+        let unsent = match self.queue() {
+            Some(queue) => match queue.try_send(item) {
+                Ok(()) => return,
+                Err(TrySendError::Full(item) | TrySendError::Disconnected(item)) => item,
+            },
+            None => item,
+        };
+        match unsent {
+            ListenerItem::Event(_) => drop(self.registry.gauges.events_dropped.fetch_add(1, Ordering::Relaxed)),
+            ListenerItem::Remove(id) => self.registry.remove(id),
         }
     }
 
@@ -92,10 +128,12 @@ impl Registry {
 
     fn remove(&self, id: ListenerId) {
         let mut entries = self.lock();
-        if let Some(at) = entries.iter().position(|(other, _)| *other == id) {
-            entries.remove(at);
-            self.gauges.all_listeners.fetch_sub(1, Ordering::Relaxed);
-        }
+        let Some(at) = entries.iter().position(|(other, _)| *other == id) else { return };
+        let removed = entries.remove(at);
+        // What the callback captures may do anything when it is dropped: register a listener, or panic.
+        drop(entries);
+        self.gauges.all_listeners.fetch_sub(1, Ordering::Relaxed);
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(removed)));
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<(ListenerId, Arc<Callback>)>> {
@@ -111,8 +149,12 @@ fn call_listeners(registry: &Registry, items: &Receiver<ListenerItem>) {
             ListenerItem::Event(event) => {
                 let entries = registry.lock().clone();
                 for (_, callback) in entries {
-                    // A listener that panics affects no other one, and is called again for the next event.
-                    let _ = catch_unwind(AssertUnwindSafe(|| callback(&event)));
+                    // A listener that panics affects no other one, and is called again for the next event. The callback
+                    // is dropped inside: this may be the last reference to it.
+                    let _ = catch_unwind(AssertUnwindSafe(|| {
+                        callback(&event);
+                        drop(callback);
+                    }));
                 }
             }
         }

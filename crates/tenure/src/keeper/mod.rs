@@ -273,7 +273,7 @@ impl KeeperHandle {
         if let Err(unsent) = self.commands.send(Command::Emit(event))
             && let Command::Emit(event) = unsent.0
         {
-            self.listeners.dispatch(&event);
+            self.listeners.dispatch_late(event);
         }
     }
 
@@ -303,7 +303,7 @@ impl Drop for ListenerGuard {
         if let Some(keeper) = self.keeper.upgrade()
             && keeper.commands.send(Command::RemoveListener(self.id)).is_err()
         {
-            keeper.listeners.remove(self.id);
+            keeper.listeners.remove_late(self.id);
         }
     }
 }

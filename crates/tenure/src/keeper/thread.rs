@@ -173,6 +173,14 @@ impl Keeper {
                 }
             }
         }
+        // The last events, sent while the keeper was ending. Later ones go to the listeners directly.
+        command_receiver.close();
+        while let Ok(command) = command_receiver.try_recv() {
+            if matches!(command, Command::Emit(_) | Command::RemoveListener(_)) {
+                self.handle_command(command);
+            }
+        }
+        self.report();
         self.connection_state.send_replace(ConnectionState::Closed);
     }
 

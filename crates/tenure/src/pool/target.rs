@@ -61,8 +61,9 @@ impl<T> Target<T> {
     /// Takes over the latest payload: the one given with the last [set of targets](super::Pool::retarget). Returns
     /// whether one was given since the last call.
     pub fn refresh(&mut self) -> bool {
-        let is_new = self.updates.has_changed().unwrap_or(false);
-        self.payload = self.updates.borrow_and_update().clone();
+        let latest = self.updates.borrow_and_update();
+        let is_new = latest.has_changed();
+        self.payload = latest.clone();
         is_new
     }
 

@@ -124,7 +124,7 @@ impl EventStream {
 /// The events of a source from now on; none when it has ended.
 fn follow(source: Option<broadcast::Sender<Event>>) -> Pin<Box<dyn Stream<Item = Event> + Send>> {
     let Some(source) = source else { return Box::pin(futures_util::stream::empty()) };
-    Box::pin(futures_util::stream::unfold(source.subscribe(), |mut events| async move {
+    let events = futures_util::stream::unfold(source.subscribe(), |mut events| async move {
         loop {
             match events.recv().await {
                 Ok(event) => return Some((event, events)),
@@ -132,7 +132,9 @@ fn follow(source: Option<broadcast::Sender<Event>>) -> Pin<Box<dyn Stream<Item =
                 Err(broadcast::error::RecvError::Closed) => return None,
             }
         }
-    }))
+    });
+    // May be polled after its end, as in a `select!` in a loop.
+    Box::pin(events.fuse())
 }
 
 impl Stream for EventStream {

@@ -135,12 +135,13 @@ impl Ledger {
     ) -> Reply {
         match &mut self.namespace {
             Some(namespace) if namespace.generation == generation => {
-                if namespace.quarantine(now).is_some() {
+                namespace.quarantine = if namespace.quarantine(now).is_some() {
                     announcements.push(Announcement::Reopened);
-                }
-                // Kept without a length: an instance that attaches later and remembers the lost data begins no other.
-                namespace.quarantine =
-                    namespace.quarantine.map(|quarantine| QuarantineRecord { length: Duration::ZERO, ..quarantine });
+                    // Kept without a length: an instance that attaches later and remembers the lost data begins no other.
+                    namespace.quarantine.map(|quarantine| QuarantineRecord { length: Duration::ZERO, ..quarantine })
+                } else {
+                    namespace.quarantine.filter(QuarantineRecord::is_reopened)
+                };
                 Reply::Done
             }
             _ => Reply::NotAttached,
