@@ -56,7 +56,8 @@ impl Term {
     ///
     /// # Errors
     /// When the term was lost before its release, when its work still runs at its deadline, or when the store did not
-    /// reply before the lease expired. In each case the term is over, and there is nothing to repeat.
+    /// reply before the lease expired. In each case the term is over, and there is nothing to repeat. A loss that the
+    /// store reports only in its reply to the release is not an error: the lease is not held here any more either way.
     ///
     /// # Cancel safety
     /// Safe: it continues in the background.
@@ -657,7 +658,7 @@ impl<E> From<Lost> for RunError<E> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// The term was lost before its release, or its work still ran at the deadline.
+    /// This instance knew that the term was lost before it released it, or its work still ran at the deadline.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// The store did not reply before the lease expired. It may have carried out the release before that.
