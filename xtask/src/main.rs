@@ -3,6 +3,7 @@
 mod command_line;
 mod dependency_tree;
 mod language;
+mod module_cycles;
 mod pipelines;
 mod prerequisites;
 mod public_api;

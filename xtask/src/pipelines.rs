@@ -1,8 +1,9 @@
 //! The commands that consist of stages: `test`, `check`, `lint`, and `ci`, which is test and lint.
 
 use crate::command_line::CommandLine;
-use crate::dependency_tree;
+use crate::dependency_tree::{DECISIONS, DependencyRule, LIBRARY_ALONE};
 use crate::language;
+use crate::module_cycles;
 use crate::prerequisites::{self, CLIPPY, FAKETIME, REDIS_SERVER, RUSTFMT, Tool};
 use crate::public_api;
 use crate::redis_releases;
@@ -38,7 +39,7 @@ impl Pipeline {
                 command("redis alone", "cargo check -p tenure --no-default-features --features redis"),
                 command("tls alone", "cargo check -p tenure --no-default-features --features tls"),
                 command("sqlite alone", "cargo check -p tenure --no-default-features --features sqlite"),
-                Stage::check("small tree", dependency_tree::check).rerun_with(&dependency_tree::command()),
+                dependencies("small tree", &LIBRARY_ALONE),
                 command("simulator", "cargo run --release -p tenure-sim -- --seeds 5000"),
                 command("small fleets", "cargo run --release -p tenure-sim -- --fleets small --seeds 1000"),
                 command("large fleets", "cargo run --release -p tenure-sim -- --fleets large --seeds 50"),
@@ -57,7 +58,10 @@ impl Pipeline {
                 words(),
                 Stage::check("commit subject", language::check_subject),
                 clippy(),
-                command("library tests", "cargo test -p tenure --all-features --lib --test lease --test memory_faults"),
+                command(
+                    "library tests",
+                    "cargo test -p tenure-core -p tenure --all-features --lib --test lease --test memory_faults",
+                ),
                 command("conformance", "cargo test -p tenure --all-features --test conformance memory"),
                 command("simulator", "cargo run --release -p tenure-sim -- --seeds 200"),
                 command("small fleets", "cargo run --release -p tenure-sim -- --fleets small --seeds 50"),
@@ -112,6 +116,8 @@ impl Pipeline {
             stages: vec![
                 format_check(),
                 words(),
+                dependencies("pure core", &DECISIONS),
+                Stage::check("module cycles", module_cycles::check),
                 clippy(),
                 documentation("docs", "cargo doc --workspace --no-deps --all-features"),
                 documentation("docs by default", "cargo doc -p tenure --no-deps"),
@@ -150,6 +156,10 @@ fn format_check() -> Stage {
 
 fn words() -> Stage {
     Stage::check("words", language::check_words)
+}
+
+fn dependencies(name: &'static str, rule: &'static DependencyRule) -> Stage {
+    Stage::check(name, || rule.check()).rerun_with(&rule.command())
 }
 
 fn clippy() -> Stage {

@@ -12,8 +12,11 @@ use crate::stages::StageOutcome;
 /// The list in the repository.
 const SNAPSHOT: &str = "docs/public-api.txt";
 
-/// What rustdoc writes. A folder of its own: the flag would make cargo build everything else anew.
-const RUSTDOC_JSON: &str = "target/public-api/doc/tenure.json";
+/// The library, and the crate whose items it re-exports.
+const CRATES: [&str; 2] = ["tenure", "tenure-core"];
+
+/// Where rustdoc writes. A folder of its own: the flag would make cargo build everything else anew.
+const TARGET: &str = "target/public-api";
 
 /// The command that repeats the check, and the one that accepts a change.
 pub fn command() -> CommandLine {
@@ -22,15 +25,20 @@ pub fn command() -> CommandLine {
 
 /// Writes the JSON of rustdoc.
 fn write_json() -> Result<(), String> {
-    let line = "cargo rustdoc -q -p tenure --lib --all-features --target-dir target/public-api -- \
-                -Z unstable-options --output-format json";
-    CommandLine::new(line).variable("RUSTC_BOOTSTRAP", "1").run()
+    for name in CRATES {
+        let line = format!(
+            "cargo rustdoc -q -p {name} --lib --all-features --target-dir {TARGET} -- \
+             -Z unstable-options --output-format json"
+        );
+        CommandLine::new(&line).variable("RUSTC_BOOTSTRAP", "1").run()?;
+    }
+    Ok(())
 }
 
 /// Lists something in the JSON of rustdoc.
 fn list(flags: &[&str]) -> Result<String, String> {
     let lister = CommandLine::new("cargo run -q -p xtask-public-api --").arguments(flags.iter().copied());
-    lister.arguments([RUSTDOC_JSON]).output()
+    lister.arguments(CRATES.map(|name| format!("{TARGET}/doc/{}.json", name.replace('-', "_")))).output()
 }
 
 /// Writes the list.

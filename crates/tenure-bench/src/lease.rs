@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tenure::lease::LeaseSettings;
-use tenure::store::{AttachRequest, Claim, Connection, Holding, Keyspace, Outcome, Reply, Request};
+use tenure::store::{AttachRequest, Claim, Connection, Holding, Keyspace, LeaseRequest, Outcome, Reply, Request};
 use tenure::{InstanceId, LeaseName, Nonce, Tenure, Term};
 use tenure_testbed::RedisServer;
 
@@ -185,7 +185,7 @@ async fn hand_over(holder: &Tenure, waiter: &Tenure) -> Result<Duration, Box<dyn
 async fn renewals(under_test: &StoreUnderTest, size: LeaseSize, table: &mut BenchTable) -> Result<(), Box<dyn Error>> {
     let mut raw = RawStore::open(under_test).await?;
     let store = tenure::store::open(&under_test.url(), &Keyspace::default())?;
-    let connection = store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await?;
+    let connection = store.attach(AttachRequest { bootstrap: true, ..AttachRequest::new(fastrand::u64(..)) }).await?;
     let (mut values, mut raws) = (Vec::new(), Vec::new());
     for round in 0..=size.rounds {
         let held = raw.acquire_many(size.leases, round).await?;
@@ -224,14 +224,15 @@ async fn acquire_in_store(
     for group in (0..count).collect::<Vec<_>>().chunks(BATCH_SIZE) {
         let claims = group.iter().map(|number| claim(&format!("renew-{round}-{number:06}")));
         let claims = claims.collect::<Result<Vec<_>, _>>()?;
-        let requests = claims.iter().map(|claim| Request::Acquire { claim: claim.clone(), ended: None }).collect();
+        let requests =
+            claims.iter().map(|claim| LeaseRequest::Acquire { claim: claim.clone(), ended: None }.into()).collect();
         let outcomes = connection.submit(requests, SUBMIT_TIMEOUT).await;
         for (claim, outcome) in claims.into_iter().zip(outcomes) {
             let Outcome::Answered(Reply::Granted(grant)) = outcome else {
                 return Err(format!("{} was not granted: {outcome:?}", claim.name).into());
             };
             let holding = Holding { name: claim.name, holder: claim.holder, token: grant.token };
-            renewals.push(Request::Renew { holding, ttl: claim.ttl, progressed: false });
+            renewals.push(LeaseRequest::Renew { holding, ttl: claim.ttl, progressed: false }.into());
         }
     }
     fastrand::shuffle(&mut renewals);

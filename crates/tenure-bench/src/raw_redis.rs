@@ -58,8 +58,10 @@ impl RawRedis {
         command.arg(generation).arg(stamp).arg(holder).arg(nonce).arg(30_000).arg("").arg("").arg(0);
         command.arg(UNHEARD_CHANNEL).arg("");
         let answer: Vec<Value> = command.query_async(&mut self.connection).await?;
-        match answer.get(1) {
-            Some(Value::BulkString(token)) => Ok(String::from_utf8(token.clone())?),
+        match answer.as_slice() {
+            [Value::BulkString(reply), Value::BulkString(token), ..] if reply == b"granted" => {
+                Ok(String::from_utf8(token.clone())?)
+            }
             _ => Err(format!("{lease} was not granted: {answer:?}").into()),
         }
     }
@@ -91,7 +93,8 @@ impl RawRedis {
 
     /// Writes the heartbeat and the record of an instance.
     pub async fn heartbeat(&mut self, node: &str, ttl: Duration) -> Result<(), Box<dyn Error>> {
-        let (ttl, record) = (u64::try_from(ttl.as_millis())?, InstanceRecord::new(node).encode());
+        let (ttl, record) =
+            (u64::try_from(ttl.as_millis())?, InstanceRecord::new(node, std::time::SystemTime::now()).encode());
         let mut pipeline = redis::pipe();
         pipeline.cmd("SET").arg(format!("poll:node:{node}")).arg("1").arg("PX").arg(ttl);
         pipeline.cmd("SET").arg(format!("raw:node:{node}")).arg(record).arg("PX").arg(ttl);
@@ -137,7 +140,7 @@ impl RedisHandOver {
         let (mut waiter, stream) = (self.waiter.clone(), self.messages.take());
         let waiting = tokio::spawn(async move {
             let mut messages = stream.ok_or("the subscription has ended")?;
-            messages.next().await.ok_or("the subscription has ended")?;
+            wait_for_release(&mut messages).await?;
             let next = waiter.acquire(Self::LEASE, "raw-2").await.map_err(|error| error.to_string())?;
             Ok::<_, String>((next, Instant::now(), messages))
         });
@@ -147,8 +150,18 @@ impl RedisHandOver {
         self.holder.release(Self::LEASE, "raw-1", &token).await?;
         let (next, now, mut messages) = waiting.await??;
         self.waiter.release(Self::LEASE, "raw-2", &next).await?;
-        messages.next().await;
+        wait_for_release(&mut messages).await?;
         self.messages = Some(messages);
-        Ok(now - start)
+        Ok(now.checked_duration_since(start).ok_or("the lease was granted before its release")?)
+    }
+}
+
+/// Waits for the announcement of a release. A release may also announce that the longest ttl has changed.
+async fn wait_for_release(messages: &mut PubSubStream) -> Result<(), &'static str> {
+    loop {
+        let message = messages.next().await.ok_or("the subscription has ended")?;
+        if message.get_payload_bytes().starts_with(b"released ") {
+            return Ok(());
+        }
     }
 }

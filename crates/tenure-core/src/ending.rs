@@ -77,7 +77,6 @@ impl fmt::Display for Loss {
 /// use tenure::Tenure;
 /// use tenure::lease::{Ending, ReleaseReason};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("import").acquire().await?;
@@ -140,7 +139,6 @@ impl fmt::Display for ReleaseReason {
 /// use tenure::Tenure;
 /// use tenure::lease::{Ending, Loss};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("import").acquire().await?;
@@ -155,7 +153,6 @@ impl fmt::Display for ReleaseReason {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum Ending {
     /// The lease was never granted; the acquisition was given up.
     GivenUp,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::lease::{Ending, Loss, ReleaseReason};
+use crate::ending::{Ending, Loss, ReleaseReason};
 use crate::name::{InstanceId, LeaseKind, LeaseName};
 use crate::store::Quarantine;
 use crate::token::Token;
@@ -32,7 +32,7 @@ pub enum Level {
 
 impl Level {
     /// All levels.
-    pub(crate) const ALL: [Self; 3] = [Self::Debug, Self::Info, Self::Warn];
+    pub const ALL: [Self; 3] = [Self::Debug, Self::Info, Self::Warn];
 
     /// The name used in logs.
     pub fn as_str(self) -> &'static str {
@@ -56,7 +56,6 @@ impl fmt::Display for Level {
 /// use std::time::Duration;
 /// use tenure::{ElectionState, Tenure};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let election = tenure
@@ -129,7 +128,6 @@ pub struct Event {
 /// ```
 /// use tenure::{EventKind, Tenure};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let mut events = tenure.events();
@@ -244,18 +242,6 @@ pub enum EventKind {
         /// The instance that left.
         instance: InstanceId,
     },
-    /// This instance is short of a resource, file descriptors for example, and does not do all of its work.
-    InstanceStrained {
-        /// Which resource, and why.
-        error: String,
-    },
-    /// This instance cannot work at present and hands its leases over to instances that can.
-    InstanceUnable {
-        /// The cause.
-        error: String,
-    },
-    /// This instance can work again.
-    InstanceAble,
     /// The work of a pool's target returned an error or panicked. It is restarted after a backoff.
     WorkFailed {
         /// The error, or the message of the panic.
@@ -263,20 +249,8 @@ pub enum EventKind {
         /// Whether it panicked.
         is_panic: bool,
     },
-    /// A session cannot be polled. Emitted once.
-    SessionUnreadable {
-        /// The id of the session.
-        id: String,
-        /// The cause.
-        error: String,
-    },
-    /// A poll began.
-    PollStarted,
-    /// A poll ended.
-    PollFinished {
-        /// The error, if the poll failed.
-        error: Option<String>,
-    },
+    /// An event that a program defines.
+    Program(ProgramEvent),
     /// Many events of one kind within a short time, as one log line. Event streams carry each of them.
     Folded {
         /// The event name they share.
@@ -293,6 +267,39 @@ pub enum EventKind {
         /// The current holder, if there is one.
         owner: Option<InstanceId>,
     },
+}
+
+/// An event that a program defines, for its log and for everything else that receives events.
+///
+/// ```
+/// use tenure::{Level, ProgramEvent, Tenure};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let mut events = tenure.events().filter(|event| event.kind.name() == "backup.finished");
+/// let fields = vec![("bytes", "1024".to_owned())];
+/// tenure.emit(ProgramEvent { name: "backup.finished", level: Level::Info, is_routine: false, fields });
+/// let event = events.next().await.ok_or("no event")?;
+/// assert!(event.to_string().starts_with("backup.finished instance_id="));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramEvent {
+    /// Its name, such as `backup.finished`.
+    pub name: &'static str,
+    /// Its severity.
+    pub level: Level,
+    /// Whether it only confirms normal operation. [Notable](crate::EventKind::is_routine) streams leave it out.
+    pub is_routine: bool,
+    /// Its fields.
+    pub fields: Vec<(&'static str, String)>,
+}
+
+impl From<ProgramEvent> for EventKind {
+    fn from(event: ProgramEvent) -> Self {
+        Self::Program(event)
+    }
 }
 
 impl EventKind {
@@ -321,28 +328,28 @@ impl EventKind {
             Self::StoreRefused { .. } => "store.refused",
             Self::Joined { .. } => "fleet.joined",
             Self::Left { .. } => "fleet.left",
-            Self::InstanceStrained { .. } => "instance.strained",
-            Self::InstanceUnable { .. } => "instance.unable",
-            Self::InstanceAble => "instance.able",
             Self::WorkFailed { is_panic: false, .. } => "work.failed",
             Self::WorkFailed { is_panic: true, .. } => "work.panicked",
-            Self::SessionUnreadable { .. } => "session.unreadable",
-            Self::PollStarted => "poll.started",
-            Self::PollFinished { .. } => "poll.finished",
+            Self::Program(event) => event.name,
             Self::PublishRefused { .. } => "publish.refused",
             Self::Folded { name, .. } => name,
         }
     }
 
-    /// Whether the event only confirms normal operation: renewals and polls, the most frequent events.
+    /// Whether the event only confirms normal operation: renewals, and what a program calls routine.
     pub fn is_routine(&self) -> bool {
-        matches!(self, Self::Renewed { .. } | Self::PollStarted | Self::PollFinished { .. })
+        match self {
+            Self::Renewed { .. } => true,
+            Self::Program(event) => event.is_routine,
+            _ => false,
+        }
     }
 
     /// The severity of the event.
     pub fn level(&self) -> Level {
         match self {
-            Self::PollStarted | Self::PollFinished { .. } | Self::Renewed { .. } => Level::Debug,
+            Self::Renewed { .. } => Level::Debug,
+            Self::Program(event) => event.level,
             Self::AcquireFailed { error: None, is_waiting: true, .. } => Level::Debug,
             Self::AcquireFailed { error: None, is_waiting: false, .. } => Level::Info,
             Self::Folded { level, .. } => *level,
@@ -356,10 +363,7 @@ impl EventKind {
             | Self::StoreQuarantined(_)
             | Self::StoreSilent { .. }
             | Self::StoreRefused { .. }
-            | Self::InstanceStrained { .. }
-            | Self::InstanceUnable { .. }
             | Self::WorkFailed { .. }
-            | Self::SessionUnreadable { .. }
             | Self::PublishRefused { .. } => Level::Warn,
             _ => Level::Info,
         }
@@ -395,14 +399,8 @@ impl Event {
             | EventKind::StoreLost { error }
             | EventKind::StoreSilent { error }
             | EventKind::StoreRefused { error }
-            | EventKind::InstanceStrained { error }
-            | EventKind::InstanceUnable { error }
-            | EventKind::WorkFailed { error, .. }
-            | EventKind::PollFinished { error: Some(error) } => add("error", error.clone()),
-            EventKind::SessionUnreadable { id, error } => {
-                add("endpoint_id", id.clone());
-                add("error", error.clone());
-            }
+            | EventKind::WorkFailed { error, .. } => add("error", error.clone()),
+            EventKind::Program(event) => event.fields.iter().for_each(|(name, value)| add(name, value.clone())),
             EventKind::Released(reason) => add("reason", reason.as_str().to_owned()),
             EventKind::Lost(loss) => {
                 add("reason", loss.as_str().to_owned());
@@ -431,9 +429,6 @@ impl Event {
             EventKind::Recovered
             | EventKind::StoreAttached
             | EventKind::LeadershipAcquired
-            | EventKind::InstanceAble
-            | EventKind::PollStarted
-            | EventKind::PollFinished { error: None }
             | EventKind::PublishRefused { owner: None } => {}
         }
         fields

@@ -291,14 +291,13 @@ impl fmt::Debug for LeaseName {
 
 /// A lease as a caller names it: by its label, or by its whole name.
 ///
-/// A label means what the call is about: a plain lease for [`Tenure::lease`](crate::Tenure::lease), a role for
-/// [`Tenure::election`](crate::Tenure::election). A [`LeaseName`] means itself everywhere. A label that is not valid is
+/// A label means what the call is about: a plain lease for `Tenure::lease`, a role for
+/// `Tenure::election`. A [`LeaseName`] means itself everywhere. A label that is not valid is
 /// an error of the call that uses it.
 ///
 /// ```
 /// use tenure::{LeaseName, Tenure};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let plain = tenure.lease("cleanup").acquire().await?;
@@ -319,17 +318,20 @@ enum LabelOrName {
 
 impl LeaseRef {
     /// The name; a label is that of a plain lease.
-    pub(crate) fn lease(self) -> Result<LeaseName, NameError> {
+    #[doc(hidden)]
+    pub fn lease(self) -> Result<LeaseName, NameError> {
         self.resolve(LeaseName::lease)
     }
 
     /// The name; a label is that of a role.
-    pub(crate) fn role(self) -> Result<LeaseName, NameError> {
+    #[doc(hidden)]
+    pub fn role(self) -> Result<LeaseName, NameError> {
         self.resolve(LeaseName::role)
     }
 
     /// The label, as far as it can be told without knowing what it labels.
-    pub(crate) fn label(&self) -> &str {
+    #[doc(hidden)]
+    pub fn label(&self) -> &str {
         match &self.0 {
             LabelOrName::Label(label) => label,
             LabelOrName::Name(name) => name.label(),
@@ -421,14 +423,12 @@ impl InstanceId {
         Self::new(&format!("{host}-{started_unix_nanos}-{suffix:08x}"))
     }
 
-    /// An id for this process: its host's name, the time now, and a random suffix.
-    pub fn for_this_process() -> Self {
-        let uname = rustix::system::uname();
-        let host: String =
-            String::from_utf8_lossy(uname.nodename().to_bytes()).chars().filter(|c| is_allowed(*c)).collect();
-        let host = if check("host name", &host).is_ok() { host.as_str() } else { "unknown" };
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Self(format!("{host}-{}-{:08x}", now.as_nanos(), fastrand::u32(..)).into())
+    /// As [`generate`](Self::generate), from any host name: without the characters that are not allowed, and `unknown`
+    /// when nothing usable is left.
+    pub fn generate_lossy(host: &str, started_unix_nanos: u64, suffix: u32) -> Self {
+        let host: String = host.chars().filter(|c| is_allowed(*c)).collect();
+        let host = if check("instance name", &host).is_ok() { host.as_str() } else { "unknown" };
+        Self(format!("{host}-{started_unix_nanos}-{suffix:08x}").into())
     }
 
     /// A holder as another program wrote it into the store. Characters that are not allowed are replaced, so that it
@@ -480,8 +480,23 @@ impl fmt::Debug for InstanceId {
 /// assert!(Group::candidates("leader:").is_err());
 /// # Ok::<(), tenure::NameError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "Option<String>", try_from = "Option<String>")]
 pub struct Group(Option<Arc<str>>);
+
+impl From<Group> for Option<String> {
+    fn from(group: Group) -> Self {
+        group.prefix().map(str::to_owned)
+    }
+}
+
+impl TryFrom<Option<String>> for Group {
+    type Error = NameError;
+
+    fn try_from(prefix: Option<String>) -> Result<Self, NameError> {
+        prefix.map_or(Ok(Self::FLEET), |prefix| Self::candidates(&prefix))
+    }
+}
 
 impl Group {
     /// Every instance: `poll:node:<instance>`, unless another prefix is configured.
@@ -527,7 +542,11 @@ fn is_allowed(character: char) -> bool {
     !character.is_control() && !character.is_whitespace() && !matches!(character, '{' | '}')
 }
 
-pub(crate) fn check(what: &'static str, text: &str) -> Result<(), NameError> {
+/// Checks that a text can be a name, or part of a key. `what` names it in the error.
+///
+/// # Errors
+/// When it is empty, too long, or has a character that is not allowed.
+pub fn check(what: &'static str, text: &str) -> Result<(), NameError> {
     check_with_max_length(MAX_NAME_LENGTH, what, text)
 }
 
@@ -544,7 +563,11 @@ fn check_with_max_length(max_length: usize, what: &'static str, text: &str) -> R
     }
 }
 
-pub(crate) fn check_prefix(prefix: &str) -> Result<(), NameError> {
+/// Checks that a text can be the prefix of keys. It may have one hash tag.
+///
+/// # Errors
+/// When it is empty, too long, or has a character that is not allowed.
+pub fn check_prefix(prefix: &str) -> Result<(), NameError> {
     check_prefix_with_max_length(MAX_NAME_LENGTH, prefix)
 }
 
@@ -625,10 +648,5 @@ mod tests {
         assert_eq!(InstanceId::foreign("a b\n{c}").as_str(), "foreign?a?b??c?");
         assert_eq!(InstanceId::foreign("").as_str(), "foreign?");
         assert!(InstanceId::foreign(&"\n".repeat(10_000)).as_str().len() < 100);
-    }
-
-    #[test]
-    fn two_ids_of_one_process_differ() {
-        assert_ne!(InstanceId::for_this_process(), InstanceId::for_this_process());
     }
 }

@@ -93,7 +93,7 @@ impl fmt::Display for Token {
 /// assert_eq!(Nonce::parse(&nonce.to_string()), Some(nonce));
 /// assert_eq!(Nonce::parse("17"), None);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Nonce([u64; 2]);
 
 impl Nonce {

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure::InstanceId;
-use tenure::placement::{InstanceLoad, Presence, Ranking, TargetScore, plan_handoffs, quotas};
+use tenure_core::InstanceId;
+use tenure_core::placement::{InstanceLoad, Presence, Ranking, TargetScore, plan_handoffs, quotas};
 
 /// Instances and the targets that each holds.
 struct PlacementFleet {

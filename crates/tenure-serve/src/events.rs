@@ -1,80 +1,69 @@
-//! Events of the whole fleet, for streams.
+//! The events of the service, beside those of leases and elections.
 
-use std::sync::Arc;
-use std::time::SystemTime;
+use tenure::{EventKind, Level, ProgramEvent};
 
-use serde_json::{Map, Value};
-use tenure::Tenure;
-use tenure::fleet::FleetEvent;
-use tenure::store::{Announcement, SubscriptionItem};
-use tokio::sync::broadcast;
-
-use crate::counters::Counters;
-
-/// Number of events that a slow client may fall behind before it misses some.
-const MAX_BUFFERED_EVENTS: usize = 1_024;
-
-/// An event for clients.
-#[derive(Debug)]
-pub(crate) struct StreamedEvent {
-    /// Event name, such as `lease.acquired`.
-    pub(crate) name: String,
-    /// The whole event as a line of JSON.
-    pub(crate) line: String,
+/// An event of the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServeEvent {
+    /// A poll began.
+    PollStarted,
+    /// A poll ended.
+    PollFinished {
+        /// The error, if the poll failed.
+        error: Option<String>,
+    },
+    /// A session cannot be polled. Emitted once.
+    SessionUnreadable {
+        /// The id of the session.
+        id: String,
+        /// The cause.
+        error: String,
+    },
+    /// This instance is short of a resource, file descriptors for example, and does not do all of its work.
+    InstanceStrained {
+        /// Which resource, and why.
+        error: String,
+    },
+    /// This instance cannot work at present and hands its leases over to instances that can.
+    InstanceUnable {
+        /// The cause.
+        error: String,
+    },
+    /// This instance can work again.
+    InstanceAble,
 }
 
-/// All events of the fleet.
-#[derive(Clone, Debug)]
-pub(crate) struct FleetEvents(broadcast::Sender<Arc<StreamedEvent>>);
-
-impl FleetEvents {
-    /// Listens to the events of this instance, which it also counts, and to those that other instances announce.
-    pub(crate) fn listen(tenure: &Tenure, counters: Arc<Counters>) -> Self {
-        let (sender, _) = broadcast::channel(MAX_BUFFERED_EVENTS);
-        let (mut ours, mut theirs, me) =
-            (tenure.events().notable(), tenure.fleet().announcements(), tenure.instance().clone());
-        let publish = sender.clone();
-        tokio::spawn(async move {
-            loop {
-                let event = tokio::select! {
-                    event = ours.next() => {
-                        let Some(event) = event else { return };
-                        counters.record_event(&event);
-                        Some(FleetEvent::of(&event, SystemTime::now()))
-                    }
-                    heard = theirs.next() => match heard {
-                        SubscriptionItem::Announced(Announcement::Event { event }) => {
-                            FleetEvent::decode(&event).filter(|event| event.instance().as_ref() != Some(&me))
-                        }
-                        SubscriptionItem::Closed => return,
-                        _ => None,
-                    },
-                };
-                if let Some(event) = event.filter(|_| publish.receiver_count() > 0) {
-                    let _ = publish.send(Arc::new(StreamedEvent { line: to_json_line(&event), name: event.name }));
-                }
-            }
-        });
-        Self(sender)
+impl ServeEvent {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::PollStarted => "poll.started",
+            Self::PollFinished { .. } => "poll.finished",
+            Self::SessionUnreadable { .. } => "session.unreadable",
+            Self::InstanceStrained { .. } => "instance.strained",
+            Self::InstanceUnable { .. } => "instance.unable",
+            Self::InstanceAble => "instance.able",
+        }
     }
 
-    /// Subscribes to all events from now on.
-    pub(crate) fn follow(&self) -> broadcast::Receiver<Arc<StreamedEvent>> {
-        self.0.subscribe()
+    fn level(&self) -> Level {
+        match self {
+            Self::PollStarted | Self::PollFinished { .. } => Level::Debug,
+            Self::InstanceAble => Level::Info,
+            Self::SessionUnreadable { .. } | Self::InstanceStrained { .. } | Self::InstanceUnable { .. } => Level::Warn,
+        }
     }
 }
 
-/// Formats an event as a line of JSON, with the fields of a log line.
-pub fn to_json_line(event: &FleetEvent) -> String {
-    let mut object = Map::new();
-    let at = humantime::format_rfc3339_micros(event.at).to_string();
-    for (name, value) in [("timestamp", at), ("level", event.level.clone()), ("event", event.name.clone())] {
-        object.insert(name.to_owned(), value.into());
+impl From<ServeEvent> for EventKind {
+    fn from(event: ServeEvent) -> Self {
+        let (name, level) = (event.name(), event.level());
+        let fields = match event {
+            ServeEvent::PollStarted | ServeEvent::PollFinished { error: None } | ServeEvent::InstanceAble => Vec::new(),
+            ServeEvent::PollFinished { error: Some(error) }
+            | ServeEvent::InstanceStrained { error }
+            | ServeEvent::InstanceUnable { error } => vec![("error", error)],
+            ServeEvent::SessionUnreadable { id, error } => vec![("endpoint_id", id), ("error", error)],
+        };
+        ProgramEvent { name, level, is_routine: level == Level::Debug, fields }.into()
     }
-    for (name, value) in &event.fields {
-        let is_number = matches!(name.as_str(), "token" | "ttl_ms");
-        let number = value.parse::<u64>().ok().filter(|_| is_number).map(Value::from);
-        object.insert(name.clone(), number.unwrap_or_else(|| value.as_str().into()));
-    }
-    Value::Object(object).to_string()
 }

@@ -3,6 +3,7 @@
 
 mod api;
 pub mod counters;
+pub mod event_stream;
 pub mod events;
 pub mod housekeeping;
 pub mod instances;

@@ -12,13 +12,10 @@ use tokio::sync::broadcast;
 
 use crate::poll::poller::{RESULTS_LOG, STATE_RECORD};
 use crate::poll::result::is_same_poll;
-use crate::result_settings::MAX_RESULTS;
 use crate::session_cache::SessionCache;
 
-/// A client may be behind by this part of the session's interval, within these limits.
-const READS_PER_INTERVAL: u32 = 10;
-const MIN_READ_DELAY: Duration = Duration::from_millis(100);
-const MAX_READ_DELAY: Duration = Duration::from_secs(1);
+/// How often a stream without new results checks whether it still has clients.
+const CHECK_CLIENTS_EVERY: Duration = Duration::from_secs(1);
 
 /// A client that is further behind reads missed results from the store.
 const MAX_BUFFERED_RESULTS: usize = 32;
@@ -29,6 +26,14 @@ pub(crate) struct LoggedResult {
     pub(crate) id: EntryId,
     /// The document, as stored.
     pub(crate) line: String,
+}
+
+impl LoggedResult {
+    /// Reads an entry. One that is not a document on one line is not from Tenure.
+    fn read(entry: LogEntry) -> Option<Self> {
+        let line = String::from_utf8(entry.value).ok()?;
+        (line.starts_with('{') && !line.contains(['\n', '\r'])).then_some(Self { id: entry.id, line })
+    }
 }
 
 /// Reads the latest results of a session, newest first. Bodies are truncated.
@@ -69,10 +74,7 @@ impl ResultStreams {
         limit: usize,
     ) -> Result<Vec<LoggedResult>, RequestError> {
         let entries = tenure.recent(lease, RESULTS_LOG, seen, limit).await?;
-        let kept = |entry: LogEntry| Some(LoggedResult { id: entry.id, line: String::from_utf8(entry.value).ok()? });
-        // An entry that is not a document on one line is not from Tenure.
-        let is_document = |kept: &LoggedResult| kept.line.starts_with('{') && !kept.line.contains(['\n', '\r']);
-        Ok(entries.into_iter().filter_map(kept).filter(is_document).collect())
+        Ok(entries.into_iter().filter_map(LoggedResult::read).collect())
     }
 
     /// Streams new results while there is a client. A client that falls behind misses some, and can read them from the
@@ -82,7 +84,6 @@ impl ResultStreams {
         tenure: &Tenure,
         session_cache: &SessionCache,
         lease: &LeaseName,
-        interval: Duration,
     ) -> broadcast::Receiver<Arc<LoggedResult>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(followed) = all.get(lease) {
@@ -93,16 +94,15 @@ impl ResultStreams {
         let (results, tenure, session_cache, lease) =
             (self.clone(), tenure.clone(), session_cache.clone(), lease.clone());
         tokio::spawn(async move {
-            let mut last = None;
+            let Ok(mut entries) = tenure.follow(&lease, RESULTS_LOG, None) else { return };
             // The stream of a deleted session ends.
             let exists = || session_cache.get(lease.label()).is_some();
             while !results.remove_if_unused(&lease, exists(), &sender) {
-                let seen = last.unwrap_or(EntryId { millis: 0, number: 0 });
-                for kept in Self::read_after(&tenure, &lease, Some(seen), MAX_RESULTS).await.unwrap_or_default() {
-                    last = Some(kept.id);
-                    let _ = sender.send(Arc::new(kept));
+                if let Ok(entry) = tokio::time::timeout(CHECK_CLIENTS_EVERY, entries.next()).await
+                    && let Some(result) = LoggedResult::read(entry)
+                {
+                    let _ = sender.send(Arc::new(result));
                 }
-                tokio::time::sleep((interval / READS_PER_INTERVAL).clamp(MIN_READ_DELAY, MAX_READ_DELAY)).await;
             }
         });
         receiver

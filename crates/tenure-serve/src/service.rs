@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::api::{self, ApiToken};
 use crate::counters::Counters;
-use crate::events::FleetEvents;
+use crate::event_stream::FleetEvents;
 use crate::housekeeping::{self, Housekeeping, STATS_FIELD};
 use crate::keys::KeyPrefixes;
 use crate::listener;
@@ -27,6 +27,7 @@ use crate::poll::poller::Poller;
 use crate::result_settings::ResultSettings;
 use crate::results::ResultStreams;
 use crate::session_cache::SessionCache;
+use crate::session_repo::COLLECTION;
 
 /// The pool of all sessions: their leases are `poll:lease:<id>`.
 pub const POOL: &str = "poll";
@@ -227,7 +228,7 @@ pub fn start(
             Some(session) if session.is_paused => ReleaseReason::Paused,
             _ => ReleaseReason::Removed,
         })
-        .discover_sessions()
+        .discover(COLLECTION)
         .state(poller)
         .run(async |poller, target, lease| {
             poller.work(target.name(), lease).await;

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use tenure::RequestError;
+use tenure::Tenure;
 use tenure::fleet::Announcements;
-use tenure::store::{Announcement, SESSIONS, StoreError, SubscriptionItem};
-use tenure::{EventKind, Tenure};
+use tenure::store::{Announcement, SubscriptionItem};
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
+use crate::events::ServeEvent;
 use crate::session::Session;
+use crate::session_repo::{COLLECTION, documents};
 
 /// Number of sessions per read.
 const SESSIONS_PER_READ: usize = 500;
@@ -120,8 +123,8 @@ impl SessionCache {
     ///
     /// # Cancel safety
     /// Some sessions may have been read.
-    pub async fn read_all(&self, tenure: &Tenure) -> Result<(), StoreError> {
-        let ids = tenure.sessions().ids().await?;
+    pub async fn read_all(&self, tenure: &Tenure) -> Result<(), RequestError> {
+        let ids = documents(tenure).ids().await?;
         let listed: BTreeSet<&String> = ids.iter().collect();
         self.all.write().unwrap_or_else(PoisonError::into_inner).retain(|id, _| listed.contains(id));
         for some in ids.chunks(SESSIONS_PER_READ) {
@@ -136,8 +139,8 @@ impl SessionCache {
         self.is_loaded.load(Ordering::Acquire)
     }
 
-    async fn read(&self, tenure: &Tenure, ids: &[String]) -> Result<(), StoreError> {
-        let sessions = tenure.sessions().read(ids.to_vec()).await?;
+    async fn read(&self, tenure: &Tenure, ids: &[String]) -> Result<(), RequestError> {
+        let sessions = documents(tenure).read(ids.to_vec()).await?;
         for (id, stored) in ids.iter().zip(sessions) {
             self.update(id, stored.as_deref());
         }
@@ -172,7 +175,7 @@ impl SessionCache {
             // Report each error once, not after every read.
             let unreadable = self.unreadable();
             for (id, error) in unreadable.iter().filter(|(id, error)| reported.get(*id) != Some(*error)) {
-                tenure.emit(EventKind::SessionUnreadable { id: id.clone(), error: error.clone() });
+                tenure.emit(ServeEvent::SessionUnreadable { id: id.clone(), error: error.clone() });
             }
             reported = unreadable;
             if read.is_err() && matches!(change, SessionChange::Ids(_)) {
@@ -242,11 +245,13 @@ async fn next_change(announcements: &mut Announcements) -> SessionChange {
             () = gathered => return SessionChange::Ids(ids),
         };
         match heard {
-            SubscriptionItem::Announced(Announcement::SessionChanged { id }) => {
+            SubscriptionItem::Announced(Announcement::DocumentChanged { document })
+                if document.collection == COLLECTION =>
+            {
                 until.get_or_insert(tokio::time::Instant::now() + CHANGE_BATCH_DELAY);
-                ids.insert(id);
+                ids.insert(document.id);
             }
-            SubscriptionItem::Announced(Announcement::IndexChanged { index }) if index == SESSIONS => {
+            SubscriptionItem::Announced(Announcement::IndexChanged { index }) if index == COLLECTION => {
                 return SessionChange::All;
             }
             SubscriptionItem::Gap => return SessionChange::All,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure::{RequestError, SessionError, Tenure};
+use tenure::{DocumentError, Documents, RequestError, Tenure};
 use thiserror::Error;
 
 use crate::keys::KeyPrefixes;
@@ -41,6 +41,17 @@ pub enum EditError {
     Request(#[from] RequestError),
 }
 
+/// The collection of the sessions, in which each is a document.
+pub const COLLECTION: &str = "sessions";
+
+/// The prefix of the keys of sessions by default.
+pub const KEY_PREFIX: &str = "session:";
+
+/// The documents of all sessions.
+pub fn documents(tenure: &Tenure) -> Documents {
+    tenure.documents(COLLECTION)
+}
+
 /// Reads the stored session with this id.
 ///
 /// # Errors
@@ -49,7 +60,7 @@ pub enum EditError {
 /// # Cancel safety
 /// Safe.
 pub async fn read(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, RequestError> {
-    Ok(tenure.sessions().read(vec![id.to_owned()]).await?.into_iter().flatten().next())
+    Ok(documents(tenure).read(vec![id.to_owned()]).await?.into_iter().flatten().next())
 }
 
 /// Creates a session. Succeeds also if the same session exists. Removes the records of a deleted session with the same
@@ -64,14 +75,14 @@ pub async fn read(tenure: &Tenure, id: &str) -> Result<Option<Vec<u8>>, RequestE
 pub async fn create(tenure: &Tenure, keys: &KeyPrefixes, session: &Session) -> Result<(), EditError> {
     let id = session.id.to_string();
     for _ in 0..MAX_CREATE_ATTEMPTS {
-        match tenure.sessions().create(&id, &session.to_bytes()).await {
+        match documents(tenure).create(&id, &session.to_bytes()).await {
             Ok(()) => return Ok(()),
-            Err(SessionError::Request(error)) => return Err(error.into()),
-            Err(SessionError::Leftovers) => {}
+            Err(DocumentError::Request(error)) => return Err(error.into()),
+            Err(DocumentError::Leftovers) => {}
             Err(_) => return Err(EditError::AlreadyExists),
         }
         let Ok(lease) = keys.session(&id) else { break };
-        if !tenure.sessions().purge(&id, lease, &[RESULTS_LOG], Duration::ZERO).await? {
+        if !documents(tenure).purge(&id, lease, &[RESULTS_LOG], Duration::ZERO).await? {
             tokio::time::sleep(CREATE_RETRY_DELAY).await;
         }
     }
@@ -114,9 +125,9 @@ async fn write(
     for _ in 0..MAX_WRITE_ATTEMPTS {
         let seen = read(tenure, id).await?.ok_or(EditError::NotFound)?;
         let session = change(&seen)?;
-        match tenure.sessions().write(id, Some(&seen), session.as_ref().map(Session::to_bytes).as_deref()).await {
+        match documents(tenure).write(id, Some(&seen), session.as_ref().map(Session::to_bytes).as_deref()).await {
             Ok(()) => return Ok(session),
-            Err(SessionError::Request(error)) => return Err(error.into()),
+            Err(DocumentError::Request(error)) => return Err(error.into()),
             Err(_) => {}
         }
     }

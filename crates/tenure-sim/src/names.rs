@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure::store::Request;
+use tenure::store::{DocumentRequest, LeaseRequest, Request};
 use tenure::{InstanceId, LeaseKind, LeaseName, NameError};
 
 use crate::observation::{LeaseIndex, ProcessId};
@@ -62,17 +62,15 @@ impl NameTable {
 
     /// The lease that a request is about.
     pub fn lease_of(&self, request: &Request) -> Option<LeaseIndex> {
+        use {DocumentRequest as D, LeaseRequest as L};
         let name = match request {
-            Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => &claim.name,
-            Request::Renew { holding, .. }
-            | Request::Release { holding, .. }
-            | Request::HandOver { holding, .. }
-            | Request::Publish { holding, .. } => &holding.name,
-            Request::Abandon { name, .. }
-            | Request::Revoke { name, .. }
-            | Request::Ask { name, .. }
-            | Request::Inspect { name }
-            | Request::Read { name, .. } => name,
+            Request::Lease(L::Acquire { claim, .. } | L::TakeOver { claim, .. }) => &claim.name,
+            Request::Lease(L::Renew { holding, .. } | L::Release { holding, .. } | L::HandOver { holding, .. })
+            | Request::Document(D::Publish { holding, .. }) => &holding.name,
+            Request::Lease(
+                L::Abandon { name, .. } | L::Revoke { name, .. } | L::Ask { name, .. } | L::Inspect { name },
+            )
+            | Request::Document(D::ReadRecord { name, .. }) => name,
             _ => return None,
         };
         self.names.iter().position(|known| known == name).map(LeaseIndex)

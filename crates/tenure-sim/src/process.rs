@@ -10,7 +10,8 @@ use std::time::Duration;
 use tenure::election::BackoffReason;
 use tenure::lease::{Action, Attempt, Ending, Epoch, Input, Intent, Lease, LeaseSettings, Permission, ReleaseReason};
 use tenure::store::{
-    Ask, AttachRequest, Attached, Continuity, ErrorKind, Holding, NamespaceMemory, Reply, Request, StoreError,
+    Ask, AttachRequest, Attached, Continuity, DocumentRequest, ErrorKind, Holding, LeaseRequest, NamespaceMemory,
+    Reply, Request, StoreError,
 };
 use tenure::time::{Moment, deadline};
 use tenure::{EventKind, InstanceId, Token};
@@ -209,7 +210,7 @@ impl SimProcess {
                         memory: self.memory.clone(),
                         stamp: self.rng.u64(..),
                         max_ttl: if knows { own } else { own.max(self.assumed_ttl) },
-                        ..AttachRequest::default()
+                        ..AttachRequest::new(fastrand::u64(..))
                     };
                     effects.push(Effect::Send(connection, Packet::Attach(request)));
                     effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::AttachTimeout(connection)));
@@ -395,15 +396,15 @@ impl SimProcess {
         local: Moment,
         lease: LeaseIndex,
         attempt: Attempt,
-        request: Request,
+        request: LeaseRequest,
         give_up_at: Moment,
         effects: &mut Vec<Effect>,
     ) {
         match &request {
-            Request::Renew { holding, .. } => {
+            LeaseRequest::Renew { holding, .. } => {
                 effects.push(Effect::Observed(Observation::RenewSent(self.term(lease, holding.token))));
             }
-            Request::Release { holding, .. } | Request::HandOver { holding, .. } => {
+            LeaseRequest::Release { holding, .. } | LeaseRequest::HandOver { holding, .. } => {
                 effects.push(Effect::Observed(Observation::ReleaseSent(self.term(lease, holding.token))));
             }
             _ => {}
@@ -415,7 +416,7 @@ impl SimProcess {
         self.requests += 1;
         let number = self.drivers[lease.0].number;
         self.pending.insert(self.requests, PendingRequest::Machine { lease, number, attempt, sent: local });
-        effects.push(Effect::Send(connection, Packet::Request(self.requests, request)));
+        effects.push(Effect::Send(connection, Packet::Request(self.requests, request.into())));
         effects.push(Effect::Wake(give_up_at.since(local), Timer::RequestTimeout(self.requests)));
     }
 
@@ -601,19 +602,20 @@ impl SimProcess {
 
     fn publish(&mut self, lease: LeaseIndex, token: Token, names: &NameTable, effects: &mut Vec<Effect>) {
         let holding = Holding { name: names.name(lease).clone(), holder: self.instance.clone(), token };
-        let request = Request::Publish { holding, record: "state".to_owned(), value: Vec::new(), announced: true };
+        let request =
+            DocumentRequest::Publish { holding, record: "state".to_owned(), value: Vec::new(), announced: true };
         self.send(PendingRequest::Publication { lease, token }, request, effects);
     }
 
-    fn send_other(&mut self, request: Request, effects: &mut Vec<Effect>) {
+    fn send_other(&mut self, request: impl Into<Request>, effects: &mut Vec<Effect>) {
         self.send(PendingRequest::Other, request, effects);
     }
 
-    fn send(&mut self, pending: PendingRequest, request: Request, effects: &mut Vec<Effect>) {
+    fn send(&mut self, pending: PendingRequest, request: impl Into<Request>, effects: &mut Vec<Effect>) {
         if let SimLink::Up(connection) = self.link {
             self.requests += 1;
             self.pending.insert(self.requests, pending);
-            effects.push(Effect::Send(connection, Packet::Request(self.requests, request)));
+            effects.push(Effect::Send(connection, Packet::Request(self.requests, request.into())));
             effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::RequestTimeout(self.requests)));
         }
     }
@@ -636,7 +638,7 @@ impl SimProcess {
             }
             8 => {
                 if let Some(token) = known {
-                    self.send_other(Request::Revoke { name: names.name(lease).clone(), token }, effects);
+                    self.send_other(LeaseRequest::Revoke { name: names.name(lease).clone(), token }, effects);
                 }
                 None
             }
@@ -644,7 +646,7 @@ impl SimProcess {
                 if let Some(token) = known {
                     let to = self.rng.bool().then_some(receiver);
                     let ask = Ask::StepDown { to };
-                    self.send_other(Request::Ask { name: names.name(lease).clone(), token, ask }, effects);
+                    self.send_other(LeaseRequest::Ask { name: names.name(lease).clone(), token, ask }, effects);
                 }
                 None
             }

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::store::{Announcement, Generation, Ledger, Quarantine, RecordedEnd, Reply, Request, ServerInfo, ServerRun};
+use tenure::store::{
+    Announcement, DocumentRequest, Generation, LeaseRequest, Ledger, Quarantine, RecordedEnd, Reply, Request,
+    ServerInfo, ServerRun,
+};
 use tenure::{InstanceId, Token};
 
 use crate::clock::SimServerClock;
@@ -261,7 +264,7 @@ impl SimServer {
             let held_after = self.ledger.holder_of(time, names.name(lease)).is_some();
             self.observe(now, lease, from, request, &reply, before, held_after, names, out);
         }
-        if matches!(request, Request::Acquire { .. }) {
+        if matches!(request, Request::Lease(LeaseRequest::Acquire { .. })) {
             self.observe_quarantine(now, out);
         }
         for announcement in announcements {
@@ -293,7 +296,10 @@ impl SimServer {
             is_new.then_some(Observation::Granted(TermId { process, lease, token }))
         };
         match (request, reply) {
-            (Request::Acquire { claim, .. } | Request::TakeOver { claim, .. }, Reply::Granted(grant)) => {
+            (
+                Request::Lease(LeaseRequest::Acquire { claim, .. } | LeaseRequest::TakeOver { claim, .. }),
+                Reply::Granted(grant),
+            ) => {
                 let begun = granted(process, &claim.holder, grant.token);
                 self.validity.record_extension(now, lease, grant.token, claim.ttl);
                 let ended = grant.previous.as_ref().map(|previous| previous.ended);
@@ -302,7 +308,7 @@ impl SimServer {
                 }
                 out.observations.extend(begun);
             }
-            (Request::HandOver { holding, to, window }, Reply::HandedOver { token }) => {
+            (Request::Lease(LeaseRequest::HandOver { holding, to, window }), Reply::HandedOver { token }) => {
                 out.observations.push(Observation::RequestApplied { term: term(holding.token), current, ended: true });
                 out.observations.push(Observation::Transferred { handed_over: true });
                 out.observations.extend(names.process_of(to).and_then(|process| granted(process, to, *token)));
@@ -310,21 +316,25 @@ impl SimServer {
                 self.validity.record_extension(now, lease, *token, ttl.max(*window));
                 self.validity.record_release(now, lease, holding.token);
             }
-            (Request::Renew { holding, ttl, .. }, Reply::Renewed { .. }) => {
+            (Request::Lease(LeaseRequest::Renew { holding, ttl, .. }), Reply::Renewed { .. }) => {
                 self.validity.record_extension(now, lease, holding.token, *ttl);
                 out.observations.push(Observation::RequestApplied { term: term(holding.token), current, ended: false });
             }
-            (Request::Release { holding, .. }, Reply::Done) if current.is_some() && !held_after => {
+            (Request::Lease(LeaseRequest::Release { holding, .. }), Reply::Done)
+                if current.is_some() && !held_after =>
+            {
                 self.validity.record_release(now, lease, holding.token);
                 out.observations.push(Observation::RequestApplied { term: term(holding.token), current, ended: true });
             }
-            (Request::Publish { holding, .. }, Reply::Done) => {
+            (Request::Document(DocumentRequest::Publish { holding, .. }), Reply::Done) => {
                 let is_current = before == Some((holding.holder.clone(), Some(holding.token)));
                 // A clock that is set back extends leases.
                 let is_alive = self.clock_stepped || self.validity.is_alive(now, lease, holding.token);
                 out.observations.push(Observation::Published { term: term(holding.token), is_current, is_alive });
             }
-            (Request::Revoke { .. }, Reply::Done) => out.observations.push(Observation::Revoked(lease)),
+            (Request::Lease(LeaseRequest::Revoke { .. }), Reply::Done) => {
+                out.observations.push(Observation::Revoked(lease))
+            }
             _ => {}
         }
     }

@@ -418,7 +418,7 @@ fn each_instance_inspects_the_targets_of_a_dead_instance_once() {
 fn a_target_held_by_an_earlier_life_is_claimed_once_it_is_unheld() {
     let (me, target) = (id(1), TargetName::from("endpoint-1"));
     let mut engine = Engine::new(me.clone(), "poll", FULL_WEIGHT, settings());
-    let record = InstanceRecord::new("api-1").encode();
+    let record = InstanceRecord::new("api-1", UNIX_EPOCH).encode();
     let ours = |ends| PoolInput::Report { target: target.clone(), held: Some((me.clone(), Some(ends))) };
     let mut now = Moment::ZERO + secs(1_000);
     engine.step(now, PoolInput::Targets([target.clone()].into()));
@@ -454,8 +454,7 @@ fn an_outage_moves_nothing() {
 
 /// A heartbeat of an instance with an explicit name.
 fn named(n: usize, name: &str, started: u64, remaining: u64) -> LiveInstance {
-    let mut record = InstanceRecord { is_named: true, ..InstanceRecord::new(name) };
-    record.started_at = UNIX_EPOCH + secs(started);
+    let mut record = InstanceRecord { is_named: true, ..InstanceRecord::new(name, UNIX_EPOCH + secs(started)) };
     record.held.insert("poll".to_owned(), 5);
     LiveInstance { instance: id(n), record: record.encode(), remaining: secs(remaining) }
 }
@@ -499,7 +498,7 @@ fn without_hand_back_a_crash_before_the_join_moves_nothing() {
     let targets = [TargetName::from("endpoint-1"), TargetName::from("endpoint-2")];
     let given = |hand_back| {
         let mut engine = Engine::new(id(1), "poll", FULL_WEIGHT, EngineSettings { hand_back, ..settings() });
-        let mut restarted = InstanceRecord { is_named: true, ..InstanceRecord::new("replica-2") };
+        let mut restarted = InstanceRecord { is_named: true, ..InstanceRecord::new("replica-2", UNIX_EPOCH + secs(2)) };
         restarted.held.insert("poll".to_owned(), 0);
         let restarted = LiveInstance { instance: id(12), record: restarted.encode(), remaining: secs(30) };
         // The heartbeat of the crashed instance is late, but still listed.

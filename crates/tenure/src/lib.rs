@@ -64,19 +64,12 @@ lease.release().await?;
 //! same code runs in a program and in the simulator. The machines are public for the simulator, but not documented here.
 
 pub mod election;
-mod event;
 pub mod fleet;
-pub mod histogram;
-mod json;
+mod instance;
 mod keeper;
 pub mod lease;
 #[cfg(feature = "tracing")]
 pub mod log;
-#[doc(hidden)]
-pub mod mutation;
-mod name;
-#[doc(hidden)]
-pub mod placement;
 pub mod pool;
 pub mod schedule;
 pub mod store;
@@ -84,19 +77,28 @@ mod tenure;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod time;
-mod token;
+
+#[doc(inline)]
+pub use tenure_core::histogram;
+use tenure_core::{event, json, name, token};
+#[doc(hidden)]
+pub use tenure_core::{mutation, placement};
 
 pub use crate::tenure::{
-    Admin, ConnectError, EventStream, LeaseRequest, Lost, PublishError, ReleaseError, RequestError, RequireError,
-    RunError, SessionError, Sessions, Stats, Tenure, TenureBuilder, Term, TermHandle, TermInfo, Work, WorkError,
+    Admin, ConnectError, DocumentError, Documents, EventStream, LeaseBuilder, LogFollower, Lost, PublishError,
+    ReleaseError, RequestError, RequireError, RunError, Stats, Tenure, TenureBuilder, Term, TermHandle, TermInfo, Work,
+    WorkError,
 };
 pub use election::{Election, install};
 pub use fleet::Fleet;
 pub use keeper::AcquireError;
 pub use pool::Pool;
 
-pub use event::{ElectionState, Event, EventKind, Level};
+#[doc(inline)]
+pub use event::{ElectionState, Event, EventKind, Level, ProgramEvent};
+#[doc(inline)]
 pub use name::{Group, InstanceId, LeaseKind, LeaseName, LeaseRef, MAX_NAME_LENGTH, NameError};
+#[doc(inline)]
 pub use token::{Nonce, Token};
 
 /// Runs an `async fn` only on the leader of a role: `#[leader_only("aggregation")]`.

@@ -13,8 +13,8 @@ use tenure::lease::{Ending, LeaseSettings, Loss, ReleaseReason, SettingsError};
 use tenure::pool::Target;
 use tenure::store::memory::MemoryStore;
 use tenure::{
-    AcquireError, ConnectError, EventKind, LeaseName, NameError, PublishError, ReleaseError, RequestError, RunError,
-    SessionError, Tenure, TermHandle, leader_only,
+    AcquireError, ConnectError, DocumentError, EventKind, LeaseName, NameError, PublishError, ReleaseError,
+    RequestError, RunError, Tenure, TermHandle, leader_only,
 };
 
 /// Longer than anything here takes.
@@ -102,9 +102,9 @@ async fn an_unknown_outcome_is_neither_success_nor_failure() {
     let written = tenure.read("job", "result").await.unwrap().unwrap();
     assert_eq!(written.text(), Some("17"), "this one was carried out");
 
-    let unknown = until_unknown(&store, async || tenure.sessions().create("eu-1", b"{}").await).await;
-    assert!(matches!(&unknown, SessionError::Request(error) if error.may_have_changed()), "{unknown:?}");
-    tenure.sessions().create("eu-1", b"{}").await.unwrap();
+    let unknown = until_unknown(&store, async || tenure.documents("servers").create("eu-1", b"{}").await).await;
+    assert!(matches!(&unknown, DocumentError::Request(error) if error.may_have_changed()), "{unknown:?}");
+    tenure.documents("servers").create("eu-1", b"{}").await.unwrap();
 
     let unknown = until_unknown(&store, async || tenure.admin().drain(tenure.instance()).await).await;
     assert!(unknown.may_have_changed() && unknown.is_retryable(), "{unknown:?}");
@@ -124,6 +124,16 @@ async fn a_release_without_a_reply_has_an_unknown_outcome() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_release_that_the_store_refuses_is_an_error() {
+    let store = MemoryStore::default();
+    let tenure = connect_to(&store).await;
+    let lease = tenure.lease("job").acquire().await.unwrap();
+    store.faults().flush();
+    let lost = with_timeout(lease.release()).await.unwrap_err();
+    assert!(matches!(&lost, ReleaseError::Lost(lost) if lost.reason == Loss::StoreReset), "{lost:?}");
 }
 
 #[tokio::test]

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use tenure::store::redis::RedisStore;
 use tenure::store::sqlite::SqliteStore;
 use tenure::store::{
-    AttachRequest, Claim, Connection, ErrorKind, Holding, Keyspace, Outcome, Reply, Request, Store, StoreError,
+    AttachRequest, Claim, Connection, DocumentRequest, ErrorKind, Holding, Keyspace, LeaseRequest, LogRequest,
+    MembershipRequest, Outcome, Reply, Request, Store, StoreError,
 };
 use tenure::{Group, InstanceId, LeaseName, Nonce, Token};
 use tenure_testbed::{RedisRelease, RedisServer, servers};
@@ -24,7 +25,7 @@ const TERM_KEY: &str = "tenure:term:{lease:x}";
 
 async fn redis(server: &RedisServer) -> Arc<dyn Connection> {
     let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
-    store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await.unwrap()
+    store.attach(AttachRequest { bootstrap: true, ..AttachRequest::new(fastrand::u64(..)) }).await.unwrap()
 }
 
 fn sqlite(path: &Path) -> SqliteStore {
@@ -43,20 +44,20 @@ fn claim(lease: &str, nonce: u128) -> Claim {
     Claim { name: LeaseName::lease(lease).unwrap(), holder: me(), nonce: Nonce::new(nonce), ttl: TTL }
 }
 
-fn acquire(nonce: u128) -> Request {
-    Request::Acquire { claim: claim("x", nonce), ended: None }
+fn acquire(nonce: u128) -> LeaseRequest {
+    LeaseRequest::Acquire { claim: claim("x", nonce), ended: None }
 }
 
 fn holding(token: Token) -> Holding {
     Holding { name: name(), holder: me(), token }
 }
 
-fn release(token: Token) -> Request {
-    Request::Release { holding: holding(token), ending: tenure::lease::Ending::GivenUp }
+fn release(token: Token) -> LeaseRequest {
+    LeaseRequest::Release { holding: holding(token), ending: tenure::lease::Ending::GivenUp }
 }
 
-async fn send(connection: &Arc<dyn Connection>, request: Request) -> Outcome {
-    connection.submit(vec![request], REPLY_TIMEOUT).await.remove(0)
+async fn send(connection: &Arc<dyn Connection>, request: impl Into<Request>) -> Outcome {
+    connection.submit(vec![request.into()], REPLY_TIMEOUT).await.remove(0)
 }
 
 async fn acquire_term(connection: &Arc<dyn Connection>, nonce: u128) -> Token {
@@ -103,7 +104,7 @@ async fn redis_a_hand_over_under_an_invalid_token_floor_fails_without_a_trace() 
     let token = acquire_term(&connection, 1).await;
     server.command(&["HSET", "tenure:ns", "token_floor", "high"]);
     let to = InstanceId::new("other").unwrap();
-    let outcome = send(&connection, Request::HandOver { holding: holding(token), to, window: TTL }).await;
+    let outcome = send(&connection, LeaseRequest::HandOver { holding: holding(token), to, window: TTL }).await;
     let given = server.command(&["GET", "lease:x"]).as_text() == "other";
     assert!(
         !(given && matches!(outcome, Outcome::Failed(_))),
@@ -129,7 +130,7 @@ async fn redis_a_namespace_of_a_newer_format_is_refused_and_left_alone() {
     let connection = redis(&server).await;
     let token = acquire_term(&connection, 1).await;
     server.command(&["HSET", "tenure:ns", "format", "3"]);
-    let outcome = send(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: false }).await;
+    let outcome = send(&connection, LeaseRequest::Renew { holding: holding(token), ttl: TTL, progressed: false }).await;
     assert!(
         matches!(outcome, Outcome::Answered(Reply::Renewed { .. })),
         "a held lease must stay renewable: {outcome:?}"
@@ -140,7 +141,8 @@ async fn redis_a_namespace_of_a_newer_format_is_refused_and_left_alone() {
         |error: &StoreError| error.kind() == ErrorKind::Configuration && error.to_string().contains("newer tenure");
     assert!(matches!(&outcome, Outcome::Failed(error) if says(error)), "{outcome:?}");
     let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
-    let refused = store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await.unwrap_err();
+    let refused =
+        store.attach(AttachRequest { bootstrap: true, ..AttachRequest::new(fastrand::u64(..)) }).await.unwrap_err();
     assert!(says(&refused), "{refused}");
     assert_eq!(server.command(&["HGET", "tenure:ns", "format"]).as_text(), "3", "the record must not be changed");
 }
@@ -199,7 +201,7 @@ async fn redis_replicas_that_come_and_go_lose_nothing() {
     names.dedup();
     assert_eq!(names.len(), 3, "the replication id must have changed twice: {names:?}");
     let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
-    let attached = store.attach(AttachRequest::default()).await.unwrap().attached().clone();
+    let attached = store.attach(AttachRequest::new(fastrand::u64(..))).await.unwrap().attached().clone();
     assert_eq!(attached.quarantine, None, "{attached:?}");
 }
 
@@ -211,7 +213,7 @@ async fn redis_following_an_unreachable_server_loses_nothing() {
     acquire_term(&connection, 1).await;
     server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     server.command(&["REPLICAOF", "NO", "ONE"]);
-    let outcome = send(&connection, Request::Acquire { claim: claim("y", 2), ended: None }).await;
+    let outcome = send(&connection, LeaseRequest::Acquire { claim: claim("y", 2), ended: None }).await;
     assert!(matches!(outcome, Outcome::Answered(Reply::Granted(_))), "{outcome:?}");
 }
 
@@ -220,7 +222,7 @@ async fn redis_without_a_run_id_is_refused() {
     let users = ["user app on >secret ~* &* +@all -info"];
     let server = RedisServer::builder().acl_users(&users).start();
     let store = RedisStore::open(&server.url_as("app", "secret"), &Keyspace::default()).unwrap();
-    let refused = store.attach(AttachRequest::default()).await.unwrap_err();
+    let refused = store.attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
     assert!(refused.to_string().contains("info"), "the error must name the missing permission: {refused}");
 }
@@ -229,9 +231,15 @@ async fn redis_without_a_run_id_is_refused() {
 async fn redis_requests_of_one_batch_run_in_order() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    send(&connection, Request::Heartbeat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() }).await;
-    let batch =
-        vec![Request::Instances { group: Group::FLEET }, Request::Leave { group: Group::FLEET, instance: me() }];
+    send(
+        &connection,
+        MembershipRequest::Heartbeat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() },
+    )
+    .await;
+    let batch = vec![
+        MembershipRequest::List { group: Group::FLEET }.into(),
+        MembershipRequest::Leave { group: Group::FLEET, instance: me() }.into(),
+    ];
     let outcomes = connection.submit(batch, REPLY_TIMEOUT).await;
     assert!(matches!(&outcomes[0], Outcome::Answered(Reply::Instances(members)) if members.len() == 1), "{outcomes:?}");
 }
@@ -240,7 +248,7 @@ async fn redis_requests_of_one_batch_run_in_order() {
 async fn redis_all_notes_can_be_listed() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
-    let outcome = send(&connection, Request::Notes { limit: usize::MAX }).await;
+    let outcome = send(&connection, LogRequest::Notes { limit: usize::MAX }).await;
     assert_eq!(outcome, Outcome::Answered(Reply::Notes(Vec::new())));
 }
 
@@ -249,9 +257,11 @@ async fn redis_a_heartbeat_that_cannot_be_indexed_fails() {
     let server = RedisServer::start();
     let connection = redis(&server).await;
     server.command(&["SET", "tenure:nodes", "mine"]);
-    let outcome =
-        send(&connection, Request::Heartbeat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() })
-            .await;
+    let outcome = send(
+        &connection,
+        MembershipRequest::Heartbeat { group: Group::FLEET, instance: me(), ttl: TTL, record: Vec::new() },
+    )
+    .await;
     assert!(!matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
 }
 
@@ -273,16 +283,16 @@ async fn redis_6_2_that_became_a_replica_closes_the_connection() {
 async fn sqlite_a_file_replaced_during_an_attach_does_not_grant_a_lease_twice() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     let writer = rusqlite::Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let store = sqlite(&path);
-    let waiting = tokio::spawn(async move { store.attach(AttachRequest::default()).await });
+    let waiting = tokio::spawn(async move { store.attach(AttachRequest::new(fastrand::u64(..))).await });
     tokio::time::sleep(Duration::from_millis(500)).await;
     for end in ["", "-wal", "-shm"] {
         let _ = std::fs::rename(format!("{}{end}", path.display()), format!("{}.old{end}", path.display()));
     }
-    let second = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let second = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     acquire_term(&second, 2).await;
     writer.execute_batch("ROLLBACK").unwrap();
     if let Ok(first) = waiting.await.unwrap() {
@@ -297,7 +307,7 @@ async fn sqlite_another_programs_database_stays_as_it_is() {
     let path = folder.path().join("theirs.db");
     rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE jobs (a)").unwrap();
     let before = std::fs::read(&path).unwrap();
-    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration);
     assert!(std::fs::read(&path).unwrap() == before, "a refused database must not be changed");
 }
@@ -308,7 +318,7 @@ async fn sqlite_another_programs_first_layout_is_refused() {
     let path = folder.path().join("theirs.db");
     let theirs = rusqlite::Connection::open(&path).unwrap();
     theirs.execute_batch("CREATE TABLE jobs (a); PRAGMA user_version = 1").unwrap();
-    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert!(!refused.is_retryable(), "{refused}");
 }
 
@@ -316,10 +326,10 @@ async fn sqlite_another_programs_first_layout_is_refused() {
 async fn sqlite_the_process_that_blocks_a_write_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     let writer = rusqlite::Connection::open(&path).unwrap();
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let outcome = connection.submit(vec![acquire(1)], Duration::from_millis(500)).await.remove(0);
+    let outcome = connection.submit(vec![acquire(1).into()], Duration::from_millis(500)).await.remove(0);
     assert!(matches!(&outcome, Outcome::Failed(error) if error.to_string().contains("inside a write")), "{outcome:?}");
 }
 
@@ -327,7 +337,8 @@ async fn sqlite_the_process_that_blocks_a_write_is_named() {
 async fn sqlite_a_path_that_begins_with_file_is_not_a_uri() {
     let folder = tempfile::tempdir().unwrap();
     let path = format!("file:{}?mode=memory", folder.path().join("leases.db").display());
-    let attached = SqliteStore::open(&path, &Keyspace::default()).unwrap().attach(AttachRequest::default()).await;
+    let attached =
+        SqliteStore::open(&path, &Keyspace::default()).unwrap().attach(AttachRequest::new(fastrand::u64(..))).await;
     assert!(attached.as_ref().err().is_none_or(|error| !error.is_retryable()), "{attached:?}");
 }
 
@@ -342,12 +353,12 @@ fn sqlite_a_path_written_like_a_host_name_is_refused() {
 async fn sqlite_a_new_file_is_accessible_only_to_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     send(&connection, acquire(1)).await;
     // Also behind a symbolic link to a file that does not exist yet.
     let link = folder.path().join("link.db");
     std::os::unix::fs::symlink("behind.db", &link).unwrap();
-    let behind = sqlite(&link).attach(AttachRequest::default()).await.unwrap();
+    let behind = sqlite(&link).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     let mode = std::fs::metadata(folder.path().join("behind.db")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     drop(behind);
@@ -361,11 +372,11 @@ async fn sqlite_a_new_file_is_accessible_only_to_its_owner() {
 async fn sqlite_a_namespace_that_cannot_be_read_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     rusqlite::Connection::open(&path).unwrap().execute_batch("UPDATE namespaces SET generation = 'x'").unwrap();
     let outcome = send(&connection, acquire(1)).await;
     assert!(matches!(&outcome, Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt), "{outcome:?}");
-    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
 }
 
@@ -373,7 +384,7 @@ async fn sqlite_a_namespace_that_cannot_be_read_is_refused() {
 async fn redis_a_wrong_password_is_refused() {
     let server = RedisServer::builder().password("right").start();
     let store = RedisStore::open(&server.url_as("default", "wrong"), &Keyspace::default()).unwrap();
-    let refused = store.attach(AttachRequest::default()).await.unwrap_err();
+    let refused = store.attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
     let refused = store.subscribe().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
@@ -383,10 +394,10 @@ async fn redis_a_wrong_password_is_refused() {
 async fn sqlite_a_file_deleted_while_a_lease_is_held_does_not_grant_it_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let holder = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let holder = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     acquire_term(&holder, 1).await;
     std::fs::remove_file(&path).unwrap();
-    let newcomer = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let newcomer = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     let outcome = send(&newcomer, acquire(2)).await;
     assert!(
         !matches!(outcome, Outcome::Answered(Reply::Granted(_))),
@@ -402,15 +413,16 @@ async fn redis_reattaching_works_when_memory_is_full() {
         }
         let server = RedisServer::builder().release(release).start();
         let store = RedisStore::open(&server.url(), &Keyspace::default()).unwrap();
-        let connection = store.attach(AttachRequest { bootstrap: true, ..AttachRequest::default() }).await.unwrap();
+        let connection =
+            store.attach(AttachRequest { bootstrap: true, ..AttachRequest::new(fastrand::u64(..)) }).await.unwrap();
         let token = acquire_term(&connection, 1).await;
         server.command(&["CONFIG", "SET", "maxmemory", "1"]);
-        let renew = Request::Renew { holding: holding(token), ttl: TTL, progressed: true };
+        let renew = LeaseRequest::Renew { holding: holding(token), ttl: TTL, progressed: true };
         let renewed = send(&connection, renew).await;
         assert!(matches!(renewed, Outcome::Answered(Reply::Renewed { .. })), "{release}: {renewed:?}");
         let mut memory = tenure::store::NamespaceMemory::new(connection.attached());
         memory.learn_token(token);
-        let again = store.attach(AttachRequest { memory: Some(memory), ..AttachRequest::default() }).await;
+        let again = store.attach(AttachRequest { memory: Some(memory), ..AttachRequest::new(fastrand::u64(..)) }).await;
         assert!(again.is_ok(), "{release}: cannot attach although renewals work: {again:?}");
     }
 }
@@ -419,9 +431,9 @@ async fn redis_reattaching_works_when_memory_is_full() {
 async fn sqlite_a_newer_layout_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     rusqlite::Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
-    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration);
     assert!(refused.to_string().contains("newer tenure (layout 99"), "{refused}");
 }
@@ -441,7 +453,7 @@ async fn sqlite_a_file_of_the_third_layout_is_upgraded() {
     ] {
         file.execute_batch(layout).unwrap();
     }
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     let attached = connection.attached();
     assert_eq!((attached.generation.number, attached.token_floor), (5, Token::new(9).unwrap()), "{attached:?}");
     assert_eq!(attached.max_ttl, Duration::from_secs(60), "the number of leases is unknown");
@@ -453,15 +465,15 @@ async fn sqlite_a_file_of_the_third_layout_is_upgraded() {
 async fn sqlite_a_wal_that_a_reader_kept_large_is_truncated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     let token = acquire_term(&connection, 1).await;
     let reader = rusqlite::Connection::open(&path).unwrap();
     reader.execute_batch("BEGIN").unwrap();
     reader.query_row("SELECT count(*) FROM leases", [], |row| row.get::<_, i64>(0)).unwrap();
     let publish = async |size: usize| {
         let (record, value) = ("state".to_owned(), vec![fastrand::u8(..); size]);
-        let request = Request::Publish { holding: holding(token), record, value, announced: false };
-        let outcome = connection.submit(vec![request], Duration::from_secs(60)).await.remove(0);
+        let request = DocumentRequest::Publish { holding: holding(token), record, value, announced: false };
+        let outcome = connection.submit(vec![request.into()], Duration::from_secs(60)).await.remove(0);
         assert_eq!(outcome, Outcome::Answered(Reply::Done));
     };
     for _ in 0..80 {
@@ -483,7 +495,7 @@ async fn sqlite_a_damaged_file_is_refused_and_left_alone() {
     let path = folder.path().join("leases.db");
     let bytes = b"this is no database at all, whatever it is called".repeat(100);
     std::fs::write(&path, &bytes).unwrap();
-    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
     assert!(!refused.to_string().contains('\n'), "the error must be one line: {refused}");
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
@@ -493,7 +505,7 @@ async fn sqlite_a_damaged_file_is_refused_and_left_alone() {
 async fn sqlite_a_file_in_use_under_another_boot_is_refused_until_its_leases_have_expired() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let request = || AttachRequest { max_ttl: Duration::from_secs(1), ..AttachRequest::default() };
+    let request = || AttachRequest { max_ttl: Duration::from_secs(1), ..AttachRequest::new(fastrand::u64(..)) };
     let connection = sqlite(&path).attach(request()).await.unwrap();
     let before = acquire_term(&connection, 1).await;
     drop(connection);
@@ -547,7 +559,7 @@ impl Drop for SmallDisk {
 async fn sqlite_a_read_only_disk_is_refused_and_the_file_stays_intact() {
     let Some(disk) = SmallDisk::mount() else { return };
     let path = disk.path().join("leases.db");
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     let token = acquire_term(&connection, 1).await;
     drop(connection);
     // Its thread closes the file a moment later.
@@ -557,12 +569,12 @@ async fn sqlite_a_read_only_disk_is_refused_and_the_file_stays_intact() {
         assert!(tries < 1_000, "the file stays open");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let refused = sqlite(&path).attach(AttachRequest::default()).await.unwrap_err();
+    let refused = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration, "{refused}");
     assert!(refused.to_string().contains("cannot be written"), "{refused}");
     assert!(disk.run("mount", &["-o", "remount,rw"]));
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
-    let renewed = send(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
+    let renewed = send(&connection, LeaseRequest::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
     assert!(matches!(renewed, Outcome::Answered(Reply::Renewed { .. })), "{renewed:?}");
 }
 
@@ -573,7 +585,7 @@ const FILE_ENV: &str = "TENURE_TEST_FILE";
 #[ignore = "a part that another test starts as a process"]
 async fn instance_in_another_time_namespace() {
     let Ok(path) = std::env::var(FILE_ENV) else { return };
-    let attached = sqlite(Path::new(&path)).attach(AttachRequest::default()).await;
+    let attached = sqlite(Path::new(&path)).attach(AttachRequest::new(fastrand::u64(..))).await;
     println!(
         "ENTERED {}",
         attached.map_or_else(|refused| refused.to_string(), |_| "as if nothing were wrong".to_owned())
@@ -584,7 +596,7 @@ async fn instance_in_another_time_namespace() {
 async fn sqlite_a_file_in_use_by_another_time_namespace_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     acquire_term(&connection, 1).await;
     let child = Command::new("unshare")
         .args(["--time", "--boottime", "86400"])
@@ -603,14 +615,14 @@ async fn sqlite_a_file_in_use_by_another_time_namespace_is_refused() {
 async fn sqlite_a_full_disk_is_reported_and_nothing_is_lost() {
     let Some(folder) = SmallDisk::mount() else { return };
     let path = folder.path().join("leases.db");
-    let connection = sqlite(&path).attach(AttachRequest::default()).await.unwrap();
+    let connection = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
     let token = acquire_term(&connection, 1).await;
     let filler = folder.path().join("filler");
     let mut bytes = 512 << 10;
     while bytes > 0 && std::fs::write(&filler, vec![1_u8; bytes]).is_err() {
         bytes -= 4 << 10;
     }
-    let big = |size| Request::Publish {
+    let big = |size| DocumentRequest::Publish {
         holding: holding(token),
         record: "r".to_owned(),
         value: vec![2_u8; size],
@@ -624,6 +636,6 @@ async fn sqlite_a_full_disk_is_reported_and_nothing_is_lost() {
         other => panic!("{other:?}"),
     }
     std::fs::remove_file(&filler).unwrap();
-    let renewed = send(&connection, Request::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
+    let renewed = send(&connection, LeaseRequest::Renew { holding: holding(token), ttl: TTL, progressed: true }).await;
     assert!(matches!(renewed, Outcome::Answered(Reply::Renewed { .. })), "{renewed:?}");
 }

@@ -11,8 +11,9 @@ use std::time::Duration;
 use tenure::lease::{Ending, ReleaseReason};
 use tenure::store::memory::{MemoryFaults, MemoryStore, Survival};
 use tenure::store::{
-    Announcement, Ask, AttachRequest, Claim, Connection, Continuity, ErrorKind, Grant, Held, Holding, LeaseReport,
-    NamespaceMemory, Outcome, Reply, Request, Store, SubscriptionItem,
+    Announcement, Ask, AttachRequest, Claim, Connection, Continuity, DocumentRequest, ErrorKind, Grant, Held, Holding,
+    LeaseReport, LeaseRequest, LogRequest, MembershipRequest, NamespaceMemory, Outcome, Reply, Request, Store,
+    SubscriptionItem,
 };
 use tenure::time::ManualClock;
 use tenure::{Group, InstanceId, LeaseName, Nonce};
@@ -33,7 +34,7 @@ impl MemoryHarness {
     async fn new() -> Self {
         let clock = Arc::new(ManualClock::default());
         let store = MemoryStore::with_clock(clock.clone());
-        let request = AttachRequest { max_ttl: TTL, bootstrap: true, ..AttachRequest::default() };
+        let request = AttachRequest { max_ttl: TTL, bootstrap: true, ..AttachRequest::new(fastrand::u64(..)) };
         let connection = store.attach(request).await.unwrap();
         Self { clock, faults: store.faults(), store, connection }
     }
@@ -73,7 +74,7 @@ impl MemoryHarness {
     }
 
     async fn report(&self) -> LeaseReport {
-        match self.reply(&Request::Inspect { name: job() }).await {
+        match self.reply(&LeaseRequest::Inspect { name: job() }.into()).await {
             Reply::Lease(report) => report,
             other => panic!("{other:?}"),
         }
@@ -84,7 +85,8 @@ impl MemoryHarness {
     }
 
     async fn reattach(&self, memory: &mut NamespaceMemory) -> (Arc<dyn Connection>, Continuity) {
-        let request = AttachRequest { memory: Some(memory.clone()), max_ttl: TTL, ..AttachRequest::default() };
+        let request =
+            AttachRequest { memory: Some(memory.clone()), max_ttl: TTL, ..AttachRequest::new(fastrand::u64(..)) };
         let connection = self.store.attach(request).await.unwrap();
         let continuity = memory.reattach(connection.attached());
         (connection, continuity)
@@ -101,11 +103,11 @@ fn claim(holder: &str) -> Claim {
 }
 
 fn acquire(claim: &Claim) -> Request {
-    Request::Acquire { claim: claim.clone(), ended: None }
+    LeaseRequest::Acquire { claim: claim.clone(), ended: None }.into()
 }
 
 fn abandon(claim: &Claim) -> Request {
-    Request::Abandon { name: job(), holder: claim.holder.clone(), nonce: claim.nonce }
+    LeaseRequest::Abandon { name: job(), holder: claim.holder.clone(), nonce: claim.nonce }.into()
 }
 
 fn holding(claim: &Claim, grant: &Grant) -> Holding {
@@ -113,11 +115,11 @@ fn holding(claim: &Claim, grant: &Grant) -> Holding {
 }
 
 fn renew(holding: &Holding) -> Request {
-    Request::Renew { holding: holding.clone(), ttl: TTL, progressed: true }
+    LeaseRequest::Renew { holding: holding.clone(), ttl: TTL, progressed: true }.into()
 }
 
 fn release(holding: &Holding) -> Request {
-    Request::Release { holding: holding.clone(), ending: Ending::Released(ReleaseReason::Voluntary) }
+    LeaseRequest::Release { holding: holding.clone(), ending: Ending::Released(ReleaseReason::Voluntary) }.into()
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +179,7 @@ async fn a_lost_renewal_leaves_the_term_as_it_was() {
 async fn only_the_lost_requests_of_a_batch_are_unknown() {
     let harness = MemoryHarness::new().await;
     harness.faults.lose_requests(1);
-    let outcomes = harness.submit(vec![Request::Instances { group: Group::FLEET }; 3]).await;
+    let outcomes = harness.submit(vec![MembershipRequest::List { group: Group::FLEET }.into(); 3]).await;
     assert!(matches!(outcomes[0], Outcome::Unknown(_)), "{outcomes:?}");
     assert!(outcomes[1..].iter().all(|outcome| matches!(outcome, Outcome::Answered(_))), "{outcomes:?}");
 }
@@ -235,14 +237,18 @@ async fn a_late_publication_of_an_ended_term_is_not_written() {
     let harness = MemoryHarness::new().await;
     let alice = claim("alice");
     let first = holding(&alice, &harness.acquire(&alice).await);
-    let publish =
-        Request::Publish { holding: first.clone(), record: "result".into(), value: b"stale".to_vec(), announced: true };
-    harness.send_late(&publish).await;
+    let publish = DocumentRequest::Publish {
+        holding: first.clone(),
+        record: "result".into(),
+        value: b"stale".to_vec(),
+        announced: true,
+    };
+    harness.send_late(&publish.into()).await;
     harness.reply(&release(&first)).await;
     harness.acquire(&claim("bob")).await;
     harness.clock.advance(DELAY);
-    let read = Request::Read { name: job(), record: "result".into() };
-    assert_eq!(harness.reply(&read).await, Reply::Record(None));
+    let read = DocumentRequest::ReadRecord { name: job(), record: "result".into() };
+    assert_eq!(harness.reply(&read.into()).await, Reply::Record(None));
 }
 
 #[tokio::test(start_paused = true)]
@@ -252,7 +258,9 @@ async fn a_hand_over_with_a_lost_reply_has_ended_the_term() {
     let first = holding(&alice, &harness.acquire(&alice).await);
     let bob = claim("bob");
     harness.faults.lose_replies(1);
-    harness.expect_unknown(&Request::HandOver { holding: first.clone(), to: bob.holder.clone(), window: TTL }).await;
+    harness
+        .expect_unknown(&LeaseRequest::HandOver { holding: first.clone(), to: bob.holder.clone(), window: TTL }.into())
+        .await;
     assert!(matches!(harness.reply(&renew(&first)).await, Reply::Refused(_)), "alice must stop");
     assert!(harness.acquire(&bob).await.token > first.token);
 }
@@ -272,7 +280,7 @@ async fn requests_on_a_cut_connection_fail_and_nothing_of_them_arrives_later() {
     let (connection, continuity) = harness.reattach(&mut memory).await;
     assert_eq!(continuity, Continuity::Same);
     harness.clock.advance(DELAY);
-    let inspected = connection.submit(vec![Request::Inspect { name: job() }], REPLY_TIMEOUT).await;
+    let inspected = connection.submit(vec![LeaseRequest::Inspect { name: job() }.into()], REPLY_TIMEOUT).await;
     assert!(matches!(&inspected[..], [Outcome::Answered(Reply::Lease(report))] if report.held.is_none()));
 }
 
@@ -283,7 +291,7 @@ async fn a_stopped_server_answers_no_request() {
     harness.faults.stop();
     let outcome = harness.outcome(&acquire(&claim("alice"))).await;
     assert!(matches!(&outcome, Outcome::Failed(error) if error.is_retryable()), "{outcome:?}");
-    let error = harness.store.attach(AttachRequest::default()).await.unwrap_err();
+    let error = harness.store.attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unreachable, true));
     assert!(harness.store.subscribe().await.is_err());
     harness.faults.restart(Survival::All);
@@ -300,7 +308,7 @@ async fn requests_in_flight_when_the_server_stops_are_lost() {
     harness.clock.advance(DELAY);
     harness.faults.restart(Survival::All);
     let (connection, _) = harness.reattach(&mut memory).await;
-    let inspected = connection.submit(vec![Request::Inspect { name: job() }], REPLY_TIMEOUT).await;
+    let inspected = connection.submit(vec![LeaseRequest::Inspect { name: job() }.into()], REPLY_TIMEOUT).await;
     let free = matches!(&inspected[..], [Outcome::Answered(Reply::Lease(report))] if report.held.is_none());
     assert!(free, "a stopped server must apply nothing: {inspected:?}");
 }
@@ -317,20 +325,41 @@ async fn every_request_carried_out_twice_is_as_if_carried_out_once() {
         vec![
             acquire(&setup),
             acquire(&new),
-            Request::Acquire { claim: claim("alice"), ended: Some(token) },
-            Request::TakeOver { claim: new.clone(), victim: token, stale_after: Duration::ZERO },
+            LeaseRequest::Acquire { claim: claim("alice"), ended: Some(token) }.into(),
+            LeaseRequest::TakeOver { claim: new.clone(), victim: token, stale_after: Duration::ZERO }.into(),
             renew(&holding),
             release(&holding),
             abandon(&setup),
-            Request::HandOver { holding: holding.clone(), to: bob.clone(), window: TTL },
-            Request::Revoke { name: name.clone(), token },
-            Request::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } },
-            Request::Publish { holding, record: text("result"), value: b"1".to_vec(), announced: true },
+            LeaseRequest::HandOver { holding: holding.clone(), to: bob.clone(), window: TTL }.into(),
+            LeaseRequest::Revoke { name: name.clone(), token }.into(),
+            LeaseRequest::Ask { name: name.clone(), token, ask: Ask::StepDown { to: None } }.into(),
+            DocumentRequest::Publish {
+                holding: holding.clone(),
+                record: text("result"),
+                value: b"1".to_vec(),
+                announced: true,
+            }
+            .into(),
             Request::Announce(Announcement::IndexChanged { index: text("targets") }),
-            Request::Heartbeat { group: Group::FLEET, instance: bob.clone(), ttl: TTL, record: b"1".to_vec() },
-            Request::Leave { group: Group::FLEET, instance: bob },
-            Request::IndexAdd { index: text("targets"), entry: text("a"), announced: true },
-            Request::IndexRemove { index: text("targets"), entry: text("a"), announced: true },
+            MembershipRequest::Heartbeat {
+                group: Group::FLEET,
+                instance: bob.clone(),
+                ttl: TTL,
+                record: b"1".to_vec(),
+            }
+            .into(),
+            MembershipRequest::Leave { group: Group::FLEET, instance: bob }.into(),
+            DocumentRequest::IndexAdd { index: text("targets"), entry: text("a"), announced: true }.into(),
+            DocumentRequest::IndexRemove { index: text("targets"), entry: text("a"), announced: true }.into(),
+            LogRequest::Append {
+                holding,
+                log: text("results"),
+                value: b"1".to_vec(),
+                kept: 9,
+                nonce: Nonce::new(7),
+                records: Vec::new(),
+            }
+            .into(),
         ]
     };
     let mut changed = Vec::new();

@@ -1,7 +1,8 @@
 //! The state of a candidate and the events it emits: a state machine without I/O, clock or async.
 
+use crate::ending::Ending;
 use crate::event::{ElectionState, EventKind};
-use crate::lease::{AcquireStatus, Ending};
+use crate::lease::AcquireStatus;
 use crate::token::Token;
 
 /// An input of a [`CandidateState`].
@@ -114,7 +115,7 @@ impl CandidateState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::{Loss, ReleaseReason};
+    use crate::ending::{Loss, ReleaseReason};
     use crate::name::InstanceId;
 
     fn token(number: u64) -> Token {

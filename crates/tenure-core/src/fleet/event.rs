@@ -55,6 +55,7 @@ impl FleetEvent {
     pub fn is_fleet_wide(kind: &EventKind) -> bool {
         match kind {
             kind if kind.level() == Level::Debug => false,
+            EventKind::Program(_) => false,
             EventKind::PublishRefused { .. } => true,
             kind => kind.name().starts_with("lease.") || kind.name().starts_with("election."),
         }

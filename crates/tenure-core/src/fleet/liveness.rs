@@ -57,7 +57,7 @@ impl MembershipDelta {
 /// use tenure::store::LiveInstance;
 /// use tenure::time::Moment;
 ///
-/// let record = InstanceRecord::new("api-1").encode();
+/// let record = InstanceRecord::new("api-1", std::time::SystemTime::now()).encode();
 /// let member = |remaining| LiveInstance { instance: InstanceId::new("api-1").unwrap(), record: record.clone(), remaining };
 /// let mut liveness = Liveness::default();
 /// let now = Moment::ZERO + Duration::from_secs(100);
@@ -132,8 +132,7 @@ mod tests {
     }
 
     fn member(n: usize, remaining: u64, change: impl FnOnce(&mut InstanceRecord)) -> LiveInstance {
-        let mut record = InstanceRecord::new(&format!("api-{n}"));
-        record.started_at = std::time::UNIX_EPOCH;
+        let mut record = InstanceRecord::new(&format!("api-{n}"), std::time::UNIX_EPOCH);
         change(&mut record);
         let instance = InstanceId::new(&format!("api-{n}")).unwrap();
         LiveInstance { instance, record: record.encode(), remaining: secs(remaining) }

@@ -14,7 +14,7 @@ use crate::placement::FULL_WEIGHT;
 /// ```
 /// use tenure::fleet::{InstanceRecord, InstanceStatus};
 ///
-/// let mut record = InstanceRecord::new("api-1");
+/// let mut record = InstanceRecord::new("api-1", std::time::SystemTime::now());
 /// assert_eq!(record.status, InstanceStatus::Online);
 /// record.set_able("poll", false); // it cannot do the work of this pool
 /// assert_eq!(record.status, InstanceStatus::Unable);
@@ -56,7 +56,7 @@ impl From<String> for InstanceStatus {
 /// ```
 /// use tenure::fleet::InstanceRecord;
 ///
-/// let mut record = InstanceRecord::new("api-7fd8c9");
+/// let mut record = InstanceRecord::new("api-7fd8c9", std::time::SystemTime::now());
 /// record.held.insert("poll".to_owned(), 12);
 /// let text = String::from_utf8(record.encode())?;
 /// assert!(text.starts_with(r#"{"version":""#) && text.contains(r#""held":{"poll":12}"#));
@@ -109,9 +109,9 @@ pub struct InstanceRecord {
 }
 
 impl InstanceRecord {
-    /// A record of an instance that starts now, with default settings.
-    pub fn new(name: &str) -> Self {
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    /// A record of an instance that was started at this time, with default settings.
+    pub fn new(name: &str, started_at: SystemTime) -> Self {
+        let millis = started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             name: name.to_owned(),
@@ -214,7 +214,6 @@ impl InstanceRecord {
 /// use tenure::Tenure;
 /// use tenure::fleet::{CrashBackoff, InstanceRecord};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let instances = tenure.fleet().instances().await?;
@@ -266,7 +265,7 @@ mod tests {
 
     #[test]
     fn an_instance_that_leaves_every_pool_is_draining() {
-        let mut record = InstanceRecord::new("api-1");
+        let mut record = InstanceRecord::new("api-1", UNIX_EPOCH);
         record.set_held("poll", 3, true);
         assert_eq!(record.status, InstanceStatus::Draining);
         record.set_held("mail", 0, false);
@@ -281,7 +280,7 @@ mod tests {
 
     #[test]
     fn an_unable_instance_is_listed_as_unable_until_it_recovers() {
-        let mut record = InstanceRecord::new("api-1");
+        let mut record = InstanceRecord::new("api-1", UNIX_EPOCH);
         record.set_held("poll", 3, false);
         record.set_able("poll", false);
         let read = InstanceRecord::decode(&record.encode()).unwrap();
@@ -298,7 +297,7 @@ mod tests {
 
     #[test]
     fn crash_backoffs_are_published_in_the_record() {
-        let (mut record, until) = (InstanceRecord::new("api-1"), UNIX_EPOCH + Duration::from_secs(1_000));
+        let (mut record, until) = (InstanceRecord::new("api-1", UNIX_EPOCH), UNIX_EPOCH + Duration::from_secs(1_000));
         let crashed = InstanceId::new("api-2-1").unwrap();
         record.crash_backoffs = BTreeMap::from([(crashed.clone(), CrashBackoff { until, crashes: 2 })]);
         let read = InstanceRecord::decode(&record.encode()).unwrap();
@@ -312,7 +311,7 @@ mod tests {
 
     #[test]
     fn an_instance_can_have_a_weight_per_pool() {
-        let mut record = InstanceRecord::new("api-1");
+        let mut record = InstanceRecord::new("api-1", UNIX_EPOCH);
         record.set_weight("poll", 2_000);
         record.set_weight("mail", FULL_WEIGHT);
         let read = InstanceRecord::decode(&record.encode()).unwrap();

@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::context::{Context, InFlight, Step};
 use super::releasing::Releasing;
 use super::term::HeldTerm;
-use super::{AcquireStatus, Action, Ending, Input, LeaseState, Over, Phase};
+use super::{AcquireStatus, Action, Input, LeaseState, Over, Phase};
+use crate::ending::Ending;
 use crate::event::EventKind;
 use crate::mutation::Mutation;
 use crate::name::InstanceId;
-use crate::store::{Announcement, Grant, Held, RecordedEnd, Reply, Request};
+use crate::store::{Announcement, Grant, Held, LeaseRequest, RecordedEnd, Reply};
 use crate::time::{FIXED_SLACK, Moment, Now, ServerReading, SteadyMoment, deadline};
 use crate::token::{Nonce, Token};
 
@@ -161,8 +162,8 @@ impl Acquiring {
             _ => None,
         };
         let request = match (victim, ctx.settings.take_over_after()) {
-            (Some(victim), Some(stale_after)) => Request::TakeOver { claim, victim, stale_after },
-            _ => Request::Acquire { claim, ended: ctx.ended_term },
+            (Some(victim), Some(stale_after)) => LeaseRequest::TakeOver { claim, victim, stale_after },
+            _ => LeaseRequest::Acquire { claim, ended: ctx.ended_term },
         };
         self.announced_since_send = false;
         self.in_flight = Some(ctx.send(now, request));
@@ -350,7 +351,8 @@ impl Acquiring {
         if !(self.maybe_granted || self.in_flight.is_some()) {
             return Phase::Over(Over::confirmed(Ending::GivenUp));
         }
-        let clean_up = Request::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: self.nonce };
+        let clean_up =
+            LeaseRequest::Abandon { name: ctx.name.clone(), holder: ctx.instance.clone(), nonce: self.nonce };
         // For a limited time: at worst the lease expires.
         let until = now + ctx.settings.attempt_timeout() * 3;
         Phase::Releasing(Releasing::new(now, until, clean_up, Ending::GivenUp, ctx))

@@ -9,7 +9,7 @@ use super::{Action, Attempt, LeaseSettings};
 use crate::event::{Event, EventKind};
 use crate::mutation::Mutations;
 use crate::name::{InstanceId, LeaseName};
-use crate::store::{Claim, Holding, Request};
+use crate::store::{Claim, Holding, LeaseRequest};
 use crate::time::Moment;
 use crate::token::{Nonce, Token};
 
@@ -83,7 +83,7 @@ impl<'a> Step<'a> {
     }
 
     /// Sends a request. `now` must be read before the request is queued anywhere: deadlines are counted from it.
-    pub(super) fn send(&mut self, now: Moment, request: Request) -> InFlight {
+    pub(super) fn send(&mut self, now: Moment, request: LeaseRequest) -> InFlight {
         self.attempts += 1;
         let in_flight = InFlight { attempt: Attempt(self.attempts), sent: now };
         let give_up_at = self.give_up_at(&in_flight);

@@ -1,9 +1,9 @@
 //! The inputs and outputs of the state machine: plain data.
 
+use crate::ending::ReleaseReason;
 use crate::event::Event;
-use crate::lease::ReleaseReason;
 use crate::name::InstanceId;
-use crate::store::{Announcement, Continuity, Refusal, Reply, Request, StoreError};
+use crate::store::{Announcement, Continuity, LeaseRequest, Refusal, Reply, StoreError};
 use crate::time::Moment;
 use crate::token::Token;
 
@@ -17,7 +17,6 @@ pub struct Epoch(pub u64);
 
 /// Something that happened to a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Input {
     /// Check the clock. Safe at any time; the first one starts the lease.
     Tick,
@@ -70,7 +69,6 @@ pub enum Input {
 
 /// What a caller can request of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Intent {
     /// Stop the work and release the lease.
     Release(ReleaseReason),
@@ -85,7 +83,6 @@ pub enum Intent {
 
 /// What the driver must do for a lease, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Action {
     /// Send a request. Its outcome comes back as an [`Input`] with the same attempt. The driver gives up at
     /// `give_up_at` and then reports the outcome as unknown.
@@ -93,7 +90,7 @@ pub enum Action {
         /// The attempt.
         attempt: Attempt,
         /// The request to send.
-        request: Request,
+        request: LeaseRequest,
         /// When to give up.
         give_up_at: Moment,
     },
@@ -116,7 +113,6 @@ pub enum Action {
 
 /// What work may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Permission {
     /// Nothing yet: there is no term.
     None,
@@ -162,7 +158,6 @@ pub enum AcquireStatus {
 /// use tenure::Tenure;
 /// use tenure::lease::LeaseState;
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("import").acquire().await?;

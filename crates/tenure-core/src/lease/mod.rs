@@ -1,7 +1,4 @@
-//! Settings of a lease, its state, and how a term ends.
-//!
-//! Behind them is a state machine without I/O: one term, from the first request to the release. It is public for the
-//! simulator and not part of the documented API. [`Lease::step`] takes a clock reading and an [`Input`] and returns
+//! One term, from the first request to the release: a state machine, and its settings. [`Lease::step`] takes a clock reading and an [`Input`] and returns
 //! [`Action`]s. It reads no clock, draws all randomness from its seed and waits for nothing, so the same code runs under
 //! an async runtime and in the simulator.
 //!
@@ -23,30 +20,12 @@
 //!   in time, the lease is not released: it expires.
 //! - Wake-ups carry an [`Epoch`]. A stale wake-up has no effect, so none is ever cancelled.
 //!
-//! ```
-//! use std::time::Duration;
-//! use tenure::Tenure;
-//! use tenure::lease::{Ending, LeaseSettings, LeaseState, ReleaseReason};
-//!
-//! # #[cfg(feature = "memory")]
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! let tenure = Tenure::connect("memory:").await?;
-//! let settings = LeaseSettings::builder().ttl(Duration::from_secs(60)).build()?;
-//! let lease = tenure.lease("import").settings(settings).acquire().await?;
-//! let handle = (*lease).clone();
-//! assert_eq!(handle.state(), LeaseState::Owned);
-//! lease.release().await?;
-//! assert_eq!(handle.cancelled().await, Ending::Released(ReleaseReason::Voluntary));
-//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-
 mod acquiring;
 mod context;
-mod ending;
 mod input;
 mod releasing;
 mod settings;
+mod stopping;
 mod term;
 
 use std::sync::Arc;
@@ -54,16 +33,16 @@ use std::time::Duration;
 
 use acquiring::Acquiring;
 use context::{Context, Step};
-use releasing::{Releasing, Stopping};
+use releasing::Releasing;
+use stopping::Stopping;
 use term::HeldTerm;
 
-pub use ending::{Ending, Loss, ReleaseReason};
 pub use input::LeaseState;
 #[doc(hidden)]
 pub use input::{AcquireStatus, Action, Attempt, Epoch, Input, Intent, Permission};
-pub(crate) use settings::MAX_TTL;
 pub use settings::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 
+use crate::ending::{Ending, Loss};
 use crate::mutation::Mutations;
 use crate::name::{InstanceId, LeaseName};
 use crate::time::{Moment, Now};
@@ -78,14 +57,14 @@ use crate::token::{Nonce, Token};
 /// ```
 /// use std::sync::Arc;
 /// use tenure::lease::{Action, Input, Lease, LeaseSettings, LeaseState};
-/// use tenure::store::Request;
+/// use tenure::store::LeaseRequest;
 /// use tenure::time::Now;
 /// use tenure::{InstanceId, LeaseName};
 ///
 /// let settings = Arc::new(LeaseSettings::default());
 /// let mut lease = Lease::new(LeaseName::role("cleanup")?, InstanceId::new("api-1")?, settings, 42);
 /// let actions = lease.step(Now::default(), Input::Tick);
-/// assert!(matches!(&actions[0], Action::Send { request: Request::Acquire { .. }, .. }));
+/// assert!(matches!(&actions[0], Action::Send { request: LeaseRequest::Acquire { .. }, .. }));
 /// assert_eq!(lease.state(Now::default()), LeaseState::Unknown);
 /// # Ok::<(), tenure::NameError>(())
 /// ```
@@ -107,6 +86,13 @@ enum Phase {
     Stopping(Stopping),
     Releasing(Releasing),
     Over(Over),
+}
+
+impl Phase {
+    /// The phase of a term that was just lost.
+    fn lost(now: Moment, term: HeldTerm, loss: Loss, context: &Context) -> Self {
+        Self::Stopping(Stopping::new(now, term, loss, context))
+    }
 }
 
 /// A lease that has ended.

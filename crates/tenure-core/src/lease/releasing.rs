@@ -1,71 +1,28 @@
-//! After the term: waiting for lost work to stop, and for the reply to the last request.
+//! After the term: waiting for the reply to the last request.
 
 use std::time::Duration;
 
 use super::context::{Context, InFlight, Step};
-use super::term::HeldTerm;
-use super::{Attempt, Ending, Input, Loss, Over, Permission, Phase};
+use super::{Attempt, Input, Over, Phase};
+use crate::ending::{Ending, Loss};
 use crate::event::EventKind;
-use crate::mutation::Mutation;
-use crate::store::{Reply, Request};
+use crate::store::{LeaseRequest, Reply};
 use crate::time::Moment;
-
-/// A lost term whose work may still be running.
-#[derive(Debug)]
-pub(super) struct Stopping {
-    loss: Loss,
-    term: Box<HeldTerm>,
-    gone_by: Moment,
-}
-
-impl Stopping {
-    pub(super) fn new(now: Moment, term: HeldTerm, loss: Loss, ctx: &Context) -> Self {
-        let gone_by = term.deadline.min(now + ctx.settings.stop_budget());
-        Self { loss, term: Box::new(term), gone_by }
-    }
-
-    pub(super) fn permission(&self, now: Moment) -> Permission {
-        if now < self.gone_by { Permission::MustCancel { gone_by: self.gone_by } } else { Permission::MustBeGone }
-    }
-
-    pub(super) fn next_wake(&self, now: Moment) -> Option<Moment> {
-        Some(self.gone_by).filter(|at| *at > now)
-    }
-
-    pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Step<'_>) -> Phase {
-        if ctx.mutations.has(Mutation::RenewAfterLost) {
-            if let Input::Answered { reply: Reply::Renewed { server, .. }, .. } = input
-                && self.term.apply_renewal(now, server, ctx).is_ok()
-            {
-                return Phase::Holding(*self.term);
-            }
-            self.term.check_timers(now, ctx);
-        }
-        if input != Input::WorkEnded {
-            return Phase::Stopping(self);
-        }
-        let ending = Ending::Lost(self.loss.clone());
-        if !ctx.online || !self.loss.is_maybe_listed() {
-            return Phase::Over(Over::confirmed(ending));
-        }
-        // The store may list us for a while yet, but our work is over: a release spares waiters the wait for expiry.
-        let request = Request::Release { holding: ctx.holding(self.term.token), ending: ending.clone() };
-        let until = self.term.deadline.max(now + ctx.settings.attempt_timeout());
-        Phase::Releasing(Releasing::new(now, until, request, ending, ctx))
-    }
-}
+use crate::token::Token;
 
 /// The last request. The term is over once it was sent, whatever the reply. It is repeated until there is a reply, so
 /// that waiters need not wait for the lease to expire.
 #[derive(Debug)]
 pub(super) struct Releasing {
     ending: Ending,
-    request: Box<Request>,
+    request: Box<LeaseRequest>,
     /// When the lease has expired and a release is pointless.
     until: Moment,
     last: LastRequest,
     /// The first attempt. A reply to any attempt counts, however late it arrives.
     first: Option<Attempt>,
+    /// Whether an attempt without a reply may have released the lease, so that a later refusal proves no loss.
+    is_maybe_executed: bool,
     failures: u32,
 }
 
@@ -80,9 +37,10 @@ enum LastRequest {
 
 impl Releasing {
     /// Sends the last request, now or once there is a connection.
-    pub(super) fn new(now: Moment, until: Moment, request: Request, ending: Ending, ctx: &mut Step<'_>) -> Self {
+    pub(super) fn new(now: Moment, until: Moment, request: LeaseRequest, ending: Ending, ctx: &mut Step<'_>) -> Self {
         let last = LastRequest::Waiting { retry_at: now };
-        let releasing = Self { ending, request: Box::new(request), until, last, first: None, failures: 0 };
+        let request = Box::new(request);
+        let releasing = Self { ending, request, until, last, first: None, is_maybe_executed: false, failures: 0 };
         if ctx.online { releasing.send(now, ctx) } else { releasing }
     }
 
@@ -96,13 +54,18 @@ impl Releasing {
     }
 
     pub(super) fn step(mut self, now: Moment, input: Input, ctx: &mut Step<'_>) -> Phase {
-        if now >= self.until {
-            return self.over(false, ctx);
-        }
-        if let Input::Answered { attempt, .. } = &input
+        if let Input::Answered { attempt, reply } = &input
             && self.first.is_some_and(|first| first <= *attempt)
         {
+            if let (Reply::Refused(refusal), Ending::Released(_)) = (reply, &self.ending)
+                && !self.is_maybe_executed
+            {
+                return self.lost(Loss::from(refusal.clone()), ctx);
+            }
             return self.over(true, ctx);
+        }
+        if now >= self.until {
+            return self.over(false, ctx);
         }
         match (&self.last, input) {
             (LastRequest::Sent(sent), Input::Failed { attempt, error }) if sent.attempt == attempt => {
@@ -113,15 +76,18 @@ impl Releasing {
             }
             // The request may have been executed. It is safe to repeat.
             (LastRequest::Sent(sent), Input::Unknown { attempt, error }) if sent.attempt == attempt => {
+                self.is_maybe_executed = true;
                 let delay = ctx.backoff(self.failures + 1);
                 self.request_failed(now + delay, error.to_string(), ctx);
             }
             (LastRequest::Sent(_), Input::ConnectionLost) => {
+                self.is_maybe_executed = true;
                 // Retry at once over the next connection the first time, then with backoff.
                 let delay = if self.failures == 0 { Duration::ZERO } else { ctx.backoff(self.failures) };
                 self.request_failed(now + delay, "the connection was lost".to_owned(), ctx);
             }
             (LastRequest::Sent(sent), _) if now >= ctx.give_up_at(sent) => {
+                self.is_maybe_executed = true;
                 let (delay, limit) = (ctx.backoff(self.failures + 1), ctx.settings.attempt_timeout());
                 self.request_failed(now + delay, format!("no answer within {limit:?}"), ctx);
             }
@@ -137,12 +103,8 @@ impl Releasing {
         self.failures += 1;
         self.last = LastRequest::Waiting { retry_at };
         // Reported once.
-        if self.failures == 1
-            && matches!(self.ending, Ending::Released(_))
-            && let Request::Release { holding, .. } | Request::HandOver { holding, .. } = &*self.request
-        {
-            let token = holding.token;
-            ctx.emit(Some(token), EventKind::ReleaseFailed { error });
+        if self.failures == 1 && matches!(self.ending, Ending::Released(_)) {
+            ctx.emit(self.token(), EventKind::ReleaseFailed { error });
         }
     }
 
@@ -154,11 +116,23 @@ impl Releasing {
     }
 
     fn over(self, is_confirmed: bool, ctx: &mut Step<'_>) -> Phase {
-        if let (Ending::Released(reason), Request::Release { holding, .. } | Request::HandOver { holding, .. }) =
-            (&self.ending, &*self.request)
-        {
-            ctx.emit(Some(holding.token), EventKind::Released(*reason));
+        if let Ending::Released(reason) = self.ending {
+            ctx.emit(self.token(), EventKind::Released(reason));
         }
         Phase::Over(Over { ending: self.ending, is_confirmed })
+    }
+
+    /// The term was lost before the release, and this instance learns it from the reply.
+    fn lost(self, loss: Loss, ctx: &mut Step<'_>) -> Phase {
+        ctx.emit(self.token(), EventKind::Lost(loss.clone()));
+        Phase::Over(Over::confirmed(Ending::Lost(loss)))
+    }
+
+    /// The term that the request ends.
+    fn token(&self) -> Option<Token> {
+        match &*self.request {
+            LeaseRequest::Release { holding, .. } | LeaseRequest::HandOver { holding, .. } => Some(holding.token),
+            _ => None,
+        }
     }
 }

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::store::{DEFAULT_TTL, MAX_TTL};
 use crate::time::{ClockTolerance, FIXED_SLACK};
 
 /// Upper bound of the default attempt timeout. A reply that takes longer is not coming.
 const MAX_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_TTL: Duration = Duration::from_millis(100);
-/// The longest ttl allowed. No quarantine lasts longer.
-pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The settings of one lease. Every combination that can be built keeps the guarantees.
 ///
@@ -148,7 +147,7 @@ pub struct LeaseSettingsBuilder {
 impl Default for LeaseSettingsBuilder {
     fn default() -> Self {
         Self {
-            ttl: Duration::from_secs(30),
+            ttl: DEFAULT_TTL,
             renew_every: None,
             attempt_timeout: None,
             stop_budget: None,
@@ -309,7 +308,6 @@ impl LeaseSettingsBuilder {
 /// use tenure::lease::SettingsError;
 /// use tenure::{AcquireError, Tenure};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// match tenure.lease("import").ttl(Duration::from_millis(50)).acquire().await {

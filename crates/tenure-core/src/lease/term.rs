@@ -1,12 +1,13 @@
 //! The term itself: renewing, uncertainty, and stopping in time.
 
 use super::context::{Context, InFlight, Step};
-use super::releasing::{Releasing, Stopping};
-use super::{Action, Ending, Input, Intent, LeaseState, Loss, Permission, Phase, ReleaseReason};
+use super::releasing::Releasing;
+use super::{Action, Input, Intent, LeaseState, Permission, Phase};
+use crate::ending::{Ending, Loss, ReleaseReason};
 use crate::event::EventKind;
 use crate::mutation::Mutation;
 use crate::name::InstanceId;
-use crate::store::{Announcement, Ask, Continuity, Refusal, Reply, Request};
+use crate::store::{Announcement, Ask, Continuity, LeaseRequest, Refusal, Reply};
 use crate::time::{Moment, Now, ServerReading, ServerTime, SteadyMoment, deadline};
 use crate::token::Token;
 
@@ -253,7 +254,7 @@ impl HeldTerm {
             self.renewal_failed(now, format!("no answer within {limit:?}"), ctx);
         }
         if self.renewing.is_none() && self.renewal_due(now, ctx).is_some_and(|due| now >= due) {
-            let request = Request::Renew {
+            let request = LeaseRequest::Renew {
                 holding: ctx.holding(self.token),
                 ttl: ctx.settings.ttl(),
                 // While waiting for the previous holder to stop, no other progress is possible.
@@ -353,17 +354,19 @@ impl HeldTerm {
 
     fn lose(self, now: Moment, loss: Loss, ctx: &mut Step<'_>) -> Phase {
         ctx.emit(Some(self.token), EventKind::Lost(loss.clone()));
-        Phase::Stopping(Stopping::new(now, self, loss, ctx))
+        Phase::lost(now, self, loss, ctx)
     }
 
     /// Releases or hands over the lease after the work has ended. No work may start any more.
     fn release(self, now: Moment, method: ReleaseMethod, ctx: &mut Step<'_>) -> Phase {
         let holding = ctx.holding(self.token);
         let (reason, request) = match method {
-            ReleaseMethod::Release(reason) => (reason, Request::Release { holding, ending: Ending::Released(reason) }),
+            ReleaseMethod::Release(reason) => {
+                (reason, LeaseRequest::Release { holding, ending: Ending::Released(reason) })
+            }
             ReleaseMethod::HandOver(to, reason) => {
                 let window = ctx.settings.accept_window();
-                (reason, Request::HandOver { holding, to, window })
+                (reason, LeaseRequest::HandOver { holding, to, window })
             }
         };
         Phase::Releasing(Releasing::new(now, self.deadline, request, Ending::Released(reason), ctx))

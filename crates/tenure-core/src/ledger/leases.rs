@@ -4,18 +4,51 @@ use std::time::Duration;
 
 use super::ttls::Extension;
 use super::{LeaseKey, Ledger, LiveTtls, QuarantineRecord, TermRecord};
-use crate::lease::{Ending, MAX_TTL};
+use crate::ending::Ending;
 use crate::mutation::Mutation;
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{
-    Announcement, Ask, Claim, DELETED_SESSIONS, EntryId, Generation, Grant, Held, Holding, LeaseReport, LogEntry,
-    PreviousTerm, PublishedRecord, RecordedEnd, Refusal, Reply,
+    Announcement, Ask, Claim, DocumentId, Generation, Grant, Held, Holding, LeaseReport, LeaseRequest, MAX_TTL,
+    PreviousTerm, RecordedEnd, Refusal, Reply, deleted_index,
 };
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
 impl Ledger {
-    pub(super) fn acquire(
+    /// Carries out one request of this group.
+    pub fn apply_to_leases(
+        &mut self,
+        now: ServerTime,
+        generation: Generation,
+        request: &LeaseRequest,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        match request {
+            LeaseRequest::Acquire { claim, ended } => self.acquire(now, generation, claim, *ended, announcements),
+            LeaseRequest::TakeOver { claim, victim, stale_after } => {
+                self.take_over(now, generation, claim, (*victim, *stale_after), announcements)
+            }
+            LeaseRequest::Renew { holding, ttl, progressed } => {
+                self.renew(now, holding, *ttl, *progressed, announcements)
+            }
+            LeaseRequest::Release { holding, ending } => self.release(now, holding, ending, announcements),
+            LeaseRequest::Abandon { name, holder, nonce } => self.abandon(now, name, holder, *nonce, announcements),
+            LeaseRequest::HandOver { holding, to, window } => self.hand_over(now, holding, to, *window, announcements),
+            LeaseRequest::Revoke { name, token } => self.revoke(now, name, *token, announcements),
+            LeaseRequest::Ask { name, token, ask } => self.ask(now, name, *token, ask, announcements),
+            LeaseRequest::Inspect { name } => self.inspect(now, name),
+            LeaseRequest::Holders { names } => {
+                Reply::Holders(names.iter().map(|name| self.holder(now, name)).collect())
+            }
+            LeaseRequest::Forget { name, idle_for, document, .. } => {
+                self.forget(now, name, *idle_for, document.as_ref())
+            }
+            LeaseRequest::InspectNamespace => Reply::Namespace(self.report(now)),
+            LeaseRequest::Reopen { generation } => self.reopen(now, *generation, announcements),
+        }
+    }
+
+    fn acquire(
         &mut self,
         now: ServerTime,
         generation: Generation,
@@ -53,7 +86,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn take_over(
+    fn take_over(
         &mut self,
         now: ServerTime,
         generation: Generation,
@@ -81,7 +114,7 @@ impl Ledger {
         self.acquire(now, generation, claim, None, announcements)
     }
 
-    pub(super) fn renew(
+    fn renew(
         &mut self,
         now: ServerTime,
         holding: &Holding,
@@ -109,7 +142,7 @@ impl Ledger {
         Reply::Renewed { server: now, max_ttl, asked }
     }
 
-    pub(super) fn release(
+    fn release(
         &mut self,
         now: ServerTime,
         holding: &Holding,
@@ -143,7 +176,7 @@ impl Ledger {
         Reply::Done
     }
 
-    pub(super) fn abandon(
+    fn abandon(
         &mut self,
         now: ServerTime,
         name: &LeaseName,
@@ -163,7 +196,7 @@ impl Ledger {
         Reply::Done
     }
 
-    pub(super) fn hand_over(
+    fn hand_over(
         &mut self,
         now: ServerTime,
         holding: &Holding,
@@ -191,7 +224,7 @@ impl Ledger {
         Reply::HandedOver { token }
     }
 
-    pub(super) fn revoke(
+    fn revoke(
         &mut self,
         now: ServerTime,
         name: &LeaseName,
@@ -223,7 +256,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn ask(
+    fn ask(
         &mut self,
         now: ServerTime,
         name: &LeaseName,
@@ -247,7 +280,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn inspect(&self, now: ServerTime, name: &LeaseName) -> Reply {
+    fn inspect(&self, now: ServerTime, name: &LeaseName) -> Reply {
         let term = self.terms.get(name.key());
         Reply::Lease(LeaseReport {
             held: self.live_lease(now, name).map(|_| self.held(now, name)),
@@ -258,12 +291,18 @@ impl Ledger {
         })
     }
 
-    pub(super) fn holder(&self, now: ServerTime, name: &LeaseName) -> Option<InstanceId> {
+    fn holder(&self, now: ServerTime, name: &LeaseName) -> Option<InstanceId> {
         self.live_lease(now, name).map(|lease| lease.holder.clone())
     }
 
-    pub(super) fn forget(&mut self, now: ServerTime, name: &LeaseName, idle_for: Duration, session: &str) -> Reply {
-        if self.live_lease(now, name).is_some() || self.sessions.contains_key(session) {
+    fn forget(
+        &mut self,
+        now: ServerTime,
+        name: &LeaseName,
+        idle_for: Duration,
+        document: Option<&DocumentId>,
+    ) -> Reply {
+        if self.live_lease(now, name).is_some() || document.is_some_and(|id| self.documents.contains_key(id)) {
             return Reply::InUse;
         }
         let key = name.key();
@@ -277,80 +316,16 @@ impl Ledger {
             }
             self.raise_floor(now, token);
         }
-        if let Some(gone) = self.indexes.get_mut(DELETED_SESSIONS) {
-            gone.remove(session);
+        if let Some(document) = document
+            && let Some(deleted) = self.indexes.get_mut(&deleted_index(&document.collection))
+        {
+            deleted.remove(&document.id);
         }
         self.leases.remove(key);
         self.terms.remove(key);
         self.records.retain(|(of, _), _| of != key);
         self.logs.retain(|(of, _), _| of != key);
         Reply::Done
-    }
-
-    pub(super) fn publish(
-        &mut self,
-        now: ServerTime,
-        holding: &Holding,
-        record: &str,
-        value: &[u8],
-        announcements: Option<&mut Vec<Announcement>>,
-    ) -> Reply {
-        let is_last = self.terms.get(holding.name.key()).is_some_and(|term| term.token == holding.token);
-        let is_accepted_by_mutation = is_last && self.mutations.has(Mutation::PublishAfterExpiry);
-        if let Err(refusal) = self.check_accepted(now, holding)
-            && !is_accepted_by_mutation
-        {
-            return Reply::Refused(refusal);
-        }
-        let published = PublishedRecord { token: holding.token, at: now, value: value.to_vec() };
-        self.records.insert((holding.name.key().to_owned(), record.to_owned()), published);
-        if let Some(announcements) = announcements {
-            let (name, record, token) = (holding.name.clone(), record.to_owned(), holding.token);
-            announcements.push(Announcement::Published { name, record, token });
-        }
-        Reply::Done
-    }
-
-    pub(super) fn read(&self, name: &LeaseName, record: &str) -> Reply {
-        Reply::Record(self.records.get(&(name.key().to_owned(), record.to_owned())).cloned())
-    }
-
-    pub(super) fn append(
-        &mut self,
-        now: ServerTime,
-        holding: &Holding,
-        log: &str,
-        value: &[u8],
-        kept: usize,
-        records: &[(String, Vec<u8>)],
-    ) -> Reply {
-        if let Err(refusal) = self.check_accepted(now, holding) {
-            return Reply::Refused(refusal);
-        }
-        for (record, value) in records {
-            let published = PublishedRecord { token: holding.token, at: now, value: value.clone() };
-            self.records.insert((holding.name.key().to_owned(), record.clone()), published);
-        }
-        let entries = self.logs.entry((holding.name.key().to_owned(), log.to_owned())).or_default();
-        if entries.last().is_some_and(|last| last.token == holding.token && last.value == value) {
-            return Reply::Done;
-        }
-        let millis = now.as_micros() / 1_000;
-        let id = match entries.last() {
-            Some(last) if last.id.millis >= millis => EntryId { number: last.id.number + 1, ..last.id },
-            _ => EntryId { millis, number: 0 },
-        };
-        entries.push(LogEntry { id, token: holding.token, value: value.to_vec() });
-        entries.drain(..entries.len().saturating_sub(kept.max(1)));
-        Reply::Done
-    }
-
-    pub(super) fn read_log(&self, name: &LeaseName, log: &str, after: Option<EntryId>, limit: usize) -> Reply {
-        let entries = self.logs.get(&(name.key().to_owned(), log.to_owned())).map_or(&[][..], Vec::as_slice);
-        Reply::LogEntries(match after {
-            Some(after) => entries.iter().filter(|entry| entry.id > after).take(limit).cloned().collect(),
-            None => entries[entries.len().saturating_sub(limit)..].to_vec(),
-        })
     }
 
     /// Checks that the term is the current one: holder and token are equal, and the lease has not ended.
@@ -383,7 +358,7 @@ impl Ledger {
     /// Checks that the term is the current one and that its holder has accepted it. No instance may use an offer before
     /// it is accepted. Only a store that went back in time can show an unaccepted offer to an instance that has
     /// accepted it.
-    fn check_accepted(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
+    pub(super) fn check_accepted(&self, now: ServerTime, holding: &Holding) -> Result<(), Refusal> {
         self.check(now, holding)?;
         let offered = self.terms.get(holding.name.key()).is_some_and(|term| term.nonce.is_none());
         if offered { Err(Refusal::StoreReset) } else { Ok(()) }
@@ -483,13 +458,16 @@ impl Ledger {
         }
     }
 
-    pub(in crate::store) fn longest_ttl(&self, now: ServerTime) -> Duration {
+    /// The longest ttl that can be relied on.
+    #[doc(hidden)]
+    pub fn longest_ttl(&self, now: ServerTime) -> Duration {
         self.namespace.as_ref().map_or(Duration::ZERO, |namespace| namespace.max_ttl(now))
     }
 
     /// Counts a granted or renewed lease: its ttl is relied on from now. `before` is the class in which it counts
     /// already. Returns the class in which it counts now.
-    pub(in crate::store) fn extend_ttl(
+    #[doc(hidden)]
+    pub fn extend_ttl(
         &mut self,
         now: ServerTime,
         ttl: Duration,

@@ -1,14 +1,32 @@
-//! Heartbeats of instances, and the indexes that make scans unnecessary.
+//! Heartbeats of instances.
 
 use std::time::Duration;
 
 use super::{HeartbeatRecord, Ledger};
 use crate::name::{Group, InstanceId};
-use crate::store::{Announcement, LiveInstance, Reply};
+use crate::store::{Announcement, LiveInstance, MembershipRequest, Reply};
 use crate::time::ServerTime;
 
 impl Ledger {
-    pub(super) fn beat(
+    /// Carries out one request of this group.
+    pub fn apply_to_membership(
+        &mut self,
+        now: ServerTime,
+        request: &MembershipRequest,
+        announcements: &mut Vec<Announcement>,
+    ) -> Reply {
+        match request {
+            MembershipRequest::Heartbeat { group, instance, ttl, record } => {
+                self.beat(now, group, instance, *ttl, record, announcements)
+            }
+            MembershipRequest::Leave { group, instance } => self.leave(now, group, instance, announcements),
+            MembershipRequest::List { group } => self.list_instances(now, group),
+            // Only Tenure writes to this store, so every instance is in its index already.
+            MembershipRequest::Adopt { .. } | MembershipRequest::Scan { .. } => Reply::Done,
+        }
+    }
+
+    fn beat(
         &mut self,
         now: ServerTime,
         group: &Group,
@@ -25,7 +43,7 @@ impl Ledger {
         Reply::Done
     }
 
-    pub(super) fn leave(
+    fn leave(
         &mut self,
         now: ServerTime,
         group: &Group,
@@ -38,7 +56,7 @@ impl Ledger {
         Reply::Done
     }
 
-    pub(super) fn list_instances(&mut self, now: ServerTime, group: &Group) -> Reply {
+    fn list_instances(&mut self, now: ServerTime, group: &Group) -> Reply {
         self.instances.retain(|_, beat| beat.expires > now);
         let member = |((_, instance), beat): (&(Group, InstanceId), &HeartbeatRecord)| LiveInstance {
             instance: instance.clone(),
@@ -46,35 +64,5 @@ impl Ledger {
             remaining: beat.expires.since(now),
         };
         Reply::Instances(self.instances.iter().filter(|((of, _), _)| of == group).map(member).collect())
-    }
-
-    pub(super) fn index_add(
-        &mut self,
-        index: &str,
-        entry: &str,
-        announced: bool,
-        announcements: &mut Vec<Announcement>,
-    ) -> Reply {
-        if self.indexes.entry(index.to_owned()).or_default().insert(entry.to_owned()) && announced {
-            announcements.push(Announcement::IndexChanged { index: index.to_owned() });
-        }
-        Reply::Done
-    }
-
-    pub(super) fn index_remove(
-        &mut self,
-        index: &str,
-        entry: &str,
-        announced: bool,
-        announcements: &mut Vec<Announcement>,
-    ) -> Reply {
-        if self.indexes.get_mut(index).is_some_and(|entries| entries.remove(entry)) && announced {
-            announcements.push(Announcement::IndexChanged { index: index.to_owned() });
-        }
-        Reply::Done
-    }
-
-    pub(super) fn index_list(&self, index: &str) -> Reply {
-        Reply::Index(self.indexes.get(index).into_iter().flatten().cloned().collect())
     }
 }

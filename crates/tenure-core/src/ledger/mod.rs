@@ -4,40 +4,42 @@
 //! every other store to the same replies. The SQLite store loads the rows that a request needs into a ledger, lets it
 //! decide, and writes back the changes. The ledger has no clock; the caller passes the server's time.
 
-mod fleet;
+mod documents;
 mod leases;
+mod logs;
+mod membership;
 mod namespace;
-mod notes;
-mod sessions;
 mod ttls;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::lease::Ending;
+use serde::{Deserialize, Serialize};
+
+use crate::ending::Ending;
+use crate::json;
 use crate::mutation::Mutations;
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::{Nonce, Token};
 
-use super::{
-    Announcement, Ask, Generation, Lineage, LogEntry, NamespaceReport, PreviousTerm, PublishedRecord, QuarantineReason,
-    RecordedEnd, Reply, Request, ServerRun, TermNote,
+use crate::store::{
+    Announcement, Ask, DocumentId, Generation, Lineage, LogEntry, NamespaceReport, PreviousTerm, PublishedRecord,
+    QuarantineReason, RecordedEnd, Reply, Request, ServerRun, TermNote,
 };
-pub(super) use ttls::LiveTtls;
-#[cfg(feature = "sqlite")]
-pub(super) use ttls::TtlClass;
+pub use ttls::LiveTtls;
+pub use ttls::TtlClass;
 
 /// The contents of one namespace.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::store::{Claim, AttachRequest, Ledger, Reply, Request, ServerInfo, ServerRun};
+/// use tenure::store::{AttachRequest, Claim, LeaseRequest, Ledger, Reply, ServerInfo, ServerRun};
 /// use tenure::time::ServerTime;
 /// use tenure::{InstanceId, LeaseName, Nonce};
 ///
 /// let mut ledger = Ledger::default();
-/// let request = AttachRequest { max_ttl: Duration::from_secs(30), ..AttachRequest::default() };
+/// let request = AttachRequest { max_ttl: Duration::from_secs(30), ..AttachRequest::new(fastrand::u64(..)) };
 /// let now = ServerTime::from_micros(1_736_598_400_000_000);
 /// let uptime = Duration::from_secs(3_600);
 /// let server = ServerInfo { now, run: ServerRun(1), uptime, subscribers: 0, has_served: false };
@@ -49,23 +51,47 @@ pub(super) use ttls::TtlClass;
 ///     nonce: Nonce::new(fastrand::u128(..)),
 ///     ttl: Duration::from_secs(30),
 /// };
-/// let reply = ledger.apply(now, attached.generation, &Request::Acquire { claim, ended: None }, &mut Vec::new());
+/// let reply = ledger.apply(now, attached.generation, &LeaseRequest::Acquire { claim, ended: None }.into(), &mut Vec::new());
 /// assert!(matches!(reply, Reply::Granted(grant) if grant.token.get() == 1_736_598_400_000_000));
 /// # Ok::<(), tenure::NameError>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    pub(super) namespace: Option<Namespace>,
-    pub(super) leases: BTreeMap<String, LeaseKey>,
-    pub(super) terms: BTreeMap<String, TermRecord>,
-    pub(super) records: BTreeMap<(String, String), PublishedRecord>,
-    pub(super) logs: BTreeMap<(String, String), Vec<LogEntry>>,
-    pub(super) sessions: BTreeMap<String, Vec<u8>>,
-    pub(super) instances: BTreeMap<(Group, InstanceId), HeartbeatRecord>,
-    pub(super) indexes: BTreeMap<String, BTreeSet<String>>,
+    /// The namespace record, unless there is none.
+    #[doc(hidden)]
+    pub namespace: Option<Namespace>,
+    /// The lease keys.
+    #[doc(hidden)]
+    pub leases: BTreeMap<String, LeaseKey>,
+    /// The records of the last terms.
+    #[doc(hidden)]
+    pub terms: BTreeMap<String, TermRecord>,
+    /// Records beside leases, by lease and name.
+    #[doc(hidden)]
+    #[serde(with = "json::pairs")]
+    pub records: BTreeMap<(String, String), PublishedRecord>,
+    /// Logs beside leases, by lease and name.
+    #[doc(hidden)]
+    #[serde(with = "json::pairs")]
+    pub logs: BTreeMap<(String, String), Vec<LogRecord>>,
+    /// The leases whose logs are watched, and until when.
+    #[doc(hidden)]
+    pub watched: BTreeMap<String, ServerTime>,
+    /// The documents.
+    #[doc(hidden)]
+    #[serde(with = "json::pairs")]
+    pub documents: BTreeMap<DocumentId, Vec<u8>>,
+    /// The heartbeats.
+    #[doc(hidden)]
+    #[serde(with = "json::pairs")]
+    pub instances: BTreeMap<(Group, InstanceId), HeartbeatRecord>,
+    /// The indexes.
+    #[doc(hidden)]
+    pub indexes: BTreeMap<String, BTreeSet<String>>,
     notes: VecDeque<TermNote>,
     /// The history of the server's data, which a flush does not change.
     lineage: Lineage,
+    #[serde(skip)]
     mutations: Mutations,
 }
 
@@ -78,11 +104,11 @@ pub struct Ledger {
 ///
 /// let (now, uptime) = (ServerTime::from_micros(1_736_598_400_000_000), Duration::from_secs(1));
 /// let young = ServerInfo { now, run: ServerRun(1), uptime, subscribers: 0, has_served: false };
-/// let attached = Ledger::default().attach(&young, &AttachRequest::default(), &mut Vec::new());
+/// let attached = Ledger::default().attach(&young, &AttachRequest::new(fastrand::u64(..)), &mut Vec::new());
 /// assert_eq!(attached.new_quarantine_reason(), Some(QuarantineReason::ServerTooYoung));
 ///
 /// let old = ServerInfo { uptime: Duration::from_secs(3_600), ..young };
-/// let attached = Ledger::default().attach(&old, &AttachRequest::default(), &mut Vec::new());
+/// let attached = Ledger::default().attach(&old, &AttachRequest::new(fastrand::u64(..)), &mut Vec::new());
 /// assert_eq!(attached.quarantine, None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,78 +126,105 @@ pub struct ServerInfo {
 }
 
 /// The namespace record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Namespace {
-    pub(super) generation: Generation,
-    pub(super) run: ServerRun,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespace {
+    /// The version of the data.
+    pub generation: Generation,
+    /// The server run in which an instance last attached.
+    pub run: ServerRun,
     /// The id of the data's history when it was last checked.
-    pub(super) lineage: u128,
+    pub lineage: u128,
     /// `None` once it is over, so that a clock that is set back does not restart it.
-    pub(super) quarantine: Option<QuarantineRecord>,
-    pub(super) ttls: LiveTtls,
-    pub(super) token_floor: Token,
+    pub quarantine: Option<QuarantineRecord>,
+    /// The ttls that can still be relied on.
+    pub ttls: LiveTtls,
+    /// No smaller or equal token is minted.
+    pub token_floor: Token,
 }
 
 /// A quarantine in the namespace record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct QuarantineRecord {
-    pub(super) until: ServerTime,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuarantineRecord {
+    /// When it ends.
+    pub until: ServerTime,
     /// The length it had when it began. It never lasts longer, whatever the server's clock does.
-    pub(super) length: Duration,
-    pub(super) reason: QuarantineReason,
+    pub length: Duration,
+    /// Why it began.
+    pub reason: QuarantineReason,
     /// Whether the instance that began it remembered the namespace. Other instances only assume how long leases are.
-    pub(super) informed: bool,
+    pub informed: bool,
 }
 
 impl QuarantineRecord {
     /// Whether an operator has ended it.
-    pub(super) fn is_reopened(&self) -> bool {
+    pub fn is_reopened(&self) -> bool {
         self.length.is_zero()
     }
 }
 
 /// The lease key, all that a foreign program sees: a holder and an expiry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LeaseKey {
-    pub(super) holder: InstanceId,
-    pub(super) expires: Option<ServerTime>,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseKey {
+    /// The holder.
+    pub holder: InstanceId,
+    /// When it expires.
+    pub expires: Option<ServerTime>,
 }
 
 /// The record of the last term, which outlives the lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TermRecord {
-    pub(super) token: Token,
-    pub(super) holder: InstanceId,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TermRecord {
+    /// The token.
+    pub token: Token,
+    /// The holder.
+    pub holder: InstanceId,
     /// `None` while the lease is reserved for the receiver of a hand-over.
-    pub(super) nonce: Option<Nonce>,
+    pub nonce: Option<Nonce>,
     /// The ttl of its class. The lease never has more than this left.
-    pub(super) ttl: Duration,
-    pub(super) since: ServerTime,
-    pub(super) ended: RecordedEnd,
+    pub ttl: Duration,
+    /// When it began.
+    pub since: ServerTime,
+    /// How it ended, as far as the store knows.
+    pub ended: RecordedEnd,
     /// Until when an earlier holder may rely on its term, which was taken over. `None` when there is nothing to wait
     /// for, so that a clock that is set back does not cause a wait.
-    pub(super) wait_out_until: Option<ServerTime>,
-    pub(super) progress: ServerTime,
+    pub wait_out_until: Option<ServerTime>,
+    /// When its work last made progress.
+    pub progress: ServerTime,
     /// Whether it was renewed without progress since. Until then a lack of progress is not established.
-    pub(super) idled: bool,
-    pub(super) asked: Option<Ask>,
+    pub idled: bool,
+    /// What is asked of its holder.
+    pub asked: Option<Ask>,
     /// How its holder reported that it ended.
-    pub(super) ending: Option<Ending>,
+    pub ending: Option<Ending>,
     /// The term that was taken over, so that its holder can learn the reason.
-    pub(super) superseded: Option<Token>,
-    pub(super) previous: Option<PreviousTerm>,
+    pub superseded: Option<Token>,
+    /// The term before.
+    pub previous: Option<PreviousTerm>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HeartbeatRecord {
-    pub(super) record: Vec<u8>,
-    pub(super) expires: ServerTime,
+/// An entry of a log, and the attempt that appended it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogRecord {
+    /// The entry.
+    pub entry: LogEntry,
+    /// The attempt.
+    pub nonce: Nonce,
+}
+
+/// A heartbeat. It stays until heartbeats are listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeartbeatRecord {
+    /// What the instance publishes about itself.
+    pub record: Vec<u8>,
+    /// When it expires.
+    pub expires: ServerTime,
 }
 
 impl Ledger {
     /// Creates the ledger of a namespace with nothing loaded but its record.
-    #[cfg(feature = "sqlite")]
-    pub(super) fn with_namespace(namespace: Option<Namespace>) -> Self {
+    #[doc(hidden)]
+    pub fn with_namespace(namespace: Option<Namespace>) -> Self {
         Self { namespace, ..Self::default() }
     }
 
@@ -184,53 +237,14 @@ impl Ledger {
         announcements: &mut Vec<Announcement>,
     ) -> Reply {
         match request {
-            Request::Acquire { claim, ended } => self.acquire(now, generation, claim, *ended, announcements),
-            Request::TakeOver { claim, victim, stale_after } => {
-                self.take_over(now, generation, claim, (*victim, *stale_after), announcements)
-            }
-            Request::Renew { holding, ttl, progressed } => self.renew(now, holding, *ttl, *progressed, announcements),
-            Request::Release { holding, ending } => self.release(now, holding, ending, announcements),
-            Request::Abandon { name, holder, nonce } => self.abandon(now, name, holder, *nonce, announcements),
-            Request::HandOver { holding, to, window } => self.hand_over(now, holding, to, *window, announcements),
-            Request::Revoke { name, token } => self.revoke(now, name, *token, announcements),
-            Request::Ask { name, token, ask } => self.ask(now, name, *token, ask, announcements),
-            Request::Inspect { name } => self.inspect(now, name),
-            Request::InspectNamespace => Reply::Namespace(self.report(now)),
-            Request::Reopen { generation } => self.reopen(now, *generation, announcements),
-            Request::Holders { names } => Reply::Holders(names.iter().map(|name| self.holder(now, name)).collect()),
-            Request::Publish { holding, record, value, announced } => {
-                self.publish(now, holding, record, value, announced.then_some(announcements))
-            }
-            Request::Read { name, record } => self.read(name, record),
-            Request::Append { holding, log, value, kept, records } => {
-                self.append(now, holding, log, value, *kept, records)
-            }
-            Request::ReadLog { name, log, after, limit } => self.read_log(name, log, *after, *limit),
-            Request::Forget { name, idle_for, session, .. } => self.forget(now, name, *idle_for, session),
-            Request::WriteSession { id, expected: seen, value, fresh } => {
-                self.write_session(id, seen.as_deref(), value.as_deref(), *fresh, announcements)
-            }
-            Request::ReadSessions { ids } => {
-                Reply::Sessions(ids.iter().map(|id| self.sessions.get(id).cloned()).collect())
-            }
+            Request::Lease(request) => self.apply_to_leases(now, generation, request, announcements),
+            Request::Membership(request) => self.apply_to_membership(now, request, announcements),
+            Request::Document(request) => self.apply_to_documents(now, request, announcements),
+            Request::Log(request) => self.apply_to_logs(now, request, announcements),
             Request::Announce(announcement) => {
                 announcements.push(announcement.clone());
                 Reply::Done
             }
-            Request::Heartbeat { group, instance, ttl, record } => {
-                self.beat(now, group, instance, *ttl, record, announcements)
-            }
-            Request::Leave { group, instance } => self.leave(now, group, instance, announcements),
-            Request::Instances { group } => self.list_instances(now, group),
-            // Only Tenure writes to this store, so every record is already in its index.
-            Request::Adopt { .. } | Request::Scan { .. } => Reply::Done,
-            Request::IndexAdd { index, entry, announced } => self.index_add(index, entry, *announced, announcements),
-            Request::IndexRemove { index, entry, announced } => {
-                self.index_remove(index, entry, *announced, announcements)
-            }
-            Request::IndexList { index } => self.index_list(index),
-            Request::Note(note) => self.write_note(note),
-            Request::Notes { limit } => self.latest_notes(*limit),
         }
     }
 
@@ -290,6 +304,7 @@ impl Ledger {
 
     /// Plants a mutation for the simulator to find.
     #[cfg(feature = "mutations")]
+    #[doc(hidden)]
     pub fn plant(&mut self, mutation: crate::mutation::Mutation) {
         self.mutations.plant(mutation);
     }

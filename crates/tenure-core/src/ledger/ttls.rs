@@ -8,7 +8,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::lease::MAX_TTL;
+use serde::{Deserialize, Serialize};
+
+use crate::json;
+use crate::store::MAX_TTL;
 use crate::time::ServerTime;
 
 /// With this many classes, further ttls share classes with longer ones.
@@ -18,18 +21,20 @@ const MAX_EXACT_CLASSES: usize = 16;
 const CLASS_SLACK_DIVISOR: u32 = 8;
 
 /// The ttls of a namespace's leases that holders may still rely on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::store) struct LiveTtls {
-    pub(in crate::store) classes: BTreeMap<Duration, TtlClass>,
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LiveTtls {
+    /// The classes, by ttl.
+    #[serde(with = "json::pairs")]
+    pub classes: BTreeMap<Duration, TtlClass>,
 }
 
 /// The leases of one ttl.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct TtlClass {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TtlClass {
     /// No lease of the class that was granted or renewed until now can be relied on after this time.
-    pub(in crate::store) until: ServerTime,
+    pub until: ServerTime,
     /// The number of leases. `None` when it is not known: then only time ends the class.
-    pub(in crate::store) leases: Option<u64>,
+    pub leases: Option<u64>,
 }
 
 /// How a lease extends its class.

@@ -28,7 +28,6 @@ pub struct Assignment {
 /// #     term.draining().await;
 /// #     Ok(())
 /// # }
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;

@@ -55,7 +55,7 @@ impl InstanceLoad {
     }
 
     /// Whether it may get any target.
-    pub(crate) fn is_eligible(&self) -> bool {
+    pub fn is_eligible(&self) -> bool {
         matches!(self.presence, Presence::Ready | Presence::Capped) && self.weight > 0
     }
 }

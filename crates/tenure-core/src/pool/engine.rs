@@ -8,7 +8,7 @@ mod succession;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::lease::{Ending, Loss, ReleaseReason};
+use crate::ending::{Ending, Loss, ReleaseReason};
 use crate::name::InstanceId;
 use crate::placement::{self, InstanceLoad, MoveReason, Presence, Ranking, TargetScore};
 use crate::store::LiveInstance;

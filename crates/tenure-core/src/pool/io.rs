@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lease::{Ending, ReleaseReason};
+use crate::ending::{Ending, ReleaseReason};
 use crate::name::InstanceId;
 use crate::placement::MoveReason;
 use crate::store::LiveInstance;
@@ -20,7 +20,6 @@ use crate::time::Moment;
 /// #     term.draining().await;
 /// #     Ok(())
 /// # }
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let pool = tenure.pool("poll").targets(["eu-1", "us-1"]).run(poll).start()?;

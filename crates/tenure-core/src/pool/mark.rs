@@ -13,25 +13,28 @@ const MAX_HOLDER_SKEW: Duration = Duration::from_millis(100);
 /// The record of a target's ticks: the last one that was worked on, and the one that the holder has claimed ahead of
 /// its due time, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Mark {
-    pub(super) worked: ServerTime,
+pub struct Mark {
+    /// The last tick that was worked on.
+    pub worked: ServerTime,
+    /// A later tick that the holder has claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) ahead: Option<ServerTime>,
+    pub ahead: Option<ServerTime>,
 }
 
 impl Mark {
-    pub(super) fn encode(self) -> Vec<u8> {
+    /// Encodes the mark as JSON.
+    pub fn encode(self) -> Vec<u8> {
         json::encode(&self).into_bytes()
     }
 
     /// Decodes the output of [`encode`](Self::encode); `None` for anything else.
-    pub(super) fn decode(value: &[u8]) -> Option<Self> {
+    pub fn decode(value: &[u8]) -> Option<Self> {
         json::decode(value)
     }
 
     /// The last tick for an instance that becomes the holder now. A tick claimed ahead that is not due yet was not
     /// begun: the new holder runs it. If it is due, the last holder may have begun its work, so it is not repeated.
-    pub(super) fn last(self, now: ServerTime) -> ServerTime {
+    pub fn last(self, now: ServerTime) -> ServerTime {
         self.ahead.filter(|ahead| *ahead <= now + MAX_HOLDER_SKEW).unwrap_or(self.worked)
     }
 }

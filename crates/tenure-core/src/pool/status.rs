@@ -19,7 +19,6 @@ use crate::time::Moment;
 /// #     term.draining().await;
 /// #     Ok(())
 /// # }
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;
@@ -61,7 +60,6 @@ impl PoolStatus {
 /// #     term.draining().await;
 /// #     Ok(())
 /// # }
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let pool = tenure.pool("poll").targets(["eu-1"]).run(poll).start()?;

@@ -5,59 +5,111 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::slots::Schedule;
-use super::{CatchUp, Unfinished};
 use crate::json;
 use crate::time::ServerTime;
 
+/// What to do about runs that were missed because there was no leader.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::schedule::{CatchUp, Schedule};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("market").acquire().await?;
+/// let runs = lease.schedule("open", Schedule::every(Duration::from_millis(20))?);
+/// let mut runs = runs.catch_up(CatchUp::Skip); // a run that is hours late is of no use
+/// let run = runs.next().await.ok_or("the term is over")?;
+/// run.done().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CatchUp {
+    /// One run makes up for all of them.
+    #[default]
+    Once,
+    /// Skip them. A run that is late by no more than a failover takes does not count as missed.
+    Skip,
+}
+
+/// What to do about a run whose leader was lost before its end.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Tenure;
+/// use tenure::schedule::{Schedule, Unfinished};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let tenure = Tenure::connect("memory:").await?;
+/// let lease = tenure.lease("invoices").acquire().await?;
+/// let runs = lease.schedule("mail", Schedule::every(Duration::from_millis(20))?);
+/// let mut runs = runs.unfinished(Unfinished::Skip); // better not sent than sent twice
+/// let run = runs.next().await.ok_or("the term is over")?;
+/// run.done().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unfinished {
+    /// The next leader runs it again.
+    #[default]
+    Rerun,
+    /// It counts as done.
+    Skip,
+}
+
 /// The stored record of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ScheduleRecord {
+pub struct ScheduleRecord {
     /// Since when the schedule exists: earlier due times do not count.
-    pub(super) since: ServerTime,
+    pub since: ServerTime,
     /// The last slot that a leader has claimed.
-    pub(super) claimed: Option<ServerTime>,
+    pub claimed: Option<ServerTime>,
     /// The last slot that is done.
-    pub(super) done: Option<ServerTime>,
+    pub done: Option<ServerTime>,
 }
 
 impl ScheduleRecord {
-    pub(super) fn new(now: ServerTime) -> Self {
+    /// The record of a schedule that exists from now on.
+    pub fn new(now: ServerTime) -> Self {
         Self { since: now, claimed: None, done: None }
     }
 
-    pub(super) fn encode(&self) -> String {
+    /// Encodes the record as JSON.
+    pub fn encode(&self) -> String {
         json::encode(self)
     }
 
     /// Decodes the output of [`encode`](Self::encode). `None` for anything else.
-    pub(super) fn decode(text: &[u8]) -> Option<Self> {
+    pub fn decode(text: &[u8]) -> Option<Self> {
         json::decode(text)
     }
 }
 
 /// The next run: its slot, and when it may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NextRun {
-    pub(super) slot: ServerTime,
-    pub(super) not_before: ServerTime,
+pub struct NextRun {
+    /// The slot.
+    pub slot: ServerTime,
+    /// When it may begin.
+    pub not_before: ServerTime,
 }
 
 /// What to do about missed and unfinished runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Policy {
-    pub(super) catch_up: CatchUp,
-    pub(super) unfinished: Unfinished,
+pub struct Policy {
+    /// What to do about missed runs.
+    pub catch_up: CatchUp,
+    /// What to do about a run whose leader was lost before its end.
+    pub unfinished: Unfinished,
     /// How late a run may be without counting as missed: as long as a failover takes.
-    pub(super) max_lateness: Duration,
+    pub max_lateness: Duration,
 }
 
 /// The next run, and when. `None`: never again.
-pub(super) fn next_run(
-    schedule: &Schedule,
-    record: &ScheduleRecord,
-    policy: Policy,
-    now: ServerTime,
-) -> Option<NextRun> {
+pub fn next_run(schedule: &Schedule, record: &ScheduleRecord, policy: Policy, now: ServerTime) -> Option<NextRun> {
     if let Some(claimed) = record.claimed
         && record.done != Some(claimed)
         && policy.unfinished == Unfinished::Rerun

@@ -92,7 +92,7 @@ impl Schedule {
     }
 
     /// The first due time after this time.
-    pub(super) fn after(&self, time: ServerTime) -> Option<ServerTime> {
+    pub fn after(&self, time: ServerTime) -> Option<ServerTime> {
         match &self.0 {
             ScheduleKind::Every(interval) => {
                 Some(ServerTime::from_micros((time.as_micros() / interval).checked_add(1)?.checked_mul(*interval)?))
@@ -103,7 +103,7 @@ impl Schedule {
     }
 
     /// The last due time that is not after this time.
-    pub(super) fn at_or_before(&self, time: ServerTime) -> Option<ServerTime> {
+    pub fn at_or_before(&self, time: ServerTime) -> Option<ServerTime> {
         match &self.0 {
             ScheduleKind::Every(interval) => Some(ServerTime::from_micros(time.as_micros() / interval * interval)),
             #[cfg(feature = "cron")]

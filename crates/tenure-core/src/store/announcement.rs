@@ -6,7 +6,7 @@ use crate::name::{Group, InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::Token;
 
-use super::Generation;
+use super::{DocumentId, Generation};
 
 /// A change that others may be waiting for, published by the request that made it.
 ///
@@ -100,10 +100,19 @@ pub enum Announcement {
         /// The instance.
         instance: InstanceId,
     },
-    /// A session was written or deleted.
-    SessionChanged {
+    /// An entry was added to a log of a watched lease.
+    Appended {
+        /// Which lease.
+        name: LeaseName,
+        /// Which log.
+        log: String,
+        /// The term it was added in.
+        token: Token,
+    },
+    /// A document was written or deleted.
+    DocumentChanged {
         /// Which.
-        id: String,
+        document: DocumentId,
     },
     /// An index changed.
     IndexChanged {
@@ -126,13 +135,14 @@ impl Announcement {
             | Self::HandedOver { name, .. }
             | Self::Revoked { name, .. }
             | Self::Asked { name, .. }
-            | Self::Published { name, .. } => Some(name),
+            | Self::Published { name, .. }
+            | Self::Appended { name, .. } => Some(name),
             Self::GenerationMinted { .. }
             | Self::LongestTtl { .. }
             | Self::Reopened
             | Self::Joined { .. }
             | Self::Left { .. }
-            | Self::SessionChanged { .. }
+            | Self::DocumentChanged { .. }
             | Self::IndexChanged { .. }
             | Self::Event { .. } => None,
         }
@@ -153,7 +163,8 @@ impl Announcement {
             Self::Reopened => "reopened".to_owned(),
             Self::Joined { group, instance } => encode_membership_change("joined", instance, group),
             Self::Left { group, instance } => encode_membership_change("left", instance, group),
-            Self::SessionChanged { id } => format!("session {id}"),
+            Self::Appended { name, log, token } => format!("appended {token} {} {log}", name.encode()),
+            Self::DocumentChanged { document } => format!("document {} {}", document.collection, document.id),
             Self::IndexChanged { index } => format!("index {index}"),
             Self::Event { event } => format!("event {event}"),
         }
@@ -175,7 +186,11 @@ impl Announcement {
                     _ => Self::Left { group, instance },
                 });
             }
-            "session" => return Some(Self::SessionChanged { id: rest.to_owned() }),
+            "document" => {
+                let (collection, id) = rest.split_once(' ')?;
+                let document = DocumentId { collection: collection.to_owned(), id: id.to_owned() };
+                return Some(Self::DocumentChanged { document });
+            }
             "event" => return Some(Self::Event { event: rest.to_owned() }),
             "index" => return Some(Self::IndexChanged { index: rest.to_owned() }),
             "vacant" => return Some(Self::Unheld { name: LeaseName::decode(rest)? }),
@@ -199,6 +214,7 @@ impl Announcement {
             ("revoked", None) => Some(Self::Revoked { name, token }),
             ("asked", None) => Some(Self::Asked { name, token }),
             ("handed_over", Some(to)) => Some(Self::HandedOver { name, token, to: InstanceId::new(to).ok()? }),
+            ("appended", Some(log)) => Some(Self::Appended { name, token, log: log.to_owned() }),
             ("published", Some(record)) => Some(Self::Published { name, token, record: record.to_owned() }),
             _ => None,
         }
@@ -217,15 +233,14 @@ fn encode_membership_change(what: &str, instance: &InstanceId, group: &Group) ->
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::store::{Announcement, AttachRequest, Keyspace, Request, SubscriptionItem, open};
+/// use tenure::store::{Announcement, AttachRequest, Keyspace, DocumentRequest, SubscriptionItem, open};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = open("memory:", &Keyspace::default())?;
-/// let connection = store.attach(AttachRequest::default()).await?; // before it subscribes
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?; // before it subscribes
 /// let mut subscription = store.subscribe().await?;
-/// let change = Request::IndexAdd { index: "roles".to_owned(), entry: "cleanup".to_owned(), announced: true };
-/// connection.submit(vec![change], Duration::from_secs(1)).await;
+/// let change = DocumentRequest::IndexAdd { index: "roles".to_owned(), entry: "cleanup".to_owned(), announced: true };
+/// connection.submit(vec![change.into()], Duration::from_secs(1)).await;
 /// match subscription.next().await {
 ///     SubscriptionItem::Announced(Announcement::IndexChanged { index }) => assert_eq!(index, "roles"),
 ///     SubscriptionItem::Announced(_) => {}
@@ -263,7 +278,11 @@ mod tests {
             Announcement::Revoked { name: name.clone(), token },
             Announcement::Asked { name: name.clone(), token },
             Announcement::Published { name: name.clone(), record: free.clone(), token },
-            Announcement::Published { name, record: String::new(), token },
+            Announcement::Published { name: name.clone(), record: String::new(), token },
+            Announcement::Appended { name, log: "results".to_owned(), token },
+            Announcement::DocumentChanged {
+                document: DocumentId { collection: "sessions".to_owned(), id: free.clone() },
+            },
             Announcement::GenerationMinted { generation: Generation { number: u64::MAX, stamp: u64::MAX } },
             Announcement::LongestTtl { ttl: Duration::from_secs(60), server: ServerTime::from_micros(u64::MAX) },
             Announcement::Reopened,

@@ -12,18 +12,16 @@ use super::Reply;
 /// Messages say what happened, on what, and what to do; they carry no secrets.
 ///
 /// ```
-/// # #[cfg(feature = "memory")] {
 /// use tenure::store::memory::MemoryStore;
 /// use tenure::store::{AttachRequest, ErrorKind, Store};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = MemoryStore::default();
 /// store.faults().stop();
-/// let error = store.attach(AttachRequest::default()).await.unwrap_err();
+/// let error = store.attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Unreachable);
 /// assert!(error.is_retryable());
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -69,8 +67,7 @@ impl StoreError {
     }
 
     /// Adds a hint on another possible cause.
-    #[cfg(feature = "redis")]
-    pub(super) fn with_hint(mut self, hint: &str) -> Self {
+    pub fn with_hint(mut self, hint: &str) -> Self {
         self.message.push_str("; ");
         self.message.push_str(hint);
         self
@@ -102,25 +99,23 @@ impl fmt::Display for ErrorKind {
 /// The outcome of one request.
 ///
 /// ```
-/// # #[cfg(feature = "memory")] {
 /// use std::time::Duration;
 /// use tenure::store::memory::MemoryStore;
-/// use tenure::store::{AttachRequest, Outcome, Request, Store};
+/// use tenure::store::{AttachRequest, Outcome, DocumentRequest, Store};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = MemoryStore::default();
-/// let connection = store.attach(AttachRequest::default()).await?;
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
 /// store.faults().lose_replies(1);
-/// let add = Request::IndexAdd { index: "roles".to_owned(), entry: "cleanup".to_owned(), announced: false };
+/// let add = DocumentRequest::IndexAdd { index: "roles".to_owned(), entry: "cleanup".to_owned(), announced: false };
 /// loop {
-///     match connection.submit(vec![add.clone()], Duration::from_millis(10)).await.remove(0) {
+///     match connection.submit(vec![add.clone().into()], Duration::from_millis(10)).await.remove(0) {
 ///         Outcome::Answered(reply) => break println!("{reply:?}"),
 ///         Outcome::Failed(error) => return Err(error.into()),
 ///         Outcome::Unknown(_) => println!("perhaps done; again"), // repeating it is safe
 ///     }
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

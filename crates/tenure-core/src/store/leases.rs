@@ -1,105 +1,238 @@
-//! The replies of a store.
+//! Leases: what is asked about them, and what the answers contain.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use thiserror::Error;
+use serde::{Deserialize, Serialize};
 
-use crate::lease::Ending;
-use crate::name::InstanceId;
+use crate::ending::Ending;
+use crate::name::{InstanceId, LeaseName};
 use crate::time::ServerTime;
-use crate::token::Token;
+use crate::token::{Nonce, Token};
 
-use super::{Ask, Generation, Quarantine, TermNote};
+use super::{DocumentId, Generation, Quarantine};
 
-/// The reply to one request.
+/// A request for a lease: the claimant and its attempt.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::store::{AttachRequest, Claim, Keyspace, Outcome, Reply, Request, open};
+/// use tenure::store::{AttachRequest, Claim, Keyspace, LeaseRequest, open};
 /// use tenure::{InstanceId, LeaseName, Nonce};
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = open("memory:", &Keyspace::default())?;
-/// let connection = store.attach(AttachRequest::default()).await?;
-/// let (name, holder) = (LeaseName::lease("report")?, InstanceId::new("api-1")?);
-/// let claim = Claim { name, holder, nonce: Nonce::new(fastrand::u128(..)), ttl: Duration::from_secs(30) };
-/// let acquire = Request::Acquire { claim, ended: None };
-/// match connection.submit(vec![acquire], Duration::from_secs(1)).await.remove(0) {
-///     Outcome::Answered(Reply::Granted(grant)) => println!("granted under token {}", grant.token),
-///     Outcome::Answered(Reply::Held(held)) => println!("{} holds it", held.holder),
-///     Outcome::Answered(Reply::Quarantined(quarantine)) => println!("{quarantine}"),
-///     other => println!("{other:?}"),
-/// }
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
+/// let claim = Claim {
+///     name: LeaseName::lease("report")?,
+///     holder: InstanceId::new("api-1")?,
+///     nonce: Nonce::new(fastrand::u128(..)),
+///     ttl: Duration::from_secs(30),
+/// };
+/// let acquire = LeaseRequest::Acquire { claim, ended: None };
+/// let outcomes = connection.submit(vec![acquire.clone().into(), acquire.into()], Duration::from_secs(1)).await;
+/// assert_eq!(outcomes[0], outcomes[1]); // the same attempt, the same term
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reply {
-    /// The claimant holds the lease.
-    Granted(Grant),
-    /// Another instance holds the lease.
-    Held(Held),
-    /// No lease is granted for now: the store has lost data, and leases from before may still be relied on.
-    Quarantined(Quarantine),
-    /// The namespace is not the one that was attached: attach again.
-    NotAttached,
-    /// The claim was granted once and that term is over. Use a new nonce.
-    TermOver,
-    /// There is no larger token left.
-    TokensExhausted,
-    /// The term goes on.
-    Renewed {
-        /// The store's clock.
-        server: ServerTime,
-        /// The longest ttl that can be relied on. The holder must remember it: it is how long a quarantine lasts after
-        /// a loss of data.
-        max_ttl: Duration,
-        /// What is asked of the holder.
-        asked: Option<Ask>,
+pub struct Claim {
+    /// Which lease.
+    pub name: LeaseName,
+    /// The claimant.
+    pub holder: InstanceId,
+    /// The attempt: a repeated claim with the same nonce is the same attempt.
+    pub nonce: Nonce,
+    /// The ttl of the lease.
+    pub ttl: Duration,
+}
+
+/// A term as its holder names it. The store refuses requests about a term unless holder *and* token are the current
+/// ones.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::store::{AttachRequest, Holding, Keyspace, Outcome, Reply, LeaseRequest, open};
+/// use tenure::{InstanceId, LeaseName};
+///
+/// # fn acquire(holder: &str) -> Result<tenure::store::Request, tenure::NameError> {
+/// #     let (name, holder) = (tenure::LeaseName::lease("report")?, tenure::InstanceId::new(holder)?);
+/// #     let (nonce, ttl) = (tenure::Nonce::new(fastrand::u128(..)), std::time::Duration::from_secs(30));
+/// #     let claim = tenure::store::Claim { name, holder, nonce, ttl };
+/// #     Ok(tenure::store::LeaseRequest::Acquire { claim, ended: None }.into())
+/// # }
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
+/// let outcome = connection.submit(vec![acquire("api-1")?], Duration::from_secs(1)).await.remove(0);
+/// let Outcome::Answered(Reply::Granted(grant)) = outcome else { panic!("{outcome:?}") };
+/// let (name, holder) = (LeaseName::lease("report")?, InstanceId::new("api-1")?);
+/// let holding = Holding { name, holder, token: grant.token };
+/// let renew = LeaseRequest::Renew { holding, ttl: Duration::from_secs(30), progressed: true };
+/// let outcome = connection.submit(vec![renew.into()], Duration::from_secs(1)).await.remove(0);
+/// assert!(matches!(outcome, Outcome::Answered(Reply::Renewed { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Which lease.
+    pub name: LeaseName,
+    /// The holder.
+    pub holder: InstanceId,
+    /// The token of the term.
+    pub token: Token,
+}
+
+/// Something asked of a holder. It is stored, so that it reaches a holder that missed the announcement.
+///
+/// ```
+/// use tenure::InstanceId;
+/// use tenure::store::Ask;
+///
+/// let ask = Ask::StepDown { to: Some(InstanceId::new("api-2")?) }; // as `Admin::step_down` stores it
+/// assert_eq!(ask.encode(), "step_down api-2");
+/// assert_eq!(Ask::decode("step_down"), Some(Ask::StepDown { to: None }));
+/// # Ok::<(), tenure::NameError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    /// Release the lease, in favour of the named instance if there is one.
+    StepDown {
+        /// The preferred next holder.
+        to: Option<InstanceId>,
     },
-    /// The term is over; nothing was done.
-    Refused(Refusal),
-    /// Done.
-    Done,
-    /// The object is in use, or was until just now; nothing was done.
-    InUse,
-    /// The lease is reserved for its new holder under this token.
-    HandedOver {
-        /// The new term.
+}
+
+impl Ask {
+    /// Encodes it as text that [`decode`](Self::decode) reads.
+    pub fn encode(&self) -> String {
+        match self {
+            Self::StepDown { to: None } => "step_down".to_owned(),
+            Self::StepDown { to: Some(to) } => format!("step_down {to}"),
+        }
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; `None` for anything else.
+    pub fn decode(text: &str) -> Option<Self> {
+        let (what, to) = text.split_once(' ').map_or((text, None), |(what, to)| (what, Some(to)));
+        let to = to.map(InstanceId::new).transpose().ok()?;
+        (what == "step_down").then_some(Self::StepDown { to })
+    }
+}
+
+/// Requests about leases, and about the namespace that grants them.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::LeaseName;
+/// use tenure::store::{AttachRequest, Keyspace, LeaseRequest, Outcome, Reply, open};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let store = open("memory:", &Keyspace::default())?;
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
+/// let holders = LeaseRequest::Holders { names: vec![LeaseName::lease("report")?, LeaseName::role("cleanup")?] };
+/// let outcomes = connection.submit(vec![holders.into()], Duration::from_secs(1)).await;
+/// assert_eq!(outcomes[0], Outcome::Answered(Reply::Holders(vec![None, None])));
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseRequest {
+    /// Grants the lease if it is unheld, if this very claim already has it, or if it was handed over to this holder.
+    Acquire {
+        /// The claim.
+        claim: Claim,
+        /// A term of this holder that its process has ended. If the store still lists it, the new term may replace it.
+        ended: Option<Token>,
+    },
+    /// Grants the lease although its holder still renews it, if that holder has reported no progress for too long.
+    TakeOver {
+        /// The claim.
+        claim: Claim,
+        /// The term to end.
+        victim: Token,
+        /// The time without progress after which a take-over is allowed.
+        stale_after: Duration,
+    },
+    /// Extends the term for a whole ttl from now.
+    Renew {
+        /// The term.
+        holding: Holding,
+        /// The ttl, from now.
+        ttl: Duration,
+        /// Whether the work has made progress since the last renewal.
+        progressed: bool,
+    },
+    /// Ends the term; its work is over.
+    Release {
+        /// The term.
+        holding: Holding,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// Cleans up after a claim whose outcome is unknown.
+    Abandon {
+        /// Which lease.
+        name: LeaseName,
+        /// The claimant.
+        holder: InstanceId,
+        /// The attempt.
+        nonce: Nonce,
+    },
+    /// Ends the term in favour of another instance, which must [acquire](LeaseRequest::Acquire) the lease within the window.
+    HandOver {
+        /// The term.
+        holding: Holding,
+        /// The receiver.
+        to: InstanceId,
+        /// How long the lease is reserved for the receiver.
+        window: Duration,
+    },
+    /// Ends a term by force. The lease stays held until its holder has released it or the ttl has passed.
+    Revoke {
+        /// Which lease.
+        name: LeaseName,
+        /// The term, so that a late request does not end the next one.
         token: Token,
     },
-    /// The state of a lease.
-    Lease(LeaseReport),
-    /// The state of the namespace.
-    Namespace(NamespaceReport),
-    /// The holder of each lease, in the order of the request.
-    Holders(Vec<Option<InstanceId>>),
-    /// The content of a record.
-    Record(Option<PublishedRecord>),
-    /// Entries of a log, the oldest first.
-    LogEntries(Vec<LogEntry>),
-    /// The sessions in the order of the request; `None` where there is none.
-    Sessions(Vec<Option<Vec<u8>>>),
-    /// The session is not what its writer has seen, but this; nothing was done.
-    Conflict(Option<Vec<u8>>),
-    /// The instances that are alive.
-    Instances(Vec<LiveInstance>),
-    /// A piece of a scan, and the cursor to continue at; 0 means that the scan is complete. A store that no other
-    /// program can write to has nothing to scan, and replies [`Done`](Self::Done).
-    Found {
-        /// The part after the prefix of each key. A name may occur twice.
-        names: Vec<String>,
-        /// The cursor of the next piece.
-        cursor: u64,
+    /// Asks something of the holder of a term.
+    Ask {
+        /// Which lease.
+        name: LeaseName,
+        /// The term whose holder is asked.
+        token: Token,
+        /// What the holder is asked to do.
+        ask: Ask,
     },
-    /// The entries of an index.
-    Index(Vec<String>),
-    /// Notes about terms, the latest last.
-    Notes(Vec<TermNote>),
+    /// Reports the state of a lease.
+    Inspect {
+        /// Which lease.
+        name: LeaseName,
+    },
+    /// Returns the holder of each lease and nothing else, for callers that look at many leases.
+    Holders {
+        /// Which leases, at least one.
+        names: Vec<LeaseName>,
+    },
+    /// Deletes everything about an unheld lease: its last term, its records and its logs. Tokens keep increasing all the
+    /// same.
+    Forget {
+        /// Which lease.
+        name: LeaseName,
+        /// Its logs.
+        logs: Vec<String>,
+        /// Refuse unless the last term began this long ago: requests sent during that term must have arrived.
+        idle_for: Duration,
+        /// The document that the lease was for, if any. Refuse while it exists. Its entry among the deleted documents of
+        /// its collection is removed.
+        document: Option<DocumentId>,
+    },
+    /// Reports the state of the namespace.
+    InspectNamespace,
+    /// Ends the quarantine on the operator's authority. Does nothing if the namespace has another generation.
+    Reopen {
+        /// The generation whose quarantine the operator has seen.
+        generation: Generation,
+    },
 }
 
 /// A lease that was granted.
@@ -112,12 +245,11 @@ pub enum Reply {
 /// #     let (name, holder) = (tenure::LeaseName::lease("report")?, tenure::InstanceId::new(holder)?);
 /// #     let (nonce, ttl) = (tenure::Nonce::new(fastrand::u128(..)), std::time::Duration::from_secs(30));
 /// #     let claim = tenure::store::Claim { name, holder, nonce, ttl };
-/// #     Ok(tenure::store::Request::Acquire { claim, ended: None })
+/// #     Ok(tenure::store::LeaseRequest::Acquire { claim, ended: None }.into())
 /// # }
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = open("memory:", &Keyspace::default())?;
-/// let connection = store.attach(AttachRequest::default()).await?;
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
 /// let outcome = connection.submit(vec![acquire("api-1")?], Duration::from_secs(1)).await.remove(0);
 /// let Outcome::Answered(Reply::Granted(grant)) = outcome else { panic!("{outcome:?}") };
 /// assert!(grant.wait_out.is_zero()); // work may start at once
@@ -145,7 +277,6 @@ pub struct Grant {
 /// use tenure::Tenure;
 /// use tenure::store::RecordedEnd;
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("report").acquire().await?;
@@ -156,7 +287,7 @@ pub struct Grant {
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviousTerm {
     /// Its token.
     pub token: Token,
@@ -172,7 +303,6 @@ pub struct PreviousTerm {
 /// use tenure::Tenure;
 /// use tenure::store::RecordedEnd;
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("report").acquire().await?;
@@ -186,7 +316,7 @@ pub struct PreviousTerm {
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RecordedEnd {
     /// No end was reported: it expired, or another program deleted it.
     Unreported,
@@ -225,7 +355,6 @@ impl RecordedEnd {
 /// ```
 /// use tenure::Tenure;
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("report").acquire().await?;
@@ -258,23 +387,22 @@ pub struct Held {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::store::{AttachRequest, Holding, Keyspace, Outcome, Refusal, Reply, Request, open};
+/// use tenure::store::{AttachRequest, Holding, Keyspace, Outcome, Refusal, Reply, LeaseRequest, open};
 /// use tenure::{InstanceId, LeaseName, Token};
 ///
 /// # fn acquire(holder: &str) -> Result<tenure::store::Request, tenure::NameError> {
 /// #     let (name, holder) = (tenure::LeaseName::lease("report")?, tenure::InstanceId::new(holder)?);
 /// #     let (nonce, ttl) = (tenure::Nonce::new(fastrand::u128(..)), std::time::Duration::from_secs(30));
 /// #     let claim = tenure::store::Claim { name, holder, nonce, ttl };
-/// #     Ok(tenure::store::Request::Acquire { claim, ended: None })
+/// #     Ok(tenure::store::LeaseRequest::Acquire { claim, ended: None }.into())
 /// # }
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = open("memory:", &Keyspace::default())?;
-/// let connection = store.attach(AttachRequest::default()).await?;
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
 /// let (name, holder) = (LeaseName::lease("report")?, InstanceId::new("api-2")?);
 /// let holding = Holding { name, holder, token: Token::ZERO }; // a term that is over
-/// let renew = Request::Renew { holding, ttl: Duration::from_secs(30), progressed: true };
-/// let outcomes = connection.submit(vec![acquire("api-1")?, renew], Duration::from_secs(1)).await;
+/// let renew = LeaseRequest::Renew { holding, ttl: Duration::from_secs(30), progressed: true };
+/// let outcomes = connection.submit(vec![acquire("api-1")?, renew.into()], Duration::from_secs(1)).await;
 /// let holder = InstanceId::new("api-1")?;
 /// assert_eq!(outcomes[1], Outcome::Answered(Reply::Refused(Refusal::Taken { holder })));
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -302,7 +430,6 @@ pub enum Refusal {
 /// ```
 /// use tenure::Tenure;
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let report = tenure.admin().namespace().await?;
@@ -331,7 +458,6 @@ pub struct NamespaceReport {
 /// ```
 /// use tenure::Tenure;
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let report = tenure.admin().inspect("report").await?;
@@ -368,165 +494,18 @@ impl LeaseReport {
     }
 }
 
-/// A record beside a lease.
-///
-/// ```
-/// use tenure::Tenure;
-///
-/// # #[cfg(feature = "memory")]
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let tenure = Tenure::connect("memory:").await?;
-/// let lease = tenure.lease("import").acquire().await?;
-/// lease.publish("position", "row 17").await?;
-///
-/// let record = tenure.read("import", "position").await?.ok_or("not published")?;
-/// assert_eq!(record.text(), Some("row 17"));
-/// if record.token < lease.token() {
-///     println!("written in an earlier term");
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PublishedRecord {
-    /// The term it was published in.
-    pub token: Token,
-    /// When, by the store's clock.
-    pub at: ServerTime,
-    /// The published value.
-    pub value: Vec<u8>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl PublishedRecord {
-    /// The value as text, if it is text.
-    pub fn text(&self) -> Option<&str> {
-        std::str::from_utf8(&self.value).ok()
-    }
-}
-
-/// The position of an entry in a log: the store's time in milliseconds when it was added, and the number of entries
-/// added before it in the same millisecond. A later entry has a larger id.
-///
-/// ```
-/// use tenure::store::EntryId;
-///
-/// let id: EntryId = "1736598400000-3".parse()?;
-/// assert_eq!((id.millis, id.number, id.to_string().as_str()), (1_736_598_400_000, 3, "1736598400000-3"));
-/// assert!("yesterday".parse::<EntryId>().is_err());
-/// # Ok::<(), tenure::store::ParseEntryIdError>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryId {
-    /// The store's time in milliseconds; never less than that of the entry before.
-    pub millis: u64,
-    /// The number within this millisecond.
-    pub number: u64,
-}
-
-impl EntryId {
-    /// The next larger id, if there is one.
-    pub fn next(self) -> Option<Self> {
-        match self.number.checked_add(1) {
-            Some(number) => Some(Self { number, ..self }),
-            None => Some(Self { millis: self.millis.checked_add(1)?, number: 0 }),
+    #[test]
+    fn an_ask_reads_back_as_it_was_written() {
+        for to in [None, Some(InstanceId::new("api-2").unwrap())] {
+            let ask = Ask::StepDown { to };
+            assert_eq!(Ask::decode(&ask.encode()), Some(ask));
+        }
+        for bad in ["", "step_up", "step_down ", "step_down a b"] {
+            assert_eq!(Ask::decode(bad), None, "{bad:?}");
         }
     }
-}
-
-impl fmt::Display for EntryId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.millis, self.number)
-    }
-}
-
-impl FromStr for EntryId {
-    type Err = ParseEntryIdError;
-
-    fn from_str(text: &str) -> Result<Self, ParseEntryIdError> {
-        let (millis, number) = text.split_once('-').ok_or(ParseEntryIdError)?;
-        let parse = |digits: &str| digits.parse().map_err(|_| ParseEntryIdError);
-        Ok(Self { millis: parse(millis)?, number: parse(number)? })
-    }
-}
-
-/// A text that is not a valid entry id.
-///
-/// ```
-/// use tenure::store::EntryId;
-///
-/// let saved = "1736598400000"; // the position up to which a reader has read
-/// match saved.parse::<EntryId>() {
-///     Ok(after) => println!("continue after {after}"),
-///     Err(error) => println!("{error}; begin with the oldest entry"),
-/// }
-/// # assert!(saved.parse::<EntryId>().is_err());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("cannot parse the entry id: expected two numbers with a hyphen between, such as 1736598400000-0")]
-pub struct ParseEntryIdError;
-
-/// An entry of a log beside a lease.
-///
-/// ```
-/// use tenure::Tenure;
-///
-/// # #[cfg(feature = "memory")]
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let tenure = Tenure::connect("memory:").await?;
-/// let lease = tenure.lease("import").acquire().await?;
-/// lease.append("imported", "monday", 100).await?;
-/// let mut position = None;
-/// for entry in tenure.recent("import", "imported", position, 10).await? {
-///     println!("{:?}, in term {}", entry.text(), entry.token);
-///     position = Some(entry.id);
-/// }
-/// assert!(tenure.recent("import", "imported", position, 10).await?.is_empty()); // nothing new
-/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogEntry {
-    /// Its id.
-    pub id: EntryId,
-    /// The term it was added in.
-    pub token: Token,
-    /// The added value.
-    pub value: Vec<u8>,
-}
-
-impl LogEntry {
-    /// The value as text, if it is text.
-    pub fn text(&self) -> Option<&str> {
-        std::str::from_utf8(&self.value).ok()
-    }
-}
-
-/// An instance that is alive.
-///
-/// ```
-/// use tenure::Tenure;
-/// use tenure::fleet::InstanceRecord;
-///
-/// # #[cfg(feature = "memory")]
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let tenure = Tenure::connect("memory:").await?;
-/// tenure.fleet().join(&InstanceRecord::new("api-1"));
-/// # while tenure.fleet().instances().await?.is_empty() {
-/// #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-/// # }
-/// let live = tenure.fleet().instances().await?.remove(0);
-/// let record = InstanceRecord::decode(&live.record).ok_or("does not use Tenure")?;
-/// assert_eq!((&live.instance, record.name.as_str()), (tenure.instance(), "api-1"));
-/// assert!(live.remaining <= record.heartbeat_ttl);
-/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LiveInstance {
-    /// The instance.
-    pub instance: InstanceId,
-    /// What the instance publishes about itself.
-    pub record: Vec<u8>,
-    /// How long the heartbeat is still valid.
-    pub remaining: Duration,
 }

@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ending::Ending;
 use crate::json;
-use crate::lease::Ending;
 use crate::name::{InstanceId, LeaseName};
 use crate::time::ServerTime;
 use crate::token::Token;
 
 /// Approximate number of notes that a namespace keeps. Older ones are dropped.
-pub(super) const MAX_TERM_NOTES: usize = 10_000;
+pub const MAX_TERM_NOTES: usize = 10_000;
 
 /// A note about a term. The holder writes one when the term begins and one when it is over; a holder that crashed has
 /// written only the first. Times are on the store's clock, as precisely as the holder knows it.
@@ -17,7 +17,6 @@ pub(super) const MAX_TERM_NOTES: usize = 10_000;
 /// ```
 /// use tenure::Tenure;
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("import").acquire().await?;
@@ -69,7 +68,7 @@ impl TermNote {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::{Loss, ReleaseReason};
+    use crate::ending::{Loss, ReleaseReason};
 
     #[test]
     fn notes_read_back_as_they_were_written() {

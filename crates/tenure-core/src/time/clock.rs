@@ -7,7 +7,7 @@ use super::{Moment, Now};
 
 /// A clock whose readings never go back and that keeps counting while the machine sleeps.
 ///
-/// [`SystemClock`](super::SystemClock) is the real one. Decisions in this crate take a [`Now`] as an argument and
+/// `SystemClock` is the real one. Decisions in this crate take a [`Now`] as an argument and
 /// never read a clock themselves; the clock is read at the edge.
 ///
 /// ```

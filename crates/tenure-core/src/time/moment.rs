@@ -137,7 +137,6 @@ impl Now {
 /// ```
 /// use tenure::Tenure;
 ///
-/// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let lease = tenure.lease("import").acquire().await?;

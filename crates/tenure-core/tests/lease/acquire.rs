@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::lease::{AcquireStatus, Action, Ending, Input, Intent, Lease, LeaseSettings, LeaseState, ReleaseReason};
-use tenure::store::{
-    Announcement, Continuity, ErrorKind, Grant, Held, PreviousTerm, Quarantine, QuarantineReason, RecordedEnd, Reply,
-    Request, StoreError,
+use tenure_core::ending::{Ending, ReleaseReason};
+use tenure_core::lease::{AcquireStatus, Action, Input, Intent, Lease, LeaseSettings, LeaseState};
+use tenure_core::store::{
+    Announcement, Continuity, ErrorKind, Grant, Held, LeaseRequest, PreviousTerm, Quarantine, QuarantineReason,
+    RecordedEnd, Reply, StoreError,
 };
 
-use tenure::time::Now;
+use tenure_core::time::Now;
 
 use crate::harness::{DEADLINE, LeaseHarness, me, ms, name, other, token};
 
-fn nonce_of(request: &Request) -> String {
+fn nonce_of(request: &LeaseRequest) -> String {
     match request {
-        Request::Acquire { claim, .. } | Request::TakeOver { claim, .. } => claim.nonce.to_string(),
+        LeaseRequest::Acquire { claim, .. } | LeaseRequest::TakeOver { claim, .. } => claim.nonce.to_string(),
         other => panic!("not a claim: {other:?}"),
     }
 }
@@ -109,7 +110,7 @@ fn a_lease_granted_too_early_allows_no_work_until_its_last_holder_must_have_stop
     assert!(!harness.may_start());
     harness.run_until_sent(12_000);
     assert!(
-        matches!(harness.requests()[..], [Request::Renew { progressed: true, .. }]),
+        matches!(harness.requests()[..], [LeaseRequest::Renew { progressed: true, .. }]),
         "waiting does not count as lack of progress"
     );
     harness.reply(harness.renewed());
@@ -188,7 +189,7 @@ fn a_claim_names_the_term_that_this_process_ended() {
     assert_eq!(lease.ended_term(), Some(token(40)), "it must be remembered until a new term begins");
     assert_eq!(LeaseHarness::holding().lease.ended_term(), Some(token(100)));
     assert!(
-        matches!(&actions[0], Action::Send { request: Request::Acquire { ended, .. }, .. } if *ended == Some(token(40)))
+        matches!(&actions[0], Action::Send { request: LeaseRequest::Acquire { ended, .. }, .. } if *ended == Some(token(40)))
     );
 }
 
@@ -360,7 +361,7 @@ fn giving_up_abandons_only_claims_that_may_have_been_granted() {
     let mut harness = LeaseHarness::new();
     harness.take();
     harness.input(Input::Intent(Intent::Release(ReleaseReason::Voluntary)));
-    assert!(matches!(harness.requests()[..], [Request::Abandon { .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Abandon { .. }]));
     harness.run_until(6_001);
     assert_eq!(harness.lease.ending(), Some(&Ending::GivenUp), "not for ever: it expires");
 }
@@ -374,7 +375,7 @@ fn a_possible_grant_is_abandoned_over_the_next_connection() {
     assert!(harness.requests().is_empty());
     harness.run_until(1_000);
     harness.input(Input::Attached(Continuity::Same));
-    assert!(matches!(harness.requests()[..], [Request::Abandon { .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Abandon { .. }]));
     harness.reply(Reply::Done);
     assert_eq!(harness.lease.ending(), Some(&Ending::GivenUp));
 }
@@ -397,7 +398,7 @@ fn a_holder_without_progress_is_taken_over_and_given_time_to_stop() {
     harness.reply(held(4_000));
     let sent = harness.run_until_sent(10_000);
     assert_eq!(sent, 8_001);
-    assert!(matches!(harness.requests()[..], [Request::TakeOver { victim, .. }] if *victim == token(50)));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::TakeOver { victim, .. }] if *victim == token(50)));
     // The holder has made progress in the meantime.
     harness.reply(held(1_000));
     assert_eq!(harness.run_until_sent(30_000), 8_001 + 11_001);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::lease::{Action, Attempt, Epoch, Input, Lease, LeaseSettings, LeaseState, Permission};
-use tenure::store::{ErrorKind, Grant, Held, Reply, Request, StoreError};
-use tenure::time::{Moment, Now, ServerTime};
-use tenure::{InstanceId, LeaseName, Token};
+use tenure_core::lease::{Action, Attempt, Epoch, Input, Lease, LeaseSettings, LeaseState, Permission};
+use tenure_core::store::{ErrorKind, Grant, Held, LeaseRequest, Reply, StoreError};
+use tenure_core::time::{Moment, Now, ServerTime};
+use tenure_core::{InstanceId, LeaseName, Token};
 
 pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -185,7 +185,7 @@ impl LeaseHarness {
         std::mem::take(&mut self.actions)
     }
 
-    pub fn requests(&self) -> Vec<&Request> {
+    pub fn requests(&self) -> Vec<&LeaseRequest> {
         self.actions
             .iter()
             .filter_map(|action| match action {

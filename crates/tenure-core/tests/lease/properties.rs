@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tenure::lease::{Action, Attempt, Epoch, Input, Intent, Lease, LeaseSettings, Permission, ReleaseReason};
-use tenure::store::{
-    Announcement, Ask, Continuity, Grant, Held, PreviousTerm, Quarantine, QuarantineReason, RecordedEnd, Refusal,
-    Reply, Request,
+use tenure_core::ending::ReleaseReason;
+use tenure_core::lease::{Action, Attempt, Epoch, Input, Intent, Lease, LeaseSettings, Permission};
+use tenure_core::store::{
+    Announcement, Ask, Continuity, Grant, Held, LeaseRequest, PreviousTerm, Quarantine, QuarantineReason, RecordedEnd,
+    Refusal, Reply,
 };
-use tenure::time::{ClockTolerance, Moment, Now, ServerTime, deadline};
-use tenure::{EventKind, Token};
+use tenure_core::time::{ClockTolerance, Moment, Now, ServerTime, deadline};
+use tenure_core::{EventKind, Token};
 
 use crate::harness::{error, me, name, other};
 
@@ -122,7 +123,7 @@ proptest! {
         let mut lease = Lease::new(name(), me(), Arc::new(settings), seed);
         let mut now = Moment::ZERO;
         let (mut newest, mut epoch) = (Attempt(0), Epoch(0));
-        let mut pending: Option<(Attempt, Request, Moment)> = None;
+        let mut pending: Option<(Attempt, LeaseRequest, Moment)> = None;
         let mut in_flight: Option<(Attempt, Moment)> = None;
         let mut deadline_told: Option<Moment> = None;
         let mut latest_send = Moment::ZERO;
@@ -138,10 +139,10 @@ proptest! {
                 FuzzInput::Reply { back: b, reply } => Input::Answered { attempt: Attempt(back(newest.0, b)), reply },
                 // The reply of a correct store to the last request.
                 FuzzInput::Honest => match &pending {
-                    Some((attempt, Request::Renew { .. }, _)) => {
+                    Some((attempt, LeaseRequest::Renew { .. }, _)) => {
                         Input::Answered { attempt: *attempt, reply: Reply::Renewed { server, max_ttl: Duration::ZERO, asked: None } }
                     }
-                    Some((attempt, Request::Acquire { .. } | Request::TakeOver { .. }, _)) => Input::Answered {
+                    Some((attempt, LeaseRequest::Acquire { .. } | LeaseRequest::TakeOver { .. }, _)) => Input::Answered {
                         attempt: *attempt,
                         reply: Reply::Granted(Grant {
                             token: Token::new(now.as_nanos() / 1_000 + 1).unwrap_or(Token::MAX),
@@ -179,10 +180,10 @@ proptest! {
                         sends += 1;
                         prop_assert!(attempt > newest, "attempt numbers must increase");
                         prop_assert!(give_up_at > now);
-                        if matches!(request, Request::Renew { .. }) {
+                        if matches!(request, LeaseRequest::Renew { .. }) {
                             prop_assert!(!lost, "renewed after the loss");
                         }
-                        if matches!(request, Request::Renew { .. } | Request::Acquire { .. } | Request::TakeOver { .. }) {
+                        if matches!(request, LeaseRequest::Renew { .. } | LeaseRequest::Acquire { .. } | LeaseRequest::TakeOver { .. }) {
                             let expired = in_flight.is_none_or(|(_, give_up_at)| now >= give_up_at);
                             prop_assert!(expired, "sent another request while one was in flight");
                             in_flight = Some((attempt, give_up_at));

@@ -1,8 +1,9 @@
 //! Releasing a lease in the right order.
 
-use tenure::lease::{Ending, Input, Intent, Loss, Permission, ReleaseReason};
-use tenure::store::{Ask, Continuity, ErrorKind, Refusal, Reply, Request, StoreError};
-use tenure::time::Moment;
+use tenure_core::ending::{Ending, Loss, ReleaseReason};
+use tenure_core::lease::{Input, Intent, Permission};
+use tenure_core::store::{Ask, Continuity, ErrorKind, LeaseRequest, Refusal, Reply, StoreError};
+use tenure_core::time::Moment;
 
 use crate::harness::{DEADLINE, LeaseHarness, error, me, ms, other, token};
 
@@ -18,7 +19,7 @@ fn a_release_waits_for_the_work_to_end() {
     harness.input(Input::WorkEnded);
     assert_eq!(harness.permissions(), [Permission::MustBeGone]);
     assert_eq!(harness.events(), [""; 0], "not reported before it is true");
-    let [Request::Release { holding, .. }] = &harness.requests()[..] else { panic!("{:?}", harness.requests()) };
+    let [LeaseRequest::Release { holding, .. }] = &harness.requests()[..] else { panic!("{:?}", harness.requests()) };
     assert_eq!((&holding.holder, holding.token), (&me(), token(100)));
     harness.reply(Reply::Done);
     assert_eq!(harness.events(), ["lease.released token=100 reason=shutdown"]);
@@ -31,7 +32,7 @@ fn a_release_with_an_unknown_outcome_is_repeated_until_the_lease_expires() {
     harness.input(Input::Intent(Intent::Release(ReleaseReason::Voluntary)));
     harness.input(Input::WorkEnded);
     for connection in 1..=3 {
-        assert!(matches!(harness.requests()[..], [Request::Release { .. }]), "over connection {connection}");
+        assert!(matches!(harness.requests()[..], [LeaseRequest::Release { .. }]), "over connection {connection}");
         harness.input(Input::ConnectionLost);
         harness.take();
         harness.run_until(connection * 5_000);
@@ -59,12 +60,41 @@ fn a_failed_release_is_retried_over_the_same_connection() {
 }
 
 #[test]
-fn a_release_that_was_sent_ends_the_term_whatever_the_reply() {
+fn a_release_that_the_store_refuses_is_a_loss() {
     let mut harness = LeaseHarness::holding();
     harness.input(Input::Intent(Intent::Release(ReleaseReason::Voluntary)));
     harness.input(Input::WorkEnded);
-    harness.reply(Reply::Refused(Refusal::Missing));
+    harness.input(Input::Failed { attempt: harness.last_attempt(), error: error() });
+    harness.take();
+    harness.run_until_sent(10_000);
+    harness.reply(Reply::Refused(Refusal::StoreReset));
+    assert_eq!(harness.events(), ["lease.lost token=100 reason=store_reset"]);
+    assert_eq!(harness.lease.ending(), Some(&Ending::Lost(Loss::StoreReset)));
+}
+
+#[test]
+fn a_refusal_after_an_unknown_outcome_proves_no_loss() {
+    let mut harness = LeaseHarness::holding();
+    harness.input(Input::Intent(Intent::HandOver(other())));
+    harness.input(Input::WorkEnded);
+    harness.input(Input::ConnectionLost);
+    harness.input(Input::Attached(Continuity::Same));
+    harness.take();
+    // The first attempt may have handed the lease over.
+    harness.reply(Reply::Refused(Refusal::Taken { holder: other() }));
+    assert_eq!(harness.lease.ending(), Some(&Ending::Released(ReleaseReason::HandedOver)));
+}
+
+#[test]
+fn a_reply_to_a_release_counts_after_the_expiry_as_well() {
+    let mut harness = LeaseHarness::holding();
+    harness.input(Input::Intent(Intent::Release(ReleaseReason::Voluntary)));
+    harness.input(Input::WorkEnded);
+    let attempt = harness.last_attempt();
+    harness.jump_to(DEADLINE + 1);
+    harness.input(Input::Answered { attempt, reply: Reply::Done });
     assert_eq!(harness.lease.ending(), Some(&Ending::Released(ReleaseReason::Voluntary)));
+    assert!(!harness.lease.is_release_unknown());
 }
 
 #[test]
@@ -105,7 +135,7 @@ fn a_failed_release_waits_for_a_connection_without_needless_wake_ups() {
     harness.take();
     harness.run_until(9_000);
     harness.input(Input::Attached(Continuity::Same));
-    assert!(matches!(harness.requests()[..], [Request::Release { .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Release { .. }]));
 }
 
 #[test]
@@ -115,7 +145,7 @@ fn a_drain_lets_the_work_finish_first() {
     assert_eq!(harness.permissions(), [Permission::HoldStarts { token: token(100) }]);
     harness.run_until(8_000);
     harness.input(Input::WorkEnded);
-    assert!(matches!(harness.requests()[..], [Request::Release { .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Release { .. }]));
 }
 
 #[test]
@@ -161,7 +191,9 @@ fn a_hand_over_names_its_receiver_after_the_work_has_ended() {
     harness.input(Input::Intent(Intent::HandOver(other())));
     assert!(harness.requests().is_empty());
     harness.input(Input::WorkEnded);
-    let [Request::HandOver { to, window, .. }] = &harness.requests()[..] else { panic!("{:?}", harness.requests()) };
+    let [LeaseRequest::HandOver { to, window, .. }] = &harness.requests()[..] else {
+        panic!("{:?}", harness.requests())
+    };
     assert_eq!((to, *window), (&other(), ms(3_000)));
     harness.reply(Reply::Done);
     assert_eq!(harness.events(), ["lease.released token=100 reason=handed_over"]);
@@ -207,7 +239,7 @@ fn without_a_connection_the_release_waits_for_one() {
     assert!(harness.requests().is_empty());
     harness.run_until(5_000);
     harness.input(Input::Attached(Continuity::Same));
-    assert!(matches!(harness.requests()[..], [Request::Release { .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Release { .. }]));
 }
 
 #[test]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tenure::lease::{Action, Ending, Input, LeaseSettings, LeaseState, Loss, Permission};
-use tenure::store::{Announcement, Continuity, Refusal, Reply, Request};
-use tenure::time::{Moment, ServerTime};
+use tenure_core::ending::{Ending, Loss};
+use tenure_core::lease::{Action, Input, LeaseSettings, LeaseState, Permission};
+use tenure_core::store::{Announcement, Continuity, LeaseRequest, Refusal, Reply};
+use tenure_core::time::{Moment, ServerTime};
 
 use crate::harness::{DEADLINE, LeaseHarness, STOP_AT, ms, name, other, token};
 
@@ -82,7 +83,7 @@ fn two_full_attempts_are_made_before_work_is_cancelled() {
     harness.take();
     harness.run_until(STOP_AT - 1);
     assert!(harness.requests().len() >= 2, "{} attempts", harness.requests().len());
-    assert!(harness.requests().iter().all(|request| matches!(request, Request::Renew { .. })));
+    assert!(harness.requests().iter().all(|request| matches!(request, LeaseRequest::Renew { .. })));
     assert_eq!(harness.state(), LeaseState::Uncertain);
     harness.take();
     harness.run_until(STOP_AT);
@@ -95,7 +96,7 @@ fn two_full_attempts_are_made_before_work_is_cancelled() {
     assert!(harness.requests().is_empty(), "no renewal or release while work may run");
     assert_eq!(harness.lease.ending(), None);
     harness.input(Input::WorkEnded);
-    assert!(matches!(harness.requests()[..], [Request::Release { .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Release { .. }]));
     harness.reply(Reply::Refused(Refusal::Missing));
     assert_eq!(harness.lease.ending(), Some(&Ending::Lost(Loss::Unreachable)));
 }
@@ -285,7 +286,7 @@ fn an_uncertain_lease_is_renewed_on_reconnect() {
     assert_eq!(harness.state(), LeaseState::Uncertain);
     harness.input(Input::Attached(Continuity::Same));
     assert!(!harness.may_start(), "an attach does not end the uncertainty; a renewal does");
-    assert!(matches!(harness.requests()[..], [Request::Renew { .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Renew { .. }]));
     harness.reply(harness.renewed());
     assert!(harness.may_start());
 }
@@ -293,7 +294,7 @@ fn an_uncertain_lease_is_renewed_on_reconnect() {
 #[test]
 fn a_lease_is_small() {
     // A process may hold a hundred thousand leases.
-    assert!(size_of::<tenure::lease::Lease>() <= 400, "{} bytes", size_of::<tenure::lease::Lease>());
+    assert!(size_of::<tenure_core::lease::Lease>() <= 400, "{} bytes", size_of::<tenure_core::lease::Lease>());
 }
 
 #[test]
@@ -303,7 +304,7 @@ fn a_store_that_may_have_lost_data_must_confirm_before_new_work_starts() {
     harness.input(Input::ConnectionLost);
     harness.input(Input::Attached(Continuity::Changed));
     assert_eq!(harness.state(), LeaseState::Uncertain);
-    assert!(matches!(harness.requests()[..], [Request::Renew { .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Renew { .. }]));
     harness.reply(harness.renewed());
     assert!(harness.may_start());
 }
@@ -337,12 +338,12 @@ fn progress_reopens_the_gate_and_travels_with_the_renewal() {
     let settings = LeaseSettings::builder().stall_after(ms(15_000)).build().unwrap();
     let mut harness = LeaseHarness::holding_with(settings);
     harness.run_until_sent(11_000);
-    assert!(matches!(harness.requests()[..], [Request::Renew { progressed: false, .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Renew { progressed: false, .. }]));
     harness.reply(harness.renewed());
     harness.run_until(26_000);
     harness.take();
     harness.input(Input::Progress);
-    assert!(matches!(harness.requests()[..], [Request::Renew { progressed: true, .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Renew { progressed: true, .. }]));
 }
 
 #[test]
@@ -351,16 +352,16 @@ fn progress_is_reported_again_until_a_renewal_has_arrived() {
     harness.run_until(1_000);
     harness.input(Input::Progress);
     harness.run_until_sent(11_000);
-    assert!(matches!(harness.requests()[..], [Request::Renew { progressed: true, .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Renew { progressed: true, .. }]));
     harness.unknown();
     harness.run_until_sent(15_000);
     assert!(
-        matches!(harness.requests()[..], [Request::Renew { progressed: true, .. }]),
+        matches!(harness.requests()[..], [LeaseRequest::Renew { progressed: true, .. }]),
         "the first may not have arrived"
     );
     harness.reply(harness.renewed());
     harness.run_until_sent(30_000);
-    assert!(matches!(harness.requests()[..], [Request::Renew { progressed: false, .. }]));
+    assert!(matches!(harness.requests()[..], [LeaseRequest::Renew { progressed: false, .. }]));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::error::ApiError;
 use crate::ownership;
 use crate::poll::result::format_time;
 use crate::service::{POOL, Service};
+use crate::session_repo::documents;
 
 /// Response to a request that an instance will act on soon.
 pub(super) type Accepted = (StatusCode, Json<Value>);
@@ -68,7 +69,7 @@ pub(super) async fn list(State(service): State<Service>) -> Result<Json<Value>, 
         .map(|(instance, owned)| json!({"instanceId": instance.as_str(), "ownedSessions": owned}))
         .collect();
     let sessions = service.session_cache().unreadable().into_iter();
-    unreadable.extend(sessions.map(|(id, error)| json!({"key": service.tenure().sessions().key(&id), "error": error})));
+    unreadable.extend(sessions.map(|(id, error)| json!({"key": documents(service.tenure()).key(&id), "error": error})));
     Ok(Json(json!({
         "thisInstanceId": me.as_str(),
         "timestamp": format_time(SystemTime::now()),

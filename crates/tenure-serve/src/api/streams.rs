@@ -34,7 +34,7 @@ pub(super) async fn results(
     let (Ok(lease), Some(known)) = (service.keys().session(&id), service.session_cache().get(&id)) else {
         return Err(ApiError::session_not_found());
     };
-    let CachedSession::Readable(session) = known else { return Err(ApiError::session_not_found()) };
+    let CachedSession::Readable(_) = known else { return Err(ApiError::session_not_found()) };
     let seen = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let seen: Option<EntryId> =
         seen.map(str::parse).transpose().map_err(|error| ApiError::bad_request(format!("Last-Event-ID: {error}")))?;
@@ -44,7 +44,7 @@ pub(super) async fn results(
         None => ResultStreams::read_after(service.tenure(), &lease, None, 1).await?.last().map(|kept| kept.id),
     };
     let mut reader = ResultReader {
-        fresh: service.result_streams().follow(service.tenure(), service.session_cache(), &lease, session.interval),
+        fresh: service.result_streams().follow(service.tenure(), service.session_cache(), &lease),
         last: last.unwrap_or(EntryId { millis: 0, number: 0 }),
         lease,
         service: service.clone(),

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use crate::keys::KeyPrefixes;
 use crate::poll::poller::RESULTS_LOG;
 use crate::poll_stats::PollStats;
+use crate::session_repo::documents;
 use totals::Totals;
 
 /// Role that removes the records of deleted sessions.
@@ -153,7 +154,7 @@ where
 /// Removes the records of deleted sessions, after every request sent about them must have arrived.
 async fn remove_deleted_sessions(tenure: &Tenure, keys: &KeyPrefixes, ttl: Duration) {
     // A failed removal is retried in the next round.
-    let _ = tenure.sessions().purge_deleted(|id| keys.session(id).ok(), &[RESULTS_LOG], ttl.saturating_mul(2)).await;
+    let _ = documents(tenure).purge_deleted(|id| keys.session(id).ok(), &[RESULTS_LOG], ttl.saturating_mul(2)).await;
 }
 
 async fn aggregate(tenure: &Tenure, term: &TermHandle) {

@@ -5,8 +5,10 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tenure::Tenure;
 use tenure::pool::Pool;
-use tenure::{EventKind, Tenure};
+
+use crate::events::ServeEvent;
 use tokio::sync::Notify;
 
 use super::ability::{Ability, AbilityTracker};
@@ -98,9 +100,9 @@ impl AbilityMonitor {
     fn emit_ability(&self, tenure: &Tenure, ability: Ability) {
         let error = self.lock().error.clone();
         tenure.emit(match ability {
-            Ability::Able => EventKind::InstanceAble,
-            Ability::Strained => EventKind::InstanceStrained { error },
-            Ability::Unable => EventKind::InstanceUnable { error },
+            Ability::Able => ServeEvent::InstanceAble,
+            Ability::Strained => ServeEvent::InstanceStrained { error },
+            Ability::Unable => ServeEvent::InstanceUnable { error },
         });
     }
 

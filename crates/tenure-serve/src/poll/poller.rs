@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderValue};
 use tenure::lease::LeaseState;
 use tenure::pool::Tick;
-use tenure::{EventKind, Tenure, TermHandle};
+use tenure::{Tenure, TermHandle};
 
 use super::ability_monitor::AbilityMonitor;
 use super::backoff::PollBackoff;
 use super::client::{PollClient, PollError, PollFault, TargetClient};
 use super::result::{self, EncodedResult, PollInfo};
 use crate::counters::Counters;
+use crate::events::ServeEvent;
 use crate::result_settings::ResultSettings;
 use crate::session::Session;
 use crate::session_cache::SessionCache;
@@ -148,7 +149,7 @@ impl Poller {
         if !backoff.is_due(session.interval, max_pause) {
             return TickOutcome::Skipped;
         }
-        lease.emit(EventKind::PollStarted);
+        lease.emit(ServeEvent::PollStarted);
         let poll =
             PollInfo { session: session.id, instance: lease.info().holder, token: lease.token(), due: tick.due() };
         let (polled_at, began) = (SystemTime::now(), std::time::Instant::now());
@@ -164,7 +165,7 @@ impl Poller {
                 } else {
                     self.ability_monitor.record_saturation(&error.message);
                 }
-                lease.emit(EventKind::PollFinished { error: Some(error.message) });
+                lease.emit(ServeEvent::PollFinished { error: Some(error.message) });
                 return TickOutcome::Skipped;
             }
             Err(error) => Err(error),
@@ -185,7 +186,7 @@ impl Poller {
         self.counters.record_poll(ok, took);
         let answer = answer.map_err(|error| error.message);
         let encoded = result::encode(&poll, polled_at, took, &answer, backoff.failures());
-        lease.emit(EventKind::PollFinished { error: answer.err() });
+        lease.emit(ServeEvent::PollFinished { error: answer.err() });
         TickOutcome::Polled(encoded)
     }
 

@@ -195,12 +195,17 @@ impl FleetWorld {
 
     /// Adds an instance of this name: a restart of the instance that had the name before.
     pub fn join_as(&mut self, n: usize, name: &str, weight: u32, wedged: bool) {
-        self.join_with_record(n, InstanceRecord { is_named: true, ..InstanceRecord::new(name) }, weight, wedged);
+        self.join_with_record(
+            n,
+            InstanceRecord { is_named: true, ..InstanceRecord::new(name, UNIX_EPOCH) },
+            weight,
+            wedged,
+        );
     }
 
     /// Adds an instance without a name of its own on a host that it shares with others.
     pub fn join_unnamed(&mut self, n: usize, host: &str) {
-        self.join_with_record(n, InstanceRecord::new(host), FULL_WEIGHT, false);
+        self.join_with_record(n, InstanceRecord::new(host, UNIX_EPOCH), FULL_WEIGHT, false);
     }
 
     /// Sets whether instances that join from now on hand back the targets of a restarted instance.

@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{oneshot, watch};
 
-use super::backoff::{Backoff, BackoffReason};
-use super::candidate_state::{CandidateInput, CandidateState};
 use super::leaders::METADATA_RECORD;
 use super::registry::CampaignGuard;
+use super::{Backoff, BackoffReason, CandidateInput, CandidateState};
 use crate::event::{ElectionState, Event};
 use crate::keeper::{AcquireError, AcquireMode, Command, Heartbeat, ListenerGuard, StatusSender, StoreCall};
 use crate::lease::{Ending, LeaseSettings, ReleaseReason};
 use crate::name::LeaseName;
-use crate::store::Request;
+use crate::store::MembershipRequest;
 use crate::tenure::{RunError, Tenure, Term, TermHandle};
 use crate::token::Token;
 
@@ -61,10 +60,15 @@ impl LocalCandidate {
     fn leave(&self) {
         let group = &self.config.heartbeat.group;
         if !self.tenure.elections().has_group(group) {
-            let request = Request::Leave { group: group.clone(), instance: self.tenure.instance().clone() };
+            let request = MembershipRequest::Leave { group: group.clone(), instance: self.tenure.instance().clone() };
             let (reply, _) = oneshot::channel();
             let limit = self.config.settings.attempt_timeout();
-            self.tenure.keeper().send(Command::Call(StoreCall { request, timeout: limit, is_work: true, reply }));
+            self.tenure.keeper().send(Command::Call(StoreCall {
+                request: request.into(),
+                timeout: limit,
+                is_work: true,
+                reply,
+            }));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::fleet::Fleet;
 use crate::json;
 use crate::keeper::Heartbeat;
 use crate::name::{Group, InstanceId};
-use crate::store::{LiveInstance, Reply, Request, StoreError};
+use crate::store::{LiveInstance, MembershipRequest, Reply, StoreError};
 use crate::tenure::{RequestError, Tenure};
 
 /// A heartbeat outlives the lease by this much, so that a leader that was just replaced is still listed.
@@ -96,7 +96,7 @@ impl Fleet {
 
 /// Lists the candidates of a group.
 pub(super) async fn candidates(tenure: &Tenure, group: Group) -> Result<Vec<Candidate>, StoreError> {
-    match tenure.call(Request::Instances { group }).await? {
+    match tenure.call(MembershipRequest::List { group }).await? {
         Reply::Instances(members) => Ok(members.into_iter().map(Candidate::from_member).collect()),
         other => Err(tenure.unexpected_reply(&other)),
     }

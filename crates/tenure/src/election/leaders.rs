@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fleet::Fleet;
 use crate::name::{InstanceId, LeaseName, LeaseRef};
-use crate::store::{ROLES, Reply, Request, StoreError};
+use crate::store::{DocumentRequest, ROLES, Reply, StoreError};
 use crate::tenure::{RequestError, Tenure};
 use crate::token::Token;
 
@@ -77,7 +77,7 @@ impl Fleet {
     /// # Cancel safety
     /// Safe.
     pub async fn roles(&self) -> Result<Vec<LeaseName>, StoreError> {
-        match self.0.call(Request::IndexList { index: ROLES.to_owned() }).await? {
+        match self.0.call(DocumentRequest::IndexList { index: ROLES.to_owned() }).await? {
             Reply::Index(roles) => Ok(roles.iter().filter_map(|role| LeaseName::decode(role)).collect()),
             other => Err(self.0.unexpected_reply(&other)),
         }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use super::CandidateInput;
 use super::Election;
 use super::campaign::{Campaign, CampaignKind, LocalCandidate, acquire_term, publish_metadata};
-use super::candidate_state::CandidateInput;
 use super::registry::CampaignGuard;
 use crate::keeper::{AcquireError, AcquireMode};
 use crate::lease::{Ending, ReleaseReason};

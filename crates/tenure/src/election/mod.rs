@@ -26,10 +26,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod backoff;
 mod builder;
 mod campaign;
-mod candidate_state;
 mod candidates;
 mod handle;
 mod lead;
@@ -40,9 +38,7 @@ mod observer;
 mod registry;
 
 #[doc(hidden)]
-pub use backoff::{Backoff, BackoffReason};
-#[doc(hidden)]
-pub use candidate_state::{CandidateInput, CandidateState};
+pub use tenure_core::election::{Backoff, BackoffReason, CandidateInput, CandidateState};
 
 pub use self::{
     builder::{ElectionBuilder, ElectionError},

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::InstanceRecord;
 use crate::keeper::{Command, Heartbeat};
 use crate::name::Group;
-use crate::store::{LiveInstance, Reply, Request, StoreError, SubscriptionItem};
+use crate::store::{DocumentRequest, LiveInstance, MembershipRequest, Reply, StoreError, SubscriptionItem};
 use crate::tenure::{RequestError, Tenure};
 
 /// The index of instances that are asked to drain.
@@ -26,7 +26,7 @@ const MAX_QUEUED_ANNOUNCEMENTS: usize = 4_096;
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let fleet = tenure.fleet();
-/// fleet.join(&InstanceRecord::new("api")); // a pool does this by itself
+/// fleet.join(&InstanceRecord::new("api", std::time::SystemTime::now())); // a pool does this by itself
 /// # tokio::time::sleep(std::time::Duration::from_millis(50)).await;
 /// assert_eq!(&fleet.instances().await?[0].instance, tenure.instance());
 /// fleet.leave();
@@ -62,7 +62,7 @@ impl Fleet {
     /// # Cancel safety
     /// Safe.
     pub async fn instances(&self) -> Result<Vec<LiveInstance>, StoreError> {
-        match self.0.call(Request::Instances { group: Group::FLEET }).await? {
+        match self.0.call(MembershipRequest::List { group: Group::FLEET }).await? {
             Reply::Instances(members) => Ok(members),
             other => Err(self.0.unexpected_reply(&other)),
         }
@@ -84,7 +84,7 @@ impl Fleet {
     /// The entry may or may not be added.
     pub async fn add_to_list(&self, list: &str, entry: &str) -> Result<(), RequestError> {
         let (index, entry) = (list_index(list), entry.to_owned());
-        self.0.write(Request::IndexAdd { index, entry, announced: false }).await.map(drop)
+        self.0.write(DocumentRequest::IndexAdd { index, entry, announced: false }).await.map(drop)
     }
 
     /// Reads the entries of a small list.
@@ -95,7 +95,7 @@ impl Fleet {
     /// # Cancel safety
     /// Safe.
     pub async fn list_entries(&self, list: &str) -> Result<Vec<String>, StoreError> {
-        match self.0.call(Request::IndexList { index: list_index(list) }).await? {
+        match self.0.call(DocumentRequest::IndexList { index: list_index(list) }).await? {
             Reply::Index(entries) => Ok(entries),
             other => Err(self.0.unexpected_reply(&other)),
         }
@@ -110,7 +110,7 @@ impl Fleet {
     /// The entry may or may not be removed.
     pub async fn remove_from_list(&self, list: &str, entry: &str) -> Result<(), RequestError> {
         let (index, entry) = (list_index(list), entry.to_owned());
-        self.0.write(Request::IndexRemove { index, entry, announced: false }).await.map(drop)
+        self.0.write(DocumentRequest::IndexRemove { index, entry, announced: false }).await.map(drop)
     }
 }
 
@@ -128,7 +128,7 @@ impl Tenure {
 
     /// Whether this instance is asked to drain.
     pub(crate) async fn is_asked_to_drain(&self) -> Result<bool, StoreError> {
-        match self.call_for_work(Request::IndexList { index: DRAINING_INDEX.to_owned() }).await? {
+        match self.call_for_work(DocumentRequest::IndexList { index: DRAINING_INDEX.to_owned() }).await? {
             Reply::Index(entries) => Ok(entries.iter().any(|entry| entry == self.instance().as_str())),
             other => Err(self.unexpected_reply(&other)),
         }
@@ -151,7 +151,7 @@ impl Tenure {
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
 /// let mut announcements = tenure.fleet().announcements();
-/// tenure.sessions().create("eu-1", b"every 5s").await?;
+/// tenure.documents("servers").create("eu-1", b"10.0.0.7").await?;
 /// match announcements.next().await {
 ///     SubscriptionItem::Announced(announcement) => println!("{announcement:?}"),
 ///     SubscriptionItem::Gap => println!("some were missed: read everything again"),

@@ -11,7 +11,7 @@
 //! # #[cfg(feature = "memory")]
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! let tenure = Tenure::builder("memory:").name("api-1").connect().await?;
-//! tenure.fleet().join(&InstanceRecord::new("api-1")); // a pool joins by itself
+//! tenure.fleet().join(&InstanceRecord::new("api-1", std::time::SystemTime::now())); // a pool joins by itself
 //! # while tenure.fleet().instances().await?.is_empty() {
 //! #     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
 //! # }
@@ -25,17 +25,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod crash_history;
-mod event;
 mod handle;
-mod liveness;
-mod record;
 
-#[doc(hidden)]
-pub use crash_history::CrashHistory;
-pub use event::FleetEvent;
 pub(crate) use handle::DRAINING_INDEX;
 pub use handle::{Announcements, Fleet};
+#[doc(inline)]
+pub use tenure_core::fleet::{CrashBackoff, FleetEvent, InstanceRecord, InstanceStatus};
 #[doc(hidden)]
-pub use liveness::{InstanceLiveness, Liveness, MembershipDelta};
-pub use record::{CrashBackoff, InstanceRecord, InstanceStatus};
+pub use tenure_core::fleet::{CrashHistory, InstanceLiveness, Liveness, MembershipDelta};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Heartbeat;
 use crate::name::InstanceId;
-use crate::store::Request;
+use crate::store::MembershipRequest;
 use crate::time::Moment;
 
 /// Sends a heartbeat at an interval.
@@ -33,7 +33,7 @@ impl HeartbeatTimer {
     }
 
     /// The heartbeat, if it is due.
-    pub(super) fn take_due(&mut self, now: Moment, instance: &InstanceId) -> Option<Request> {
+    pub(super) fn take_due(&mut self, now: Moment, instance: &InstanceId) -> Option<MembershipRequest> {
         if now < self.next {
             return None;
         }
@@ -41,11 +41,11 @@ impl HeartbeatTimer {
         self.next = now + self.every.mul_f64(0.9 + 0.1 * fastrand::f64());
         let Heartbeat { group, ttl, record } = &*self.heartbeat;
         let (group, ttl, record) = (group.clone(), *ttl, record.clone());
-        Some(Request::Heartbeat { group, instance: instance.clone(), ttl, record })
+        Some(MembershipRequest::Heartbeat { group, instance: instance.clone(), ttl, record })
     }
 
     /// The request that removes the heartbeat.
-    pub(super) fn leave_request(&self, instance: &InstanceId) -> Request {
-        Request::Leave { group: self.heartbeat.group.clone(), instance: instance.clone() }
+    pub(super) fn leave_request(&self, instance: &InstanceId) -> MembershipRequest {
+        MembershipRequest::Leave { group: self.heartbeat.group.clone(), instance: instance.clone() }
     }
 }

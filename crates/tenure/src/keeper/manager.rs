@@ -22,8 +22,8 @@ use crate::lease::{
 };
 use crate::name::{InstanceId, LeaseKind, LeaseName};
 use crate::store::{
-    Announcement, Continuity, ErrorKind, Holding, NamespaceMemory, Outcome, ROLES, Refusal, Reply, Request, StoreError,
-    TermNote,
+    Announcement, Continuity, DocumentRequest, ErrorKind, Holding, LeaseRequest, LogRequest, MembershipRequest,
+    NamespaceMemory, Outcome, ROLES, Refusal, Reply, Request, StoreError, TermNote,
 };
 use crate::time::{Moment, Now};
 use crate::token::Token;
@@ -50,7 +50,8 @@ pub(super) struct Outgoing {
 impl Outgoing {
     fn store_call(give_up_at: Moment, call: StoreCall) -> Self {
         let reply_to = match &call.request {
-            Request::Publish { holding, .. } | Request::Append { holding, .. } => {
+            Request::Document(DocumentRequest::Publish { holding, .. })
+            | Request::Log(LogRequest::Append { holding, .. }) => {
                 ReplyTo::Publication(Box::new(holding.clone()), call.reply)
             }
             _ if call.is_work => ReplyTo::Caller(call.reply),
@@ -304,7 +305,7 @@ impl LeaseManager {
             let instance = self.instance.clone();
             self.send_unawaited(
                 now.moment,
-                heartbeat.map(|beat| Request::Leave { group: beat.group.clone(), instance }),
+                heartbeat.map(|beat| MembershipRequest::Leave { group: beat.group.clone(), instance }),
             );
             self.apply_intent(now, id, Intent::Release(ReleaseReason::Shutdown));
         }
@@ -540,7 +541,7 @@ impl LeaseManager {
     fn refresh_ttls(&mut self, now: Moment) {
         if self.online {
             self.ttls_known_at = now;
-            self.send_unawaited(now, [Request::InspectNamespace]);
+            self.send_unawaited(now, [LeaseRequest::InspectNamespace]);
         }
     }
 
@@ -558,12 +559,12 @@ impl LeaseManager {
     }
 
     /// Sends requests without a caller, if there is a connection.
-    fn send_unawaited(&mut self, now: Moment, requests: impl IntoIterator<Item = Request>) {
+    fn send_unawaited<R: Into<Request>>(&mut self, now: Moment, requests: impl IntoIterator<Item = R>) {
         if !self.online {
             return;
         }
         let give_up_at = now + LeaseSettings::default().attempt_timeout();
-        let outgoing = |request| Outgoing { request, give_up_at, reply_to: ReplyTo::Discard };
+        let outgoing = |request: R| Outgoing { request: request.into(), give_up_at, reply_to: ReplyTo::Discard };
         self.outbox.extend(requests.into_iter().map(outgoing));
     }
 
@@ -618,9 +619,10 @@ impl LeaseManager {
                 match action {
                     Action::Send { attempt, request, give_up_at } => {
                         let beat = self.heartbeat_with(id, &request);
-                        self.outbox.push(Outgoing { request, give_up_at, reply_to: ReplyTo::Lease(id, attempt) });
+                        let reply_to = ReplyTo::Lease(id, attempt);
+                        self.outbox.push(Outgoing { request: request.into(), give_up_at, reply_to });
                         self.outbox.extend(beat.map(|request| Outgoing {
-                            request,
+                            request: request.into(),
                             give_up_at,
                             reply_to: ReplyTo::Discard,
                         }));
@@ -663,14 +665,14 @@ impl LeaseManager {
         let from = self.server_clock.at(now.moment);
         let holder = self.instance.clone();
         // Listing the candidates removes the dead ones.
-        self.send_unawaited(now.moment, group.map(|group| Request::Instances { group }));
+        self.send_unawaited(now.moment, group.map(|group| MembershipRequest::List { group }));
         if name.kind() == LeaseKind::Role {
             // For listings of all roles.
             let (index, entry) = (ROLES.to_owned(), name.encode());
-            self.send_unawaited(now.moment, [Request::IndexAdd { index, entry, announced: false }]);
+            self.send_unawaited(now.moment, [DocumentRequest::IndexAdd { index, entry, announced: false }]);
         }
         let note = TermNote { name, token, holder, from, demoted: None, released: None, ending: None };
-        self.notes.add(now.moment, Request::Note(note));
+        self.notes.add(now.moment, LogRequest::Note(note).into());
     }
 
     /// Passes a permission on to the work. Returns an input for the lease if one follows at once: no work is running
@@ -713,7 +715,7 @@ impl LeaseManager {
                     let group = entry.heartbeat.as_ref().map(|heartbeat| heartbeat.group.clone());
                     self.send_unawaited(
                         now.moment,
-                        group.map(|group| Request::Leave { group, instance: owner.clone() }),
+                        group.map(|group| MembershipRequest::Leave { group, instance: owner.clone() }),
                     );
                 }
                 _ => {}
@@ -723,13 +725,14 @@ impl LeaseManager {
     }
 
     /// The heartbeat to send with a request, if there is one.
-    fn heartbeat_with(&self, id: LeaseId, request: &Request) -> Option<Request> {
-        if !matches!(request, Request::Acquire { .. } | Request::TakeOver { .. } | Request::Renew { .. }) {
+    fn heartbeat_with(&self, id: LeaseId, request: &LeaseRequest) -> Option<MembershipRequest> {
+        if !matches!(request, LeaseRequest::Acquire { .. } | LeaseRequest::TakeOver { .. } | LeaseRequest::Renew { .. })
+        {
             return None;
         }
         let Heartbeat { group, ttl, record } = self.leases.peek(id)?.heartbeat.as_deref()?;
         let (group, ttl, record) = (group.clone(), *ttl, record.clone());
-        Some(Request::Heartbeat { group, instance: self.instance.clone(), ttl, record })
+        Some(MembershipRequest::Heartbeat { group, instance: self.instance.clone(), ttl, record })
     }
 
     /// Ends a term whose publication was refused: it is over, even if no renewal has been refused yet.
@@ -852,7 +855,7 @@ impl LeaseManager {
             released,
             ending: Some(ending),
         };
-        self.notes.add(now, Request::Note(note));
+        self.notes.add(now, LogRequest::Note(note).into());
     }
 
     fn entry(&mut self, id: LeaseId) -> Option<&mut LeaseEntry> {

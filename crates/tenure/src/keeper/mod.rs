@@ -361,13 +361,13 @@ pub enum AcquireError {
         remaining: Option<Duration>,
     },
     /// The store is in quarantine and grants nothing for now. A later retry is safe.
-    #[error("cannot acquire a lease: {0}")]
+    #[error("{0}")]
     Quarantined(Quarantine),
     /// This [`Tenure`](crate::Tenure) was opened as an [observer](crate::TenureBuilder::observer).
     #[error("cannot acquire a lease: this instance only observes")]
     Observer,
     /// The timeout passed. A retry is safe.
-    #[error("lease not acquired within {waited:?}{}{}", HeldBy(holder.as_ref()), Because(because.as_ref()))]
+    #[error("lease not acquired within {}{}{}", Rounded(*waited), HeldBy(holder.as_ref()), Because(because.as_ref()))]
     TimedOut {
         /// How long the caller waited.
         waited: Duration,
@@ -391,6 +391,16 @@ pub enum AcquireError {
     /// This [`Tenure`](crate::Tenure) was shut down.
     #[error("tenure was shut down")]
     ShutDown,
+}
+
+/// A duration in whole milliseconds, as far as it has any.
+struct Rounded(Duration);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = Duration::from_millis(self.0.as_secs_f64().mul_add(1_000.0, 0.5) as u64);
+        write!(f, "{:?}", if self.0 < Duration::from_millis(1) { self.0 } else { millis })
+    }
 }
 
 /// ": held by api-1", or nothing.

@@ -63,12 +63,12 @@ impl Notes {
 mod tests {
     use super::*;
     use crate::name::{InstanceId, LeaseName};
-    use crate::store::TermNote;
+    use crate::store::{LogRequest, TermNote};
     use crate::time::ServerTime;
     use crate::token::Token;
 
     fn note(number: u64) -> Request {
-        Request::Note(TermNote {
+        let note = TermNote {
             name: LeaseName::lease("job").unwrap(),
             token: Token::new(number).unwrap(),
             holder: InstanceId::new("alice").unwrap(),
@@ -76,7 +76,8 @@ mod tests {
             demoted: None,
             released: None,
             ending: None,
-        })
+        };
+        LogRequest::Note(note).into()
     }
 
     fn at(millis: u64) -> Moment {

@@ -289,7 +289,7 @@ impl Keeper {
                 bootstrap: self.config.bootstrap,
                 durable: self.config.durable,
                 timeout: timeout.mul_f64(0.75),
-                ..AttachRequest::default()
+                ..AttachRequest::new(fastrand::u64(..))
             };
             self.link.attach(entry, timeout);
         }

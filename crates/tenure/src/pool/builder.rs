@@ -9,9 +9,9 @@ use futures_util::StreamExt;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
+use super::EngineSettings;
 use super::driver::{Driver, HeldTerms, PoolCommand};
 use super::handle::Views;
-use super::io::EngineSettings;
 use super::naming::Naming;
 use super::reconciler::ReconcilerTerm;
 use super::source::{TargetSource, follow_source};
@@ -22,6 +22,9 @@ use crate::lease::{LeaseSettings, LeaseSettingsBuilder, ReleaseReason, SettingsE
 use crate::name::NameError;
 use crate::placement::FULL_WEIGHT;
 use crate::tenure::{Tenure, TermHandle, WorkError};
+
+/// The shortest interval of heartbeats. The shortest lease is renewed less often.
+const MIN_HEARTBEAT_EVERY: Duration = Duration::from_millis(10);
 
 /// The smallest interval of heartbeat reads without an announcement.
 const MIN_READ_EVERY: Duration = Duration::from_millis(50);
@@ -103,7 +106,8 @@ pub struct PoolBuilder<T = (), S = NoState> {
 struct PoolOptions {
     tenure: Tenure,
     naming: Naming,
-    discover_sessions: bool,
+    /// The collections of documents to discover.
+    discover: Vec<String>,
     lease: LeaseSettingsBuilder,
     weight: f64,
     removal_reason: RemovalReason,
@@ -213,7 +217,7 @@ impl Tenure {
             settings: PoolOptions {
                 tenure: self.clone(),
                 naming: Naming::of(pool),
-                discover_sessions: false,
+                discover: Vec::new(),
                 lease: LeaseSettings::builder(),
                 weight: 1.0,
                 removal_reason: Arc::new(|_| ReleaseReason::Removed),
@@ -284,39 +288,10 @@ impl<T, S> PoolBuilder<T, S> {
         PoolBuilder { settings: self.settings, targets: Vec::new(), source: Some(Box::pin(sets)), state: self.state }
     }
 
-    /// Takes the targets from the [sessions of the store](Tenure::sessions), including those that other programs write
-    /// there: one instance of the fleet discovers them.
-    ///
-    /// ```
-    /// use tenure::Tenure;
-    ///
-    /// # #[cfg(feature = "memory")]
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let tenure = Tenure::connect("memory:").await?;
-    /// let pool = tenure
-    ///     .pool("poll")
-    ///     .targets_from_sessions()
-    ///     .run(async |_, term| {
-    ///         term.draining().await;
-    ///         Ok(())
-    ///     })
-    ///     .start()?;
-    /// # pool.stop().await;
-    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
-    pub fn targets_from_sessions(self) -> PoolBuilder<(), S> {
-        let sessions = self.settings.tenure.sessions().follow();
-        self.targets_from(sessions).discover_sessions()
-    }
-
-    /// Makes one instance of the fleet discover the sessions that other programs write or delete, at every discovery
-    /// interval, and list them.
-    pub fn discover_sessions(mut self) -> Self {
-        self.settings.discover_sessions = true;
+    /// Makes one instance of the fleet discover the [documents](Tenure::documents) of a collection that other programs
+    /// write or delete, at every discovery interval, and list them.
+    pub fn discover(mut self, collection: &str) -> Self {
+        self.settings.discover.push(collection.to_owned());
         self
     }
 
@@ -365,8 +340,8 @@ impl<T, S> PoolBuilder<T, S> {
         self
     }
 
-    /// Sets the longest interval of this instance's heartbeats. It also sends one with every renewal of leases, which
-    /// costs nothing.
+    /// Sets the interval of this instance's heartbeats: at most the renewal interval, so that a dead instance is detected
+    /// before its leases expire, and at most half of the heartbeat ttl. The default is a third of the ttl.
     pub fn heartbeat_every(mut self, interval: Duration) -> Self {
         self.settings.heartbeat_every = Some(interval);
         self
@@ -487,10 +462,12 @@ impl PoolOptions {
         self.naming.check()?;
         let lease = self.lease.max_drain(self.drain_timeout).build()?;
         // A dead instance must be detected before its leases expire.
-        let heartbeat_every = self.heartbeat_every.unwrap_or(Duration::MAX).min(lease.renew_every());
         let heartbeat_ttl = self.heartbeat_ttl.unwrap_or(lease.ttl());
-        if heartbeat_every.is_zero() || heartbeat_every.saturating_mul(2) > heartbeat_ttl {
-            return Err(PoolError::Heartbeat { every: heartbeat_every, ttl: heartbeat_ttl });
+        let default = (heartbeat_ttl / 3).min(lease.renew_every());
+        let heartbeat_every = self.heartbeat_every.unwrap_or(default);
+        let longest = (heartbeat_ttl / 2).min(lease.renew_every());
+        if heartbeat_every < MIN_HEARTBEAT_EVERY || heartbeat_every > longest {
+            return Err(PoolError::Heartbeat { every: heartbeat_every, longest });
         }
         let read_every = self.discover_every.unwrap_or(heartbeat_every).clamp(MIN_READ_EVERY, MAX_WAIT);
         let settle =
@@ -557,7 +534,7 @@ impl<T: Send + Sync + 'static> ReadyPool<T> {
     pub fn start(self) -> Result<Pool<T>, PoolError> {
         let Self { settings: options, targets, source, payloads, work } = self;
         let settings = options.check()?;
-        let PoolOptions { tenure, naming, discover_sessions, removal_reason, .. } = options;
+        let PoolOptions { tenure, naming, discover, removal_reason, .. } = options;
         for (target, _) in &targets {
             naming.lease(target)?;
         }
@@ -584,7 +561,7 @@ impl<T: Send + Sync + 'static> ReadyPool<T> {
             tenure,
             naming,
             settings,
-            discover_sessions,
+            discover,
             work,
             removal_reason,
             held,
@@ -658,12 +635,15 @@ pub enum PoolError {
         /// The longest backoff.
         longest: Duration,
     },
-    /// The heartbeat ttl must allow for one lost heartbeat.
-    #[error("heartbeat interval must be above zero and at most half of the heartbeat ttl of {ttl:?}, got {every:?}")]
+    /// The heartbeat ttl must allow for one lost heartbeat, and a dead instance must be detected before its leases expire.
+    #[error(
+        "heartbeat interval must be between {MIN_HEARTBEAT_EVERY:?} and {longest:?} (the renewal interval, and half of the \
+         heartbeat ttl), got {every:?}"
+    )]
     Heartbeat {
         /// The heartbeat interval.
         every: Duration,
-        /// How long a heartbeat is valid.
-        ttl: Duration,
+        /// The longest one that is allowed.
+        longest: Duration,
     },
 }

@@ -6,14 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::engine::Engine;
-use super::io::{PoolAction, PoolInput, release_reason};
-use super::membership::HAND_BACK_WINDOW;
 use super::naming::Naming;
 use super::outcome::{StopReport, TargetError, TargetInfo};
 use super::reconciler::{Reconciler, ReconcilerTerm};
 use super::stats::{MoveTimer, PoolStats};
 use super::worker::{PoolWork, RemovalReason, WorkSettings, WorkerCommand, run_worker};
+use super::{Engine, PoolAction, PoolInput, release_reason};
 use super::{PoolSettings, PoolStatus, TargetName, TargetStatus};
 use crate::event::EventKind;
 use crate::fleet::{CrashBackoff, DRAINING_INDEX, InstanceRecord};
@@ -22,10 +20,12 @@ use crate::lease::{Ending, LeaseState, ReleaseReason};
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::placement::{Move, MoveReason};
 use crate::store::{
-    Announcement, ErrorKind, ForeignKind, Held as HeldLease, Reply, Request, StoreError, SubscriptionItem,
+    Announcement, DocumentRequest, ErrorKind, Held as HeldLease, LeaseRequest, MembershipRequest, Reply, Request,
+    StoreError, SubscriptionItem,
 };
 use crate::tenure::{Tenure, TermHandle};
 use crate::time::{LeaseClock, SystemClock};
+use tenure_core::pool::HAND_BACK_WINDOW;
 
 /// The limit of targets per query. The next query follows the reply, so that urgent requests do not queue behind all of
 /// them.
@@ -86,7 +86,7 @@ pub(super) struct Driver {
     pub(super) tenure: Tenure,
     pub(super) naming: Naming,
     pub(super) settings: PoolSettings,
-    pub(super) discover_sessions: bool,
+    pub(super) discover: Vec<String>,
     pub(super) work: PoolWork,
     pub(super) removal_reason: RemovalReason,
     pub(super) held: HeldTerms,
@@ -102,7 +102,7 @@ impl Driver {
             tenure,
             naming,
             settings,
-            discover_sessions,
+            discover,
             work,
             removal_reason,
             held,
@@ -137,10 +137,8 @@ impl Driver {
             drained_by_operator: false,
         };
         state.publish_record();
-        let foreign =
-            if discover_sessions { vec![ForeignKind::Nodes, ForeignKind::Sessions] } else { vec![ForeignKind::Nodes] };
         let (reconciler, mut reconciler_changes) =
-            Reconciler::spawn(state.tenure.clone(), &state.naming, &state.settings, foreign, reconciler_term);
+            Reconciler::spawn(state.tenure.clone(), &state.naming, &state.settings, discover, reconciler_term);
         let mut stopping: Option<(tokio::time::Instant, Vec<oneshot::Sender<StopReport>>)> = None;
         loop {
             let wake = state.engine.next_wake().map(|at| at.since(SystemClock.now()));
@@ -408,7 +406,7 @@ impl DriverState {
             PoolAction::ReadInstances => {
                 self.check_drain_request();
                 self.spawn_query(|tenure, _| async move {
-                    match tenure.call_for_work(Request::Instances { group: Group::FLEET }).await {
+                    match tenure.call_for_work(MembershipRequest::List { group: Group::FLEET }).await {
                         Ok(Reply::Instances(members)) => Some(PoolInput::Instances(members)),
                         _ => Some(PoolInput::ReadFailed),
                     }
@@ -469,7 +467,12 @@ impl DriverState {
         if let Some(term) = held.get(target) {
             let moved = Move { target: target.to_string(), from, to, reason };
             let (record, value) = (MOVE_RECORD.to_owned(), moved.encode().into_bytes());
-            self.tenure.call_detached(Request::Publish { holding: term.holding(), record, value, announced: false });
+            self.tenure.call_detached(DocumentRequest::Publish {
+                holding: term.holding(),
+                record,
+                value,
+                announced: false,
+            });
         }
     }
 
@@ -633,12 +636,12 @@ pub(super) fn holders_index(pool: &str) -> String {
     format!("holders:{pool}")
 }
 
-fn list_holder_request(pool: &str, instance: &InstanceId, listed: bool) -> Request {
+fn list_holder_request(pool: &str, instance: &InstanceId, listed: bool) -> DocumentRequest {
     let (index, entry, announced) = (holders_index(pool), instance.to_string(), false);
     if listed {
-        Request::IndexAdd { index, entry, announced }
+        DocumentRequest::IndexAdd { index, entry, announced }
     } else {
-        Request::IndexRemove { index, entry, announced }
+        DocumentRequest::IndexRemove { index, entry, announced }
     }
 }
 
@@ -647,15 +650,19 @@ pub(super) fn held_index(pool: &str, instance: &InstanceId) -> String {
     format!("held:{pool}:{instance}")
 }
 
-fn held_index_request(pool: &str, instance: &InstanceId, target: &TargetName, held: bool) -> Request {
+fn held_index_request(pool: &str, instance: &InstanceId, target: &TargetName, held: bool) -> DocumentRequest {
     let (index, entry, announced) = (held_index(pool, instance), target.to_string(), false);
-    if held { Request::IndexAdd { index, entry, announced } } else { Request::IndexRemove { index, entry, announced } }
+    if held {
+        DocumentRequest::IndexAdd { index, entry, announced }
+    } else {
+        DocumentRequest::IndexRemove { index, entry, announced }
+    }
 }
 
 async fn query_holders(tenure: &Tenure, naming: &Naming, targets: Vec<TargetName>) -> PoolInput {
     let named = targets.into_iter().filter_map(|target| Some((naming.lease(&target).ok()?, target)));
     let (names, targets): (Vec<LeaseName>, Vec<TargetName>) = named.unzip();
-    match ask_until_answered(tenure, Request::Holders { names }).await {
+    match ask_until_answered(tenure, LeaseRequest::Holders { names }).await {
         Some(Reply::Holders(holders)) => PoolInput::Holders(targets.into_iter().zip(holders).collect()),
         _ => PoolInput::Holders(Vec::new()),
     }
@@ -663,7 +670,7 @@ async fn query_holders(tenure: &Tenure, naming: &Naming, targets: Vec<TargetName
 
 async fn query_lease(tenure: &Tenure, naming: &Naming, target: TargetName) -> Option<PoolInput> {
     let name = naming.lease(&target).ok()?;
-    let Reply::Lease(report) = ask_until_answered(tenure, Request::Inspect { name }).await? else { return None };
+    let Reply::Lease(report) = ask_until_answered(tenure, LeaseRequest::Inspect { name }).await? else { return None };
     // By the store's clock: the reply may have been in transit for longer than the other instances need to take the
     // target over.
     let ends = |held: &HeldLease| Some(tenure.local_moment(held.server + held.remaining?));
@@ -672,12 +679,15 @@ async fn query_lease(tenure: &Tenure, naming: &Naming, target: TargetName) -> Op
 
 async fn query_held_index(tenure: &Tenure, pool: &str, instance: InstanceId) -> Option<PoolInput> {
     let index = held_index(pool, &instance);
-    let Reply::Index(entries) = ask_until_answered(tenure, Request::IndexList { index }).await? else { return None };
+    let Reply::Index(entries) = ask_until_answered(tenure, DocumentRequest::IndexList { index }).await? else {
+        return None;
+    };
     Some(PoolInput::PreviouslyHeld { instance, targets: entries.into_iter().map(TargetName::from).collect() })
 }
 
 /// Sends a request until the store replies, or refuses for good.
-pub(super) async fn ask_until_answered(tenure: &Tenure, request: Request) -> Option<Reply> {
+pub(super) async fn ask_until_answered(tenure: &Tenure, request: impl Into<Request>) -> Option<Reply> {
+    let request = request.into();
     loop {
         match tenure.call_for_work(request.clone()).await {
             Ok(reply) => return Some(reply),

@@ -28,36 +28,27 @@
 
 mod builder;
 mod driver;
-mod due;
-mod engine;
 mod handle;
-mod io;
-mod mark;
-mod membership;
 mod naming;
 mod outcome;
 mod reconciler;
 mod source;
 mod stats;
-mod status;
-mod table;
 mod target;
 mod ticks;
 mod worker;
 
 #[doc(hidden)]
-pub use due::{last_tick, next_due, phase};
-#[doc(hidden)]
-pub use engine::Engine;
-pub use io::TargetName;
-#[doc(hidden)]
-pub use io::{EngineSettings, PoolAction, PoolInput, release_reason};
-pub use status::{PoolStatus, TargetStatus};
+pub use tenure_core::pool::{
+    Engine, EngineSettings, PoolAction, PoolInput, last_tick, next_due, phase, release_reason,
+};
+#[doc(inline)]
+pub use tenure_core::pool::{PoolStatus, TargetName, TargetStatus};
 
 pub use self::{
     builder::{NoState, PoolBuilder, PoolError, ReadyPool, WithState},
     handle::Pool,
-    source::SessionIds,
+    source::DocumentIds,
     stats::PoolStats,
     target::{IntoTarget, Target},
     ticks::{Tick, Ticks},

@@ -16,7 +16,9 @@ use super::naming::Naming;
 use crate::event::EventKind;
 use crate::fleet::DRAINING_INDEX;
 use crate::name::{Group, InstanceId};
-use crate::store::{Announcement, ForeignKind, LiveInstance, Reply, Request, SESSIONS};
+use crate::store::{
+    Announcement, DocumentId, DocumentRequest, LeaseRequest, LiveInstance, MembershipRequest, Reply, Request,
+};
 use crate::tenure::{Tenure, TermHandle};
 
 /// The reconciler reports progress several times in this many ttls or rounds; without it, its term ends as stalled.
@@ -48,13 +50,15 @@ impl Reconciler {
         tenure: Tenure,
         naming: &Naming,
         settings: &PoolSettings,
-        foreign: Vec<ForeignKind>,
+        collections: Vec<String>,
         reconciler_term: ReconcilerTerm,
     ) -> (Self, mpsc::UnboundedReceiver<bool>) {
         let (stop, stopped) = oneshot::channel();
         let (changes, receiver) = mpsc::unbounded_channel();
         let (name, naming) = (naming.reconciler_lease(), naming.clone());
         let (ttl, every) = (settings.lease.ttl(), settings.read_every);
+        let foreign: Vec<ForeignKind> =
+            [ForeignKind::Heartbeats].into_iter().chain(collections.into_iter().map(ForeignKind::Documents)).collect();
         let task = tokio::spawn(async move {
             let mut stopped = pin!(stopped);
             let Ok(name) = name else { return };
@@ -143,10 +147,10 @@ async fn reconcile(
     foreign: &[ForeignKind],
     every: Duration,
 ) -> Infallible {
-    let mut foreign: Vec<(ForeignKind, Discovery)> = foreign.iter().map(|what| (*what, Discovery::Found)).collect();
+    let mut foreign: Vec<(&ForeignKind, Discovery)> = foreign.iter().map(|kind| (kind, Discovery::Found)).collect();
     let mut missing = MissingInstances::default();
     for round in 0_u32.. {
-        for (what, last) in &mut foreign {
+        for (kind, last) in &mut foreign {
             let due = match last {
                 Discovery::Found => true,
                 Discovery::Nothing | Discovery::Refused(_) => round.is_multiple_of(IDLE_SCAN_EVERY_ROUNDS),
@@ -155,7 +159,7 @@ async fn reconcile(
             if !due {
                 continue;
             }
-            let outcome = discover(tenure, term, *what).await;
+            let outcome = discover(tenure, term, kind).await;
             if let Discovery::Refused(error) = &outcome
                 && !matches!(last, Discovery::Refused(_))
             {
@@ -176,16 +180,20 @@ async fn reconcile(
 /// requests to them.
 async fn clean_up(tenure: &Tenure, naming: &Naming, missing: &mut MissingInstances) -> Option<()> {
     // Read before the heartbeats, so that an instance that joins later does not count as gone.
-    let index = |index: String| ask_until_answered(tenure, Request::IndexList { index });
+    let index = |index: String| ask_until_answered(tenure, DocumentRequest::IndexList { index });
     let Reply::Index(holders) = index(holders_index(naming.pool())).await? else { return None };
     let Reply::Index(asked) = index(DRAINING_INDEX.to_owned()).await? else { return None };
-    let Reply::Instances(members) = ask_until_answered(tenure, Request::Instances { group: Group::FLEET }).await?
+    let Reply::Instances(members) = ask_until_answered(tenure, MembershipRequest::List { group: Group::FLEET }).await?
     else {
         return None;
     };
     let is_gone = |id: &&String| members.iter().all(|member| member.instance.as_str() != id.as_str());
     for entry in missing.update(asked.iter().filter(is_gone)) {
-        tenure.call_detached(Request::IndexRemove { index: DRAINING_INDEX.to_owned(), entry, announced: false });
+        tenure.call_detached(DocumentRequest::IndexRemove {
+            index: DRAINING_INDEX.to_owned(),
+            entry,
+            announced: false,
+        });
     }
     for gone in holders.iter().filter(is_gone) {
         let list = held_index(naming.pool(), &InstanceId::foreign(gone));
@@ -193,14 +201,18 @@ async fn clean_up(tenure: &Tenure, naming: &Naming, missing: &mut MissingInstanc
         let Some(Reply::Index(targets)) = index(list.clone()).await else { continue };
         let mut holds = false;
         let forget = |target: &String| {
-            tenure.call_detached(Request::IndexRemove { index: list.clone(), entry: target.clone(), announced: false });
+            tenure.call_detached(DocumentRequest::IndexRemove {
+                index: list.clone(),
+                entry: target.clone(),
+                announced: false,
+            });
         };
         let (named, unnamed): (Vec<&String>, Vec<&String>) =
             targets.iter().partition(|target| naming.lease(target).is_ok());
         unnamed.into_iter().for_each(forget);
         for some in named.chunks(MAX_HOLDERS_PER_REQUEST) {
             let names = some.iter().filter_map(|target| naming.lease(target).ok()).collect();
-            let Some(Reply::Holders(now)) = ask_until_answered(tenure, Request::Holders { names }).await else {
+            let Some(Reply::Holders(now)) = ask_until_answered(tenure, LeaseRequest::Holders { names }).await else {
                 holds = true;
                 continue;
             };
@@ -215,7 +227,7 @@ async fn clean_up(tenure: &Tenure, naming: &Naming, missing: &mut MissingInstanc
         }
         if !holds {
             let (index, entry) = (holders_index(naming.pool()), gone.clone());
-            tenure.call_detached(Request::IndexRemove { index, entry, announced: false });
+            tenure.call_detached(DocumentRequest::IndexRemove { index, entry, announced: false });
         }
     }
     Some(())
@@ -233,6 +245,14 @@ impl MissingInstances {
     }
 }
 
+/// What programs that are not Tenure's may write without adding it to an index.
+enum ForeignKind {
+    /// Heartbeats of the fleet.
+    Heartbeats,
+    /// Documents of a collection.
+    Documents(String),
+}
+
 /// The outcome of a discovery.
 enum Discovery {
     /// Other programs have written something.
@@ -247,20 +267,24 @@ enum Discovery {
 
 /// Brings the index into line with the store. The index is read before the scan, so that the scan finds every entry
 /// that existed all the while.
-async fn discover(tenure: &Tenure, term: &TermHandle, what: ForeignKind) -> Discovery {
-    let listed = match what {
-        ForeignKind::Nodes => ask_until_answered(tenure, Request::Instances { group: Group::FLEET }).await,
-        ForeignKind::Sessions => ask_until_answered(tenure, Request::IndexList { index: SESSIONS.to_owned() }).await,
+async fn discover(tenure: &Tenure, term: &TermHandle, kind: &ForeignKind) -> Discovery {
+    let listed = match kind {
+        ForeignKind::Heartbeats => ask_until_answered(tenure, MembershipRequest::List { group: Group::FLEET }).await,
+        ForeignKind::Documents(collection) => {
+            ask_until_answered(tenure, DocumentRequest::IndexList { index: collection.clone() }).await
+        }
     };
-    let found = match scan(tenure, term, what).await {
+    let found = match scan(tenure, term, kind).await {
         ScanResult::Complete(found) => found,
         ScanResult::Interrupted => return Discovery::Found,
         ScanResult::Refused(error) => return Discovery::Refused(error),
         ScanResult::Unsupported => return Discovery::Unsupported,
     };
-    match listed {
-        Some(Reply::Instances(members)) => adopt(tenure, &found, &members),
-        Some(Reply::Index(entries)) => reconcile_sessions(tenure, &found, &entries.into_iter().collect()),
+    match (kind, listed) {
+        (ForeignKind::Heartbeats, Some(Reply::Instances(members))) => adopt(tenure, &found, &members),
+        (ForeignKind::Documents(collection), Some(Reply::Index(entries))) => {
+            list_documents(tenure, collection, &found, &entries.into_iter().collect())
+        }
         _ => Discovery::Nothing,
     }
 }
@@ -276,30 +300,30 @@ fn adopt(tenure: &Tenure, found: &BTreeSet<String>, members: &[LiveInstance]) ->
             Some(_) => outcome = Discovery::Found,
             None => {
                 outcome = Discovery::Found;
-                tenure.call_detached(Request::Adopt { group: Group::FLEET, name: name.clone() });
+                tenure.call_detached(MembershipRequest::Adopt { group: Group::FLEET, name: name.clone() });
             }
         }
     }
     outcome
 }
 
-/// Adds existing sessions to the list, and removes those that no longer exist.
-fn reconcile_sessions(tenure: &Tenure, found: &BTreeSet<String>, listed: &BTreeSet<String>) -> Discovery {
-    let (index, announced) = (|| SESSIONS.to_owned(), false);
-    let added = found.difference(listed).cloned().map(|entry| Request::IndexAdd { index: index(), entry, announced });
+/// Adds existing documents to the index, and removes those that no longer exist.
+fn list_documents(tenure: &Tenure, collection: &str, found: &BTreeSet<String>, listed: &BTreeSet<String>) -> Discovery {
+    let (index, announced) = (|| collection.to_owned(), false);
+    let added = found.difference(listed).cloned();
+    let added = added.map(|entry| DocumentRequest::IndexAdd { index: index(), entry, announced });
     // Conditional: only if it still does not exist.
-    let gone = listed.difference(found).cloned().map(|id| Request::WriteSession {
-        id,
-        expected: None,
-        value: None,
-        fresh: false,
+    let gone = listed.difference(found).cloned().map(|id| {
+        let document = DocumentId { collection: index(), id };
+        DocumentRequest::Write { document, expected: None, value: None, fresh: false }
     });
-    let mut changes: Vec<Request> = added.chain(gone).collect();
-    if !changes.is_empty() {
-        // One announcement for all changes, not one for each.
-        changes.push(Request::Announce(Announcement::IndexChanged { index: index() }));
-    }
+    let changes: Vec<DocumentRequest> = added.chain(gone).collect();
+    let has_changed = !changes.is_empty();
     changes.into_iter().for_each(|change| tenure.call_detached(change));
+    if has_changed {
+        // One announcement for all changes, not one for each.
+        tenure.call_detached(Request::Announce(Announcement::IndexChanged { index: index() }));
+    }
     Discovery::Found
 }
 
@@ -315,10 +339,16 @@ enum ScanResult {
     Unsupported,
 }
 
-async fn scan(tenure: &Tenure, term: &TermHandle, what: ForeignKind) -> ScanResult {
+async fn scan(tenure: &Tenure, term: &TermHandle, kind: &ForeignKind) -> ScanResult {
     let (mut found, mut cursor) = (BTreeSet::new(), 0);
     loop {
-        match tenure.call(Request::Scan { kind: what, cursor }).await {
+        let piece: Request = match kind {
+            ForeignKind::Heartbeats => MembershipRequest::Scan { cursor }.into(),
+            ForeignKind::Documents(collection) => {
+                DocumentRequest::Scan { collection: collection.clone(), cursor }.into()
+            }
+        };
+        match tenure.call(piece).await {
             Ok(Reply::Found { names, cursor: next }) => {
                 found.extend(names);
                 cursor = next;

@@ -15,11 +15,11 @@ use super::driver::PoolCommand;
 use super::naming::Naming;
 use super::target::Payloads;
 use crate::name::NameError;
-use crate::store::{Announcement, Reply, Request, SESSIONS, SubscriptionItem};
-use crate::tenure::Sessions;
+use crate::store::{Announcement, SubscriptionItem};
+use crate::tenure::{Documents, RequestError};
 
 /// How often to read the list without an announcement: announcements are hints.
-const READ_SESSIONS_EVERY: Duration = Duration::from_secs(10);
+const READ_IDS_EVERY: Duration = Duration::from_secs(10);
 
 /// The delay before the list is read, so that many changes cause one read.
 const CHANGE_DEBOUNCE: Duration = Duration::from_millis(20);
@@ -54,32 +54,35 @@ pub(super) async fn follow_source<T>(
     }
 }
 
-impl Sessions {
-    /// The ids of the sessions, for [`targets_from`](super::PoolBuilder::targets_from): all of them now, and again
-    /// after every change.
+impl Documents {
+    /// The ids of the documents, for [`targets_from`](super::PoolBuilder::targets_from): all of them now, and again
+    /// after every change. The stream ends if the name of the collection is not valid.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn follow(&self) -> SessionIds {
+    pub fn follow(&self) -> DocumentIds {
         let (send, sets) = mpsc::channel(1);
-        let (tenure, mut announcements) = (self.0.clone(), self.0.announcements());
+        let (documents, mut announcements) = (self.clone(), self.tenure.announcements());
         tokio::spawn(async move {
+            let Ok(collection) = documents.collection.clone() else { return };
+            let concerns = |announcement: &Announcement| match announcement {
+                Announcement::IndexChanged { index } => *index == collection,
+                Announcement::DocumentChanged { document } => document.collection == collection,
+                _ => false,
+            };
             loop {
-                if let Ok(Reply::Index(entries)) = tenure.call(Request::IndexList { index: SESSIONS.to_owned() }).await
-                    && send.send(entries.into_iter().collect()).await.is_err()
+                if let Ok::<_, RequestError>(ids) = documents.ids().await
+                    && send.send(ids.into_iter().collect()).await.is_err()
                 {
                     return;
                 }
                 let changed = async {
                     loop {
                         match announcements.next().await {
-                            SubscriptionItem::Announced(Announcement::IndexChanged { index }) if index == SESSIONS => {
-                                return true;
-                            }
-                            SubscriptionItem::Announced(Announcement::SessionChanged { .. })
-                            | SubscriptionItem::Gap => return true,
-                            SubscriptionItem::Closed => return false,
+                            SubscriptionItem::Announced(announcement) if concerns(&announcement) => return true,
                             SubscriptionItem::Announced(_) => {}
+                            SubscriptionItem::Gap => return true,
+                            SubscriptionItem::Closed => return false,
                         }
                     }
                 };
@@ -88,20 +91,20 @@ impl Sessions {
                         if !goes_on {
                             return;
                         }
-                        // Many sessions may change at once.
+                        // Many documents may change at once.
                         tokio::time::sleep(CHANGE_DEBOUNCE).await;
                         announcements.skip();
                     }
-                    () = tokio::time::sleep(READ_SESSIONS_EVERY) => {}
+                    () = tokio::time::sleep(READ_IDS_EVERY) => {}
                     () = send.closed() => return,
                 }
             }
         });
-        SessionIds(sets)
+        DocumentIds(sets)
     }
 }
 
-/// A stream of the ids of a store's sessions.
+/// A stream of the ids of a collection's documents.
 ///
 /// ```
 /// use futures_util::StreamExt;
@@ -114,8 +117,8 @@ impl Sessions {
 /// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let tenure = Tenure::connect("memory:").await?;
-/// tenure.sessions().create("eu-1", b"every 5s").await?;
-/// let mut ids = tenure.sessions().follow();
+/// tenure.documents("servers").create("eu-1", b"10.0.0.7").await?;
+/// let mut ids = tenure.documents("servers").follow();
 /// assert!(ids.next().await.is_some_and(|ids| ids.contains("eu-1")));
 ///
 /// let european = ids.map(|ids| ids.into_iter().filter(|id| id.starts_with("eu-")).collect::<Vec<_>>());
@@ -125,9 +128,9 @@ impl Sessions {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct SessionIds(mpsc::Receiver<BTreeSet<String>>);
+pub struct DocumentIds(mpsc::Receiver<BTreeSet<String>>);
 
-impl Stream for SessionIds {
+impl Stream for DocumentIds {
     type Item = BTreeSet<String>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

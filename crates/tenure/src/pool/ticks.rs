@@ -10,13 +10,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::due::{last_tick, next_due, phase};
-use super::mark::Mark;
+use super::{last_tick, next_due, phase};
 use crate::event::EventKind;
 use crate::lease::LeaseState;
-use crate::store::{ErrorKind, Outcome, Reply, Request, StoreError};
+use crate::store::{DocumentRequest, ErrorKind, LogRequest, Outcome, Reply, StoreError};
 use crate::tenure::{PublishError, TermHandle, call_store};
 use crate::time::ServerTime;
+use crate::token::Nonce;
+use tenure_core::pool::Mark;
 
 /// The record beside the lease.
 const DUE_RECORD: &str = "due";
@@ -249,7 +250,14 @@ impl Ticks {
         let mark = self.last.zip(claimed_due).map(|(worked, due)| Mark { worked, ahead: Some(due) });
         records.extend(mark.map(|mark| (DUE_RECORD.to_owned(), mark.encode())));
         self.claimed |= mark.is_some();
-        let reply = self.term.call_ahead(Request::Append { holding, log, value, kept, records });
+        let reply = self.term.call_ahead(LogRequest::Append {
+            holding,
+            log,
+            value,
+            kept,
+            nonce: Nonce::new(fastrand::u128(..)),
+            records,
+        });
         self.pending = Some(PendingAppend { claimed_due, reply });
     }
 
@@ -271,7 +279,7 @@ impl Ticks {
         loop {
             let (holding, value) = (self.term.holding(), Mark { worked: last, ahead: None }.encode());
             let record = DUE_RECORD.to_owned();
-            let reply = self.term.call_ahead(Request::Publish { holding, record, value, announced: false });
+            let reply = self.term.call_ahead(DocumentRequest::Publish { holding, record, value, announced: false });
             self.term.0.keeper.flush_deferred_calls();
             match reply.await {
                 Ok(Outcome::Failed(error) | Outcome::Unknown(error)) if error.is_retryable() => {}
@@ -313,7 +321,7 @@ impl Ticks {
     async fn read(&mut self) -> Option<Option<Mark>> {
         let timeout = self.term.0.settings.attempt_timeout();
         loop {
-            let read = Request::Read { name: self.term.name().clone(), record: DUE_RECORD.to_owned() };
+            let read = DocumentRequest::ReadRecord { name: self.term.name().clone(), record: DUE_RECORD.to_owned() };
             match call_store(&self.term.0.keeper, read, timeout).await {
                 Outcome::Answered(Reply::Record(found)) => {
                     return Some(found.and_then(|record| Mark::decode(&record.value)));

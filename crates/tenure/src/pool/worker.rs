@@ -72,6 +72,20 @@ pub(super) async fn run_worker(
     target: TargetName,
     term: Term,
     settings: WorkSettings,
+    commands: mpsc::UnboundedReceiver<WorkerCommand>,
+) {
+    let (handle, stats) = ((*term).clone(), settings.stats.clone());
+    // Cancelled work may panic while it is dropped. That also drops the term, which releases the lease.
+    if let Err(panic) = AssertUnwindSafe(hold_target(target, term, settings, commands)).catch_unwind().await {
+        report_failure(&handle, &stats, panic_message(&*panic), true);
+        handle.wait_until_over().await;
+    }
+}
+
+async fn hold_target(
+    target: TargetName,
+    term: Term,
+    settings: WorkSettings,
     mut commands: mpsc::UnboundedReceiver<WorkerCommand>,
 ) {
     let handle = (*term).clone();
@@ -106,15 +120,10 @@ async fn run_work(target: TargetName, term: TermHandle, settings: WorkSettings) 
         // Called inside the future, because the call itself may panic. A panic ends the work and affects nothing else.
         let once = AssertUnwindSafe(async move { work(target, lease).await }).catch_unwind();
         let Ok(ended) = term.run_infallible(once).await else { return };
-        let failure = match ended {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some((error_chain(&*error), false)),
-            Err(panic) => Some((panic_message(&*panic), true)),
-        };
-        if let Some((error, is_panic)) = failure {
-            let counter = if is_panic { &stats.work_panics } else { &stats.work_errors };
-            counter.fetch_add(1, Ordering::Relaxed);
-            term.emit(EventKind::WorkFailed { error, is_panic });
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => report_failure(&term, &stats, error_chain(&*error), false),
+            Err(panic) => report_failure(&term, &stats, panic_message(&*panic), true),
         }
         if term.is_draining() {
             return;
@@ -125,6 +134,12 @@ async fn run_work(target: TargetName, term: TermHandle, settings: WorkSettings) 
             () = term.draining() => return,
         }
     }
+}
+
+fn report_failure(term: &TermHandle, stats: &PoolStats, error: String, is_panic: bool) {
+    let counter = if is_panic { &stats.work_panics } else { &stats.work_errors };
+    counter.fetch_add(1, Ordering::Relaxed);
+    term.emit(EventKind::WorkFailed { error, is_panic });
 }
 
 /// An error with its causes.

@@ -29,75 +29,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod plan;
-mod slots;
-
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plan::{NextRun, Policy, ScheduleRecord, next_run};
+#[doc(inline)]
+pub use tenure_core::schedule::{CatchUp, Schedule, ScheduleError, Unfinished};
+use tenure_core::schedule::{NextRun, Policy, ScheduleRecord, next_run};
 
-pub use slots::{Schedule, ScheduleError};
-
-use crate::store::{Outcome, Reply, Request};
+use crate::store::{DocumentRequest, LeaseRequest, Outcome, Reply};
 use crate::tenure::{PublishError, TermHandle, call_store};
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
 /// The longest uninterrupted sleep: clocks may be set meanwhile.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
-
-/// What to do about runs that were missed because there was no leader.
-///
-/// ```
-/// use std::time::Duration;
-/// use tenure::Tenure;
-/// use tenure::schedule::{CatchUp, Schedule};
-///
-/// # #[cfg(feature = "memory")]
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let tenure = Tenure::connect("memory:").await?;
-/// let lease = tenure.lease("market").acquire().await?;
-/// let runs = lease.schedule("open", Schedule::every(Duration::from_millis(20))?);
-/// let mut runs = runs.catch_up(CatchUp::Skip); // a run that is hours late is of no use
-/// let run = runs.next().await.ok_or("the term is over")?;
-/// run.done().await?;
-/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CatchUp {
-    /// One run makes up for all of them.
-    #[default]
-    Once,
-    /// Skip them. A run that is late by no more than a failover takes does not count as missed.
-    Skip,
-}
-
-/// What to do about a run whose leader was lost before its end.
-///
-/// ```
-/// use std::time::Duration;
-/// use tenure::Tenure;
-/// use tenure::schedule::{Schedule, Unfinished};
-///
-/// # #[cfg(feature = "memory")]
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let tenure = Tenure::connect("memory:").await?;
-/// let lease = tenure.lease("invoices").acquire().await?;
-/// let runs = lease.schedule("mail", Schedule::every(Duration::from_millis(20))?);
-/// let mut runs = runs.unfinished(Unfinished::Skip); // better not sent than sent twice
-/// let run = runs.next().await.ok_or("the term is over")?;
-/// run.done().await?;
-/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unfinished {
-    /// The next leader runs it again.
-    #[default]
-    Rerun,
-    /// It counts as done.
-    Skip,
-}
 
 impl TermHandle {
     /// Keeps a schedule under this term. The name distinguishes it from other schedules of the same lease.
@@ -213,8 +156,8 @@ impl Runs {
         let shared = &self.term.0;
         let limit = shared.settings.attempt_timeout();
         loop {
-            let inspect = Request::Inspect { name: shared.name.clone() };
-            let read = Request::Read { name: shared.name.clone(), record: self.record.clone() };
+            let inspect = LeaseRequest::Inspect { name: shared.name.clone() };
+            let read = DocumentRequest::ReadRecord { name: shared.name.clone(), record: self.record.clone() };
             if let Outcome::Answered(Reply::Lease(report)) = call_store(&shared.keeper, inspect, limit).await
                 && let Some(since) = report.since
                 && let Outcome::Answered(Reply::Record(found)) = call_store(&shared.keeper, read, limit).await

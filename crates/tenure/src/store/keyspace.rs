@@ -1,54 +1,8 @@
 //! The names of keys: the namespace prefix of all of them, and the configurable prefixes.
 
-use crate::name::{NameError, check_prefix};
+use std::collections::BTreeMap;
 
-/// The index of all sessions.
-///
-/// ```
-/// use std::time::Duration;
-/// use tenure::Tenure;
-/// use tenure::store::{AttachRequest, Keyspace, Outcome, Reply, Request, SESSIONS, open};
-///
-/// # #[cfg(feature = "memory")]
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let store = open("memory:", &Keyspace::default())?;
-/// let tenure = Tenure::with_store(store.clone()).connect().await?;
-/// tenure.sessions().create("eu-1", b"every 5s").await?;
-///
-/// let connection = store.attach(AttachRequest { observer: true, ..AttachRequest::default() }).await?;
-/// let list = Request::IndexList { index: SESSIONS.to_owned() };
-/// let outcomes = connection.submit(vec![list], Duration::from_secs(1)).await;
-/// assert_eq!(outcomes, [Outcome::Answered(Reply::Index(vec!["eu-1".to_owned()]))]);
-/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub const SESSIONS: &str = "sessions";
-
-/// The index of all roles that ever had a leader.
-pub(crate) const ROLES: &str = "roles";
-
-/// The index of deleted sessions of which records may be left.
-///
-/// ```
-/// use std::time::Duration;
-/// use tenure::Tenure;
-/// use tenure::store::{AttachRequest, DELETED_SESSIONS, Keyspace, Outcome, Reply, Request, open};
-///
-/// # #[cfg(feature = "memory")]
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let store = open("memory:", &Keyspace::default())?;
-/// let tenure = Tenure::with_store(store.clone()).connect().await?;
-/// tenure.sessions().create("eu-1", b"every 5s").await?;
-/// tenure.sessions().write("eu-1", Some(b"every 5s"), None).await?; // deletes it
-///
-/// let connection = store.attach(AttachRequest { observer: true, ..AttachRequest::default() }).await?;
-/// let list = Request::IndexList { index: DELETED_SESSIONS.to_owned() };
-/// let outcomes = connection.submit(vec![list], Duration::from_secs(1)).await;
-/// assert_eq!(outcomes, [Outcome::Answered(Reply::Index(vec!["eu-1".to_owned()]))]);
-/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub const DELETED_SESSIONS: &str = "gone";
+use crate::name::{NameError, check, check_prefix};
 
 /// The keys of one deployment.
 ///
@@ -65,12 +19,13 @@ pub const DELETED_SESSIONS: &str = "gone";
 pub struct Keyspace {
     prefix: String,
     node: String,
-    session: String,
+    /// The prefixes of collections with a prefix of their own.
+    documents: BTreeMap<String, String>,
 }
 
 impl Default for Keyspace {
     fn default() -> Self {
-        Self { prefix: String::new(), node: "poll:node:".to_owned(), session: "session:".to_owned() }
+        Self { prefix: String::new(), node: "poll:node:".to_owned(), documents: BTreeMap::new() }
     }
 }
 
@@ -81,7 +36,7 @@ impl Keyspace {
     /// When the name is empty, too long, or has a character that is not allowed. Braces are not allowed: a hash tag
     /// belongs in the prefix of a lease.
     pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
-        crate::name::check("namespace", name)?;
+        check("namespace", name)?;
         self.prefix = format!("{name}:");
         Ok(self)
     }
@@ -96,13 +51,14 @@ impl Keyspace {
         Ok(self)
     }
 
-    /// Sets the prefix of session keys, `session:` by default.
+    /// Sets the prefix of the keys of a collection of documents, `tenure:doc:<collection>:` by default.
     ///
     /// # Errors
-    /// When the prefix is empty, too long, or has a character that is not allowed.
-    pub fn session_prefix(mut self, prefix: &str) -> Result<Self, NameError> {
+    /// When the collection or the prefix is empty, too long, or has a character that is not allowed.
+    pub fn document_prefix(mut self, collection: &str, prefix: &str) -> Result<Self, NameError> {
+        check("collection", collection)?;
         check_prefix(prefix)?;
-        self.session = prefix.to_owned();
+        self.documents.insert(collection.to_owned(), prefix.to_owned());
         Ok(self)
     }
 
@@ -116,8 +72,11 @@ impl Keyspace {
         format!("{}{}", self.prefix, self.node)
     }
 
-    /// The prefix of sessions, namespace included.
-    pub fn session(&self) -> String {
-        format!("{}{}", self.prefix, self.session)
+    /// The prefix of the documents of a collection, namespace included.
+    pub fn documents(&self, collection: &str) -> String {
+        match self.documents.get(collection) {
+            Some(prefix) => format!("{}{prefix}", self.prefix),
+            None => format!("{}tenure:doc:{collection}:", self.prefix),
+        }
     }
 }

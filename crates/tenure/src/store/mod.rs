@@ -10,13 +10,13 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tenure::store::{AttachRequest, Keyspace, Outcome, Reply, Request, open};
+//! use tenure::store::{AttachRequest, Keyspace, LeaseRequest, Outcome, Reply, open};
 //!
 //! # #[cfg(feature = "memory")]
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! let store = open("memory:", &Keyspace::default())?;
-//! let connection = store.attach(AttachRequest::default()).await?;
-//! for outcome in connection.submit(vec![Request::InspectNamespace], Duration::from_secs(1)).await {
+//! let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
+//! for outcome in connection.submit(vec![LeaseRequest::InspectNamespace.into()], Duration::from_secs(1)).await {
 //!     match outcome {
 //!         Outcome::Answered(Reply::Namespace(report)) => println!("generation {:?}", report.generation),
 //!         Outcome::Answered(other) => println!("{other:?}"),
@@ -28,19 +28,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod announcement;
-mod attach;
-mod error;
 mod keyspace;
-mod ledger;
 #[cfg(feature = "memory")]
 pub mod memory;
-mod note;
 mod open;
 #[cfg(feature = "redis")]
 pub mod redis;
-mod reply;
-mod request;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -50,21 +43,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use announcement::{Announcement, SubscriptionItem};
-pub use attach::{
-    AttachRequest, Attached, Continuity, Generation, Lineage, NamespaceMemory, Quarantine, QuarantineReason, ServerRun,
-};
-pub use error::{ErrorKind, Outcome, StoreError};
-pub(crate) use keyspace::ROLES;
-pub use keyspace::{DELETED_SESSIONS, Keyspace, SESSIONS};
-pub use ledger::{Ledger, ServerInfo};
-pub use note::TermNote;
+pub use keyspace::Keyspace;
 pub use open::open;
-pub use reply::{
-    EntryId, Grant, Held, LeaseReport, LiveInstance, LogEntry, NamespaceReport, ParseEntryIdError, PreviousTerm,
-    PublishedRecord, RecordedEnd, Refusal, Reply,
+#[doc(inline)]
+pub use tenure_core::ledger::{Ledger, ServerInfo};
+#[cfg(any(feature = "redis", feature = "sqlite"))]
+pub(crate) use tenure_core::store::MAX_TERM_NOTES;
+#[cfg(any(feature = "redis", feature = "sqlite"))]
+pub(crate) use tenure_core::store::MAX_TTL;
+pub(crate) use tenure_core::store::ROLES;
+#[doc(inline)]
+pub use tenure_core::store::{
+    Announcement, Ask, AttachRequest, Attached, Claim, Continuity, DocumentId, DocumentRequest, EntryId, ErrorKind,
+    Generation, Grant, Held, Holding, LeaseReport, LeaseRequest, Lineage, LiveInstance, LogEntry, LogRequest,
+    MembershipRequest, NamespaceMemory, NamespaceReport, Outcome, ParseEntryIdError, PreviousTerm, PublishedRecord,
+    Quarantine, QuarantineReason, RecordedEnd, Refusal, Reply, Request, ServerRun, StoreError, SubscriptionItem,
+    TermNote, deleted_index,
 };
-pub use request::{Ask, Claim, ForeignKind, Holding, Request};
 
 /// A boxed future, so that stores are object-safe and can be chosen by URL at run time.
 ///
@@ -72,7 +67,7 @@ pub use request::{Ask, Claim, ForeignKind, Holding, Request};
 /// use tenure::store::{AttachRequest, BoxFuture, Keyspace, Store, open};
 ///
 /// fn is_reachable(store: &dyn Store) -> BoxFuture<'_, bool> {
-///     let request = AttachRequest { observer: true, ..AttachRequest::default() };
+///     let request = AttachRequest { observer: true, ..AttachRequest::new(fastrand::u64(..)) };
 ///     Box::pin(async move { store.attach(request).await.is_ok() })
 /// }
 ///
@@ -163,7 +158,7 @@ pub trait Store: fmt::Debug + Send + Sync {
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tenure::store::{AttachRequest, Attached, BoxFuture, Connection, Keyspace, Outcome, Request, open};
+/// use tenure::store::{AttachRequest, Attached, BoxFuture, Connection, DocumentRequest, Keyspace, LeaseRequest, Outcome, Request, open};
 ///
 /// /// Prints every batch. A store of your own returns it from `attach`.
 /// #[derive(Debug)]
@@ -187,8 +182,8 @@ pub trait Store: fmt::Debug + Send + Sync {
 /// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = open("memory:", &Keyspace::default())?;
-/// let connection = PrintingConnection(store.attach(AttachRequest::default()).await?);
-/// let outcomes = connection.submit(vec![Request::InspectNamespace], Duration::from_secs(1)).await;
+/// let connection = PrintingConnection(store.attach(AttachRequest::new(fastrand::u64(..))).await?);
+/// let outcomes = connection.submit(vec![LeaseRequest::InspectNamespace.into()], Duration::from_secs(1)).await;
 /// assert!(matches!(outcomes[..], [Outcome::Answered(_)]));
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -237,10 +232,10 @@ pub trait Connection: fmt::Debug + Send + Sync {
 /// # #[cfg(feature = "memory")]
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = open("memory:", &Keyspace::default())?;
-/// # let connection = store.attach(AttachRequest::default()).await?;
+/// # let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
 /// let mut subscription = LossySubscription(store.subscribe().await?);
-/// # let change = tenure::store::Request::IndexAdd { index: "a".to_owned(), entry: "b".to_owned(), announced: true };
-/// # connection.submit(vec![change], std::time::Duration::from_secs(1)).await;
+/// # let change = tenure::store::DocumentRequest::IndexAdd { index: "a".to_owned(), entry: "b".to_owned(), announced: true };
+/// # connection.submit(vec![change.into()], std::time::Duration::from_secs(1)).await;
 /// assert_eq!(subscription.next().await, SubscriptionItem::Gap);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

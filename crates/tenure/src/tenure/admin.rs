@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::{RequestError, Tenure};
 use crate::fleet::DRAINING_INDEX;
 use crate::name::{InstanceId, LeaseName, LeaseRef};
-use crate::store::{Ask, Generation, LeaseReport, NamespaceReport, ROLES, Reply, Request, StoreError, TermNote};
+use crate::store::{
+    Ask, DocumentRequest, Generation, LeaseReport, LeaseRequest, LogRequest, NamespaceReport, ROLES, Reply, StoreError,
+    TermNote,
+};
 use crate::token::Token;
 
 /// The operator's side of a [`Tenure`]: [`Tenure::admin`] returns it. Clones are cheap.
@@ -51,7 +54,7 @@ impl Admin {
     /// # Cancel safety
     /// Safe.
     pub async fn namespace(&self) -> Result<NamespaceReport, StoreError> {
-        match self.0.call(Request::InspectNamespace).await? {
+        match self.0.call(LeaseRequest::InspectNamespace).await? {
             Reply::Namespace(report) => Ok(report),
             other => Err(self.0.unexpected_reply(&other)),
         }
@@ -66,7 +69,7 @@ impl Admin {
     /// # Cancel safety
     /// The quarantine may or may not have ended.
     pub async fn reopen(&self, generation: Generation) -> Result<bool, RequestError> {
-        match self.0.write(Request::Reopen { generation }).await? {
+        match self.0.write(LeaseRequest::Reopen { generation }).await? {
             Reply::Done => Ok(true),
             Reply::NotAttached => Ok(false),
             other => Err(self.0.unexpected_reply(&other).into()),
@@ -82,7 +85,7 @@ impl Admin {
     /// # Cancel safety
     /// Safe.
     pub async fn terms(&self, limit: usize) -> Result<Vec<TermNote>, StoreError> {
-        match self.0.call(Request::Notes { limit }).await? {
+        match self.0.call(LogRequest::Notes { limit }).await? {
             Reply::Notes(notes) => Ok(notes),
             other => Err(self.0.unexpected_reply(&other)),
         }
@@ -103,8 +106,12 @@ impl Admin {
         to: Option<&InstanceId>,
     ) -> Result<Option<Token>, RequestError> {
         let name = role.into().role()?;
-        let Some(token) = self.0.inspect(&name).await?.held.and_then(|held| held.token) else { return Ok(None) };
-        match self.0.write(Request::Ask { name, token, ask: Ask::StepDown { to: to.cloned() } }).await? {
+        let Some(held) = self.0.inspect(&name).await?.held else { return Ok(None) };
+        let Some(token) = held.token else { return Ok(None) };
+        if to == Some(&held.holder) {
+            return Ok(Some(token));
+        }
+        match self.0.write(LeaseRequest::Ask { name, token, ask: Ask::StepDown { to: to.cloned() } }).await? {
             Reply::Done => Ok(Some(token)),
             // The term ended before the request.
             Reply::Refused(_) => Ok(None),
@@ -126,7 +133,7 @@ impl Admin {
         let name = lease.into().lease()?;
         let Some(held) = self.0.inspect(&name).await?.held else { return Ok(None) };
         let Some(token) = held.token else { return Ok(None) };
-        match self.0.write(Request::Revoke { name, token }).await? {
+        match self.0.write(LeaseRequest::Revoke { name, token }).await? {
             Reply::Done => Ok(Some(held.holder)),
             Reply::Refused(_) => Ok(None),
             other => Err(self.0.unexpected_reply(&other).into()),
@@ -145,11 +152,11 @@ impl Admin {
     pub async fn forget_role(&self, role: impl Into<LeaseRef>) -> Result<bool, RequestError> {
         let name = role.into().role()?;
         let (index, entry) = (ROLES.to_owned(), name.encode());
-        let forget = Request::Forget { name, logs: Vec::new(), idle_for: Duration::ZERO, session: String::new() };
+        let forget = LeaseRequest::Forget { name, logs: Vec::new(), idle_for: Duration::ZERO, document: None };
         if self.0.write(forget).await? != Reply::Done {
             return Ok(false);
         }
-        self.0.write(Request::IndexRemove { index, entry, announced: false }).await.map(|_| true)
+        self.0.write(DocumentRequest::IndexRemove { index, entry, announced: false }).await.map(|_| true)
     }
 
     /// Asks an instance to hand over all its targets and to claim no more, until [`undrain`](Self::undrain) or until it
@@ -162,7 +169,7 @@ impl Admin {
     /// The request may or may not be stored.
     pub async fn drain(&self, instance: &InstanceId) -> Result<(), RequestError> {
         let (index, entry, announced) = (DRAINING_INDEX.to_owned(), instance.to_string(), true);
-        self.0.write(Request::IndexAdd { index, entry, announced }).await.map(drop)
+        self.0.write(DocumentRequest::IndexAdd { index, entry, announced }).await.map(drop)
     }
 
     /// Asks an instance to claim targets again.
@@ -174,7 +181,7 @@ impl Admin {
     /// The request may or may not be removed.
     pub async fn undrain(&self, instance: &InstanceId) -> Result<(), RequestError> {
         let (index, entry, announced) = (DRAINING_INDEX.to_owned(), instance.to_string(), true);
-        self.0.write(Request::IndexRemove { index, entry, announced }).await.map(drop)
+        self.0.write(DocumentRequest::IndexRemove { index, entry, announced }).await.map(drop)
     }
 
     /// The key of a lease in the store, namespace included.

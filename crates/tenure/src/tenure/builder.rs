@@ -91,9 +91,10 @@ impl TenureBuilder {
         self.change_keyspace(|keyspace| keyspace.node_prefix(prefix))
     }
 
-    /// Sets the prefix of the session keys. The default is `session:`.
-    pub fn session_prefix(self, prefix: &str) -> Self {
-        self.change_keyspace(|keyspace| keyspace.session_prefix(prefix))
+    /// Sets the prefix of the keys of a [collection of documents](Tenure::documents). The default is
+    /// `tenure:doc:<collection>:`.
+    pub fn document_prefix(self, collection: &str, prefix: &str) -> Self {
+        self.change_keyspace(|keyspace| keyspace.document_prefix(collection, prefix))
     }
 
     /// Announces the events of this instance's leases and elections to every subscriber of
@@ -194,7 +195,7 @@ impl TenureBuilder {
             (Some(_), Some(_)) => return Err(ConnectError::NameAndInstance),
             (Some(name), None) => generate_id(&name)?,
             (None, Some(instance)) => instance,
-            (None, None) => InstanceId::for_this_process(),
+            (None, None) => crate::instance::id_for_this_process(),
         };
         let store = match self.source {
             StoreSource::Url(url) => store::open(&url, &self.keyspace)?,

@@ -30,7 +30,7 @@ use crate::name::{LeaseName, NameError};
 /// ```
 #[derive(Debug)]
 #[must_use]
-pub struct LeaseRequest {
+pub struct LeaseBuilder {
     tenure: Tenure,
     name: Result<LeaseName, NameError>,
     /// The single settings, once one was given.
@@ -39,7 +39,7 @@ pub struct LeaseRequest {
     timeout: Option<Duration>,
 }
 
-impl LeaseRequest {
+impl LeaseBuilder {
     pub(super) fn new(tenure: Tenure, name: Result<LeaseName, NameError>) -> Self {
         Self { tenure, name, settings: None, checked: None, timeout: None }
     }
@@ -80,7 +80,8 @@ impl LeaseRequest {
         self
     }
 
-    /// Acquires the lease, in turn with other waiters. A waiter is notified of the release and does not poll. While the
+    /// Acquires the lease, and waits for it if necessary. A waiter is notified of the release and does not poll. Tasks that
+    /// wait on clones of one [`Tenure`] take turns; among instances the order is not defined. While the
     /// store cannot be reached, it waits for that, too. A task that acquires a lease it already holds waits until it
     /// releases it.
     ///

@@ -2,27 +2,29 @@
 
 mod admin;
 mod builder;
+mod documents;
 mod error;
 mod events;
-mod request;
-mod sessions;
+mod lease_builder;
+mod log_follower;
 mod term;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::oneshot;
 
 pub use admin::Admin;
 pub use builder::{ConnectError, TenureBuilder};
+pub use documents::{DocumentError, Documents};
 pub use error::RequestError;
 pub use events::EventStream;
 use events::WeakEventStreams;
-pub use request::LeaseRequest;
-pub use sessions::{SessionError, Sessions};
+pub use lease_builder::LeaseBuilder;
+pub use log_follower::LogFollower;
 pub use term::{Lost, PublishError, ReleaseError, RequireError, RunError, Term, TermHandle, TermInfo, Work};
 
 use crate::election::CampaignRegistry;
@@ -33,7 +35,8 @@ use crate::keeper::{self, Command, ConnectionState, KeeperHandle, StoreCall};
 use crate::lease::LeaseSettings;
 use crate::name::{Group, InstanceId, LeaseName, LeaseRef};
 use crate::store::{
-    EntryId, ErrorKind, Keyspace, LeaseReport, LogEntry, Outcome, PublishedRecord, Reply, Request, Store, StoreError,
+    DocumentRequest, EntryId, ErrorKind, Keyspace, LeaseReport, LeaseRequest, LogEntry, LogRequest, MembershipRequest,
+    Outcome, PublishedRecord, Reply, Request, Store, StoreError,
 };
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
 
@@ -128,8 +131,8 @@ impl Tenure {
 
     /// Requests a lease, by its label or by its whole name. The key of the lease with the label `report` is
     /// `lease:report`.
-    pub fn lease(&self, lease: impl Into<LeaseRef>) -> LeaseRequest {
-        LeaseRequest::new(self.clone(), lease.into().lease())
+    pub fn lease(&self, lease: impl Into<LeaseRef>) -> LeaseBuilder {
+        LeaseBuilder::new(self.clone(), lease.into().lease())
     }
 
     /// The id of this instance, as the store and other instances see it.
@@ -173,11 +176,6 @@ impl Tenure {
     /// The other instances on the store, and the leaders among them.
     pub fn fleet(&self) -> Fleet {
         Fleet(self.clone())
-    }
-
-    /// The sessions of the store: documents that describe one target each.
-    pub fn sessions(&self) -> Sessions {
-        Sessions(self.clone())
     }
 
     /// Reads the record that a holder last [published](TermHandle::publish) beside a lease.
@@ -225,7 +223,7 @@ impl Tenure {
         limit: usize,
     ) -> Result<Vec<LogEntry>, RequestError> {
         let (name, log) = (lease.into().lease()?, log.to_owned());
-        match self.call(Request::ReadLog { name, log, after, limit }).await? {
+        match self.call(LogRequest::Read { name, log, after, limit }).await? {
             Reply::LogEntries(entries) => Ok(entries),
             other => Err(self.unexpected_reply(&other).into()),
         }
@@ -284,7 +282,7 @@ impl Tenure {
     }
 
     pub(crate) async fn inspect(&self, name: &LeaseName) -> Result<LeaseReport, StoreError> {
-        match self.call(Request::Inspect { name: name.clone() }).await? {
+        match self.call(LeaseRequest::Inspect { name: name.clone() }).await? {
             Reply::Lease(report) => Ok(report),
             other => Err(self.unexpected_reply(&other)),
         }
@@ -295,20 +293,20 @@ impl Tenure {
         name: &LeaseName,
         record: &str,
     ) -> Result<Option<PublishedRecord>, StoreError> {
-        match self.call(Request::Read { name: name.clone(), record: record.to_owned() }).await? {
+        match self.call(DocumentRequest::ReadRecord { name: name.clone(), record: record.to_owned() }).await? {
             Reply::Record(published) => Ok(published),
             other => Err(self.unexpected_reply(&other)),
         }
     }
 
     /// Sends a request that changes nothing, so that it does not matter whether a lost one was executed.
-    pub(crate) async fn call(&self, request: Request) -> Result<Reply, StoreError> {
-        self.call_with_priority(request, false).await
+    pub(crate) async fn call(&self, request: impl Into<Request>) -> Result<Reply, StoreError> {
+        self.call_with_priority(request.into(), false).await
     }
 
     /// Like [`call`](Self::call), for requests that work waits for: they go before the requests of observers.
-    pub(crate) async fn call_for_work(&self, request: Request) -> Result<Reply, StoreError> {
-        self.call_with_priority(request, true).await
+    pub(crate) async fn call_for_work(&self, request: impl Into<Request>) -> Result<Reply, StoreError> {
+        self.call_with_priority(request.into(), true).await
     }
 
     async fn call_with_priority(&self, request: Request, is_work: bool) -> Result<Reply, StoreError> {
@@ -319,8 +317,8 @@ impl Tenure {
     }
 
     /// Sends a request that changes something.
-    pub(crate) async fn write(&self, request: Request) -> Result<Reply, RequestError> {
-        match self.call_with_outcome(request, false).await {
+    pub(crate) async fn write(&self, request: impl Into<Request>) -> Result<Reply, RequestError> {
+        match self.call_with_outcome(request.into(), false).await {
             Outcome::Answered(reply) => Ok(reply),
             Outcome::Failed(error) => Err(RequestError::Store(error)),
             Outcome::Unknown(error) => Err(RequestError::Unknown(error)),
@@ -333,16 +331,16 @@ impl Tenure {
     }
 
     /// Sends a request to the store without waiting for the reply.
-    pub(crate) fn call_detached(&self, request: Request) {
-        let (reply, _) = oneshot::channel();
+    pub(crate) fn call_detached(&self, request: impl Into<Request>) {
+        let (request, (reply, _)) = (request.into(), oneshot::channel());
         let timeout = LeaseSettings::default().attempt_timeout();
         self.keeper.send(Command::Call(StoreCall { request, timeout, is_work: true, reply }));
     }
 
-    /// Reports an event that belongs to no lease to the logs, streams and listeners of this process.
-    #[doc(hidden)]
-    pub fn emit(&self, kind: EventKind) {
-        self.keeper.emit(Event { instance: self.instance().clone(), lease: None, token: None, kind });
+    /// Emits an event that belongs to no lease, such as a [`ProgramEvent`](crate::ProgramEvent): to the log, the streams and
+    /// the listeners of this process.
+    pub fn emit(&self, kind: impl Into<EventKind>) {
+        self.keeper.emit(Event { instance: self.instance().clone(), lease: None, token: None, kind: kind.into() });
     }
 
     pub(crate) fn describe(&self, key: &str, value: &str) {
@@ -366,7 +364,7 @@ impl Tenure {
         let record = record.get_or_insert_with(|| InstanceRecord {
             is_named: self.is_named,
             annotations: annotations.clone(),
-            ..InstanceRecord::new(self.instance().name())
+            ..InstanceRecord::new(self.instance().name(), SystemTime::now())
         });
         change(record);
         self.join_fleet(record);
@@ -387,7 +385,7 @@ impl Tenure {
         }
         // Sent again, because this request can be awaited.
         let (group, instance) = (Group::FLEET, self.instance().clone());
-        let _ = self.call(Request::Leave { group, instance }).await;
+        let _ = self.call(MembershipRequest::Leave { group, instance }).await;
     }
 
     /// The local time at which the store's clock shows `server`, as far as known.
@@ -408,8 +406,8 @@ impl fmt::Debug for Tenure {
 }
 
 /// Sends a request that work waits for over the keeper's connection.
-pub(crate) async fn call_store(keeper: &KeeperHandle, request: Request, timeout: Duration) -> Outcome {
-    call_store_with_priority(keeper, request, timeout, true).await
+pub(crate) async fn call_store(keeper: &KeeperHandle, request: impl Into<Request>, timeout: Duration) -> Outcome {
+    call_store_with_priority(keeper, request.into(), timeout, true).await
 }
 
 async fn call_store_with_priority(

@@ -17,9 +17,9 @@ use crate::event::{Event, EventKind};
 use crate::keeper::{Command, SharedTerm, StoreCall, TermGuard, WorkStart};
 use crate::lease::{Ending, Intent, LeaseState, Loss, ReleaseReason};
 use crate::name::{InstanceId, LeaseName};
-use crate::store::{ErrorKind, Holding, Outcome, Reply, Request, StoreError};
+use crate::store::{DocumentRequest, ErrorKind, Holding, LogRequest, Outcome, Reply, Request, StoreError};
 use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
-use crate::token::Token;
+use crate::token::{Nonce, Token};
 
 /// A held lease, from grant to release. Dropping it stops its work and releases the lease in the background. At the end
 /// of a program wait for that, with [`release`](Term::release) or [`Tenure::shutdown`](crate::Tenure::shutdown);
@@ -56,8 +56,7 @@ impl Term {
     ///
     /// # Errors
     /// When the term was lost before its release, when its work still runs at its deadline, or when the store did not
-    /// reply before the lease expired. In each case the term is over, and there is nothing to repeat. A loss that the
-    /// store reports only in its reply to the release is not an error: the lease is not held here any more either way.
+    /// reply before the lease expired. In each case the term is over, and there is nothing to repeat.
     ///
     /// # Cancel safety
     /// Safe: it continues in the background.
@@ -174,7 +173,7 @@ impl TermHandle {
         }
     }
 
-    /// Reports progress of the work. Needed only with [`stall_after`](super::LeaseRequest::stall_after), or when a
+    /// Reports progress of the work. Needed only with [`stall_after`](super::LeaseBuilder::stall_after), or when a
     /// waiter uses `take_over_after`.
     pub fn progress(&self) {
         self.0.progress();
@@ -380,14 +379,14 @@ impl TermHandle {
     /// The record may or may not be written.
     pub async fn publish(&self, record: &str, value: impl Into<Vec<u8>>) -> Result<(), PublishError> {
         let (holding, record, value) = (self.holding(), record.to_owned(), value.into());
-        self.write(Request::Publish { holding, record, value, announced: true }).await
+        self.write(DocumentRequest::Publish { holding, record, value, announced: true }).await
     }
 
     /// Like [`publish`](Self::publish), without an announcement, for records that no instance uses before it needs
     /// them.
     pub(crate) async fn publish_silently(&self, record: &str, value: Vec<u8>) -> Result<(), PublishError> {
         let (holding, record) = (self.holding(), record.to_owned());
-        self.write(Request::Publish { holding, record, value, announced: false }).await
+        self.write(DocumentRequest::Publish { holding, record, value, announced: false }).await
     }
 
     /// Appends an entry to a log beside the lease, unless the term is over. The log keeps the latest `kept` entries.
@@ -408,20 +407,32 @@ impl TermHandle {
     /// ```
     ///
     /// # Errors
-    /// When the term is over, when the store cannot be reached or refuses the request, or when the outcome is
-    /// [unknown](PublishError::Unknown). Repeating it is safe as long as no other entry was appended after it; then it
-    /// may be appended twice.
+    /// When the term is over, when the store cannot be reached or refuses the request, or when the outcome is still
+    /// [unknown](PublishError::Unknown) at the end of the term: an append without a reply is repeated until then, and adds
+    /// one entry at most, unless other tasks append to the same log at the same time. Another call adds another entry.
     ///
     /// # Cancel safety
     /// The entry may or may not be appended.
     pub async fn append(&self, log: &str, value: impl Into<Vec<u8>>, kept: usize) -> Result<(), PublishError> {
         let (holding, log, value) = (self.holding(), log.to_owned(), value.into());
-        self.write(Request::Append { holding, log, value, kept, records: Vec::new() }).await
+        let nonce = Nonce::new(fastrand::u128(..));
+        let append = LogRequest::Append { holding, log, value, kept, nonce, records: Vec::new() };
+        loop {
+            match self.write(append.clone()).await {
+                // The same attempt again: at most one entry is added.
+                Err(PublishError::Unknown(error)) => {
+                    if !self.wait(self.0.settings.attempt_timeout()).await {
+                        return Err(PublishError::Unknown(error));
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Sends a request under this term soon. The caller can await the reply later; until then the reply wakes no task.
-    pub(crate) fn call_ahead(&self, request: Request) -> oneshot::Receiver<Outcome> {
-        let (reply, answer) = oneshot::channel();
+    pub(crate) fn call_ahead(&self, request: impl Into<Request>) -> oneshot::Receiver<Outcome> {
+        let (request, (reply, answer)) = (request.into(), oneshot::channel());
         let timeout = self.0.settings.attempt_timeout();
         if !self.0.keeper.is_forked() {
             self.0.keeper.call_deferred(StoreCall { request, timeout, is_work: true, reply });
@@ -429,7 +440,7 @@ impl TermHandle {
         answer
     }
 
-    async fn write(&self, request: Request) -> Result<(), PublishError> {
+    async fn write(&self, request: impl Into<Request>) -> Result<(), PublishError> {
         match call_store(&self.0.keeper, request, self.0.settings.attempt_timeout()).await {
             Outcome::Answered(Reply::Done) => Ok(()),
             Outcome::Answered(Reply::Refused(refusal)) => Err(PublishError::Refused(refusal.into())),
@@ -442,9 +453,10 @@ impl TermHandle {
         }
     }
 
-    /// Reports an event of this term to logs, streams and listeners.
-    #[doc(hidden)]
-    pub fn emit(&self, kind: EventKind) {
+    /// Emits an event of this term, such as a [`ProgramEvent`](crate::ProgramEvent): to the log, the streams and the
+    /// listeners of this process. An event without a receiver costs almost nothing.
+    pub fn emit(&self, kind: impl Into<EventKind>) {
+        let kind = kind.into();
         if !self.0.keeper.gauges.has_listener_for(&kind) {
             return;
         }
@@ -658,7 +670,7 @@ impl<E> From<Lost> for RunError<E> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// This instance knew that the term was lost before it released it, or its work still ran at the deadline.
+    /// The term was lost before its release, or its work still ran at the deadline.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// The store did not reply before the lease expired. It may have carried out the release before that.

@@ -7,8 +7,9 @@ use super::harness::{CaseHarness, LONG_TTL, REPLY_TIMEOUT, SHORT_TTL, nonce};
 use crate::lease::{Ending, ReleaseReason};
 use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{
-    Announcement, Ask, AttachRequest, Attached, Claim, Connection, Continuity, Grant, Held, Holding, LeaseReport,
-    LiveInstance, NamespaceMemory, NamespaceReport, Outcome, PublishedRecord, Reply, Request,
+    Announcement, Ask, AttachRequest, Attached, Claim, Connection, Continuity, DocumentRequest, Grant, Held, Holding,
+    LeaseReport, LeaseRequest, LiveInstance, MembershipRequest, NamespaceMemory, NamespaceReport, Outcome,
+    PublishedRecord, Reply, Request,
 };
 use crate::token::Token;
 
@@ -42,7 +43,8 @@ impl Client {
     }
 
     /// Sends a batch.
-    pub(super) async fn submit(&self, batch: Vec<Request>) -> Vec<Outcome> {
+    pub(super) async fn submit<R: Into<Request>>(&self, batch: Vec<R>) -> Vec<Outcome> {
+        let batch = batch.into_iter().map(Into::into).collect();
         let outcomes = self.connection.submit(batch, REPLY_TIMEOUT).await;
         for outcome in &outcomes {
             if let Outcome::Answered(reply) = outcome {
@@ -53,7 +55,8 @@ impl Client {
     }
 
     /// Sends a request, which the store must answer.
-    pub(super) async fn send(&self, request: Request) -> Reply {
+    pub(super) async fn send(&self, request: impl Into<Request>) -> Reply {
+        let request = request.into();
         let shown = shown(&request);
         match self.submit(vec![request]).await.as_slice() {
             [Outcome::Answered(reply)] => reply.clone(),
@@ -72,8 +75,11 @@ impl Client {
         harness: &CaseHarness<'_>,
         change: fn(AttachRequest) -> AttachRequest,
     ) -> Continuity {
-        let request =
-            AttachRequest { memory: Some(self.memory().clone()), max_ttl: Duration::ZERO, ..AttachRequest::default() };
+        let request = AttachRequest {
+            memory: Some(self.memory().clone()),
+            max_ttl: Duration::ZERO,
+            ..AttachRequest::new(fastrand::u64(..))
+        };
         self.connection = harness.attach(change(request)).await;
         self.memory().reattach(self.connection.attached())
     }
@@ -84,12 +90,16 @@ impl Client {
         self.memory().learn_token(token);
         self.reattach(harness).await;
         let generation = self.attached().generation;
-        assert_eq!(self.send(Request::Reopen { generation }).await, Reply::Done, "an operator may end any quarantine");
+        assert_eq!(
+            self.send(LeaseRequest::Reopen { generation }).await,
+            Reply::Done,
+            "an operator may end any quarantine"
+        );
     }
 
     /// The state of the namespace.
     pub(super) async fn namespace(&self) -> NamespaceReport {
-        match self.send(Request::InspectNamespace).await {
+        match self.send(LeaseRequest::InspectNamespace).await {
             Reply::Namespace(report) => report,
             other => panic!("an inspection must be answered with a report, not {other:?}"),
         }
@@ -127,14 +137,14 @@ impl Client {
     }
 
     pub(super) async fn inspect(&self, name: &LeaseName) -> LeaseReport {
-        match self.send(Request::Inspect { name: name.clone() }).await {
+        match self.send(LeaseRequest::Inspect { name: name.clone() }).await {
             Reply::Lease(report) => report,
             other => panic!("an inspection must be answered with a report, not {other:?}"),
         }
     }
 
     pub(super) async fn read(&self, name: &LeaseName, record: &str) -> Option<PublishedRecord> {
-        match self.send(Request::Read { name: name.clone(), record: record.to_owned() }).await {
+        match self.send(DocumentRequest::ReadRecord { name: name.clone(), record: record.to_owned() }).await {
             Reply::Record(record) => record,
             other => panic!("reading must be answered with a record, not {other:?}"),
         }
@@ -150,8 +160,13 @@ impl Client {
     }
 
     pub(super) async fn heartbeat(&self, ttl: Duration, record: &[u8]) -> Reply {
-        self.send(Request::Heartbeat { group: Group::FLEET, instance: self.id.clone(), ttl, record: record.to_vec() })
-            .await
+        self.send(MembershipRequest::Heartbeat {
+            group: Group::FLEET,
+            instance: self.id.clone(),
+            ttl,
+            record: record.to_vec(),
+        })
+        .await
     }
 
     /// The live instances, sorted by id. Stores need not sort.
@@ -161,7 +176,7 @@ impl Client {
 
     /// The same for a group.
     pub(super) async fn instances_of(&self, group: &Group) -> Vec<LiveInstance> {
-        match self.send(Request::Instances { group: group.clone() }).await {
+        match self.send(MembershipRequest::List { group: group.clone() }).await {
             Reply::Instances(mut members) => {
                 members.sort_by(|a, b| a.instance.cmp(&b.instance));
                 members
@@ -172,7 +187,7 @@ impl Client {
 
     /// The entries of an index, in order. Stores need not sort.
     pub(super) async fn index(&self, index: &str) -> Vec<String> {
-        match self.send(Request::IndexList { index: index.to_owned() }).await {
+        match self.send(DocumentRequest::IndexList { index: index.to_owned() }).await {
             Reply::Index(mut entries) => {
                 entries.sort();
                 entries
@@ -229,23 +244,29 @@ impl ClientTerm {
     }
 
     pub(super) fn renewal_for(&self, ttl: Duration) -> Request {
-        Request::Renew { holding: self.holding(), ttl, progressed: false }
+        LeaseRequest::Renew { holding: self.holding(), ttl, progressed: false }.into()
     }
 
     pub(super) fn progress(&self) -> Request {
-        Request::Renew { holding: self.holding(), ttl: self.claim.ttl, progressed: true }
+        LeaseRequest::Renew { holding: self.holding(), ttl: self.claim.ttl, progressed: true }.into()
     }
 
     pub(super) fn release(&self) -> Request {
-        Request::Release { holding: self.holding(), ending: Ending::Released(ReleaseReason::Voluntary) }
+        LeaseRequest::Release { holding: self.holding(), ending: Ending::Released(ReleaseReason::Voluntary) }.into()
     }
 
     pub(super) fn hand_over(&self, to: &InstanceId, window: Duration) -> Request {
-        Request::HandOver { holding: self.holding(), to: to.clone(), window }
+        LeaseRequest::HandOver { holding: self.holding(), to: to.clone(), window }.into()
     }
 
     pub(super) fn publication(&self, record: &str, value: &[u8]) -> Request {
-        Request::Publish { holding: self.holding(), record: record.to_owned(), value: value.to_vec(), announced: true }
+        DocumentRequest::Publish {
+            holding: self.holding(),
+            record: record.to_owned(),
+            value: value.to_vec(),
+            announced: true,
+        }
+        .into()
     }
 
     pub(super) fn abandon(&self) -> Request {
@@ -254,11 +275,11 @@ impl ClientTerm {
 
     pub(super) fn step_down(&self, to: Option<&InstanceId>) -> Request {
         let ask = Ask::StepDown { to: to.cloned() };
-        Request::Ask { name: self.claim.name.clone(), token: self.grant.token, ask }
+        LeaseRequest::Ask { name: self.claim.name.clone(), token: self.grant.token, ask }.into()
     }
 
     pub(super) fn revocation(&self) -> Request {
-        Request::Revoke { name: self.claim.name.clone(), token: self.grant.token }
+        LeaseRequest::Revoke { name: self.claim.name.clone(), token: self.grant.token }.into()
     }
 
     /// Every request that is refused unless the term is the current one.
@@ -274,20 +295,20 @@ impl ClientTerm {
 }
 
 pub(super) fn acquire(claim: &Claim) -> Request {
-    Request::Acquire { claim: claim.clone(), ended: None }
+    LeaseRequest::Acquire { claim: claim.clone(), ended: None }.into()
 }
 
 /// A claim that names a term that its process has ended.
 pub(super) fn acquire_after(claim: &Claim, ended: Token) -> Request {
-    Request::Acquire { claim: claim.clone(), ended: Some(ended) }
+    LeaseRequest::Acquire { claim: claim.clone(), ended: Some(ended) }.into()
 }
 
 pub(super) fn abandon(claim: &Claim) -> Request {
-    Request::Abandon { name: claim.name.clone(), holder: claim.holder.clone(), nonce: claim.nonce }
+    LeaseRequest::Abandon { name: claim.name.clone(), holder: claim.holder.clone(), nonce: claim.nonce }.into()
 }
 
 pub(super) fn take_over(claim: &Claim, victim: Token, stale_after: Duration) -> Request {
-    Request::TakeOver { claim: claim.clone(), victim, stale_after }
+    LeaseRequest::TakeOver { claim: claim.clone(), victim, stale_after }.into()
 }
 
 /// The grant in a reply, which must be one.

@@ -66,7 +66,7 @@ impl<'a> CaseHarness<'a> {
 
     /// An instance with this longest ttl.
     pub(super) async fn client_with_max_ttl(&self, id: &str, max_ttl: Duration) -> Client {
-        let request = AttachRequest { max_ttl, bootstrap: true, ..AttachRequest::default() };
+        let request = AttachRequest { max_ttl, bootstrap: true, ..AttachRequest::new(fastrand::u64(..)) };
         Client::new(instance(id), self.attach(request).await)
     }
 

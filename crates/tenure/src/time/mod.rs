@@ -20,17 +20,10 @@
 //! assert!(remaining <= Duration::from_secs(30));
 //! ```
 
-mod clock;
-mod deadline;
-mod merged;
-mod moment;
 mod system;
 
-pub use clock::{LeaseClock, ManualClock};
-pub use deadline::ClockTolerance;
-#[doc(hidden)]
-pub use deadline::{FIXED_SLACK, ServerReading, deadline};
-#[doc(hidden)]
-pub use merged::MergedClock;
-pub use moment::{Moment, Now, ServerTime, SteadyMoment};
 pub use system::SystemClock;
+#[doc(inline)]
+pub use tenure_core::time::{ClockTolerance, LeaseClock, ManualClock, Moment, Now, ServerTime, SteadyMoment};
+#[doc(hidden)]
+pub use tenure_core::time::{FIXED_SLACK, MergedClock, ServerReading, deadline};

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tenure::store::{Announcement, Ask, Claim, Generation, Holding, Reply, Request, TermNote};
+use tenure::store::{
+    Announcement, Ask, Claim, DocumentRequest, Generation, Holding, LeaseRequest, LogRequest, MembershipRequest, Reply,
+    Request, TermNote,
+};
 use tenure::time::ServerTime;
 use tenure::{Nonce, Token};
 
@@ -12,10 +15,13 @@ use crate::sequence::{ENTRIES, RECORDS, RequestTemplate, TermTemplate, VALUES, e
 impl DifferentialRun<'_> {
     pub(crate) fn remember_grant(&mut self, request: &Request, reply: &Reply) {
         match (request, reply) {
-            (Request::Acquire { claim, .. } | Request::TakeOver { claim, .. }, Reply::Granted(grant)) => {
+            (
+                Request::Lease(LeaseRequest::Acquire { claim, .. } | LeaseRequest::TakeOver { claim, .. }),
+                Reply::Granted(grant),
+            ) => {
                 self.granted.insert(grant.token, (claim.name.clone(), claim.holder.clone()));
             }
-            (Request::HandOver { holding, to, .. }, Reply::HandedOver { token }) => {
+            (Request::Lease(LeaseRequest::HandOver { holding, to, .. }), Reply::HandedOver { token }) => {
                 self.granted.insert(*token, (holding.name.clone(), to.clone()));
             }
             _ => {}
@@ -23,39 +29,41 @@ impl DifferentialRun<'_> {
     }
 
     /// Builds a request about a term for the ledger and for the store.
-    fn term_requests(&mut self, term: TermTemplate, request: impl Fn(Holding) -> Request) -> (Request, Request) {
+    fn term_requests<R: Into<Request>>(
+        &mut self,
+        term: TermTemplate,
+        request: impl Fn(Holding) -> R,
+    ) -> (Request, Request) {
         let (ours, theirs) = self.tokens.resolve(term.token);
         let granted = self.granted.get(&ours).filter(|_| term.right).cloned();
         let (name, holder) = granted.unwrap_or_else(|| (lease(term.lease), holder(term.holder)));
-        let request = |token| request(Holding { name: name.clone(), holder: holder.clone(), token });
+        let request = |token| request(Holding { name: name.clone(), holder: holder.clone(), token }).into();
         (request(ours), request(theirs))
     }
 
     /// Builds the request for the ledger and for the store.
     pub(crate) fn build_requests(&mut self, client: usize, template: &RequestTemplate) -> (Request, Request) {
-        let both = |make: &dyn Fn(Token) -> Request, (ours, theirs): (Token, Token)| (make(ours), make(theirs));
         let claim = |number: usize, who: usize, nonce: u8, ttl: Duration| Claim {
             name: lease(number),
             holder: holder(who),
             nonce: Nonce::new(u128::from(nonce)),
             ttl,
         };
-        let same = |request: Request| (request.clone(), request);
         match *template {
-            RequestTemplate::InspectNamespace => same(Request::InspectNamespace),
+            RequestTemplate::InspectNamespace => same(LeaseRequest::InspectNamespace),
             RequestTemplate::Reopen { right } => {
                 let (ours, theirs) = self.generations_of(client);
-                let reopen = |generation: Generation| Request::Reopen {
+                let reopen = |generation: Generation| LeaseRequest::Reopen {
                     generation: Generation { stamp: generation.stamp ^ u64::from(!right), ..generation },
                 };
-                (reopen(ours), reopen(theirs))
+                (reopen(ours).into(), reopen(theirs).into())
             }
             RequestTemplate::Acquire { lease, holder, nonce, ttl, ended } => {
                 let claim = claim(lease, holder, nonce, ttl);
                 match ended {
-                    None => same(Request::Acquire { claim, ended: None }),
+                    None => same(LeaseRequest::Acquire { claim, ended: None }),
                     Some(which) => both(
-                        &|token| Request::Acquire { claim: claim.clone(), ended: Some(token) },
+                        |token| LeaseRequest::Acquire { claim: claim.clone(), ended: Some(token) },
                         self.tokens.resolve(which),
                     ),
                 }
@@ -63,70 +71,76 @@ impl DifferentialRun<'_> {
             RequestTemplate::TakeOver { lease, holder, nonce, ttl, victim, stale_after } => {
                 let claim = claim(lease, holder, nonce, ttl);
                 both(
-                    &|victim| Request::TakeOver { claim: claim.clone(), victim, stale_after },
+                    |victim| LeaseRequest::TakeOver { claim: claim.clone(), victim, stale_after },
                     self.tokens.resolve(victim),
                 )
             }
             RequestTemplate::Renew { term, ttl, progressed } => {
-                self.term_requests(term, |holding| Request::Renew { holding, ttl, progressed })
+                self.term_requests(term, |holding| LeaseRequest::Renew { holding, ttl, progressed })
             }
             RequestTemplate::Release { term, ending: number } => {
-                self.term_requests(term, |holding| Request::Release { holding, ending: ending(number) })
+                self.term_requests(term, |holding| LeaseRequest::Release { holding, ending: ending(number) })
             }
-            RequestTemplate::Abandon { lease: number, holder: who, nonce } => same(Request::Abandon {
+            RequestTemplate::Abandon { lease: number, holder: who, nonce } => same(LeaseRequest::Abandon {
                 name: lease(number),
                 holder: holder(who),
                 nonce: Nonce::new(u128::from(nonce)),
             }),
             RequestTemplate::HandOver { term, to, window } => {
-                self.term_requests(term, |holding| Request::HandOver { holding, to: holder(to), window })
+                self.term_requests(term, |holding| LeaseRequest::HandOver { holding, to: holder(to), window })
             }
             RequestTemplate::Revoke { lease: number, token } => {
-                both(&|token| Request::Revoke { name: lease(number), token }, self.tokens.resolve(token))
+                both(|token| LeaseRequest::Revoke { name: lease(number), token }, self.tokens.resolve(token))
             }
             RequestTemplate::StepDown { lease: number, token, to } => {
                 let ask = Ask::StepDown { to: to.map(holder) };
-                both(&|token| Request::Ask { name: lease(number), token, ask: ask.clone() }, self.tokens.resolve(token))
+                both(
+                    |token| LeaseRequest::Ask { name: lease(number), token, ask: ask.clone() },
+                    self.tokens.resolve(token),
+                )
             }
-            RequestTemplate::Inspect { lease: number } => same(Request::Inspect { name: lease(number) }),
-            RequestTemplate::Holder { lease: number } => same(Request::Holders { names: vec![lease(number)] }),
+            RequestTemplate::Inspect { lease: number } => same(LeaseRequest::Inspect { name: lease(number) }),
+            RequestTemplate::Holder { lease: number } => same(LeaseRequest::Holders { names: vec![lease(number)] }),
             RequestTemplate::Forget { lease: number, idle_for } => {
-                let (name, session) = (lease(number), String::new());
-                same(Request::Forget { name, logs: Vec::new(), idle_for, session })
+                same(LeaseRequest::Forget { name: lease(number), logs: Vec::new(), idle_for, document: None })
             }
-            RequestTemplate::Publish { term, record, value } => self.term_requests(term, |holding| Request::Publish {
-                holding,
-                record: RECORDS[record].to_owned(),
-                value: VALUES[value].to_vec(),
-                announced: value % 2 == 0,
-            }),
+            RequestTemplate::Publish { term, record, value } => {
+                self.term_requests(term, |holding| DocumentRequest::Publish {
+                    holding,
+                    record: RECORDS[record].to_owned(),
+                    value: VALUES[value].to_vec(),
+                    announced: value % 2 == 0,
+                })
+            }
             RequestTemplate::Read { lease: number, record } => {
-                same(Request::Read { name: lease(number), record: RECORDS[record].to_owned() })
+                same(DocumentRequest::ReadRecord { name: lease(number), record: RECORDS[record].to_owned() })
             }
             RequestTemplate::Announce { lease: number, token } => both(
-                &|token| Request::Announce(Announcement::Released { name: lease(number), token }),
+                |token| Request::Announce(Announcement::Released { name: lease(number), token }),
                 self.tokens.resolve(token),
             ),
             RequestTemplate::Heartbeat { group: of, instance, ttl, record } => {
                 let record = VALUES[record].to_vec();
-                same(Request::Heartbeat { group: group(of), instance: holder(instance), ttl, record })
+                same(MembershipRequest::Heartbeat { group: group(of), instance: holder(instance), ttl, record })
             }
             RequestTemplate::Leave { group: of, instance } => {
-                same(Request::Leave { group: group(of), instance: holder(instance) })
+                same(MembershipRequest::Leave { group: group(of), instance: holder(instance) })
             }
-            RequestTemplate::Instances { group: of } => same(Request::Instances { group: group(of) }),
+            RequestTemplate::Instances { group: of } => same(MembershipRequest::List { group: group(of) }),
             RequestTemplate::IndexAdd { index, entry, announced } => {
                 let (index, entry) = (ENTRIES[index].to_owned(), ENTRIES[entry].to_owned());
-                same(Request::IndexAdd { index, entry, announced })
+                same(DocumentRequest::IndexAdd { index, entry, announced })
             }
             RequestTemplate::IndexRemove { index, entry, announced } => {
                 let (index, entry) = (ENTRIES[index].to_owned(), ENTRIES[entry].to_owned());
-                same(Request::IndexRemove { index, entry, announced })
+                same(DocumentRequest::IndexRemove { index, entry, announced })
             }
-            RequestTemplate::IndexList { index } => same(Request::IndexList { index: ENTRIES[index].to_owned() }),
+            RequestTemplate::IndexList { index } => {
+                same(DocumentRequest::IndexList { index: ENTRIES[index].to_owned() })
+            }
             RequestTemplate::Note { term, ending: number } => self.term_requests(term, |holding| {
                 let time = |is_there: bool| is_there.then(|| ServerTime::from_micros(u64::MAX));
-                Request::Note(TermNote {
+                LogRequest::Note(TermNote {
                     name: holding.name,
                     token: holding.token,
                     holder: holding.holder,
@@ -136,7 +150,18 @@ impl DifferentialRun<'_> {
                     ending: number.map(ending),
                 })
             }),
-            RequestTemplate::Notes { limit } => same(Request::Notes { limit }),
+            RequestTemplate::Notes { limit } => same(LogRequest::Notes { limit }),
         }
     }
+}
+
+/// One request for both.
+fn same(request: impl Into<Request>) -> (Request, Request) {
+    let request = request.into();
+    (request.clone(), request)
+}
+
+/// A request with the ledger's token, and one with the store's.
+fn both<R: Into<Request>>(make: impl Fn(Token) -> R, (ours, theirs): (Token, Token)) -> (Request, Request) {
+    (make(ours).into(), make(theirs).into())
 }

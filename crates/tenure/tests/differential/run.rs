@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tenure::store::{
-    Announcement, AttachRequest, Attached, Connection, Generation, Ledger, NamespaceMemory, Outcome, Quarantine, Reply,
-    Request, ServerInfo, Store, Subscription, SubscriptionItem,
+    Announcement, AttachRequest, Attached, Connection, Generation, LeaseRequest, Ledger, NamespaceMemory, Outcome,
+    Quarantine, Reply, Request, ServerInfo, Store, Subscription, SubscriptionItem,
 };
 use tenure::time::ServerTime;
 use tenure::{InstanceId, LeaseName, Token};
@@ -87,8 +87,12 @@ impl<'a> DifferentialRun<'a> {
             announcements: Vec::new(),
         };
         for client in 0..CLIENTS {
-            let request =
-                AttachRequest { stamp: 7, max_ttl: LONG_SPANS[0], bootstrap: true, ..AttachRequest::default() };
+            let request = AttachRequest {
+                stamp: 7,
+                max_ttl: LONG_SPANS[0],
+                bootstrap: true,
+                ..AttachRequest::new(fastrand::u64(..))
+            };
             run.attach(0, client, request.clone(), request).await?;
         }
         run.subscription = Some(run.store.subscribe().await.unwrap());
@@ -124,7 +128,7 @@ impl<'a> DifferentialRun<'a> {
                     bootstrap,
                     durable,
                     observer,
-                    ..AttachRequest::default()
+                    ..AttachRequest::new(fastrand::u64(..))
                 };
                 if max_ttl == SHORT_SPAN {
                     // Whether a new generation has waited for so short a ttl must not depend on the machine.
@@ -270,8 +274,8 @@ impl<'a> DifferentialRun<'a> {
         let (now, mut ledger) = (self.now(), self.ledger.clone());
         let is_soon = |left: Duration| left > Duration::ZERO && left < MAX_SPAN_DIFFERENCE;
         let mut remaining = |number| {
-            let inspect = Request::Inspect { name: lease(number) };
-            match ledger.apply(now, Generation::default(), &inspect, &mut Vec::new()) {
+            let inspect = LeaseRequest::Inspect { name: lease(number) };
+            match ledger.apply_to_leases(now, Generation::default(), &inspect, &mut Vec::new()) {
                 Reply::Lease(report) => report.held.and_then(|held| held.remaining).unwrap_or_default(),
                 _ => Duration::ZERO,
             }

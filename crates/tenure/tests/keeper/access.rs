@@ -46,7 +46,7 @@ async fn a_user_without_script_permission_is_told_what_is_missing() {
     let server = RedisServer::builder().acl_users(&users).start();
     let error = Tenure::connect(&server.url_as("carol", "secret")).await.unwrap_err();
     assert_eq!(error.store_error().unwrap().kind(), ErrorKind::Configuration, "{error}");
-    assert!(error.to_string().contains("may not do that") && !error.to_string().contains("secret"), "{error}");
+    assert!(error.to_string().contains("lacks a right") && !error.to_string().contains("secret"), "{error}");
 }
 
 #[tokio::test]
@@ -105,21 +105,23 @@ async fn the_documented_permissions_suffice_for_everything() {
     let server = RedisServer::start();
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(server.command(&words), RedisReply::text("OK"));
-    let alice = Instance::with(builder(&server.url_as("app", "secret"), "alice", TTL)).await;
+    let url = server.url_as("app", "secret");
+    let alice = Instance::with(builder(&url, "alice", TTL).document_prefix("sessions", "session:")).await;
     let election = alice.tenure.election("cleanup").ttl(TTL).metadata("here").build().unwrap();
     election.start();
     election.wait_for_leadership(TTL * 10).await.unwrap();
     assert_eq!(election.candidates().await.unwrap().len(), 1);
     let term = alice.acquire("job", TTL).await;
     term.publish("state", "1").await.unwrap();
-    alice.tenure.sessions().create("c", b"{}").await.unwrap();
-    alice.tenure.sessions().write("c", Some(b"{}"), None).await.unwrap();
+    let documents = alice.tenure.documents("sessions");
+    documents.create("c", b"{}").await.unwrap();
+    documents.write("c", Some(b"{}"), None).await.unwrap();
     let lease = LeaseName::target("poll", "c").unwrap();
-    assert!(alice.tenure.sessions().purge("c", lease, &["results"], Duration::ZERO).await.unwrap());
+    assert!(documents.purge("c", lease, &["results"], Duration::ZERO).await.unwrap());
     alice.tenure.fleet().add_to_list("words", "one").await.unwrap();
     alice.tenure.admin().drain(&InstanceId::foreign("unknown")).await.unwrap();
     server.command(&["MSET", "session:a", "{}", "session:b", "{}"]);
-    let pool = alice.tenure.pool("poll").targets_from_sessions().ttl(TTL);
+    let pool = alice.tenure.pool("poll").targets_from(documents.follow()).discover("sessions").ttl(TTL);
     let pool = pool
         .run(async |_, term| {
             term.draining().await;

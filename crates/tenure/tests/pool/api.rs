@@ -1,6 +1,7 @@
 //! The API of a pool, and the sources of its targets.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure::fleet::FleetEvent;
@@ -116,34 +117,34 @@ async fn pool_events_are_emitted() {
 }
 
 #[tokio::test]
-async fn targets_come_from_the_sessions_of_the_store() {
+async fn targets_come_from_the_documents_of_the_store() {
     let server = RedisServer::start();
     let one = instance(&server, "one").await;
-    server.command(&["SADD", "tenure:index:sessions", "a", "b", "not a name"]);
-    let pool = start(one.pool("poll").targets_from(one.sessions().follow()));
-    wait_until("the pool holds every session", || pool.owned().len() == 2).await;
+    server.command(&["SADD", "tenure:index:servers", "a", "b", "not a name"]);
+    let pool = start(one.pool("poll").targets_from(one.documents("servers").follow()));
+    wait_until("the pool holds every target", || pool.owned().len() == 2).await;
     assert_eq!(pool.rejected().len(), 1);
     // Changed directly, then announced.
-    server.command(&["SADD", "tenure:index:sessions", "c"]);
-    server.command(&["SREM", "tenure:index:sessions", "a", "not a name"]);
-    server.command(&["PUBLISH", "tenure:announcements", "index sessions"]);
-    wait_until("the pool holds every session", || pool.owned().iter().map(Target::name).eq(["b", "c"])).await;
+    server.command(&["SADD", "tenure:index:servers", "c"]);
+    server.command(&["SREM", "tenure:index:servers", "a", "not a name"]);
+    server.command(&["PUBLISH", "tenure:announcements", "index servers"]);
+    wait_until("the pool holds every target", || pool.owned().iter().map(Target::name).eq(["b", "c"])).await;
     assert!(pool.rejected().is_empty());
     pool.stop().await;
 }
 
 #[tokio::test]
-async fn sessions_that_other_programs_write_and_delete_are_found() {
+async fn documents_that_other_programs_write_and_delete_are_found() {
     let server = RedisServer::start();
     let one = instance(&server, "one").await;
-    server.command(&["SET", "session:a", "{}"]);
-    let pool = start(one.pool("poll").targets_from_sessions());
+    server.command(&["SET", "tenure:doc:servers:a", "{}"]);
+    let pool = start(one.pool("poll").targets_from(one.documents("servers").follow()).discover("servers"));
     let has = |wanted: &[&str]| pool.owned().iter().map(Target::name).eq(wanted.iter().copied());
-    wait_until("the pool holds the existing session", || has(&["a"])).await;
-    server.command(&["SET", "session:b", "{}"]);
-    wait_until("the pool holds the new session", || has(&["a", "b"])).await;
-    server.command(&["DEL", "session:a"]);
-    wait_until("the pool has released the deleted session", || has(&["b"])).await;
+    wait_until("the pool holds the existing document", || has(&["a"])).await;
+    server.command(&["SET", "tenure:doc:servers:b", "{}"]);
+    wait_until("the pool holds the new document", || has(&["a", "b"])).await;
+    server.command(&["DEL", "tenure:doc:servers:a"]);
+    wait_until("the pool has released the deleted document", || has(&["b"])).await;
     pool.stop().await;
 }
 
@@ -165,14 +166,19 @@ async fn a_reconciler_that_steps_down_is_replaced() {
 async fn a_forbidden_scan_is_retried_until_it_is_allowed() {
     let server = RedisServer::start();
     server.command(&["ACL", "SETUSER", "default", "-scan"]);
-    server.command(&["SET", "session:a", "{}"]);
+    server.command(&["SET", "tenure:doc:servers:a", "{}"]);
     let one = instance(&server, "one").await;
     let mut events = one.events();
-    let pool = start(one.pool("poll").targets_from_sessions().discover_every(Duration::from_millis(50)));
+    let pool = start(
+        one.pool("poll")
+            .targets_from(one.documents("servers").follow())
+            .discover("servers")
+            .discover_every(Duration::from_millis(50)),
+    );
     let refused = async { while events.next().await.unwrap().kind.name() != "store.refused" {} };
     tokio::time::timeout(test_timeout(), refused).await.unwrap();
     server.command(&["ACL", "SETUSER", "default", "+scan"]);
-    wait_until("the session is found", || pool.is_owned("a")).await;
+    wait_until("the document is found", || pool.is_owned("a")).await;
     pool.stop().await;
 }
 
@@ -222,6 +228,33 @@ async fn work_that_panics_at_the_start_is_restarted() {
     assert!(pool.is_owned("a"));
     // Two concurrent stops both wait until it has stopped.
     tokio::join!(pool.stop(), pool.stop());
+    assert_eq!(server.command(&["EXISTS", "poll:lease:a"]), tenure_testbed::RedisReply::Int(0));
+}
+
+/// Panics when it is dropped, as a destructor with a failing assertion does.
+struct PanicOnDrop;
+
+impl Drop for PanicOnDrop {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "a panic in a destructor");
+    }
+}
+
+#[tokio::test]
+async fn work_that_panics_while_it_is_cancelled_releases_its_target() {
+    let server = RedisServer::start();
+    let one = instance(&server, "one").await;
+    let pool = one.pool("poll").targets(["a"]).ttl(ttl()).drain_timeout(ttl() / 10).run(async |_, _| {
+        let _guard = PanicOnDrop;
+        std::future::pending().await
+    });
+    let pool = pool.start().unwrap();
+    for term in 1..=2_u64 {
+        wait_until("the pool holds the target", || pool.is_owned("a")).await;
+        one.admin().step_down(tenure::LeaseName::target("poll", "a").unwrap(), None).await.unwrap();
+        wait_until("the panic is counted", || pool.stats().work_panics.load(Ordering::Relaxed) == term).await;
+    }
+    pool.stop().await;
     assert_eq!(server.command(&["EXISTS", "poll:lease:a"]), tenure_testbed::RedisReply::Int(0));
 }
 

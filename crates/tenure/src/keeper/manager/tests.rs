@@ -66,7 +66,11 @@ impl ManagerHarness {
     }
 
     fn attach(&mut self) {
-        let entry = AttachRequest { memory: self.manager.memory.clone(), bootstrap: true, ..AttachRequest::default() };
+        let entry = AttachRequest {
+            memory: self.manager.memory.clone(),
+            bootstrap: true,
+            ..AttachRequest::new(fastrand::u64(..))
+        };
         let (now, run) = (self.server_time(), ServerRun(1));
         let server = ServerInfo { now, run, uptime: Duration::MAX, subscribers: 0, has_served: false };
         let entered = self.ledger.attach(&server, &entry, &mut Vec::new());
@@ -353,15 +357,18 @@ fn low_priority_calls_are_sent_in_order_and_a_few_at_a_time() {
     let mut replies = Vec::new();
     for number in 0..1_000 {
         let (reply, answer) = oneshot::channel();
-        let request = Request::IndexAdd { index: "all".to_owned(), entry: number.to_string(), announced: false };
-        harness.manager.call(harness.read(), StoreCall { request, timeout: TTL, is_work: false, reply });
+        let request =
+            DocumentRequest::IndexAdd { index: "all".to_owned(), entry: number.to_string(), announced: false };
+        harness
+            .manager
+            .call(harness.read(), StoreCall { request: request.into(), timeout: TTL, is_work: false, reply });
         replies.push(answer);
     }
     assert_eq!(harness.manager.outbox.len(), MAX_LOW_PRIORITY_IN_FLIGHT);
     // Neither work nor a claim queues behind all of them.
     let (reply, mut work) = oneshot::channel();
-    let request = Request::IndexAdd { index: "work".to_owned(), entry: "1".to_owned(), announced: false };
-    harness.manager.call(harness.read(), StoreCall { request, timeout: TTL, is_work: true, reply });
+    let request = DocumentRequest::IndexAdd { index: "work".to_owned(), entry: "1".to_owned(), announced: false };
+    harness.manager.call(harness.read(), StoreCall { request: request.into(), timeout: TTL, is_work: true, reply });
     let mut waiter = harness.acquire("job");
     assert_eq!(harness.manager.outbox.len(), MAX_LOW_PRIORITY_IN_FLIGHT + 2);
     harness.settle();
@@ -373,8 +380,10 @@ fn low_priority_calls_are_sent_in_order_and_a_few_at_a_time() {
     let mut waiting: Vec<_> = (0..100)
         .map(|_| {
             let (reply, answer) = oneshot::channel();
-            let request = Request::IndexList { index: "all".to_owned() };
-            harness.manager.call(harness.read(), StoreCall { request, timeout: TTL, is_work: false, reply });
+            let request = DocumentRequest::IndexList { index: "all".to_owned() };
+            harness
+                .manager
+                .call(harness.read(), StoreCall { request: request.into(), timeout: TTL, is_work: false, reply });
             answer
         })
         .collect();

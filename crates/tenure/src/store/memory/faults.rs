@@ -17,9 +17,9 @@ use crate::token::Token;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let store = MemoryStore::default();
-/// let memory = NamespaceMemory::new(store.attach(AttachRequest::default()).await?.attached());
+/// let memory = NamespaceMemory::new(store.attach(AttachRequest::new(fastrand::u64(..))).await?.attached());
 /// store.faults().restart(Survival::None);
-/// let request = AttachRequest { memory: Some(memory), ..AttachRequest::default() };
+/// let request = AttachRequest { memory: Some(memory), ..AttachRequest::new(fastrand::u64(..)) };
 /// let connection = store.attach(request).await?;
 /// assert_eq!(connection.attached().new_quarantine_reason(), Some(QuarantineReason::RecordMissing));
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
@@ -46,9 +46,9 @@ pub enum Survival {
 /// let store = MemoryStore::default();
 /// let tenure = Tenure::with_store(Arc::new(store.clone())).connect().await?;
 /// let backup = store.faults().snapshot();
-/// tenure.sessions().create("eu-1", b"every 5s").await?;
+/// tenure.documents("servers").create("eu-1", b"10.0.0.7").await?;
 /// store.faults().restore(backup); // an operator restores an old backup
-/// assert!(tenure.sessions().ids().await?.is_empty());
+/// assert!(tenure.documents("servers").ids().await?.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -47,7 +47,7 @@ const MAX_UNREAD_ANNOUNCEMENTS: usize = 1_024;
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 /// let clock = Arc::new(ManualClock::default());
 /// let store = MemoryStore::with_clock(clock.clone());
-/// let connection = store.attach(AttachRequest { max_ttl: Duration::from_secs(30), ..AttachRequest::default() }).await?;
+/// let connection = store.attach(AttachRequest { max_ttl: Duration::from_secs(30), ..AttachRequest::new(fastrand::u64(..)) }).await?;
 /// assert!(connection.attached().minted);
 /// # Ok::<(), tenure::store::StoreError>(()) })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

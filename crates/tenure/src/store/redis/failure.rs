@@ -22,7 +22,7 @@ const TRANSIENT_ERRORS: &[(&str, &str)] = &[
 
 /// Errors that an operator must fix: their prefix and a message with the remedy.
 const PERMANENT_ERRORS: &[(&str, &str)] = &[
-    ("NOPERM", "the user may not do that; it needs `~*` for its keys, `&*`, and `+@all -@dangerous +info` or the like"),
+    ("NOPERM", "the user lacks a right; docs/redis.md has the ACL line with all of them"),
     ("The user executing the script can't", "the user may not do that; it also needs the commands that scripts use"),
     ("NOAUTH", "the server requires a password; set it as redis://:password@host, or redis://user:password@host"),
     ("WRONGPASS", "wrong user name or password"),

@@ -4,14 +4,14 @@
 //! Tenure keeps beside it has the lease's key as its hash tag, so that in a cluster both are in one hash slot.
 
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::{ForeignKind, Keyspace};
+use crate::store::{DocumentId, Keyspace};
 
 /// The keys of one namespace on one server.
 #[derive(Clone, Debug)]
 pub(super) struct RedisKeys {
     prefix: String,
     node: String,
-    session: String,
+    keyspace: Keyspace,
     /// Whether all keys are on one server, so that a script may use any of them.
     pub(super) single_server: bool,
     /// The namespace record, which an attach checks.
@@ -36,7 +36,7 @@ impl RedisKeys {
             notes: format!("{prefix}tenure:terms"),
             channel: format!("{prefix}tenure:announcements{database}"),
             node: keyspace.node(),
-            session: keyspace.session(),
+            keyspace: keyspace.clone(),
             prefix,
         }
     }
@@ -75,8 +75,18 @@ impl RedisKeys {
         self.sibling_key(&format!("log:{log}"), &self.lease(name))
     }
 
-    pub(super) fn session(&self, id: &str) -> String {
-        format!("{}{id}", self.session)
+    /// The mark that entries appended to the logs of a lease are announced.
+    pub(super) fn watched(&self, name: &LeaseName) -> String {
+        self.sibling_key("watched", &self.lease(name))
+    }
+
+    pub(super) fn document(&self, document: &DocumentId) -> String {
+        format!("{}{}", self.document_prefix(&document.collection), document.id)
+    }
+
+    /// The prefix of the documents of a collection.
+    pub(super) fn document_prefix(&self, collection: &str) -> String {
+        self.keyspace.documents(collection)
     }
 
     pub(super) fn heartbeat(&self, group: &Group, instance: &InstanceId) -> String {
@@ -88,14 +98,6 @@ impl RedisKeys {
         match group.prefix() {
             Some(prefix) => format!("{}{prefix}", self.prefix),
             None => self.node.clone(),
-        }
-    }
-
-    /// The prefix of the keys that any program may have written.
-    pub(super) fn foreign_prefix(&self, what: ForeignKind) -> &str {
-        match what {
-            ForeignKind::Nodes => &self.node,
-            ForeignKind::Sessions => &self.session,
         }
     }
 

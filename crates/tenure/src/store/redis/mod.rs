@@ -49,7 +49,7 @@ use super::{AttachRequest, BoxFuture, Connection, Keyspace, Store, StoreError, S
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = RedisStore::open("redis://localhost", &Keyspace::default().namespace("staging")?)?;
-/// let connection = store.attach(AttachRequest::default()).await?;
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
 /// println!("{:?}", connection.attached());
 /// # Ok(())
 /// # }

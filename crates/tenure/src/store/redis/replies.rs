@@ -9,9 +9,9 @@ use super::keys::RedisKeys;
 use crate::lease::Ending;
 use crate::name::InstanceId;
 use crate::store::{
-    Ask, Attached, Generation, Grant, Held, LeaseReport, Lineage, LiveInstance, LogEntry, NamespaceReport,
-    PreviousTerm, PublishedRecord, Quarantine, QuarantineReason, RecordedEnd, Refusal, Reply, Request, ServerRun,
-    TermNote,
+    Ask, Attached, DocumentRequest, Generation, Grant, Held, LeaseReport, LeaseRequest, Lineage, LiveInstance,
+    LogEntry, LogRequest, MembershipRequest, NamespaceReport, PreviousTerm, PublishedRecord, Quarantine,
+    QuarantineReason, RecordedEnd, Refusal, Reply, Request, ServerRun, TermNote,
 };
 use crate::time::ServerTime;
 use crate::token::Token;
@@ -65,11 +65,11 @@ pub(super) fn attached(value: Value, run: ServerRun) -> Option<Attached> {
 /// Reads the reply to a request. `None` if it is not valid.
 pub(super) fn reply(request: &Request, value: Value, keys: &RedisKeys) -> Option<Reply> {
     match request {
-        Request::Read { .. } => match value {
+        Request::Document(DocumentRequest::ReadRecord { .. }) => match value {
             Value::Nil => Some(Reply::Record(None)),
             value => published(&bytes(value)?).map(|published| Reply::Record(Some(published))),
         },
-        Request::Holders { .. } => {
+        Request::Lease(LeaseRequest::Holders { .. }) => {
             let Value::Array(holders) = value else { return None };
             let holder = |value| match value {
                 Value::Nil => Some(None),
@@ -77,22 +77,31 @@ pub(super) fn reply(request: &Request, value: Value, keys: &RedisKeys) -> Option
             };
             holders.into_iter().map(holder).collect::<Option<_>>().map(Reply::Holders)
         }
-        Request::Announce(_) | Request::Note(_) | Request::Adopt { .. } => Some(Reply::Done),
-        Request::IndexAdd { announced: false, .. } | Request::IndexRemove { announced: false, .. } => Some(Reply::Done),
-        Request::Notes { .. } => notes(value).map(Reply::Notes),
-        Request::ReadLog { after, .. } => {
+        Request::Announce(_)
+        | Request::Log(LogRequest::Note(_) | LogRequest::Watch { .. })
+        | Request::Membership(MembershipRequest::Adopt { .. })
+        | Request::Document(
+            DocumentRequest::IndexAdd { announced: false, .. } | DocumentRequest::IndexRemove { announced: false, .. },
+        ) => Some(Reply::Done),
+        Request::Log(LogRequest::Notes { .. }) => notes(value).map(Reply::Notes),
+        Request::Log(LogRequest::Read { after, .. }) => {
             let mut entries = log_entries(value)?;
             if after.is_none() {
                 entries.reverse();
             }
             Some(Reply::LogEntries(entries))
         }
-        Request::ReadSessions { .. } => {
-            let Value::Array(sessions) = value else { return None };
-            Some(Reply::Sessions(sessions.into_iter().map(bytes).collect()))
+        Request::Document(DocumentRequest::Read { .. }) => {
+            let Value::Array(documents) = value else { return None };
+            Some(Reply::Documents(documents.into_iter().map(bytes).collect()))
         }
-        Request::Scan { kind: what, .. } => scan_page(value, keys.foreign_prefix(*what)),
-        Request::IndexList { .. } => index_entries(value).map(Reply::Index),
+        Request::Membership(MembershipRequest::Scan { .. }) => {
+            scan_page(value, &keys.heartbeat_prefix(&crate::name::Group::FLEET))
+        }
+        Request::Document(DocumentRequest::Scan { collection, .. }) => {
+            scan_page(value, &keys.document_prefix(collection))
+        }
+        Request::Document(DocumentRequest::IndexList { .. }) => index_entries(value).map(Reply::Index),
         _ => script_reply(value),
     }
 }
@@ -140,7 +149,7 @@ fn live_instance(fields: &mut ReplyFields) -> Option<LiveInstance> {
     let instance = fields.instance()?;
     let record = fields.bytes()?;
     // A foreign program's heartbeat may never expire.
-    let remaining = u64::try_from(fields.int()?).map_or(crate::lease::MAX_TTL, Duration::from_millis);
+    let remaining = u64::try_from(fields.int()?).map_or(crate::store::MAX_TTL, Duration::from_millis);
     Some(LiveInstance { instance, record, remaining })
 }
 

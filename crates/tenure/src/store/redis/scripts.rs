@@ -64,7 +64,7 @@ scripts! {
     Publish => "publish",
     Append => "append",
     Forget => "forget",
-    WriteSession => "write_session",
+    WriteDocument => "write_document",
     Heartbeat => "heartbeat",
     Leave => "leave",
     Instances => "instances",

@@ -20,10 +20,7 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return busy(path),
         Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full; nothing was changed".to_owned()),
         Some(ErrorCode::ReadOnly) => return read_only(path),
-        Some(ErrorCode::CannotOpen) => (
-            ErrorKind::Configuration,
-            "cannot open the file; this user must be able to read and write it and its directory".to_owned(),
-        ),
+        Some(ErrorCode::CannotOpen) => (ErrorKind::Configuration, cannot_open(path)),
         Some(ErrorCode::PermissionDenied) => (ErrorKind::Configuration, "permission denied".to_owned()),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => (
             ErrorKind::Corrupt,
@@ -33,6 +30,14 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
         _ => (ErrorKind::Unavailable, "SQLite failed".to_owned()),
     };
     StoreError::new(kind, format!("{}: {why} ({error})", location(path)))
+}
+
+/// Why a file cannot be opened, and what to do.
+fn cannot_open(path: &Path) -> String {
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+        Some(folder) => format!("cannot open the file: the directory {} does not exist; create it", folder.display()),
+        None => "cannot open the file; this user must be able to read and write it and its directory".to_owned(),
+    }
 }
 
 /// Whether the error is about the contents of the file, and not about the file itself.

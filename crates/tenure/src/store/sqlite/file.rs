@@ -11,17 +11,20 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 use super::failure::{self, location};
 use super::host::{self, Host};
-use crate::lease::MAX_TTL;
+use crate::store::MAX_TTL;
 use crate::store::{ErrorKind, StoreError};
 use crate::time::ServerTime;
 
 /// The version of the layout.
-const SCHEMA_VERSION: i64 = 4;
+const SCHEMA_VERSION: i64 = 5;
 
-/// The version before: it recorded how long leases may be, but not until when.
+/// The version before: it had sessions instead of documents.
+const SCHEMA_VERSION_4: i64 = 4;
+
+/// The version before that: it recorded how long leases may be, but not until when.
 const SCHEMA_VERSION_3: i64 = 3;
 
-/// The version before that: without logs and sessions.
+/// The version without logs and sessions.
 const SCHEMA_VERSION_2: i64 = 2;
 
 /// The first version: without groups of heartbeats, and without a record of which holders have renewed without
@@ -288,27 +291,31 @@ fn read_schema_version(path: &Path, connection: &Connection) -> Result<Option<i6
 fn migrate(path: &Path, tx: &Transaction<'_>) -> Result<(), StoreError> {
     let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
     // Read again: another process may have been first.
-    match read_schema_version(path, tx)? {
+    let found = read_schema_version(path, tx)?;
+    let run = |sql: &str| tx.execute_batch(sql).map_err(failed);
+    match found {
         Some(SCHEMA_VERSION) => return Ok(()),
-        Some(SCHEMA_VERSION_3) => {
-            tx.execute_batch(include_str!("ttls.sql")).map_err(failed)?;
-            return tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed);
+        Some(SCHEMA_VERSION_1) => {
+            // Heartbeats last a few seconds, and live instances write them again.
+            run("DROP TABLE members; ALTER TABLE leases ADD COLUMN idled INTEGER NOT NULL DEFAULT 0")?;
+            run(include_str!("members.sql"))?;
         }
-        Some(SCHEMA_VERSION_2) => {}
-        // Heartbeats last a few seconds, and live instances write them again.
-        Some(_) => {
-            tx.execute_batch("DROP TABLE members; ALTER TABLE leases ADD COLUMN idled INTEGER NOT NULL DEFAULT 0")
-                .map_err(failed)?;
-            tx.execute_batch(include_str!("members.sql")).map_err(failed)?;
-        }
+        Some(_) => {}
         None => {
-            tx.execute_batch(include_str!("schema.sql")).map_err(failed)?;
-            tx.execute_batch(include_str!("members.sql")).map_err(failed)?;
+            run(include_str!("schema.sql"))?;
+            run(include_str!("members.sql"))?;
             tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
         }
     }
-    tx.execute_batch(include_str!("service.sql")).map_err(failed)?;
-    tx.execute_batch(include_str!("ttls.sql")).map_err(failed)?;
+    if found.is_none_or(|version| version <= SCHEMA_VERSION_2) {
+        run(include_str!("service.sql"))?;
+    }
+    if found.is_none_or(|version| version <= SCHEMA_VERSION_3) {
+        run(include_str!("ttls.sql"))?;
+    }
+    if found.is_none_or(|version| version <= SCHEMA_VERSION_4) {
+        run(include_str!("documents.sql"))?;
+    }
     tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed)
 }
 

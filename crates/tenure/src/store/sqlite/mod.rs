@@ -48,7 +48,7 @@ use super::{AttachRequest, BoxFuture, Connection, ErrorKind, Keyspace, Store, St
 /// # let path = directory.join("jobs.db");
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 /// let store = SqliteStore::open(path.to_str().ok_or("not text")?, &Keyspace::default())?;
-/// let connection = store.attach(AttachRequest::default()).await?;
+/// let connection = store.attach(AttachRequest::new(fastrand::u64(..))).await?;
 /// assert!(connection.attached().minted);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
 /// # std::fs::remove_dir_all(&directory)?;

@@ -1,4 +1,4 @@
--- The layout of the file, except members.sql, service.sql and ttls.sql, which came later.
+-- The layout of the file, except members.sql, service.sql, ttls.sql and documents.sql, which came later.
 -- Times are microseconds on the clock of host.rs.
 
 -- The boot and the host that the times belong to.

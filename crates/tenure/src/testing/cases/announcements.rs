@@ -1,15 +1,21 @@
 //! Announcements: hints that a subscriber receives when nothing goes wrong.
 
 use crate::name::{Group, InstanceId, LeaseName};
-use crate::store::{Announcement, Reply, Request, SubscriptionItem};
+use crate::store::{Announcement, DocumentRequest, LogRequest, MembershipRequest, Reply, Request, SubscriptionItem};
 use crate::testing::StoreFault;
 use crate::testing::client::{Client, shown};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, instance, job, lease};
 use crate::testing::subscriber::{TestSubscriber, marker};
-use crate::token::Token;
+use crate::token::{Nonce, Token};
 
 /// Sends a request, and checks that it causes this announcement and no other.
-async fn assert_announced(client: &Client, subscriber: &mut TestSubscriber, request: Request, expected: &Announcement) {
+async fn assert_announced(
+    client: &Client,
+    subscriber: &mut TestSubscriber,
+    request: impl Into<Request>,
+    expected: &Announcement,
+) {
+    let request = request.into();
     let shown = shown(&request);
     client.send(request).await;
     assert_eq!(&subscriber.next_announcement().await, expected, "{shown} must be announced");
@@ -74,7 +80,7 @@ pub(super) async fn a_publication_is_announced(harness: &CaseHarness<'_>) {
     assert_announced(&alice, &mut subscriber, term.publication("result", b"42"), &expected).await;
     // A publication need not be announced.
     let (record, value) = ("result".to_owned(), b"43".to_vec());
-    let quiet = Request::Publish { holding: term.holding(), record, value, announced: false };
+    let quiet = DocumentRequest::Publish { holding: term.holding(), record, value, announced: false };
     assert_eq!(alice.send(quiet).await, Reply::Done);
     assert_nothing_announced(&alice, &mut subscriber, "a quiet publication").await;
     assert_eq!(alice.read_value(&job(), "result").await.as_deref(), Some(&b"43"[..]));
@@ -111,7 +117,7 @@ pub(super) async fn a_leave_is_announced(harness: &CaseHarness<'_>) {
     let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
     alice.heartbeat(LONG_TTL, b"").await;
     subscriber.next_announcement().await;
-    let leave = Request::Leave { group: Group::FLEET, instance: alice.id.clone() };
+    let leave = MembershipRequest::Leave { group: Group::FLEET, instance: alice.id.clone() };
     assert_announced(
         &alice,
         &mut subscriber,
@@ -126,10 +132,10 @@ pub(super) async fn a_leave_is_announced(harness: &CaseHarness<'_>) {
 pub(super) async fn a_changed_index_is_announced(harness: &CaseHarness<'_>) {
     let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
     let index = || "targets".to_owned();
-    let add = Request::IndexAdd { index: index(), entry: "a".to_owned(), announced: true };
-    let remove = Request::IndexRemove { index: index(), entry: "a".to_owned(), announced: true };
+    let add = DocumentRequest::IndexAdd { index: index(), entry: "a".to_owned(), announced: true };
+    let remove = DocumentRequest::IndexRemove { index: index(), entry: "a".to_owned(), announced: true };
     let changed = Announcement::IndexChanged { index: index() };
-    let quietly = Request::IndexAdd { index: index(), entry: "b".to_owned(), announced: false };
+    let quietly = DocumentRequest::IndexAdd { index: index(), entry: "b".to_owned(), announced: false };
     alice.send(quietly).await;
     assert_nothing_announced(&alice, &mut subscriber, "a change that is not to be announced").await;
     for request in [add, remove] {
@@ -237,4 +243,27 @@ pub(super) async fn a_subscriber_learns_that_its_connection_was_cut(harness: &Ca
         "announcements may have been missed, but {heard:?} was received"
     );
     Ok(())
+}
+
+pub(super) async fn an_entry_of_a_watched_log_is_announced(harness: &CaseHarness<'_>) {
+    let (alice, mut subscriber) = (harness.client("alice").await, harness.subscriber().await);
+    let term = alice.acquire(&job(), LONG_TTL).await;
+    let append = |number: u128| {
+        let (holding, log, nonce) = (term.holding(), "results".to_owned(), Nonce::new(number));
+        LogRequest::Append { holding, log, value: b"up".to_vec(), kept: 9, nonce, records: Vec::new() }
+    };
+    alice.announce(marker("begin")).await;
+    while subscriber.next_announcement().await != marker("begin") {}
+    assert_eq!(alice.send(append(1)).await, Reply::Done);
+    assert_nothing_announced(&alice, &mut subscriber, "an entry of a log that is not watched").await;
+    let watch = |ttl| LogRequest::Watch { name: job(), ttl };
+    assert_eq!(alice.send(watch(LONG_TTL)).await, Reply::Done);
+    let appended = Announcement::Appended { name: job(), log: "results".to_owned(), token: term.token() };
+    assert_announced(&alice, &mut subscriber, append(2), &appended).await;
+    alice.send(append(2)).await;
+    assert_nothing_announced(&alice, &mut subscriber, "a repeated request").await;
+    alice.send(watch(SHORT_TTL)).await;
+    harness.advance_time(SHORT_TTL * 2).await;
+    assert_eq!(alice.send(append(3)).await, Reply::Done);
+    assert_nothing_announced(&alice, &mut subscriber, "an entry of a log that is no longer watched").await;
 }

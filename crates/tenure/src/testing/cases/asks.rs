@@ -1,6 +1,6 @@
 //! Requests to a holder are stored, so that they reach a holder that missed the announcement.
 
-use crate::store::{Ask, Refusal, Reply, Request};
+use crate::store::{Ask, LeaseRequest, Refusal, Reply};
 use crate::testing::client::{Client, ClientTerm};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, instance, job};
 use crate::token::Token;
@@ -49,7 +49,7 @@ pub(super) async fn what_was_asked_of_one_term_is_not_asked_of_the_next(harness:
 
 pub(super) async fn only_the_current_term_can_be_asked(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
-    let ask = |token| Request::Ask { name: job(), token, ask: Ask::StepDown { to: None } };
+    let ask = |token| LeaseRequest::Ask { name: job(), token, ask: Ask::StepDown { to: None } };
     let never = bob.send(ask(Token::ZERO)).await;
     assert_eq!(never, Reply::Refused(Refusal::Missing), "the lease is unheld");
     let old = alice.acquire(&job(), SHORT_TTL).await;

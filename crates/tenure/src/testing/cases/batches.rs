@@ -1,7 +1,7 @@
 //! Many requests at once.
 
 use crate::name::Group;
-use crate::store::{Outcome, Refusal, Reply, Request};
+use crate::store::{DocumentRequest, LeaseRequest, MembershipRequest, Outcome, Refusal, Reply, Request};
 use crate::testing::client::{ClientTerm, acquire, granted};
 use crate::testing::harness::{CaseHarness, LONG_TTL, REPLY_TIMEOUT, job, lease};
 
@@ -17,7 +17,7 @@ fn answers(outcomes: Vec<Outcome>) -> Vec<Reply> {
 
 pub(super) async fn an_empty_batch_has_no_outcomes(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    assert_eq!(alice.submit(Vec::new()).await, [], "no requests, no outcomes");
+    assert_eq!(alice.submit(Vec::<Request>::new()).await, [], "no requests, no outcomes");
     alice.acquire(&job(), LONG_TTL).await;
 }
 
@@ -34,10 +34,10 @@ pub(super) async fn each_request_of_a_batch_has_its_own_outcome_in_the_same_orde
         acquire(&alice.claim(&lease("free"), LONG_TTL)),
         acquire(&alice.claim(&lease("theirs"), LONG_TTL)),
         acquire(&gone.claim),
-        Request::Instances { group: Group::FLEET },
-        Request::IndexList { index: "none".to_owned() },
-        Request::Read { name: job(), record: "none".to_owned() },
-        Request::Inspect { name: lease("mine") },
+        MembershipRequest::List { group: Group::FLEET }.into(),
+        DocumentRequest::IndexList { index: "none".to_owned() }.into(),
+        DocumentRequest::ReadRecord { name: job(), record: "none".to_owned() }.into(),
+        LeaseRequest::Inspect { name: lease("mine") }.into(),
     ];
     let replies = answers(alice.submit(batch).await);
     assert_eq!(replies.len(), 10, "one outcome for each request");
@@ -105,7 +105,8 @@ pub(super) async fn a_large_batch_is_answered_completely_and_in_order(harness: &
     for reply in answers(alice.submit(publications.collect()).await) {
         assert_eq!(reply, Reply::Done, "every term may publish");
     }
-    let reads = claims.iter().map(|claim| Request::Read { name: claim.name.clone(), record: "n".to_owned() });
+    let reads =
+        claims.iter().map(|claim| DocumentRequest::ReadRecord { name: claim.name.clone(), record: "n".to_owned() });
     for (n, reply) in answers(alice.submit(reads.collect()).await).into_iter().enumerate() {
         assert_eq!(value(&reply), n.to_string(), "outcomes have the order of the requests");
     }
@@ -119,7 +120,7 @@ pub(super) async fn batches_at_the_same_time_keep_their_answers_apart(harness: &
     let mut tasks = tokio::task::JoinSet::new();
     for records in records.chunks(20) {
         let (records, connection) = (records.to_vec(), alice.connection.clone());
-        let read = |record: &String| Request::Read { name: job(), record: record.clone() };
+        let read = |record: &String| DocumentRequest::ReadRecord { name: job(), record: record.clone() }.into();
         let batch: Vec<_> = records.iter().map(read).collect();
         tasks.spawn(async move { (records, connection.submit(batch, REPLY_TIMEOUT).await) });
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::name::Group;
-use crate::store::{Announcement, Outcome, Reply, Request};
+use crate::store::{Announcement, DocumentRequest, MembershipRequest, Outcome, Reply};
 use crate::testing::StoreFault;
 use crate::testing::client::{Client, ClientTerm, acquire, granted};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, instance, lease};
@@ -13,12 +13,12 @@ async fn ids(client: &Client) -> Vec<String> {
     client.instances().await.into_iter().map(|member| member.instance.as_str().to_owned()).collect()
 }
 
-fn add(index: &str, entry: &str) -> Request {
-    Request::IndexAdd { index: index.to_owned(), entry: entry.to_owned(), announced: true }
+fn add(index: &str, entry: &str) -> DocumentRequest {
+    DocumentRequest::IndexAdd { index: index.to_owned(), entry: entry.to_owned(), announced: true }
 }
 
-fn remove(index: &str, entry: &str) -> Request {
-    Request::IndexRemove { index: index.to_owned(), entry: entry.to_owned(), announced: true }
+fn remove(index: &str, entry: &str) -> DocumentRequest {
+    DocumentRequest::IndexRemove { index: index.to_owned(), entry: entry.to_owned(), announced: true }
 }
 
 pub(super) async fn no_instance_is_alive_at_first(harness: &CaseHarness<'_>) {
@@ -70,7 +70,7 @@ pub(super) async fn an_instance_that_leaves_is_gone_at_once(harness: &CaseHarnes
     alice.heartbeat(LONG_TTL, b"").await;
     bob.heartbeat(LONG_TTL, b"").await;
     for _ in 0..2 {
-        let reply = bob.send(Request::Leave { group: Group::FLEET, instance: alice.id.clone() }).await;
+        let reply = bob.send(MembershipRequest::Leave { group: Group::FLEET, instance: alice.id.clone() }).await;
         assert_eq!(reply, Reply::Done, "leaving may be repeated");
         assert_eq!(ids(&bob).await, ["bob"], "only alice has left");
     }
@@ -85,7 +85,7 @@ pub(super) async fn instances_and_leases_are_independent(harness: &CaseHarness<'
     let term = alice.acquire(&name, LONG_TTL).await;
     alice.heartbeat(LONG_TTL, b"").await;
     alice.send(add("alice", "alice")).await;
-    alice.send(Request::Leave { group: Group::FLEET, instance: alice.id.clone() }).await;
+    alice.send(MembershipRequest::Leave { group: Group::FLEET, instance: alice.id.clone() }).await;
     alice.send(remove("alice", "alice")).await;
     let renewed = alice.send(term.renewal()).await;
     assert!(matches!(renewed, Reply::Renewed { .. }), "leaving the fleet releases no lease: {renewed:?}");
@@ -101,8 +101,13 @@ fn candidates(prefix: &str) -> Group {
     }
 }
 
-fn beat(client: &Client, group: &Group, record: &[u8]) -> Request {
-    Request::Heartbeat { group: group.clone(), instance: client.id.clone(), ttl: LONG_TTL, record: record.to_vec() }
+fn beat(client: &Client, group: &Group, record: &[u8]) -> MembershipRequest {
+    MembershipRequest::Heartbeat {
+        group: group.clone(),
+        instance: client.id.clone(),
+        ttl: LONG_TTL,
+        record: record.to_vec(),
+    }
 }
 
 pub(super) async fn groups_are_independent(harness: &CaseHarness<'_>) {
@@ -117,7 +122,7 @@ pub(super) async fn groups_are_independent(harness: &CaseHarness<'_>) {
             members.iter().map(|m| format!("{} {}", m.instance, String::from_utf8_lossy(&m.record))).collect();
         assert_eq!(shown, [expected], "only the instances of {group:?}");
     }
-    alice.send(Request::Leave { group: one.clone(), instance: alice.id.clone() }).await;
+    alice.send(MembershipRequest::Leave { group: one.clone(), instance: alice.id.clone() }).await;
     assert!(bob.instances_of(&one).await.is_empty(), "alice has left one group");
     assert_eq!(ids(&bob).await, ["alice"], "and not the other");
 }
@@ -129,7 +134,7 @@ pub(super) async fn joining_and_leaving_a_group_is_announced(harness: &CaseHarne
     let joined = Announcement::Joined { group: group.clone(), instance: alice.id.clone() };
     assert_eq!(subscriber.next_announcement().await, joined);
     alice.send(beat(&alice, &group, b"")).await;
-    alice.send(Request::Leave { group: group.clone(), instance: alice.id.clone() }).await;
+    alice.send(MembershipRequest::Leave { group: group.clone(), instance: alice.id.clone() }).await;
     let left = Announcement::Left { group, instance: alice.id.clone() };
     assert_eq!(subscriber.next_announcement().await, left, "a second heartbeat is not announced");
 }
@@ -140,19 +145,19 @@ pub(super) async fn a_heartbeat_may_travel_with_any_lease_request(harness: &Case
     let name = lease("job");
     // Granted, renewed, refused and held: whatever the reply about the lease, the heartbeat succeeds.
     let claim = alice.claim(&name, LONG_TTL);
-    let outcomes = alice.submit(vec![acquire(&claim), beat(&alice, &group, b"asks")]).await;
+    let outcomes = alice.submit(vec![acquire(&claim), beat(&alice, &group, b"asks").into()]).await;
     let Ok([Outcome::Answered(reply), Outcome::Answered(Reply::Done)]) = <[Outcome; 2]>::try_from(outcomes) else {
         panic!("a request and a heartbeat have two replies");
     };
     let term = ClientTerm { claim, grant: granted(reply, "an unheld lease is granted") };
-    let outcomes = alice.submit(vec![term.renewal(), beat(&alice, &group, b"leads"), term.renewal()]).await;
+    let outcomes = alice.submit(vec![term.renewal(), beat(&alice, &group, b"leads").into(), term.renewal()]).await;
     for at in [0, 2] {
         assert!(matches!(outcomes[at], Outcome::Answered(Reply::Renewed { .. })), "{:?}", outcomes[at]);
     }
     let claim = bob.claim(&name, LONG_TTL);
-    let outcomes = bob.submit(vec![acquire(&claim), beat(&bob, &group, b"waits")]).await;
+    let outcomes = bob.submit(vec![acquire(&claim), beat(&bob, &group, b"waits").into()]).await;
     assert!(matches!(outcomes[0], Outcome::Answered(Reply::Held(_))), "{:?}", outcomes[0]);
-    let outcomes = bob.submit(vec![term.claimed_by(&bob.id).renewal(), beat(&bob, &group, b"errs")]).await;
+    let outcomes = bob.submit(vec![term.claimed_by(&bob.id).renewal(), beat(&bob, &group, b"errs").into()]).await;
     assert!(matches!(outcomes[0], Outcome::Answered(Reply::Refused(_))), "{:?}", outcomes[0]);
     let members = bob.instances_of(&group).await;
     let shown: Vec<_> = members.iter().map(|m| (m.instance.as_str(), m.record.as_slice())).collect();
@@ -161,7 +166,7 @@ pub(super) async fn a_heartbeat_may_travel_with_any_lease_request(harness: &Case
 
 pub(super) async fn a_large_fleet_is_listed_completely(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    let beat = |n: usize| Request::Heartbeat {
+    let beat = |n: usize| MembershipRequest::Heartbeat {
         group: Group::FLEET,
         instance: instance(&format!("node-{n:04}")),
         ttl: LONG_TTL,

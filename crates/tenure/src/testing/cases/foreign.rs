@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::name::{InstanceId, LeaseName};
-use crate::store::{Refusal, Reply, Request};
+use crate::store::{LeaseRequest, Refusal, Reply};
 use crate::testing::StoreFault;
 use crate::testing::client::{acquire, shown, take_over};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, SHORT_TTL, job, lease};
@@ -78,7 +78,7 @@ pub(super) async fn a_foreign_lease_is_not_taken_over(harness: &CaseHarness<'_>)
 pub(super) async fn a_foreign_lease_cannot_be_revoked(harness: &CaseHarness<'_>) -> Checked {
     let alice = harness.client("alice").await;
     harness.inject(foreign_write(&job(), "stranger", Some(LONG_TTL))).await?;
-    let reply = alice.send(Request::Revoke { name: job(), token: Token::ZERO }).await;
+    let reply = alice.send(LeaseRequest::Revoke { name: job(), token: Token::ZERO }).await;
     let taken = Reply::Refused(Refusal::Taken { holder: InstanceId::foreign("stranger") });
     assert_eq!(reply, taken, "there is no term to end");
     Ok(())

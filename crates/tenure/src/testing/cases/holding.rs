@@ -2,7 +2,7 @@
 
 use crate::InstanceId;
 use crate::lease::{Ending, Loss, ReleaseReason};
-use crate::store::{RecordedEnd, Refusal, Reply, Request};
+use crate::store::{LeaseRequest, RecordedEnd, Refusal, Reply, Request};
 use crate::testing::client::{ClientTerm, shown};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, job, lease, token_above};
 use crate::token::Token;
@@ -112,7 +112,7 @@ pub(super) async fn how_a_term_ended_is_on_record(harness: &CaseHarness<'_>) {
     for ending in [Ending::Released(ReleaseReason::Rebalance), Ending::Lost(Loss::Stalled)] {
         let term = alice.acquire(&job(), LONG_TTL).await;
         assert_eq!(alice.inspect(&job()).await.ending, None, "a current term has not ended");
-        alice.send(Request::Release { holding: term.holding(), ending: ending.clone() }).await;
+        alice.send(LeaseRequest::Release { holding: term.holding(), ending: ending.clone() }).await;
         assert_eq!(alice.inspect(&job()).await.ending, Some(ending), "as its holder reported");
     }
 }
@@ -132,7 +132,7 @@ pub(super) async fn a_released_term_can_do_nothing_more(harness: &CaseHarness<'_
     alice.send(term.release()).await;
     for request in term.fenced_requests() {
         let reply = alice.send(request.clone()).await;
-        if matches!(request, Request::Release { .. }) {
+        if matches!(request, Request::Lease(LeaseRequest::Release { .. })) {
             assert_eq!(reply, Reply::Done, "this very release was already made");
         } else {
             assert_eq!(reply, Reply::Refused(Refusal::Missing), "the lease is unheld: {}", shown(&request));
@@ -176,7 +176,7 @@ pub(super) async fn the_holders_of_many_leases_are_listed_in_order(harness: &Cas
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let other = lease("other");
     let kept = alice.acquire(&other, LONG_TTL).await;
-    let ask = || bob.send(Request::Holders { names: vec![job(), other.clone(), job()] });
+    let ask = || bob.send(LeaseRequest::Holders { names: vec![job(), other.clone(), job()] });
     let answer =
         |holder: Option<&InstanceId>| Reply::Holders(vec![holder.cloned(), Some(alice.id.clone()), holder.cloned()]);
     assert_eq!(ask().await, answer(None), "unheld at first");

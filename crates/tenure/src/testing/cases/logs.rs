@@ -1,19 +1,25 @@
 //! Logs beside a lease: bounded, in order, and written only by holders.
 
 use crate::name::LeaseName;
-use crate::store::{EntryId, LogEntry, Refusal, Reply, Request};
+use crate::store::{EntryId, LogEntry, LogRequest, Refusal, Reply};
 use crate::testing::client::{Client, ClientTerm};
-use crate::testing::harness::{CaseHarness, LONG_TTL, job, lease};
+use crate::testing::harness::{CaseHarness, LONG_TTL, job, lease, nonce};
+use crate::token::Nonce;
 
 const LOG: &str = "results";
 
 async fn add(client: &Client, term: &ClientTerm, value: &str, kept: usize) -> Reply {
+    add_as(client, term, value, kept, nonce()).await
+}
+
+/// Appends an entry, as one attempt.
+async fn add_as(client: &Client, term: &ClientTerm, value: &str, kept: usize, nonce: Nonce) -> Reply {
     let (log, value) = (LOG.to_owned(), value.as_bytes().to_vec());
-    client.send(Request::Append { holding: term.holding(), log, value, kept, records: Vec::new() }).await
+    client.send(LogRequest::Append { holding: term.holding(), log, value, kept, nonce, records: Vec::new() }).await
 }
 
 async fn read(client: &Client, name: &LeaseName, after: Option<EntryId>, limit: usize) -> Vec<LogEntry> {
-    match client.send(Request::ReadLog { name: name.clone(), log: LOG.to_owned(), after, limit }).await {
+    match client.send(LogRequest::Read { name: name.clone(), log: LOG.to_owned(), after, limit }).await {
         Reply::LogEntries(entries) => entries,
         other => panic!("a log must be read; the store answered {other:?}"),
     }
@@ -48,13 +54,14 @@ pub(super) async fn a_log_keeps_its_latest_entries_in_order(harness: &CaseHarnes
     assert_eq!(read(&alice, &lease("other"), None, 10).await, [], "another lease has its own");
 }
 
-pub(super) async fn an_entry_that_is_added_again_is_the_same_entry(harness: &CaseHarness<'_>) {
+pub(super) async fn an_attempt_adds_one_entry_and_another_attempt_another(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
     let term = alice.acquire(&job(), LONG_TTL).await;
-    for value in ["a", "a", "b", "a"] {
-        assert_eq!(add(&alice, &term, value, 10).await, Reply::Done);
+    let (first, second) = (nonce(), nonce());
+    for attempt in [first, first, second, second] {
+        assert_eq!(add_as(&alice, &term, "up", 10, attempt).await, Reply::Done);
     }
-    assert_eq!(values(&read(&alice, &job(), None, 10).await), ["a", "b", "a"], "a repeated request adds nothing");
+    assert_eq!(values(&read(&alice, &job(), None, 10).await), ["up", "up"], "a repeated request adds nothing");
 }
 
 pub(super) async fn an_ended_term_appends_nothing(harness: &CaseHarness<'_>) {
@@ -74,10 +81,11 @@ pub(super) async fn an_ended_term_appends_nothing(harness: &CaseHarness<'_>) {
 pub(super) async fn a_record_is_written_with_an_entry_or_neither_is(harness: &CaseHarness<'_>) {
     let (alice, bob) = (harness.client("alice").await, harness.client("bob").await);
     let term = alice.acquire(&job(), LONG_TTL).await;
+    let attempt = nonce();
     let add = |value: &str, mark: &str| {
         let (log, value, mark) = (LOG.to_owned(), value.as_bytes().to_vec(), mark.as_bytes().to_vec());
         let records = vec![("state".to_owned(), b"whole".to_vec()), ("due".to_owned(), mark)];
-        Request::Append { holding: term.holding(), log, value, kept: 9, records }
+        LogRequest::Append { holding: term.holding(), log, value, kept: 9, nonce: attempt, records }
     };
     assert_eq!(alice.send(add("a", "1")).await, Reply::Done);
     assert_eq!(alice.read_value(&job(), "due").await, Some(b"1".to_vec()));

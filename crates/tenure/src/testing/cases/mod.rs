@@ -4,6 +4,7 @@ mod acquire;
 mod announcements;
 mod asks;
 mod batches;
+mod documents;
 mod expiry;
 mod fleet;
 mod foreign;
@@ -18,7 +19,6 @@ mod newcomer;
 mod notes;
 mod quarantine;
 mod revoke;
-mod sessions;
 mod storm;
 mod takeover;
 mod tokens;
@@ -305,6 +305,7 @@ macro_rules! __conformance_cases {
                 the_first_heartbeat_is_announced_and_the_next_ones_are_not
                 a_leave_is_announced
                 a_changed_index_is_announced
+                an_entry_of_a_watched_log_is_announced
                 a_refused_request_is_not_announced
                 every_subscriber_receives_every_announcement_in_order
                 every_kind_of_announcement_arrives_as_it_was_sent
@@ -355,20 +356,21 @@ macro_rules! __conformance_cases {
             }
             logs {
                 a_log_keeps_its_latest_entries_in_order
-                an_entry_that_is_added_again_is_the_same_entry
+                an_attempt_adds_one_entry_and_another_attempt_another
                 an_ended_term_appends_nothing
                 a_record_is_written_with_an_entry_or_neither_is
             }
-            sessions {
-                a_session_is_made_changed_listed_and_deleted
-                a_session_changes_only_if_its_writer_knows_its_value
-                a_session_may_be_written_again_with_the_same_value
-                a_change_of_a_session_is_announced
+            documents {
+                a_document_is_made_changed_listed_and_deleted
+                a_document_changes_only_if_its_writer_knows_its_value
+                a_document_may_be_written_again_with_the_same_value
+                a_change_of_a_document_is_announced
+                collections_do_not_mix
             }
             forgetting {
                 a_forgotten_lease_leaves_only_its_token_behind
                 a_lease_in_use_is_not_forgotten
-                a_session_that_is_deleted_is_listed_as_gone
+                a_deleted_document_is_listed_as_deleted
             }
             notes {
                 notes_are_listed_as_they_were_written_the_latest_last

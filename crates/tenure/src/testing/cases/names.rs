@@ -1,7 +1,7 @@
 //! Names that look like structure: a store must keep every name that the crate accepts apart from every other.
 
 use crate::name::{Group, LeaseKind, LeaseName};
-use crate::store::{Reply, Request};
+use crate::store::{MembershipRequest, Reply};
 use crate::testing::client::Client;
 use crate::testing::harness::{CaseHarness, LONG_TTL, instance, job, lease};
 
@@ -152,7 +152,7 @@ pub(super) async fn hostile_instance_ids_are_kept_apart(harness: &CaseHarness<'_
         assert_eq!(member.record, member.instance.as_str().as_bytes(), "with its own record");
     }
     for (n, client) in players.iter().enumerate() {
-        observer.send(Request::Leave { group: Group::FLEET, instance: client.id.clone() }).await;
+        observer.send(MembershipRequest::Leave { group: Group::FLEET, instance: client.id.clone() }).await;
         let left = players.len() - n - 1;
         assert_eq!(observer.instances().await.len(), left, "only {} may have left", client.id);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::store::{
-    Announcement, AttachRequest, Continuity, Outcome, Quarantine, QuarantineReason, Refusal, Reply, Request,
+    Announcement, AttachRequest, Continuity, LeaseRequest, Outcome, Quarantine, QuarantineReason, Refusal, Reply,
 };
 use crate::testing::StoreFault;
 use crate::testing::client::{Client, ClientTerm, acquire, granted};
@@ -59,7 +59,7 @@ pub(super) async fn a_cut_connection_says_that_it_is_closed(harness: &CaseHarnes
     // Without a request: a client that sends nothing must learn of it, too.
     let told = tokio::time::timeout(REPLY_TIMEOUT, alice.connection.closed()).await;
     assert!(told.is_ok(), "a closed connection must report it within {REPLY_TIMEOUT:?}");
-    for outcome in alice.submit(vec![Request::Inspect { name: job() }; 2]).await {
+    for outcome in alice.submit(vec![LeaseRequest::Inspect { name: job() }; 2]).await {
         let answered = matches!(outcome, Outcome::Answered(_));
         assert!(!answered, "a connection that is reported as closed must not answer: {outcome:?}");
     }
@@ -81,7 +81,7 @@ pub(super) async fn a_connection_does_not_outlive_a_restart(harness: &CaseHarnes
     alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::Restart).await?;
     // A connection that silently reconnected would reach a store to which it has not attached.
-    for outcome in alice.submit(vec![Request::Inspect { name: job() }; 2]).await {
+    for outcome in alice.submit(vec![LeaseRequest::Inspect { name: job() }; 2]).await {
         let answered = matches!(outcome, Outcome::Answered(_));
         assert!(!answered, "a connection from before a restart must not answer: {outcome:?}");
     }
@@ -367,7 +367,8 @@ pub(super) async fn a_restored_backup_is_as_good_as_a_loss(harness: &CaseHarness
 
 pub(super) async fn a_generation_carries_the_stamp_of_its_minter(harness: &CaseHarness<'_>) {
     // The largest number there is, which a double cannot represent.
-    let request = |stamp| AttachRequest { stamp, max_ttl: LONG_TTL, bootstrap: true, ..AttachRequest::default() };
+    let request =
+        |stamp| AttachRequest { stamp, max_ttl: LONG_TTL, bootstrap: true, ..AttachRequest::new(fastrand::u64(..)) };
     let first = harness.attach(request(u64::MAX)).await.attached().generation;
     assert_eq!(first.stamp, u64::MAX, "the minting instance stamps the generation");
     let second = harness.attach(request(7)).await.attached().generation;

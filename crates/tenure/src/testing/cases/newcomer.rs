@@ -9,7 +9,7 @@ use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, SH
 
 /// An instance without a memory and without the operator's statements.
 async fn newcomer(harness: &CaseHarness<'_>, max_ttl: Duration) -> Client {
-    let connection = harness.attach(AttachRequest { max_ttl, ..AttachRequest::default() }).await;
+    let connection = harness.attach(AttachRequest { max_ttl, ..AttachRequest::new(fastrand::u64(..)) }).await;
     Client::new(instance("newcomer"), connection)
 }
 

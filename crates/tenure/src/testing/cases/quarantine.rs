@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{Announcement, AttachRequest, Quarantine, QuarantineReason, Reply, Request};
+use crate::store::{Announcement, AttachRequest, LeaseRequest, Quarantine, QuarantineReason, Reply};
 use crate::testing::StoreFault;
 use crate::testing::client::{Client, ClientTerm, acquire, granted, take_over};
 use crate::testing::harness::{
@@ -274,7 +274,8 @@ pub(super) async fn a_term_replaced_by_its_own_process_counts_once(harness: &Cas
     let first = alice.acquire(&job(), LONG_TTL).await;
     let claim = alice.claim(&job(), LONG_TTL);
     let ended = Some(first.token());
-    let grant = granted(alice.send(Request::Acquire { claim: claim.clone(), ended }).await, "its process has ended it");
+    let grant =
+        granted(alice.send(LeaseRequest::Acquire { claim: claim.clone(), ended }).await, "its process has ended it");
     alice.send(ClientTerm { claim, grant }.release()).await;
     assert_eq!(alice.longest_ttl().await, Duration::ZERO, "both terms are over");
 }
@@ -360,7 +361,7 @@ pub(super) async fn an_instance_that_assumes_longer_leases_does_not_extend_a_qua
     harness: &CaseHarness<'_>,
 ) -> Checked {
     quarantined(harness, LONG_TTL).await?;
-    let request = AttachRequest { max_ttl: LONG_TTL * 2, ..AttachRequest::default() };
+    let request = AttachRequest { max_ttl: LONG_TTL * 2, ..AttachRequest::new(fastrand::u64(..)) };
     let newcomer = Client::new(instance("newcomer"), harness.attach(request).await);
     let left = newcomer.attached().quarantine_remaining();
     assert!(left <= LONG_TTL, "alice remembers, and the newcomer does not: {left:?}");
@@ -372,7 +373,8 @@ pub(super) async fn an_instance_that_remembers_corrects_what_a_newcomer_assumed(
     let mut alice = harness.client("alice").await;
     alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::Flush).await?;
-    let newcomer = harness.attach(AttachRequest { max_ttl: LONG_TTL * 10, ..AttachRequest::default() }).await;
+    let newcomer =
+        harness.attach(AttachRequest { max_ttl: LONG_TTL * 10, ..AttachRequest::new(fastrand::u64(..)) }).await;
     let newcomer = Client::new(instance("newcomer"), newcomer);
     assert!(
         newcomer.attached().quarantine_remaining() > LONG_TTL,
@@ -398,7 +400,7 @@ pub(super) async fn an_instance_that_remembers_corrects_what_a_newcomer_assumed(
 pub(super) async fn the_longest_assumed_ttl_counts(harness: &CaseHarness<'_>) -> Checked {
     harness.inject(StoreFault::RestartEmpty).await?;
     for (max_ttl, least) in [(LONG_TTL, Duration::ZERO), (LONG_TTL * 2, LONG_TTL), (SHORT_TTL, LONG_TTL)] {
-        let newcomer = harness.attach(AttachRequest { max_ttl, ..AttachRequest::default() }).await;
+        let newcomer = harness.attach(AttachRequest { max_ttl, ..AttachRequest::new(fastrand::u64(..)) }).await;
         let left = newcomer.attached().quarantine_remaining();
         assert!(left > least && left <= LONG_TTL * 2, "no instance remembers better: {left:?}");
     }
@@ -445,17 +447,17 @@ pub(super) async fn an_operator_ends_a_quarantine(harness: &CaseHarness<'_>) -> 
     let generation = alice.attached().generation;
     let other = crate::store::Generation { stamp: generation.stamp ^ 1, ..generation };
     assert_eq!(
-        alice.send(Request::Reopen { generation: other }).await,
+        alice.send(LeaseRequest::Reopen { generation: other }).await,
         Reply::NotAttached,
         "the generation is another one"
     );
     assert!(!remaining(&alice).await.is_zero(), "so it lasts");
     let mut subscriber = harness.subscriber().await;
-    assert_eq!(alice.send(Request::Reopen { generation }).await, Reply::Done, "an operator may end it");
+    assert_eq!(alice.send(LeaseRequest::Reopen { generation }).await, Reply::Done, "an operator may end it");
     assert_eq!(subscriber.next_announcement().await, Announcement::Reopened, "and it is announced to waiters");
     assert_eq!(alice.namespace().await.quarantine, None, "it is over");
     alice.acquire(&job(), LONG_TTL).await;
-    assert_eq!(alice.send(Request::Reopen { generation }).await, Reply::Done, "a repetition changes nothing");
+    assert_eq!(alice.send(LeaseRequest::Reopen { generation }).await, Reply::Done, "a repetition changes nothing");
     Ok(())
 }
 
@@ -466,7 +468,7 @@ pub(super) async fn an_operators_word_holds_for_instances_that_attach_later(harn
     harness.inject(StoreFault::Flush).await?;
     alice.reattach(harness).await;
     let generation = alice.attached().generation;
-    assert_eq!(alice.send(Request::Reopen { generation }).await, Reply::Done, "an operator ends the quarantine");
+    assert_eq!(alice.send(LeaseRequest::Reopen { generation }).await, Reply::Done, "an operator ends the quarantine");
     // It remembers the lost data, too.
     bob.reattach(harness).await;
     let attached = bob.attached();
@@ -485,8 +487,9 @@ pub(super) async fn an_observer_leaves_no_trace(harness: &CaseHarness<'_>) -> Ch
     let mut alice = harness.client("alice").await;
     alice.acquire(&job(), LONG_TTL).await;
     harness.inject(StoreFault::Flush).await?;
-    let observer =
-        harness.attach(AttachRequest { observer: true, max_ttl: LONG_TTL * 2, ..AttachRequest::default() }).await;
+    let observer = harness
+        .attach(AttachRequest { observer: true, max_ttl: LONG_TTL * 2, ..AttachRequest::new(fastrand::u64(..)) })
+        .await;
     let observer = Client::new(instance("observer"), observer);
     let attached = observer.attached();
     assert!(!attached.minted && attached.quarantine.is_none(), "there is no record, and it writes none: {attached:?}");

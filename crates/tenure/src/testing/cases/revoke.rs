@@ -1,6 +1,6 @@
 //! Ending a term by force: the holder learns of it, and the lease stays held until the holder has released it.
 
-use crate::store::{Refusal, Reply, Request};
+use crate::store::{LeaseRequest, Refusal, Reply};
 use crate::testing::client::{Client, ClientTerm, acquire, acquire_after, shown};
 use crate::testing::harness::{CaseHarness, LONG_TTL, SHORT_TTL, instance, job};
 use crate::token::Token;
@@ -107,7 +107,7 @@ pub(super) async fn a_late_revocation_does_not_end_the_next_term(harness: &CaseH
 
 pub(super) async fn a_free_lease_cannot_be_revoked(harness: &CaseHarness<'_>) {
     let alice = harness.client("alice").await;
-    let revoke = |token| Request::Revoke { name: job(), token };
+    let revoke = |token| LeaseRequest::Revoke { name: job(), token };
     assert_eq!(alice.send(revoke(Token::ZERO)).await, Reply::Refused(Refusal::Missing), "the lease was never held");
     let term = alice.acquire(&job(), LONG_TTL).await;
     alice.send(term.release()).await;

@@ -166,7 +166,9 @@ pub(super) async fn twenty_concurrent_attaches_after_a_loss_agree_on_one_generat
     for client in players {
         let (store, memory, stamp) = (harness.store(), Some(client.memory().clone()), fastrand::u64(..));
         tasks.spawn(async move {
-            store.attach(AttachRequest { memory, stamp, max_ttl: LONG_TTL, ..AttachRequest::default() }).await
+            store
+                .attach(AttachRequest { memory, stamp, max_ttl: LONG_TTL, ..AttachRequest::new(fastrand::u64(..)) })
+                .await
         });
     }
     let attached = tasks.join_all().await.into_iter().map(|attached| match attached {

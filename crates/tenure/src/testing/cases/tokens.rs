@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{Continuity, Reply, Request};
+use crate::store::{Continuity, LeaseRequest, Reply};
 use crate::testing::StoreFault;
 use crate::testing::client::{Client, ClientTerm, acquire, granted, take_over};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, SHORT_TTL, job, lease, token_above};
@@ -173,8 +173,8 @@ pub(super) async fn a_corrupt_token_blocks_only_its_own_lease(harness: &CaseHarn
 pub(super) async fn forgetting_a_corrupt_token_keeps_the_floor(harness: &CaseHarness<'_>) -> Checked {
     let alice = harness.client("alice").await;
     corrupt_lease_token(harness, &alice, 0).await?;
-    let (name, logs, session) = (job(), Vec::new(), "no-such-session".to_owned());
-    let reply = alice.send(Request::Forget { name, logs, idle_for: Duration::ZERO, session }).await;
+    let (name, logs) = (job(), Vec::new());
+    let reply = alice.send(LeaseRequest::Forget { name, logs, idle_for: Duration::ZERO, document: None }).await;
     assert_eq!(reply, Reply::Done, "an unheld lease can be forgotten");
     assert_ordinary_token(&alice.acquire(&job(), LONG_TTL).await);
     Ok(())

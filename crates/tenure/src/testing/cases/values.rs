@@ -1,6 +1,6 @@
 //! Contents that look like structure: records, values and index entries are arbitrary bytes or text.
 
-use crate::store::{Reply, Request};
+use crate::store::{DocumentRequest, Reply};
 use crate::testing::harness::{CaseHarness, LONG_TTL, job, lease};
 
 const MEBIBYTE: usize = 1 << 20;
@@ -136,11 +136,11 @@ pub(super) async fn any_index_entry_is_an_entry_of_its_own(harness: &CaseHarness
     entries.sort();
     let request = |entry: &String| ("targets".to_owned(), entry.clone());
     for (index, entry) in entries.iter().map(request) {
-        assert_eq!(alice.send(Request::IndexAdd { index, entry, announced: true }).await, Reply::Done);
+        assert_eq!(alice.send(DocumentRequest::IndexAdd { index, entry, announced: true }).await, Reply::Done);
     }
     assert_eq!(alice.index("targets").await, entries, "every entry is listed as it was added");
     for (n, (index, entry)) in entries.iter().map(request).enumerate() {
-        assert_eq!(alice.send(Request::IndexRemove { index, entry, announced: true }).await, Reply::Done);
+        assert_eq!(alice.send(DocumentRequest::IndexRemove { index, entry, announced: true }).await, Reply::Done);
         assert_eq!(alice.index("targets").await, entries[n + 1..], "only this entry may be gone");
     }
 }
@@ -149,7 +149,8 @@ pub(super) async fn any_index_name_names_an_index_of_its_own(harness: &CaseHarne
     let alice = harness.client("alice").await;
     let indexes = hostile_texts();
     for (n, index) in indexes.iter().enumerate() {
-        let reply = alice.send(Request::IndexAdd { index: index.clone(), entry: n.to_string(), announced: true }).await;
+        let reply =
+            alice.send(DocumentRequest::IndexAdd { index: index.clone(), entry: n.to_string(), announced: true }).await;
         assert_eq!(reply, Reply::Done, "adding to {index:?}");
     }
     for (n, index) in indexes.iter().enumerate() {

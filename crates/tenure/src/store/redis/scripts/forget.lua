@@ -1,9 +1,11 @@
 -- Deletes everything about an unheld lease. The floor of tokens rises to its last token, so that tokens keep
 -- increasing.
 --
--- KEYS  1 lease, 2 term record, 3 namespace, 4 session, 5 index of deleted sessions, 6 records, and then logs
--- ARGV  1 how long ago its last term must have begun, 2 the session's id
-if redis.call('EXISTS', KEYS[1], KEYS[4]) > 0 then
+-- KEYS  1 lease, 2 term record, 3 namespace, 4 records, then the logs; if the lease was for a document: that document, and
+--       the index of deleted ones
+-- ARGV  1 how long ago its last term must have begun, 2 number of logs, 3 the document's id
+local document, deleted = KEYS[5 + ARGV[2]], KEYS[6 + ARGV[2]]
+if redis.call('EXISTS', KEYS[1]) == 1 or document and redis.call('EXISTS', document) == 1 then
   return {'in_use'}
 end
 local term, namespace, now = read_term(KEYS[2]), read_namespace(KEYS[3]), clock()
@@ -17,6 +19,8 @@ if term then
     redis.call('HSET', KEYS[3], 'token_floor', digits(floor))
   end
 end
-redis.call('SREM', KEYS[5], ARGV[2])
-redis.call('DEL', KEYS[2], unpack(KEYS, 6))
+if deleted then
+  redis.call('SREM', deleted, ARGV[3])
+end
+redis.call('DEL', KEYS[2], unpack(KEYS, 4, 4 + ARGV[2]))
 return {'done'}

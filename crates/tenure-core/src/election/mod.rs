@@ -1,0 +1,7 @@
+//! Elections: the state of a candidate, and when it campaigns again.
+
+mod backoff;
+mod candidate_state;
+
+pub use backoff::{Backoff, BackoffReason};
+pub use candidate_state::{CandidateInput, CandidateState};
