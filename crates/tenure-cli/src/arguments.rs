@@ -515,7 +515,7 @@ pub struct GuardianArguments {
 }
 
 /// Parses `on` or `off`, or a synonym.
-fn parse_switch(text: &str) -> Result<bool, String> {
+pub fn parse_switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "on" | "true" | "yes" | "1" => Ok(true),
         "off" | "false" | "no" | "0" => Ok(false),
@@ -526,6 +526,9 @@ fn parse_switch(text: &str) -> Result<bool, String> {
 /// Parses an address and a port; resolves a host name.
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let form = "expected an address and a port, such as 127.0.0.1:8368, localhost:8368 or [::]:8368";
+    if text.trim_start_matches(':').parse::<u16>().is_ok() {
+        return Err(format!("the address is missing: {form}"));
+    }
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if !has_port {
         return Err(format!("the port is missing: {form}"));
@@ -535,12 +538,21 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn parse_network(text: &str) -> Result<ipnet::IpNet, String> {
+    let form = "expected a network such as 10.0.0.0/8 or fd00::/8";
+    if let Some((address, length)) = text.split_once('/')
+        && let Ok(address) = address.parse::<IpAddr>()
+    {
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        if !length.parse::<u8>().is_ok_and(|length| length <= longest) {
+            return Err(format!("the length of the prefix must be a number up to {longest}, got {length:?}; {form}"));
+        }
+    }
     match (text.parse(), text.parse::<IpAddr>()) {
         (Ok(network), _) => Ok(network),
         (Err(_), Ok(address)) => {
             let whole = if address.is_ipv4() { 32 } else { 128 };
             Err(format!("the length of the prefix is missing: {text}/{whole} is this address only, {text}/8 a network"))
         }
-        (Err(error), Err(_)) => Err(format!("{error}; expected a network such as 10.0.0.0/8 or fd00::/8")),
+        (Err(error), Err(_)) => Err(format!("{error}; {form}")),
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use tenure::log::Format;
@@ -34,6 +33,7 @@ pub fn read() -> Result<Arguments, ExitCode> {
         Err(_) => None,
     };
     let mut words = words_given();
+    let mut file_values = FileValues::default();
     let matches = match file {
         None => matches,
         Some(path) => {
@@ -48,7 +48,8 @@ pub fn read() -> Result<Arguments, ExitCode> {
                 return Err(fail(format!("`{}` is not a setting; see `tenure --help`", hide(&name.replace('_', "-")))));
             }
             let matches = with_defaults(plain, &values).try_get_matches();
-            words.extend(values.into_values().flatten());
+            words.extend(values.values().flatten().cloned());
+            file_values = FileValues { path: path.display().to_string(), values };
             matches
         }
     };
@@ -65,7 +66,13 @@ pub fn read() -> Result<Arguments, ExitCode> {
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
-        let text = hide_in(&hide_secret_value(error).render().to_string(), &words);
+        let hint = source_note(&error, &file_values).or_else(|| command_hint(&error));
+        let mut text = hide_secret_value(error).render().to_string();
+        if let Some(hint) = hint {
+            let end = text.find("\n\nFor more information").unwrap_or(text.len());
+            text.insert_str(end, &format!("\n\n  {hint}"));
+        }
+        let text = hide_in(&text, &words);
         if notice::set_format(None) == Format::Text {
             let _ = write!(std::io::stderr(), "{text}");
         } else {
@@ -73,6 +80,49 @@ pub fn read() -> Result<Arguments, ExitCode> {
         }
         ExitCode::from(USAGE)
     })
+}
+
+/// The values of the file, and its path.
+#[derive(Default)]
+struct FileValues {
+    path: String,
+    values: Values,
+}
+
+/// Says where a value that is not valid comes from, unless it is on the command line.
+fn source_note(error: &clap::Error, file: &FileValues) -> Option<String> {
+    let flag = error.get(ContextKind::InvalidArg)?.to_string();
+    let flag = flag.split([' ', '=']).next()?;
+    let is_flag = |word: std::ffi::OsString| {
+        let word = word.to_string_lossy();
+        word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    if std::env::args_os().skip(1).take_while(|word| word != "--").any(is_flag) {
+        return None;
+    }
+    let id = id(flag.strip_prefix("--")?);
+    let variable = variable(&id);
+    if std::env::var_os(&variable).is_some() {
+        return Some(format!("the value is from the variable {variable}"));
+    }
+    file.values.contains_key(&id).then(|| format!("the value is from the file {}", hide(&file.path)))
+}
+
+/// Says what is missing when the command of `run` does not follow `--`.
+fn command_hint(error: &clap::Error) -> Option<String> {
+    let usage = error.get(ContextKind::Usage)?.to_string();
+    let is_bare = error.kind() == ErrorKind::UnknownArgument && usage.contains("-- <CMD>");
+    is_bare.then(|| "put `--` before the command: tenure run ROLE -- CMD".to_owned())
+}
+
+/// The variable that sets a flag.
+fn variable(id: &str) -> String {
+    format!("TENURE_{}", id.to_uppercase())
+}
+
+/// Parses the value of a flag without an argument, from the environment or the file.
+fn parse_boolean(text: &str) -> Result<bool, String> {
+    arguments::parse_switch(text).map_err(|_| "expected true or false, yes or no, 1 or 0".to_owned())
 }
 
 /// Returns the values from the command line and the environment, which errors may repeat.
@@ -126,13 +176,9 @@ fn with_environment(command: Command) -> Command {
         if arg.is_positional() || matches!(arg.get_action(), ArgAction::Help | ArgAction::Version) {
             return arg;
         }
-        let variable = format!("TENURE_{}", arg.get_id().as_str().to_uppercase());
+        let variable = variable(arg.get_id().as_str());
         let is_secret = SECRET_SETTINGS.contains(&arg.get_id().as_str());
-        let arg = if matches!(arg.get_action(), ArgAction::SetTrue) {
-            arg.value_parser(BoolishValueParser::new())
-        } else {
-            arg
-        };
+        let arg = if matches!(arg.get_action(), ArgAction::SetTrue) { arg.value_parser(parse_boolean) } else { arg };
         arg.env(variable).hide_env_values(is_secret)
     };
     command.mut_args(name).mut_subcommands(with_environment)

@@ -12,6 +12,7 @@ use tenure::fleet::InstanceRecord;
 use tenure::store::{Keyspace, Store, StoreError};
 use tenure::{LeaseKind, LeaseName, Tenure, TenureBuilder};
 use tenure_serve::keys::KeyPrefixes;
+use tenure_serve::session_repo;
 
 use crate::arguments::StoreArguments;
 use crate::exit::CliError;
@@ -48,7 +49,9 @@ impl StoreArguments {
     }
 
     fn builder_on(&self, url: &str, name: Option<&str>) -> TenureBuilder {
-        let mut builder = Tenure::builder(url).node_prefix(&self.keys_node).session_prefix(&self.keys_session);
+        let mut builder = Tenure::builder(url)
+            .node_prefix(&self.keys_node)
+            .document_prefix(session_repo::COLLECTION, &self.keys_session);
         if let Some(namespace) = &self.namespace {
             builder = builder.namespace(namespace);
         }

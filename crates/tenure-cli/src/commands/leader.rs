@@ -55,7 +55,9 @@ pub async fn print(store: &StoreArguments, arguments: LeaderArguments, json: boo
             (_, None) => note!("{name} does not expire; delete the key if no program holds it"),
         }
     } else {
-        failure!("{} has no leader or holder", arguments.role);
+        let quarantine = tenure.admin().namespace().await?.quarantine;
+        let why = quarantine.map_or_else(String::new, |quarantine| format!("; {quarantine}"));
+        failure!("{} has no leader or holder{why}", arguments.role);
     }
     let others = candidates.iter().filter(|one| leader.as_ref().is_none_or(|leader| leader.instance != one.instance));
     let others: Vec<&str> = others.map(|candidate| candidate.instance.as_str()).collect();

@@ -127,7 +127,8 @@ fn format_result(result: &Value) -> String {
     };
     let ok = if result["ok"] == true { "ok" } else { "failed" };
     let latency = result["latencyMs"].as_f64().unwrap_or_default();
-    format!("{} {ok} {outcome} {latency:.0} ms by {}", text("polledAt"), text("instanceId"))
+    let digits = if latency < 10.0 { 1 } else { 0 };
+    format!("{} {ok} {outcome} {latency:.digits$} ms by {}", text("polledAt"), text("instanceId"))
 }
 
 async fn set_paused(tenure: &Tenure, session: &SessionId, paused: bool, json: bool) -> Result<u8, CliError> {
@@ -142,7 +143,7 @@ async fn set_paused(tenure: &Tenure, session: &SessionId, paused: bool, json: bo
 /// Deletes the session with this id as listed, with this key, or with this UUID in another notation.
 async fn remove(tenure: &Tenure, listed: &str, json: bool) -> Result<u8, CliError> {
     let uuid = Uuid::parse_str(listed).ok().map(|uuid| uuid.to_string());
-    let by_key = listed.strip_prefix(&tenure.sessions().key("")).map(str::to_owned);
+    let by_key = listed.strip_prefix(&session_repo::documents(tenure).key("")).map(str::to_owned);
     let ids = [Some(listed.to_owned()), by_key, uuid.clone()];
     let mut removed = None;
     for id in ids.into_iter().flatten() {
@@ -158,12 +159,7 @@ async fn remove(tenure: &Tenure, listed: &str, json: bool) -> Result<u8, CliErro
     if removed.is_none() {
         match uuid {
             Some(uuid) => failure!("no such session: {uuid}"),
-            None => {
-                return Err(CliError::Usage(format!(
-                    "no session has the id {:?}; see `tenure session ls`",
-                    hide(listed)
-                )));
-            }
+            None => failure!("no such session: {:?}; see `tenure session ls`", hide(listed)),
         }
     }
     if json {
@@ -210,7 +206,7 @@ async fn export(tenure: &Tenure, file: Option<&Path>) -> Result<u8, CliError> {
 }
 
 async fn import(tenure: &Tenure, keys: &KeyPrefixes, json: bool) -> Result<u8, CliError> {
-    let known: BTreeSet<String> = tenure.sessions().ids().await?.into_iter().collect();
+    let known: BTreeSet<String> = session_repo::documents(tenure).ids().await?.into_iter().collect();
     let (mut there, mut refused, mut created) = (0_u64, 0_u64, Vec::new());
     for (number, line) in (1_u64..).zip(std::io::stdin().lock().split(b'\n')) {
         let line = line.map_err(CliError::system("cannot read sessions"))?;
@@ -249,7 +245,7 @@ async fn import(tenure: &Tenure, keys: &KeyPrefixes, json: bool) -> Result<u8, C
     if json {
         print(&json!({"there": there, "refused": refused, "created": created}))?;
     } else {
-        note!("present: {there}; refused: {refused}");
+        note!("created: {}; unchanged: {}; refused: {refused}", created.len(), there - created.len() as u64);
     }
     Ok(if refused > 0 { NO } else { DONE })
 }

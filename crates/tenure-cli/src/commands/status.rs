@@ -13,6 +13,8 @@ use tenure_serve::session_cache::SessionCache;
 use tenure_serve::{POOL, ownership, quarantine_json};
 
 use super::role::{self, Role};
+use tenure_serve::session_repo;
+
 use crate::arguments::StoreArguments;
 use crate::exit::{CliError, DONE};
 use crate::output::{TextTable, print_line, truncate};
@@ -64,7 +66,8 @@ impl FleetStatus {
         session_cache.read_all(tenure).await?;
         let ids: Vec<String> =
             session_cache.page(None, usize::MAX).iter().map(|session| session.id.to_string()).collect();
-        let unreadable = session_cache.unreadable().into_iter().map(|(id, error)| (tenure.sessions().key(&id), error));
+        let unreadable =
+            session_cache.unreadable().into_iter().map(|(id, error)| (session_repo::documents(tenure).key(&id), error));
         let mut unreadable: BTreeMap<String, String> = unreadable.collect();
         let (mut held, mut unheld, mut paused) = (BTreeMap::<InstanceId, Vec<HeldSession>>::new(), Vec::new(), 0);
         for (id, inspection) in ownership::session_leases(tenure, &store.keys(), &ids).await? {

@@ -8,7 +8,7 @@ use tenure_serve::instances::resolve_candidate;
 
 use crate::arguments::{StepDownArguments, StoreArguments};
 use crate::exit::{CliError, DONE, NO};
-use crate::notice::failure;
+use crate::notice::{failure, note};
 use crate::output::print_line;
 
 /// Poll interval for the leader.
@@ -48,6 +48,15 @@ async fn request_first(
     json: bool,
 ) -> Result<u8, CliError> {
     for name in names {
+        if let Some(to) = to
+            && tenure.fleet().leader_of(name).await?.is_some_and(|leader| leader.instance == *to && !leader.is_revoked)
+        {
+            note!("{to} leads {} already", arguments.role);
+            if !json {
+                print_line(to.as_str())?;
+            }
+            return Ok(DONE);
+        }
         if let Some(token) = tenure.admin().step_down(name, to).await? {
             return wait_for_handover(tenure, name, token, to, arguments, json).await;
         }

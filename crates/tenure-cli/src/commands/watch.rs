@@ -9,7 +9,7 @@ use tenure::lease::Ending;
 use tenure::store::{Announcement, SubscriptionItem, TermNote};
 use tenure::time::ServerTime;
 use tenure::{InstanceId, LeaseKind, Tenure};
-use tenure_serve::events;
+use tenure_serve::event_stream;
 
 use crate::arguments::{StoreArguments, WatchArguments};
 use crate::exit::{CliError, DONE};
@@ -107,7 +107,7 @@ fn membership_event(name: &str, instance: &InstanceId) -> FleetEvent {
 fn print(event: &FleetEvent, json: bool) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if json {
-        writeln!(out, "{}", events::to_json_line(event))?;
+        writeln!(out, "{}", event_stream::to_json_line(event))?;
     } else {
         let fields: Vec<String> = event.fields.iter().map(|(name, value)| field(name, value)).collect();
         let at = humantime::format_rfc3339_micros(event.at);

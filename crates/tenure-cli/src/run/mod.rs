@@ -17,7 +17,6 @@ mod protocol;
 mod signals;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,14 +26,14 @@ use progress::{PROGRESS_VARIABLE, ProgressFile};
 use protocol::{Deadline, GuardianOrder, GuardianReport, now};
 use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
-use tenure::lease::LeaseSettings;
+use tenure::lease::{Ending, LeaseSettings};
 use tenure::{AcquireError, EventKind, LeaseName, Tenure, TermHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::arguments::{RunArguments, StoreArguments};
 use crate::duration::format_duration;
 use crate::exit::{self, CliError};
-use crate::notice::{self, failure, note, warning};
+use crate::notice::{self, failure, warning};
 
 /// First and longest delay before a command is run again.
 const MIN_RESTART_DELAY: Duration = Duration::from_millis(500);
@@ -72,9 +71,6 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
         .on_event(move |event| _ = attached.fetch_or(event.kind == EventKind::StoreAttached, Ordering::Relaxed))
         .start()?;
     notice::set_instance(tenure.instance());
-    if std::io::stderr().is_terminal() {
-        tokio::spawn(print_quarantine(tenure.clone()));
-    }
     let mut signals = Signals::new().map_err(CliError::system("cannot listen for signals"))?;
     let hides_store = has_credentials(std::env::var_os(STORE_VARIABLE)) && !arguments.pass_store;
     let runner = Runner { tenure: &tenure, settings, arguments: &arguments, hides_store, was_attached };
@@ -120,14 +116,6 @@ pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, 
     match signals.or_second_signal(tenure.shutdown()).await {
         Ok(()) => code,
         Err(SecondSignal(signal)) => Ok(128 + signal),
-    }
-}
-
-/// Prints the quarantine that delays the grant.
-async fn print_quarantine(tenure: Tenure) {
-    // An unreachable store is reported elsewhere.
-    if let Ok(Some(quarantine)) = tenure.admin().namespace().await.map(|report| report.quarantine) {
-        note!("{quarantine}");
     }
 }
 
@@ -286,7 +274,10 @@ impl Runner<'_> {
                 failure!("{why}");
                 (code, false)
             }
-            CommandOutcome::LeaseLost => (exit::LEASE_LOST, false),
+            CommandOutcome::LeaseLost => {
+                failure!("{}", leadership_lost(&self.arguments.role, term.ending().as_ref()));
+                (exit::LEASE_LOST, false)
+            }
             CommandOutcome::Stuck(pids) => self.leave_to_expire(&pids),
         };
         let period = self.arguments.once_per.filter(|_| is_completed);
@@ -412,6 +403,16 @@ impl Runner<'_> {
         );
         std::process::exit(i32::from(exit::LEASE_LOST))
     }
+}
+
+/// Says why a command was ended, and what to do.
+fn leadership_lost(role: &str, ending: Option<&Ending>) -> String {
+    let why = match ending {
+        Some(Ending::Lost(loss)) => format!("the lease was lost ({loss})"),
+        Some(Ending::Released(reason)) => format!("the term was ended ({reason})"),
+        Some(Ending::GivenUp) | None => "the term is over".to_owned(),
+    };
+    format!("no longer leading {role:?}: {why}; the command was ended: start it again, or use --restart")
 }
 
 /// Kills the command in place of a guardian that does not.

@@ -49,7 +49,7 @@ fn a_quarantine_on_a_new_server_is_explained() {
     terminal.args(["-qec", &run, "/dev/null"]).env("TENURE_STORE", redis.url()).stdin(Stdio::null());
     let output = terminal.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("tenure: quarantine: ") && said.contains(ADVICE), "{said}");
+    assert!(said.contains("quarantine: ") && said.contains(ADVICE), "{said}");
     assert_eq!(output.status.code(), Some(69), "{said}");
 
     // `--bootstrap` ends it: only the age of the server was in doubt. It has no effect while instances are connected.

@@ -143,7 +143,7 @@ fn sessions_are_managed_without_an_instance() {
     assert_eq!(fixture.code(&["session", "rm", id]), 1);
     assert_eq!(fixture.code(&["session", "pause", id]), 1);
     assert_eq!(fixture.code(&["session", "add", "--url", "ftp://a"]), 64);
-    assert_eq!(fixture.code(&["session", "rm", "not-a-uuid"]), 64);
+    assert_eq!(fixture.code(&["session", "rm", "not-a-uuid"]), 1);
 }
 
 #[test]

@@ -97,10 +97,10 @@ fn corrupt_records_beside_a_lease_do_not_stop_polling() {
     }
     wait_until("totals are added up again", || one.get("/v1/stats").0 == 200);
     // A write that cannot be complete is not made at all.
-    redis.command(&["SET", "tenure:index:gone", "junk"]);
+    redis.command(&["SET", "tenure:index:sessions:deleted", "junk"]);
     assert_eq!(one.ask("POST", "/v1/sessions", &json!({"url": server.url("/more")}).to_string()).0, 503);
     assert_eq!(one.ask("DELETE", &format!("/v1/sessions/{}", ids[0]), "").0, 503);
-    redis.command(&["DEL", "tenure:index:gone"]);
+    redis.command(&["DEL", "tenure:index:sessions:deleted"]);
     assert_eq!(redis.command(&["SCARD", "tenure:index:sessions"]), RedisReply::Int(3));
     redis.command(&["HSET", &format!("tenure:records:{{poll:lease:{}}}", ids[0]), "due", "junk"]);
     drop(one);
