@@ -15,9 +15,10 @@ use crate::time::Moment;
 /// Largest number of requests in one batch.
 const MAX_BATCH_LEN: usize = 512;
 
-/// First and longest backoff between two attempts to attach.
+/// First and longest backoff between two attempts to attach. No work begins until the longest one has passed after an
+/// outage, so it is short.
 const MIN_BACKOFF: Duration = Duration::from_millis(20);
-const MAX_BACKOFF: Duration = Duration::from_secs(2);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// A connection that is lost sooner than this may never have worked.
 const MIN_HEALTHY_LIFETIME: Duration = Duration::from_secs(1);

@@ -1,5 +1,7 @@
 //! Faults of the store, and hanging instances.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use tenure_testbed::Proxy;
 
 use super::*;
@@ -141,12 +143,20 @@ fn a_slot_claimed_before_a_disconnect_is_polled_after_it() {
     let one = ServeInstance::start(&Fixture::on(&proxy.url()), &["--ttl", "12s"]);
     let session = json!({"url": server.url("/"), "interval": "2s"});
     assert_eq!(one.ask("POST", "/v1/sessions", &session.to_string()).0, 201);
+    let now = || u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    let interval_ms = u64::try_from(INTERVAL.as_millis()).unwrap();
     for _ in 0..3 {
-        let seen = server.requests().len();
-        wait_until("the session is polled", || server.requests().len() > seen);
-        // The next slot is claimed with the result of this one. Then the store is unreachable until that slot has
-        // passed.
-        std::thread::sleep(INTERVAL / 2);
+        let polls = server.requests().len();
+        let mut due = 0;
+        // A poll in time: one that waited for the connection says nothing about the distance to the next slot.
+        wait_until("the session is polled in time", || {
+            let requests = server.requests();
+            due = requests.last().map_or(0, |visit| header_number(visit, "tenure-due"));
+            requests.len() > polls && now() < due + interval_ms / 4
+        });
+        // The next slot is claimed with the result of this one. The store is unreachable from half an interval before
+        // that slot to a quarter after it. The rest of the interval is longer than the longest backoff, a second.
+        std::thread::sleep(Duration::from_millis((due + interval_ms / 2).saturating_sub(now())));
         proxy.refuse();
         proxy.reset_connections();
         std::thread::sleep(INTERVAL * 3 / 4);
