@@ -6,6 +6,7 @@
 //!
 //! Programs use `tenure`, which re-exports what they need. This crate makes no promise of its own about compatibility.
 
+pub mod backoff;
 pub mod election;
 pub mod ending;
 pub mod event;
@@ -14,6 +15,7 @@ pub mod histogram;
 pub mod json;
 pub mod lease;
 pub mod ledger;
+pub mod manager;
 pub mod mutation;
 pub mod name;
 pub mod placement;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::election::{Backoff, BackoffReason, CandidateInput, CandidateState};
+use tenure::election::{BackoffReason, CampaignBackoff, CandidateInput, CandidateState};
 use tenure::lease::{AcquireStatus, Ending, LeaseSettings, ReleaseReason};
 use tenure::time::Moment;
 use tenure::{EventKind, Token};
@@ -14,7 +14,7 @@ pub type ElectionEvents = Vec<(Option<Token>, EventKind)>;
 #[derive(Debug, Default)]
 pub struct SimCandidate {
     candidacy: CandidateState,
-    backoff: Backoff,
+    backoff: CampaignBackoff,
     last_status: Option<AcquireStatus>,
     /// Start of its leadership.
     since: Option<Moment>,

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::lease::LeaseSettings;
 
-/// The first and the longest backoff after an error that waiting does not fix.
-const INITIAL_BACKOFF: Duration = Duration::from_secs(2);
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// The backoff after an error that waiting does not fix.
+const ERROR_BACKOFF: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
 
 /// How a candidate's last attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,28 +26,26 @@ pub enum BackoffReason {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::election::{Backoff, BackoffReason};
+/// use tenure::election::{BackoffReason, CampaignBackoff};
 /// use tenure::lease::LeaseSettings;
 ///
-/// let (mut backoff, settings) = (Backoff::default(), LeaseSettings::default());
+/// let (mut backoff, settings) = (CampaignBackoff::default(), LeaseSettings::default());
 /// let flapped = BackoffReason::Lost { led_for: Duration::from_secs(1) };
 /// let pauses = [(); 4].map(|()| backoff.next_delay(flapped, &settings, 1.0).as_secs());
 /// assert_eq!(pauses, [0, 4, 8, 16]);
 /// ```
 #[derive(Debug, Default)]
-pub struct Backoff {
+pub struct CampaignBackoff {
     failures: u32,
 }
 
-impl Backoff {
+impl CampaignBackoff {
     /// Returns the time to wait. `chance` is a random number between 0 and 1, so that candidates do not retry in step.
     pub fn next_delay(&mut self, reason: BackoffReason, settings: &LeaseSettings, chance: f64) -> Duration {
-        let growing =
-            |first: Duration, times: u32| first.saturating_mul(1 << times.min(10)).mul_f64(0.5 + 0.5 * chance);
         match reason {
             BackoffReason::AcquireFailed => {
                 self.failures = self.failures.saturating_add(1);
-                growing(INITIAL_BACKOFF, self.failures - 1).min(MAX_BACKOFF)
+                ERROR_BACKOFF.jittered(self.failures, chance)
             }
             BackoffReason::Resigned => {
                 self.failures = 0;
@@ -62,7 +60,7 @@ impl Backoff {
                 self.failures = self.failures.saturating_add(1);
                 match self.failures {
                     1 => Duration::ZERO,
-                    times => growing(settings.attempt_timeout(), times - 1).min(settings.ttl()),
+                    failures => Backoff::new(settings.attempt_timeout(), settings.ttl()).jittered(failures, chance),
                 }
             }
         }
@@ -75,7 +73,7 @@ mod tests {
 
     #[test]
     fn repeated_short_terms_back_off() {
-        let (settings, mut backoff) = (LeaseSettings::default(), Backoff::default());
+        let (settings, mut backoff) = (LeaseSettings::default(), CampaignBackoff::default());
         let mut lost = |after: u64| {
             backoff.next_delay(BackoffReason::Lost { led_for: Duration::from_secs(after) }, &settings, 1.0)
         };
@@ -88,7 +86,7 @@ mod tests {
 
     #[test]
     fn failed_attempts_back_off_up_to_the_maximum() {
-        let (settings, mut backoff) = (LeaseSettings::default(), Backoff::default());
+        let (settings, mut backoff) = (LeaseSettings::default(), CampaignBackoff::default());
         let pauses: Vec<u64> =
             (0..6).map(|_| backoff.next_delay(BackoffReason::AcquireFailed, &settings, 1.0).as_secs()).collect();
         assert_eq!(pauses, [2, 4, 8, 16, 30, 30]);

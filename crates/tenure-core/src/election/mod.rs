@@ -3,5 +3,5 @@
 mod backoff;
 mod candidate_state;
 
-pub use backoff::{Backoff, BackoffReason};
+pub use backoff::{BackoffReason, CampaignBackoff};
 pub use candidate_state::{CandidateInput, CandidateState};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::time::Moment;
 
 /// How long a crash is remembered.
@@ -70,7 +71,7 @@ impl CrashHistory {
     pub(crate) fn delay(crashes: u32, step: Duration) -> Duration {
         match crashes {
             0 => Duration::ZERO,
-            count => step.saturating_mul(1 << count.min(16)).min(MAX_CRASH_DELAY),
+            count => Backoff::new(step.saturating_mul(2), MAX_CRASH_DELAY).after(count),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Action, Attempt, LeaseSettings};
+use crate::backoff::Backoff;
 use crate::event::{Event, EventKind};
 use crate::mutation::Mutations;
 use crate::name::{InstanceId, LeaseName};
@@ -144,10 +145,8 @@ impl Context {
 
     /// The delay before a retry, after this many failures in a row.
     pub(super) fn backoff(&mut self, failures: u32) -> Duration {
-        let first = self.settings.attempt_timeout() / 2;
-        let longest = self.settings.renew_every();
-        let span = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
-        span.mul_f64(0.5 + 0.5 * self.rng.f64())
+        let backoff = Backoff::new(self.settings.attempt_timeout() / 2, self.settings.renew_every());
+        backoff.jittered(failures, self.rng.f64())
     }
 
     /// When to acquire a lease that becomes unheld at `free_at`: after the acquire delay.

@@ -270,6 +270,11 @@ impl Lease {
         &self.context.name
     }
 
+    /// The settings of the lease.
+    pub fn settings(&self) -> &Arc<LeaseSettings> {
+        &self.context.settings
+    }
+
     fn update_permission(&mut self, now: Now) -> Option<Action> {
         let permission = self.permission(now);
         if permission == self.last_permission {

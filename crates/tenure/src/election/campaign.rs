@@ -4,13 +4,13 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::leaders::METADATA_RECORD;
 use super::registry::CampaignGuard;
-use super::{Backoff, BackoffReason, CandidateInput, CandidateState};
+use super::{BackoffReason, CampaignBackoff, CandidateInput, CandidateState};
 use crate::event::{ElectionState, Event};
-use crate::keeper::{AcquireError, AcquireMode, Command, Heartbeat, ListenerGuard, StatusSender, StoreCall};
+use crate::keeper::{AcquireError, AcquireMode, Command, Heartbeat, ListenerGuard, PendingCall};
 use crate::lease::{Ending, LeaseSettings, ReleaseReason};
 use crate::name::LeaseName;
 use crate::store::MembershipRequest;
@@ -63,7 +63,7 @@ impl LocalCandidate {
             let request = MembershipRequest::Leave { group: group.clone(), instance: self.tenure.instance().clone() };
             let (reply, _) = oneshot::channel();
             let limit = self.config.settings.attempt_timeout();
-            self.tenure.keeper().send(Command::Call(StoreCall {
+            self.tenure.keeper().send(Command::Call(PendingCall {
                 request: request.into(),
                 timeout: limit,
                 is_work: true,
@@ -152,7 +152,7 @@ where
     let mut campaign = Campaign::new(guard);
     let settings = campaign.candidate.config.settings;
     let mut pause = campaign.candidate.config.start_jitter.mul_f64(fastrand::f64());
-    let mut backoff = Backoff::default();
+    let mut backoff = CampaignBackoff::default();
     loop {
         if sleep_or_stop(pause, &mut stop).await {
             return CampaignOutcome::Stopped;
@@ -196,7 +196,7 @@ async fn wait_for_stop(stop: &mut StopReceiver) -> ReleaseReason {
 
 /// Waits until the lease is acquired or cannot be, and reports the status meanwhile.
 pub(super) async fn acquire_term(campaign: &mut Campaign) -> Result<Term, AcquireError> {
-    let (status_sender, mut statuses) = StatusSender::new();
+    let (status_sender, mut statuses) = mpsc::unbounded_channel();
     let config = &campaign.candidate.config;
     let mut request = campaign.candidate.tenure.lease(&config.name).settings(config.settings);
     let mode = match campaign.kind {

@@ -38,7 +38,7 @@ mod observer;
 mod registry;
 
 #[doc(hidden)]
-pub use tenure_core::election::{Backoff, BackoffReason, CandidateInput, CandidateState};
+pub use tenure_core::election::{BackoffReason, CampaignBackoff, CandidateInput, CandidateState};
 
 pub use self::{
     builder::{ElectionBuilder, ElectionError},

@@ -1,42 +1,32 @@
 //! The link to the store: a connection and a subscription, made and replaced beside the keeper's loop, which never
-//! waits for them.
+//! waits for them. The manager decides when.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::backoff::Backoff;
+use tenure_core::manager::{Batch, LinkId, Recipients};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 
-use super::manager::{Outgoing, ReplyTo};
 use crate::store::{AttachRequest, Connection, ErrorKind, Outcome, Store, StoreError, SubscriptionItem};
-use crate::time::Moment;
-
-/// Largest number of requests in one batch.
-const MAX_BATCH_LEN: usize = 512;
-
-/// First and longest backoff between two attempts to attach. No work begins until the longest one has passed after an
-/// outage, so it is short.
-const MIN_BACKOFF: Duration = Duration::from_millis(20);
-const MAX_BACKOFF: Duration = Duration::from_secs(1);
-
-/// A connection that is lost sooner than this may never have worked.
-const MIN_HEALTHY_LIFETIME: Duration = Duration::from_secs(1);
-
-/// The backoff after an error that needs an operator.
-const FATAL_ERROR_BACKOFF: Duration = Duration::from_secs(5);
 
 /// By how much a store may exceed the timeout of a request.
 const SUBMIT_GRACE: Duration = Duration::from_millis(250);
 
-/// The timeout for subscribing.
+/// The timeout for subscribing, and the backoff after a failure.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
+const SUBSCRIBE_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+
+/// A subscription that ends sooner than this may never have worked.
+const MIN_HEALTHY_LIFETIME: Duration = Duration::from_secs(1);
 
 /// Reports from the tasks beside the loop.
 pub(super) enum LinkEvent {
-    Attached { link: u64, result: Result<Arc<dyn Connection>, StoreError> },
-    Outcomes { link: u64, recipients: Vec<ReplyTo>, outcomes: Vec<Outcome> },
-    Closed { link: u64 },
+    Attached { link: LinkId, result: Result<Arc<dyn Connection>, StoreError> },
+    Outcomes { link: LinkId, recipients: Recipients, outcomes: Vec<Outcome> },
+    Closed { link: LinkId },
     Heard(SubscriptionItem),
     SubscribeFailed(StoreError),
 }
@@ -45,20 +35,14 @@ pub(super) enum LinkEvent {
 pub(super) struct StoreLink {
     store: Arc<dyn Store>,
     events: UnboundedSender<LinkEvent>,
-    /// Counts connections, so that reports from an abandoned one are recognised.
-    link_id: u64,
+    link: LinkId,
     state: LinkState,
-    /// The number of failures in a row.
-    failures: u32,
-    up_since: Moment,
     /// Tells the subscription task to subscribe anew; set once that task exists.
     listener_wake: Option<Arc<Notify>>,
 }
 
 enum LinkState {
-    Down {
-        retry_at: Moment,
-    },
+    Down,
     Attaching {
         _attempt: JoinSet<()>,
     },
@@ -71,31 +55,13 @@ enum LinkState {
 
 impl StoreLink {
     pub(super) fn new(store: Arc<dyn Store>, events: UnboundedSender<LinkEvent>) -> Self {
-        let state = LinkState::Down { retry_at: Moment::ZERO };
-        Self { store, events, link_id: 0, state, failures: 0, up_since: Moment::ZERO, listener_wake: None }
-    }
-
-    pub(super) fn is_up(&self) -> bool {
-        matches!(self.state, LinkState::Up { .. })
-    }
-
-    /// Whether this is the id of the current connection or attempt.
-    pub(super) fn is_current(&self, link: u64) -> bool {
-        self.link_id == link
-    }
-
-    /// When to retry, while there is no connection or attempt.
-    pub(super) fn retry_at(&self) -> Option<Moment> {
-        match self.state {
-            LinkState::Down { retry_at } => Some(retry_at),
-            LinkState::Attaching { .. } | LinkState::Up { .. } => None,
-        }
+        Self { store, events, link: LinkId::default(), state: LinkState::Down, listener_wake: None }
     }
 
     /// Starts an attempt to attach to the store, beside the loop.
-    pub(super) fn attach(&mut self, entry: AttachRequest, timeout: Duration) {
-        self.link_id += 1;
-        let (store, events, link) = (self.store.clone(), self.events.clone(), self.link_id);
+    pub(super) fn attach(&mut self, link: LinkId, request: AttachRequest, timeout: Duration) {
+        self.link = link;
+        let (store, events) = (self.store.clone(), self.events.clone());
         let mut attempt = JoinSet::new();
         let panicked = StoreError::new(
             ErrorKind::Unavailable,
@@ -103,7 +69,7 @@ impl StoreLink {
         );
         attempt.spawn(async move {
             let mut report = ReportOnDrop { events, event: Some(LinkEvent::Attached { link, result: Err(panicked) }) };
-            let result = match tokio::time::timeout(timeout, store.attach(entry)).await {
+            let result = match tokio::time::timeout(timeout, store.attach(request)).await {
                 Ok(result) => result,
                 Err(_) => {
                     let why = format!("{}: cannot attach within {timeout:?}", store.location());
@@ -116,10 +82,9 @@ impl StoreLink {
     }
 
     /// Starts to use a connection that has attached.
-    pub(super) fn connected(&mut self, now: Moment, connection: Arc<dyn Connection>) {
-        self.up_since = now;
+    pub(super) fn connected(&mut self, connection: Arc<dyn Connection>) {
         let mut tasks = JoinSet::new();
-        let (events, link, watched) = (self.events.clone(), self.link_id, connection.clone());
+        let (events, link, watched) = (self.events.clone(), self.link, connection.clone());
         tasks.spawn(async move {
             watched.closed().await;
             let _ = events.send(LinkEvent::Closed { link });
@@ -136,78 +101,28 @@ impl StoreLink {
         }
     }
 
-    /// Schedules a retry after a failed attach.
-    pub(super) fn attach_failed(&mut self, now: Moment, error: &StoreError) {
-        self.failures = self.failures.saturating_add(1);
-        let longest = if error.is_retryable() { self.backoff() } else { FATAL_ERROR_BACKOFF };
-        self.state = LinkState::Down { retry_at: now + jittered(longest) };
+    /// Abandons the connection and everything in flight.
+    pub(super) fn disconnect(&mut self) {
+        self.state = LinkState::Down;
     }
 
-    /// Resets the failures after a reply on a connection that has lasted. A read-only replica replies to every read,
-    /// and closes the connection at the first write.
-    pub(super) fn confirm_working(&mut self, now: Moment) {
-        if now.since(self.up_since) >= MIN_HEALTHY_LIFETIME {
-            self.failures = 0;
-        }
-    }
-
-    /// The factor by which the timeout of an attempt has grown.
-    pub(super) fn timeout_factor(&self) -> u32 {
-        1 << self.failures.min(5)
-    }
-
-    /// Abandons the connection and everything in flight. Retries at once, unless this connection never worked.
-    pub(super) fn disconnect(&mut self, now: Moment) {
-        self.link_id += 1;
-        let short_lived = now.since(self.up_since) < MIN_HEALTHY_LIFETIME;
-        self.failures = if short_lived { self.failures.saturating_add(1) } else { 0 };
-        let backoff = if self.failures > 1 { jittered(self.backoff()) } else { Duration::ZERO };
-        self.state = LinkState::Down { retry_at: now + backoff };
-    }
-
-    fn backoff(&self) -> Duration {
-        MIN_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(MAX_BACKOFF)
-    }
-
-    /// Sends requests, in order, in batches.
-    pub(super) fn send(&mut self, now: Moment, outbox: &mut Vec<Outgoing>) {
+    /// Sends a batch.
+    pub(super) fn send(&mut self, batch: Batch) {
         let LinkState::Up { connection, tasks } = &mut self.state else { return };
         while tasks.try_join_next().is_some() {}
-        while !outbox.is_empty() {
-            let batch = outbox.drain(..outbox.len().min(MAX_BATCH_LEN));
-            let mut requests = Vec::with_capacity(batch.len());
-            let mut recipients = Vec::with_capacity(batch.len());
-            let mut give_up_at = now;
-            for outgoing in batch {
-                give_up_at = give_up_at.max(outgoing.give_up_at);
-                requests.push(outgoing.request);
-                recipients.push(outgoing.reply_to);
-            }
-            let timeout = give_up_at.since(now).max(Duration::from_millis(1));
-            let (connection, events, link) = (connection.clone(), self.events.clone(), self.link_id);
-            tasks.spawn(async move {
-                let mut report = ReportOnDrop { events, event: Some(LinkEvent::Closed { link }) };
-                let count = requests.len();
-                // A store that keeps the timeout itself gives a better error; one that does not must not block us.
-                let outcomes = tokio::time::timeout(timeout + SUBMIT_GRACE, connection.submit(requests, timeout)).await;
-                let outcomes = outcomes.unwrap_or_else(|_| {
-                    let error = StoreError::new(ErrorKind::Unreachable, format!("no answer within {timeout:.0?}"));
-                    vec![Outcome::Unknown(error); count]
-                });
-                report.event = Some(LinkEvent::Outcomes { link, recipients, outcomes });
+        let Batch { link, requests, recipients, timeout } = batch;
+        let (connection, events) = (connection.clone(), self.events.clone());
+        tasks.spawn(async move {
+            let mut report = ReportOnDrop { events, event: Some(LinkEvent::Closed { link }) };
+            let count = requests.len();
+            // A store that keeps the timeout itself gives a better error; one that does not must not block us.
+            let outcomes = tokio::time::timeout(timeout + SUBMIT_GRACE, connection.submit(requests, timeout)).await;
+            let outcomes = outcomes.unwrap_or_else(|_| {
+                let error = StoreError::new(ErrorKind::Unreachable, format!("no answer within {timeout:.0?}"));
+                vec![Outcome::Unknown(error); count]
             });
-        }
-    }
-
-    /// Whether no task is running, apart from the one that watches the connection.
-    pub(super) fn is_idle(&mut self) -> bool {
-        match &mut self.state {
-            LinkState::Up { tasks, .. } => {
-                while tasks.try_join_next().is_some() {}
-                tasks.len() <= 1
-            }
-            LinkState::Down { .. } | LinkState::Attaching { .. } => true,
-        }
+            report.event = Some(LinkEvent::Outcomes { link, recipients, outcomes });
+        });
     }
 }
 
@@ -227,14 +142,9 @@ impl Drop for ReportOnDrop {
     }
 }
 
-/// Adds jitter, so that instances that have lost the same server do not retry in lockstep.
-fn jittered(longest: Duration) -> Duration {
-    longest.mul_f64(0.5 + 0.5 * fastrand::f64())
-}
-
 /// Receives announcements, for as long as the keeper lives.
 async fn listen(store: Arc<dyn Store>, events: UnboundedSender<LinkEvent>, wake: Arc<Notify>) {
-    let mut backoff = MIN_BACKOFF;
+    let mut failures = 0;
     loop {
         let subscribed = tokio::time::timeout(SUBSCRIBE_TIMEOUT, store.subscribe()).await;
         match subscribed {
@@ -263,7 +173,7 @@ async fn listen(store: Arc<dyn Store>, events: UnboundedSender<LinkEvent>, wake:
                     return;
                 }
                 if since.elapsed() >= MIN_HEALTHY_LIFETIME {
-                    backoff = MIN_BACKOFF;
+                    failures = 0;
                 }
             }
             Ok(Err(error)) => {
@@ -273,11 +183,11 @@ async fn listen(store: Arc<dyn Store>, events: UnboundedSender<LinkEvent>, wake:
             }
             Err(_) => {}
         }
+        failures += 1;
         // A store that was attached again can probably be subscribed to again.
         tokio::select! {
-            () = tokio::time::sleep(jittered(backoff)) => {}
+            () = tokio::time::sleep(SUBSCRIBE_BACKOFF.jittered(failures, fastrand::f64())) => {}
             () = wake.notified() => {}
         }
-        backoff = (backoff * 2).min(MAX_BACKOFF);
     }
 }

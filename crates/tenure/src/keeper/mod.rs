@@ -4,39 +4,30 @@
 //! Events leave through a bounded queue, which drops and counts them when no listener reads. Work that blocks every
 //! thread of the program's own runtime does not stop renewals.
 //!
+//! What to do is decided by the lease manager in `tenure-core`.
+//!
 //! | file | contents |
 //! |---|---|
-//! | `manager.rs` | the lease manager: timing, requests and notifications of all leases; no I/O, no clock |
-//! | `thread.rs` | the loop around it |
+//! | `thread.rs` | the loop that passes inputs to the manager and executes its outputs |
 //! | `link.rs` | the connection and the subscription, made and replaced beside the loop |
 //! | `alarm.rs` | a timer that counts suspend |
-//! | `heartbeat_timer.rs` | this instance's heartbeats in the fleet |
 //! | `subscribers.rs` | the subscribers to all announcements |
 //! | `observers.rs` | the observers of single leases |
-//! | `server_clock.rs` | the reading of the store's clock |
 //! | `shared.rs` | the state of a term that its holder reads without a message to the keeper |
 //! | `event_queue.rs` | the queue of events |
 //! | `listeners.rs` | the callbacks of the program |
-//! | `store_calls.rs` | store requests other than those of leases, and their order |
+//! | `log_folding.rs` | fewer lines for many failures at once |
 
 mod alarm;
-mod ended_terms;
 mod event_queue;
-mod heartbeat_timer;
-mod lease_table;
 mod link;
 mod listeners;
 #[cfg(feature = "tracing")]
 mod log_folding;
-mod manager;
-mod notes;
 mod observers;
-mod server_clock;
 mod shared;
-mod store_calls;
 mod subscribers;
 mod thread;
-mod timers;
 
 use std::fmt;
 use std::io;
@@ -44,94 +35,40 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use tenure_core::manager::{AcquireRefusal, ConnectionChange};
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 pub(crate) use event_queue::{EventQueue, EventStreams};
 pub(crate) use listeners::{Callback, ListenerId, Listeners};
-pub(crate) use server_clock::{local_moment, server_time};
 pub(crate) use shared::{SharedTerm, WorkStart};
+pub(crate) use tenure_core::manager::{AcquireMode, Heartbeat, LeaseId, WaiterId, local_moment, server_time};
 pub(crate) use thread::{KeeperConfig, start};
 
 use crate::election::ElectionError;
 use crate::event::Event;
 use crate::histogram::{Histogram, RecentMax};
 use crate::lease::{AcquireStatus, Intent, LeaseSettings, ReleaseReason, SettingsError};
-use crate::name::{Group, InstanceId, LeaseName, NameError};
-use crate::store::{ErrorKind, Outcome, Quarantine, Request, StoreError, SubscriptionItem};
+use crate::name::{InstanceId, LeaseName, NameError};
+use crate::store::{Outcome, Quarantine, Request, StoreError, SubscriptionItem};
 use crate::tenure::TermHandle;
 
-slotmap::new_key_type! {
-    /// Identifies one driven lease. The id of a lease that is gone finds nothing.
-    pub(crate) struct LeaseId;
-}
-
-/// Identifies one waiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct WaiterId(u64);
-
-/// Whether to wait for a lease that another instance holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AcquireMode {
-    Try,
-    Wait,
-}
-
 /// A caller that acquires a lease.
-pub(crate) struct Waiter {
-    pub(crate) id: WaiterId,
+pub(crate) struct PendingAcquire {
+    pub(crate) waiter: WaiterId,
     pub(crate) name: LeaseName,
     pub(crate) settings: Arc<LeaseSettings>,
     pub(crate) mode: AcquireMode,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) keeper: Arc<KeeperHandle>,
-    pub(crate) reply: oneshot::Sender<Result<TermGuard, AcquireError>>,
-    /// Receives the status of the acquisition meanwhile.
-    pub(crate) status_sender: Option<StatusSender>,
     /// Sent with every claim and every renewal.
     pub(crate) heartbeat: Option<Arc<Heartbeat>>,
+    pub(crate) reply: oneshot::Sender<Result<TermGuard, AcquireError>>,
+    /// Receives the status of the acquisition meanwhile, whenever it changes.
+    pub(crate) status_sender: Option<StatusSender>,
 }
 
-/// The record that a candidate publishes about itself.
-#[derive(Debug)]
-pub(crate) struct Heartbeat {
-    pub(crate) group: Group,
-    /// How long the record is valid.
-    pub(crate) ttl: Duration,
-    pub(crate) record: Vec<u8>,
-}
-
-/// Sends the status of an acquisition whenever it changes.
-pub(crate) struct StatusSender {
-    sender: mpsc::UnboundedSender<AcquireStatus>,
-    last: Option<AcquireStatus>,
-}
-
-impl StatusSender {
-    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<AcquireStatus>) {
-        let (sender, heard) = mpsc::unbounded_channel();
-        (Self { sender, last: None }, heard)
-    }
-
-    fn send(&mut self, status: AcquireStatus) {
-        if self.last.as_ref() != Some(&status) {
-            self.last = Some(status.clone());
-            // The receiver may have been dropped.
-            let _ = self.sender.send(status);
-        }
-    }
-}
-
-impl Waiter {
-    /// Returns whether the caller still waits for it.
-    fn grant(self, granted: TermGuard) -> bool {
-        self.reply.send(Ok(granted)).is_ok()
-    }
-
-    fn refuse(self, error: AcquireError) {
-        let _ = self.reply.send(Err(error));
-    }
-}
+/// Sends the status of an acquisition.
+pub(crate) type StatusSender = mpsc::UnboundedSender<AcquireStatus>;
 
 /// A term with an owner in the program. Dropping it releases the lease.
 pub(crate) struct TermGuard {
@@ -163,8 +100,8 @@ impl Drop for TermGuard {
 /// How long a deferred call waits.
 const DEFERRED_CALL_DELAY: Duration = Duration::from_millis(20);
 
-/// A store request on behalf of a caller.
-pub(crate) struct StoreCall {
+/// A caller that sends a request to the store.
+pub(crate) struct PendingCall {
     pub(crate) request: Request,
     pub(crate) timeout: Duration,
     /// Whether work waits for it. Calls that only observe come after those.
@@ -172,25 +109,16 @@ pub(crate) struct StoreCall {
     pub(crate) reply: oneshot::Sender<Outcome>,
 }
 
-impl StoreCall {
-    /// Fails the call because there was no connection in time.
-    fn fail(self, because: Option<StoreError>) {
-        let error = because.unwrap_or_else(|| StoreError::new(ErrorKind::Unreachable, "not connected to the store"));
-        // The caller may have given up.
-        let _ = self.reply.send(Outcome::Failed(error));
-    }
-}
-
 /// Messages to the keeper.
 pub(crate) enum Command {
-    Acquire(Waiter),
+    Acquire(PendingAcquire),
     GiveUp(WaiterId),
     Intent(LeaseId, Intent),
     WorkEnded(LeaseId),
     Progress(LeaseId),
-    Call(StoreCall),
+    Call(PendingCall),
     /// Several calls at once, in order.
-    CallAll(Vec<StoreCall>),
+    CallAll(Vec<PendingCall>),
     /// An observer of a lease wants to be notified when to read it again.
     Observe(LeaseName, Weak<Notify>),
     /// A subscriber wants every announcement.
@@ -220,6 +148,15 @@ pub(crate) enum ConnectionState {
     Closed,
 }
 
+impl From<ConnectionChange> for ConnectionState {
+    fn from(change: ConnectionChange) -> Self {
+        match change {
+            ConnectionChange::Attached => Self::Attached,
+            ConnectionChange::Lost(error) => Self::Lost(error),
+        }
+    }
+}
+
 /// The sending side of the keeper, shared by all handles of the program.
 pub(crate) struct KeeperHandle {
     pub(crate) instance: InstanceId,
@@ -230,7 +167,7 @@ pub(crate) struct KeeperHandle {
     listeners: Arc<Listeners>,
     next_waiter_id: AtomicU64,
     /// Calls that can wait for a moment.
-    deferred_calls: Mutex<Vec<StoreCall>>,
+    deferred_calls: Mutex<Vec<PendingCall>>,
     process: rustix::process::Pid,
 }
 
@@ -239,7 +176,7 @@ impl KeeperHandle {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub(crate) fn call_deferred(self: &Arc<Self>, call: StoreCall) {
+    pub(crate) fn call_deferred(self: &Arc<Self>, call: PendingCall) {
         let is_first = {
             let mut deferred_calls = self.deferred_calls.lock().unwrap_or_else(PoisonError::into_inner);
             deferred_calls.push(call);
@@ -256,9 +193,9 @@ impl KeeperHandle {
 
     /// Sends the deferred calls now.
     pub(crate) fn flush_deferred_calls(&self) {
-        let store_calls = std::mem::take(&mut *self.deferred_calls.lock().unwrap_or_else(PoisonError::into_inner));
-        if !store_calls.is_empty() {
-            self.send(Command::CallAll(store_calls));
+        let deferred_calls = std::mem::take(&mut *self.deferred_calls.lock().unwrap_or_else(PoisonError::into_inner));
+        if !deferred_calls.is_empty() {
+            self.send(Command::CallAll(deferred_calls));
         }
     }
 
@@ -391,6 +328,19 @@ pub enum AcquireError {
     /// This [`Tenure`](crate::Tenure) was shut down.
     #[error("tenure was shut down")]
     ShutDown,
+}
+
+impl From<AcquireRefusal> for AcquireError {
+    fn from(refusal: AcquireRefusal) -> Self {
+        match refusal {
+            AcquireRefusal::Held { holder, remaining } => Self::Held { holder, remaining },
+            AcquireRefusal::Quarantined(quarantine) => Self::Quarantined(quarantine),
+            AcquireRefusal::Observer => Self::Observer,
+            AcquireRefusal::TimedOut { waited, holder, because } => Self::TimedOut { waited, holder, because },
+            AcquireRefusal::Store(error) => Self::Store(error),
+            AcquireRefusal::ShutDown => Self::ShutDown,
+        }
+    }
 }
 
 /// A duration in whole milliseconds, as far as it has any.

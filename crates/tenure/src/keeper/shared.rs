@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use slotmap::{Key, KeyData};
+use tenure_core::manager::Validity;
 use tokio::sync::Notify;
 
 use super::{Command, KeeperHandle, LeaseId};
 use crate::lease::{Ending, LeaseSettings, LeaseState, Loss, Permission};
 use crate::name::LeaseName;
-use crate::time::{LeaseClock, Moment, Now, SystemClock};
+use crate::time::{LeaseClock, Moment, SystemClock};
 use crate::token::Token;
 
 /// One term, as the keeper publishes it to the holder.
@@ -26,7 +26,7 @@ pub(crate) struct SharedTerm {
     deadline: AtomicU64,
     acquired_at: AtomicU64,
     renewed_at: AtomicU64,
-    id: AtomicU64,
+    id: LeaseId,
     running_work: AtomicU32,
     work_state: AtomicU8,
     /// Whether progress was reported that the keeper has not read yet.
@@ -69,7 +69,7 @@ pub(crate) enum WorkStart {
 }
 
 impl SharedTerm {
-    pub(super) fn new(name: LeaseName, settings: Arc<LeaseSettings>, keeper: Arc<KeeperHandle>) -> Self {
+    pub(super) fn new(id: LeaseId, name: LeaseName, settings: Arc<LeaseSettings>, keeper: Arc<KeeperHandle>) -> Self {
         Self {
             name,
             settings,
@@ -78,7 +78,7 @@ impl SharedTerm {
             deadline: AtomicU64::new(0),
             acquired_at: AtomicU64::new(0),
             renewed_at: AtomicU64::new(0),
-            id: AtomicU64::new(0),
+            id,
             running_work: AtomicU32::new(0),
             work_state: AtomicU8::new(work_state::NONE),
             progressed: AtomicBool::new(false),
@@ -91,22 +91,14 @@ impl SharedTerm {
 
     // Called by the keeper.
 
-    pub(super) fn set_id(&self, id: LeaseId) {
-        self.id.store(id.data().as_ffi(), Ordering::Release);
-    }
-
-    /// Publishes the current state of the term.
-    pub(super) fn update(&self, now: Now, lease: &crate::lease::Lease) {
-        if let Some((acquired, renewed)) = lease.times() {
-            self.acquired_at.store(acquired.as_nanos(), Ordering::Relaxed);
-            self.renewed_at.store(renewed.as_nanos(), Ordering::Relaxed);
-        }
-        if let Some(token) = lease.token() {
+    /// Publishes what the holder may rely on.
+    pub(super) fn update(&self, validity: &Validity) {
+        if let Some(token) = validity.token {
+            self.acquired_at.store(validity.acquired_at.as_nanos(), Ordering::Relaxed);
+            self.renewed_at.store(validity.renewed_at.as_nanos(), Ordering::Relaxed);
             self.token.store(token.get(), Ordering::Relaxed);
         }
-        let remaining = lease.remaining(now);
-        let deadline = if remaining.is_zero() { Moment::ZERO } else { now.moment + remaining };
-        self.deadline.store(deadline.as_nanos(), Ordering::Release);
+        self.deadline.store(validity.deadline.as_nanos(), Ordering::Release);
     }
 
     /// Forbids new work: the lease is released once the running work has ended.
@@ -160,7 +152,7 @@ impl SharedTerm {
     }
 
     pub(crate) fn id(&self) -> LeaseId {
-        KeyData::from_ffi(self.id.load(Ordering::Acquire)).into()
+        self.id
     }
 
     /// Whether the lease is released once the running work has ended.

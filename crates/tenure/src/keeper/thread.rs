@@ -1,26 +1,33 @@
-//! The keeper's thread: a loop that receives inputs, lets the lease manager decide, and executes its decisions.
+//! The keeper's thread: a loop that passes inputs to the lease manager and executes its outputs.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
+use slotmap::SecondaryMap;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+
+use tenure_core::manager::{AcquireRequest, CallId, LeaseManager, ManagerConfig, Output, StoreCall};
 
 use super::alarm::Alarm;
 use super::event_queue::EventQueue;
 use super::link::{LinkEvent, StoreLink};
 use super::listeners::Listeners;
-use super::manager::LeaseManager;
-use super::{AcquireError, Command, ConnectionState, Gauges, KeeperHandle};
-use crate::event::{Event, EventKind};
-use crate::fleet::FleetEvent;
-use crate::lease::LeaseSettings;
-use crate::name::InstanceId;
-use crate::store::{
-    AttachRequest, Connection, Continuity, NamespaceMemory, Outcome, Store, StoreError, SubscriptionItem,
+use super::observers::Observers;
+use super::shared::SharedTerm;
+use super::subscribers::Subscribers;
+use super::{
+    AcquireError, Command, ConnectionState, Gauges, KeeperHandle, LeaseId, PendingAcquire, PendingCall, StatusSender,
+    TermGuard, WaiterId,
 };
+use crate::event::Event;
+use crate::fleet::FleetEvent;
+use crate::lease::{Ending, Intent, Loss, Permission, ReleaseReason};
+use crate::name::InstanceId;
+use crate::store::{Outcome, Store, SubscriptionItem};
 use crate::time::{LeaseClock, Moment, Now, SystemClock};
 
 /// How often both clocks are read, whatever the alarm does: a wall clock that jumps ahead fires no alarm.
@@ -64,6 +71,7 @@ pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
         process: rustix::process::getpid(),
     });
     let (report, reported) = std::sync::mpsc::sync_channel(1);
+    let weak_handle = Arc::downgrade(&handle);
     std::thread::Builder::new().name("tenure-keeper".to_owned()).spawn(move || {
         // Made here, because a runtime must not be dropped inside another one if the alarm cannot be made.
         let made = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
@@ -82,14 +90,7 @@ pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
         };
         let _ = report.send(Ok(()));
         let (link_event_sender, link_events) = mpsc::unbounded_channel();
-        let keeper = Keeper {
-            link: StoreLink::new(config.store.clone(), link_event_sender),
-            manager: LeaseManager::new(config.instance.clone()),
-            connection_state: state_sender,
-            shutdown: None,
-            subscribe_failure_reported: false,
-            config,
-        };
+        let keeper = Keeper::new(config, weak_handle, link_event_sender, state_sender);
         // As a task: the future that `block_on` polls is woken through the kernel, even by tasks of the same runtime.
         let task = runtime.spawn(keeper.run(command_receiver, link_events, alarm));
         // The panic hook has reported a panic; dropping the keeper notifies every caller that waits.
@@ -102,23 +103,75 @@ pub(crate) fn start(config: KeeperConfig) -> io::Result<Arc<KeeperHandle>> {
 }
 
 struct Keeper {
-    config: KeeperConfig,
+    handle: Weak<KeeperHandle>,
     manager: LeaseManager,
     link: StoreLink,
+    terms: Terms,
+    waiters: HashMap<WaiterId, WaitingCaller>,
+    calls: HashMap<CallId, oneshot::Sender<Outcome>>,
+    next_call_id: u64,
+    observers: Observers,
+    subscribers: Subscribers,
     connection_state: watch::Sender<ConnectionState>,
-    /// Once the keeper is shutting down: until when it still sends its last requests to the store.
-    shutdown: Option<Shutdown>,
-    /// Whether it was reported that announcements cannot be received.
-    subscribe_failure_reported: bool,
+    shares_events: bool,
+    event_queue: EventQueue,
+    events: Vec<Event>,
+    gauges: Arc<Gauges>,
+    /// Once the last handle was dropped: until when it still sends its last requests to the store.
+    give_up_at: Option<Moment>,
 }
 
-#[derive(Clone, Copy)]
-struct Shutdown {
-    /// `None` while a caller waits for all leases to be released.
-    until: Option<Moment>,
+/// A caller that acquires a lease.
+struct WaitingCaller {
+    reply: oneshot::Sender<Result<TermGuard, AcquireError>>,
+    status_sender: Option<StatusSender>,
+}
+
+/// The terms that have begun and are not over.
+#[derive(Default)]
+struct Terms(SecondaryMap<LeaseId, Arc<SharedTerm>>);
+
+impl Drop for Terms {
+    /// Ends the terms, so that a keeper that ends for any reason leaves no caller waiting.
+    fn drop(&mut self) {
+        self.0.values().for_each(|term| term.end(Ending::Lost(Loss::Unreachable), false));
+    }
 }
 
 impl Keeper {
+    fn new(
+        config: KeeperConfig,
+        handle: Weak<KeeperHandle>,
+        link_events: mpsc::UnboundedSender<LinkEvent>,
+        connection_state: watch::Sender<ConnectionState>,
+    ) -> Self {
+        let manager_config = ManagerConfig {
+            instance: config.instance,
+            location: config.store.location().to_owned(),
+            assumed_ttl: config.assumed_ttl,
+            observer: config.observer,
+            bootstrap: config.bootstrap,
+            durable: config.durable,
+        };
+        Self {
+            handle,
+            manager: LeaseManager::new(manager_config, fastrand::u64(..)),
+            link: StoreLink::new(config.store, link_events),
+            terms: Terms::default(),
+            waiters: HashMap::new(),
+            calls: HashMap::new(),
+            next_call_id: 0,
+            observers: Observers::default(),
+            subscribers: Subscribers::default(),
+            connection_state,
+            shares_events: config.shares_events,
+            event_queue: config.event_queue,
+            events: Vec::new(),
+            gauges: config.gauges,
+            give_up_at: None,
+        }
+    }
+
     async fn run(
         mut self,
         mut command_receiver: UnboundedReceiver<Command>,
@@ -129,8 +182,13 @@ impl Keeper {
         loop {
             let now = SystemClock.read();
             self.manager.check_timers(now);
-            self.maintain_link(now);
-            self.link.send(now.moment, &mut self.manager.outbox);
+            self.execute_outputs(now);
+            loop {
+                self.manager.flush(now);
+                if !self.execute_outputs(now) {
+                    break;
+                }
+            }
             self.report();
             if !command_receiver.is_empty() || !link_events.is_empty() {
                 // Let the tasks send what is queued, however much input there is.
@@ -139,8 +197,8 @@ impl Keeper {
             if self.is_done(now.moment) {
                 break;
             }
-            let wake = [self.manager.next_wake(), self.link.retry_at()].into_iter().flatten().min();
-            let wake = wake.map_or(now.moment + MAX_SLEEP, |at| at.min(now.moment + MAX_SLEEP));
+            let longest = now.moment + MAX_SLEEP;
+            let wake = self.manager.next_wake().map_or(longest, |at| at.min(longest));
             // An alarm that fires too early does no harm, and setting it costs more than most rounds.
             if wake < alarm_at || alarm_at <= now.moment {
                 alarm_at = wake;
@@ -152,9 +210,9 @@ impl Keeper {
                 }
             }
             tokio::select! {
-                command = command_receiver.recv(), if self.accepts_commands() => match command {
+                command = command_receiver.recv(), if self.give_up_at.is_none() => match command {
                     Some(command) => self.handle_command(command),
-                    None => self.shutdown = Some(Shutdown { until: Some(SystemClock.now() + SHUTDOWN_GRACE) }),
+                    None => self.handles_dropped(),
                 },
                 Some(event) = link_events.recv() => self.handle_link_event(event),
                 // Continue even if the timer reports an error.
@@ -184,182 +242,202 @@ impl Keeper {
         self.connection_state.send_replace(ConnectionState::Closed);
     }
 
-    fn accepts_commands(&self) -> bool {
-        self.shutdown.is_none_or(|shutdown| shutdown.until.is_none())
+    /// No command can come any more. Terms that are still held have no holder, so they are released.
+    fn handles_dropped(&mut self) {
+        let now = SystemClock.read();
+        self.give_up_at = Some(now.moment + SHUTDOWN_GRACE);
+        self.manager.close();
     }
 
-    fn is_done(&mut self, now: Moment) -> bool {
-        let Some(shutdown) = self.shutdown else { return false };
-        let too_late = shutdown.until.is_some_and(|until| now >= until);
-        if self.manager.len() == 0 && self.link.is_up() {
-            self.manager.send_notes(now);
-            self.link.send(now, &mut self.manager.outbox);
-        }
-        too_late
-            || self.manager.has_only_overdue()
-                && (self.manager.len() > 0 || self.manager.is_idle() && self.link.is_idle())
+    fn is_done(&self, now: Moment) -> bool {
+        let is_too_late = self.give_up_at.is_some_and(|at| now >= at);
+        is_too_late || self.manager.is_shutting_down() && self.manager.is_done()
     }
 
     fn handle_command(&mut self, command: Command) {
         let now = SystemClock.read();
         match command {
-            Command::Acquire(waiter) if self.shutdown.is_some() => waiter.refuse(AcquireError::ShutDown),
-            Command::Acquire(waiter) if self.config.observer => waiter.refuse(AcquireError::Observer),
-            Command::Acquire(waiter) => self.manager.acquire(now, waiter),
-            Command::GiveUp(waiter_id) => self.manager.give_up(now, waiter_id),
-            Command::Intent(id, intent) => self.manager.apply_intent(now, id, intent),
-            Command::WorkEnded(id) => self.manager.work_ended(now, id),
-            Command::Progress(id) => self.manager.progress(now, id),
-            Command::Call(call) => self.manager.call(now, call),
-            Command::CallAll(store_calls) => store_calls.into_iter().for_each(|call| self.manager.call(now, call)),
-            Command::Subscribe(queue) => self.manager.subscribers.add(queue),
+            Command::Acquire(pending) => self.acquire(now, pending),
+            Command::GiveUp(waiter) => {
+                self.waiters.remove(&waiter);
+                self.manager.give_up(now, waiter);
+            }
+            Command::Intent(lease, intent) => self.manager.apply_intent(now, lease, intent),
+            Command::WorkEnded(lease) => self.check_work(now, lease),
+            Command::Progress(lease) => {
+                if let Some(term) = self.terms.0.get(lease) {
+                    term.take_progress();
+                    self.manager.progress(now, lease);
+                }
+            }
+            Command::Call(pending) => self.call(now, pending),
+            Command::CallAll(pending) => pending.into_iter().for_each(|pending| self.call(now, pending)),
+            Command::Subscribe(queue) => self.subscribers.add(queue),
             Command::JoinFleet { heartbeat, every } => self.manager.join_fleet(heartbeat, every),
             Command::LeaveFleet => self.manager.leave_fleet(now.moment),
-            Command::Observe(name, observer) => self.manager.observers.add(name, observer),
-            Command::Emit(event) => self.manager.events.push(event),
+            Command::Observe(name, observer) => self.observers.add(name, observer),
+            Command::Emit(event) => self.manager.emit(event),
             Command::RemoveListener(id) => {
                 self.report();
-                self.config.event_queue.remove_listener(id);
+                self.event_queue.remove_listener(id);
             }
-            Command::ShutDown => {
-                self.shutdown.get_or_insert(Shutdown { until: None });
-                self.manager.shut_down(now);
-            }
+            Command::ShutDown => self.manager.shut_down(now),
         }
+        self.execute_outputs(now);
+    }
+
+    fn acquire(&mut self, now: Now, pending: PendingAcquire) {
+        let PendingAcquire { waiter, name, settings, mode, timeout, heartbeat, reply, status_sender } = pending;
+        let wants_status = status_sender.is_some();
+        self.waiters.insert(waiter, WaitingCaller { reply, status_sender });
+        let request = AcquireRequest { waiter, name, settings, mode, timeout, heartbeat, wants_status };
+        self.manager.acquire(now, request);
+    }
+
+    fn call(&mut self, now: Now, pending: PendingCall) {
+        let PendingCall { request, timeout, is_work, reply } = pending;
+        self.next_call_id += 1;
+        let id = CallId(self.next_call_id);
+        self.calls.insert(id, reply);
+        self.manager.call(now, StoreCall { id, request, timeout, is_work });
     }
 
     fn handle_link_event(&mut self, event: LinkEvent) {
         let now = SystemClock.read();
         match event {
-            LinkEvent::Attached { link, .. } | LinkEvent::Outcomes { link, .. } | LinkEvent::Closed { link }
-                if !self.link.is_current(link) => {}
-            LinkEvent::Attached { result: Ok(connection), .. } => self.attached(now, connection),
-            LinkEvent::Attached { result: Err(error), .. } => {
-                self.link.attach_failed(now.moment, &error);
-                self.manager.attach_failed(now, &error);
-                self.report_disconnect(error);
-            }
-            LinkEvent::Outcomes { recipients, outcomes, .. } => {
-                let (mut usable, mut answers) = (true, false);
-                for (reply_to, outcome) in recipients.into_iter().zip(outcomes) {
-                    answers |= matches!(outcome, Outcome::Answered(_));
-                    usable &= self.manager.answered(now, reply_to, outcome);
+            LinkEvent::Attached { link, result } if self.manager.is_current(link) => match result {
+                Ok(connection) => {
+                    let attached = connection.attached().clone();
+                    self.link.connected(connection);
+                    self.manager.attached(now, link, Ok(&attached));
                 }
-                if !usable {
-                    self.drop_link(now, "a reply did not arrive in time");
-                } else if answers {
-                    self.link.confirm_working(now.moment);
+                Err(error) => self.manager.attached(now, link, Err(error)),
+            },
+            LinkEvent::Attached { .. } => {}
+            LinkEvent::Outcomes { link, recipients, outcomes } => {
+                self.manager.answered(now, link, recipients, outcomes);
+            }
+            LinkEvent::Closed { link } => self.manager.closed(now, link),
+            LinkEvent::Heard(SubscriptionItem::Announced(announcement)) => self.manager.announced(now, announcement),
+            LinkEvent::Heard(_) => self.manager.announcements_missed(now),
+            LinkEvent::SubscribeFailed(error) => self.manager.subscribe_failed(&error),
+        }
+        self.execute_outputs(now);
+    }
+
+    /// Executes what the manager wants, until it wants no more. Returns whether it wanted anything.
+    fn execute_outputs(&mut self, now: Now) -> bool {
+        let mut any = false;
+        loop {
+            let outputs = self.manager.take_outputs();
+            if outputs.is_empty() {
+                return any;
+            }
+            any = true;
+            outputs.into_iter().for_each(|output| self.execute(now, output));
+        }
+    }
+
+    fn execute(&mut self, now: Now, output: Output) {
+        match output {
+            Output::Attach { link, request, timeout } => self.link.attach(link, *request, timeout),
+            Output::Send(batch) => self.link.send(batch),
+            Output::Disconnect => {
+                self.link.disconnect();
+                self.observers.notify_all();
+            }
+            Output::Connection(change) => {
+                self.connection_state.send_replace(change.into());
+            }
+            Output::Announced(announcement) => {
+                self.subscribers.publish(&announcement);
+                announcement.lease().into_iter().for_each(|name| self.observers.notify(name));
+            }
+            Output::MissedAnnouncements => {
+                self.observers.notify_all();
+                self.subscribers.mark_gap();
+            }
+            Output::Granted { waiter, lease } => {
+                let granted = self.waiters.remove(&waiter).zip(self.terms.0.get(lease));
+                let is_taken =
+                    granted.is_some_and(|(caller, term)| caller.reply.send(Ok(TermGuard::new(term.clone()))).is_ok());
+                if !is_taken {
+                    self.manager.apply_intent(now, lease, Intent::Release(ReleaseReason::Voluntary));
                 }
             }
-            LinkEvent::Closed { .. } => self.drop_link(now, "the connection was closed"),
-            LinkEvent::Heard(SubscriptionItem::Announced(announcement)) => {
-                if self.manager.announced(now, announcement) {
-                    self.drop_link(now, "the store has lost its data");
+            Output::Refused { waiter, refusal } => {
+                if let Some(caller) = self.waiters.remove(&waiter) {
+                    // The caller may have given up.
+                    let _ = caller.reply.send(Err(refusal.into()));
                 }
             }
-            LinkEvent::Heard(_) => {
-                self.subscribe_failure_reported = false;
-                self.manager.recheck(now);
+            Output::Status { waiter, status } => {
+                let status_sender = self.waiters.get(&waiter).and_then(|caller| caller.status_sender.as_ref());
+                // The receiver may have been dropped.
+                drop(status_sender.map(|status_sender| status_sender.send(status)));
             }
-            // The link reports a store that is down.
-            LinkEvent::SubscribeFailed(error) if error.is_retryable() => {}
-            LinkEvent::SubscribeFailed(error) => {
-                if !std::mem::replace(&mut self.subscribe_failure_reported, true) {
-                    self.emit(EventKind::StoreSilent { error: error.to_string() });
+            Output::TermBegan { lease, name, settings } => {
+                if let Some(handle) = self.handle.upgrade() {
+                    self.terms.0.insert(lease, Arc::new(SharedTerm::new(lease, name, settings, handle)));
                 }
             }
-        }
-    }
-
-    fn maintain_link(&mut self, now: Now) {
-        if std::mem::take(&mut self.manager.wants_reattach) {
-            self.drop_link(now, "the store's data has changed");
-        }
-        if self.link.retry_at().is_some_and(|at| now.moment >= at) {
-            // Time for several round trips, but no longer than leases can wait.
-            let attempt = self.manager.shortest_attempt().unwrap_or(LeaseSettings::default().attempt_timeout());
-            let timeout = (attempt * 2).max(Duration::from_millis(250)).saturating_mul(self.link.timeout_factor());
-            let timeout = timeout.min(Duration::from_secs(5));
-            let memory = self.manager.memory.clone();
-            let own = self.manager.longest_ttl().unwrap_or_default();
-            let entry = AttachRequest {
-                max_ttl: if self.manager.has_recent_ttls(now.moment) { own } else { own.max(self.config.assumed_ttl) },
-                memory,
-                observer: self.config.observer,
-                bootstrap: self.config.bootstrap,
-                durable: self.config.durable,
-                timeout: timeout.mul_f64(0.75),
-                ..AttachRequest::new(fastrand::u64(..))
-            };
-            self.link.attach(entry, timeout);
-        }
-    }
-
-    fn attached(&mut self, now: Now, connection: Arc<dyn Connection>) {
-        let entered = connection.attached().clone();
-        let continuity = match &mut self.manager.memory {
-            Some(memory) => memory.reattach(&entered),
-            None => {
-                self.manager.memory = Some(NamespaceMemory::new(&entered));
-                Continuity::Changed
+            Output::TermUpdated { lease, validity } => self.with_term(lease, |term| term.update(&validity)),
+            Output::TermCause { lease, cause } => self.with_term(lease, |term| term.set_cause(cause)),
+            Output::Permit { lease, permission } => {
+                self.with_term(lease, |term| term.permit(permission));
+                if matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone) {
+                    self.check_work(now, lease);
+                }
             }
-        };
-        self.link.connected(now.moment, connection);
-        self.connection_state.send_replace(ConnectionState::Attached);
-        self.emit(EventKind::StoreAttached);
-        if let Some(quarantine) = entered.quarantine {
-            self.emit(EventKind::StoreQuarantined(quarantine));
+            Output::Drain { lease } => {
+                self.with_term(lease, SharedTerm::set_draining);
+                // Without running work there is nothing to wait for.
+                self.check_work(now, lease);
+            }
+            Output::TermEnded { lease, ending, is_release_unknown } => {
+                if let Some(term) = self.terms.0.remove(lease) {
+                    term.end(ending, is_release_unknown);
+                }
+            }
+            Output::Replied { call, outcome } => {
+                if let Some(reply) = self.calls.remove(&call) {
+                    // The caller may have given up.
+                    let _ = reply.send(outcome);
+                }
+            }
+            Output::Emit(event) => {
+                if self.shares_events && FleetEvent::is_fleet_wide(&event.kind) {
+                    self.manager.announce_event(now.moment, &FleetEvent::of(&event, SystemTime::now()));
+                }
+                self.events.push(event);
+            }
+            Output::Renewed(round_trip) => self.gauges.renewals.record(round_trip),
         }
-        if let Some(why) = &entered.publish_error
-            && !std::mem::replace(&mut self.subscribe_failure_reported, true)
-        {
-            self.emit(EventKind::StoreSilent { error: why.clone() });
-        }
-        self.manager.attached(now, continuity);
     }
 
-    fn drop_link(&mut self, now: Now, why: &str) {
-        if self.link.is_up() {
-            self.link.disconnect(now.moment);
-            self.manager.connection_lost(now, why);
-            let message = format!("{}: {why}", self.config.store.location());
-            self.report_disconnect(StoreError::new(crate::store::ErrorKind::Unreachable, message));
+    /// Reports that the work of a term has ended, if none is running. Counted again here: more work may have started
+    /// before it was forbidden.
+    fn check_work(&mut self, now: Now, lease: LeaseId) {
+        if self.terms.0.get(lease).is_none_or(|term| term.running_work() == 0) {
+            self.manager.work_ended(now, lease);
         }
     }
 
-    /// Reports once that the store cannot be reached.
-    fn report_disconnect(&mut self, error: StoreError) {
-        let known =
-            matches!(&*self.connection_state.borrow(), ConnectionState::Lost(before) if before.kind() == error.kind());
-        if !known {
-            self.emit(EventKind::StoreLost { error: error.to_string() });
+    fn with_term(&self, lease: LeaseId, change: impl FnOnce(&SharedTerm)) {
+        if let Some(term) = self.terms.0.get(lease) {
+            change(term);
         }
-        self.connection_state.send_replace(ConnectionState::Lost(error));
-    }
-
-    fn emit(&mut self, kind: EventKind) {
-        let instance = self.config.instance.clone();
-        self.manager.events.push(Event { instance, lease: None, token: None, kind });
     }
 
     fn report(&mut self) {
-        if !self.manager.events.is_empty() {
-            let events = std::mem::take(&mut self.manager.events);
-            if self.config.shares_events {
-                let (now, at) = (SystemClock.now(), SystemTime::now());
-                let all = events.iter().filter(|event| FleetEvent::is_fleet_wide(&event.kind));
-                self.manager.announce_events(now, all.map(|event| FleetEvent::of(event, at)));
-            }
-            self.config.event_queue.push(events);
+        if !self.events.is_empty() {
+            self.event_queue.push(std::mem::take(&mut self.events));
         }
-        for span in self.manager.renewals.drain(..) {
-            self.config.gauges.renewals.record(span);
-        }
-        let gauges = &self.config.gauges;
+        let gauges = &self.gauges;
         gauges.held.store(self.manager.held() as u64, Ordering::Relaxed);
         gauges.server_offset.store(self.manager.server_offset(), Ordering::Relaxed);
         gauges.notes_dropped.store(self.manager.notes_dropped(), Ordering::Relaxed);
-        let lag = std::mem::take(&mut self.manager.lag);
+        let lag = self.manager.take_lag();
         if !lag.is_zero() {
             gauges.lag.record(SystemClock.now(), lag);
         }

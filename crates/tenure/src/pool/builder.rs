@@ -9,6 +9,8 @@ use futures_util::StreamExt;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 
+use tenure_core::backoff::Backoff;
+
 use super::EngineSettings;
 use super::driver::{Driver, HeldTerms, PoolCommand};
 use super::handle::Views;
@@ -16,7 +18,7 @@ use super::naming::Naming;
 use super::reconciler::ReconcilerTerm;
 use super::source::{TargetSource, follow_source};
 use super::target::Payloads;
-use super::worker::{PoolWork, RemovalReason, RestartBackoff, WorkFuture};
+use super::worker::{PoolWork, RESTART_BACKOFF, RemovalReason, WorkFuture};
 use super::{IntoTarget, Pool, PoolStats, Target, TargetName};
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, ReleaseReason, SettingsError};
 use crate::name::NameError;
@@ -46,7 +48,7 @@ pub(super) struct PoolSettings {
     pub(super) settle: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) hand_back: bool,
-    pub(super) restart_backoff: RestartBackoff,
+    pub(super) restart_backoff: Backoff,
 }
 
 impl PoolSettings {
@@ -111,7 +113,7 @@ struct PoolOptions {
     lease: LeaseSettingsBuilder,
     weight: f64,
     removal_reason: RemovalReason,
-    restart_backoff: RestartBackoff,
+    restart_backoff: Backoff,
     heartbeat_every: Option<Duration>,
     heartbeat_ttl: Option<Duration>,
     discover_every: Option<Duration>,
@@ -221,7 +223,7 @@ impl Tenure {
                 lease: LeaseSettings::builder(),
                 weight: 1.0,
                 removal_reason: Arc::new(|_| ReleaseReason::Removed),
-                restart_backoff: RestartBackoff::default(),
+                restart_backoff: RESTART_BACKOFF,
                 heartbeat_every: None,
                 heartbeat_ttl: None,
                 discover_every: None,
@@ -376,7 +378,7 @@ impl<T, S> PoolBuilder<T, S> {
     /// Sets the backoff before ended work is restarted: `first` the first time, doubled while the work ends soon after
     /// each start, `longest` at most. The default is 1 s and 30 s.
     pub fn restart_backoff(mut self, first: Duration, longest: Duration) -> Self {
-        self.settings.restart_backoff = RestartBackoff { first, longest };
+        self.settings.restart_backoff = Backoff::new(first, longest);
         self
     }
 
@@ -475,7 +477,7 @@ impl PoolOptions {
         if !(0.0..=MAX_WEIGHT).contains(&self.weight) {
             return Err(PoolError::Weight);
         }
-        let RestartBackoff { first, longest } = self.restart_backoff;
+        let Backoff { first, longest } = self.restart_backoff;
         if first.is_zero() || first > longest {
             return Err(PoolError::RestartBackoff { first, longest });
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use tenure_core::backoff::Backoff;
 use tokio::sync::mpsc;
 
 use super::{PoolStats, TargetName};
@@ -26,28 +27,13 @@ pub(super) type WorkFuture = Pin<Box<dyn Future<Output = Result<(), WorkError>> 
 /// The release reason of a removed target.
 pub(super) type RemovalReason = Arc<dyn Fn(&str) -> ReleaseReason + Send + Sync>;
 
-/// How long to wait before ended work is restarted: the first time, and at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RestartBackoff {
-    pub(super) first: Duration,
-    pub(super) longest: Duration,
-}
+/// How long to wait before ended work is restarted, unless the pool has a setting of its own.
+pub(super) const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
-impl Default for RestartBackoff {
-    fn default() -> Self {
-        Self { first: Duration::from_secs(1), longest: Duration::from_secs(30) }
-    }
-}
-
-impl RestartBackoff {
-    /// The next delay, after work that ran for `ran` and was started after a delay of `last`. It doubles while the work
-    /// ends soon after each start.
-    fn next(self, last: Option<Duration>, ran: Duration) -> Duration {
-        match last {
-            Some(last) if ran < last => last.saturating_mul(2).min(self.longest),
-            _ => self.first,
-        }
-    }
+/// The number of failures in a row, after work that ran for `ran` and was started after `failures` others. It grows while
+/// the work ends sooner than it took to start it.
+fn count_failures(backoff: Backoff, failures: u32, ran: Duration) -> u32 {
+    if failures > 0 && ran < backoff.after(failures) { failures.saturating_add(1) } else { 1 }
 }
 
 /// A command to a worker.
@@ -63,7 +49,7 @@ pub(super) enum WorkerCommand {
 #[derive(Clone)]
 pub(super) struct WorkSettings {
     pub(super) work: PoolWork,
-    pub(super) restart_backoff: RestartBackoff,
+    pub(super) restart_backoff: Backoff,
     pub(super) stats: Arc<PoolStats>,
 }
 
@@ -113,7 +99,7 @@ async fn hold_target(
 /// Runs the work for as long as the term lasts. Work that ends earlier, however it ends, is restarted after a backoff.
 async fn run_work(target: TargetName, term: TermHandle, settings: WorkSettings) {
     let WorkSettings { work, restart_backoff, stats } = settings;
-    let mut delay = None;
+    let mut failures = 0;
     loop {
         let began = tokio::time::Instant::now();
         let (work, target, lease) = (work.clone(), target.clone(), term.clone());
@@ -128,9 +114,9 @@ async fn run_work(target: TargetName, term: TermHandle, settings: WorkSettings) 
         if term.is_draining() {
             return;
         }
-        let wait = *delay.insert(restart_backoff.next(delay, began.elapsed()));
+        failures = count_failures(restart_backoff, failures, began.elapsed());
         tokio::select! {
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep(restart_backoff.after(failures)) => {}
             () = term.draining() => return,
         }
     }
@@ -161,15 +147,14 @@ mod tests {
 
     #[test]
     fn the_backoff_doubles_while_work_ends_soon_and_begins_again_after_it_ran_for_long() {
-        let (second, backoff) = (Duration::from_secs(1), RestartBackoff::default());
-        let mut delays = vec![backoff.next(None, Duration::ZERO)];
-        for _ in 0..6 {
-            delays.push(backoff.next(delays.last().copied(), second / 2));
-        }
-        let seconds: Vec<u64> = delays.iter().map(Duration::as_secs).collect();
-        assert_eq!(seconds, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(backoff.next(Some(second * 30), second * 31), second);
-        assert_eq!(backoff.next(Some(second * 30), second * 29), second * 30);
+        let (second, mut failures) = (Duration::from_secs(1), 0);
+        let mut delay = |ran| {
+            failures = count_failures(RESTART_BACKOFF, failures, ran);
+            RESTART_BACKOFF.after(failures).as_secs()
+        };
+        assert_eq!([(); 7].map(|()| delay(second / 2)), [1, 2, 4, 8, 16, 30, 30]);
+        assert_eq!(delay(second * 29), 30);
+        assert_eq!(delay(second * 31), 1);
     }
 
     #[test]

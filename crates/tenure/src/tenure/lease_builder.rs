@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::{Tenure, Term};
 use crate::keeper::{
-    AcquireError, AcquireMode, Command, Heartbeat, KeeperHandle, StatusSender, TermGuard, Waiter, WaiterId,
+    AcquireError, AcquireMode, Command, Heartbeat, KeeperHandle, PendingAcquire, StatusSender, TermGuard, WaiterId,
 };
 use crate::lease::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 use crate::name::{LeaseName, NameError};
@@ -138,20 +138,10 @@ impl LeaseBuilder {
             return Err(AcquireError::ShutDown);
         }
         let (reply, answer) = oneshot::channel();
-        let waiter_id = keeper.new_waiter_id();
-        let mut waiting = WaitGuard { keeper: &keeper, waiter_id, is_waiting: true };
-        let waiter = Waiter {
-            id: waiter_id,
-            name,
-            settings,
-            mode,
-            timeout,
-            keeper: keeper.clone(),
-            reply,
-            status_sender,
-            heartbeat,
-        };
-        keeper.send(Command::Acquire(waiter));
+        let waiter = keeper.new_waiter_id();
+        let mut waiting = WaitGuard { keeper: &keeper, waiter, is_waiting: true };
+        let pending = PendingAcquire { waiter, name, settings, mode, timeout, heartbeat, reply, status_sender };
+        keeper.send(Command::Acquire(pending));
         let answer: Result<TermGuard, AcquireError> = answer.await.unwrap_or(Err(AcquireError::ShutDown));
         waiting.is_waiting = false;
         answer.map(Term::new)
@@ -161,14 +151,14 @@ impl LeaseBuilder {
 /// A waiter, which gives up when dropped.
 struct WaitGuard<'a> {
     keeper: &'a KeeperHandle,
-    waiter_id: WaiterId,
+    waiter: WaiterId,
     is_waiting: bool,
 }
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         if self.is_waiting {
-            self.keeper.send(Command::GiveUp(self.waiter_id));
+            self.keeper.send(Command::GiveUp(self.waiter));
         }
     }
 }

@@ -31,7 +31,7 @@ use crate::election::CampaignRegistry;
 use crate::event::{Event, EventKind};
 use crate::fleet::{Fleet, InstanceRecord};
 use crate::histogram::HistogramSnapshot;
-use crate::keeper::{self, Command, ConnectionState, KeeperHandle, StoreCall};
+use crate::keeper::{self, Command, ConnectionState, KeeperHandle, PendingCall};
 use crate::lease::LeaseSettings;
 use crate::name::{Group, InstanceId, LeaseName, LeaseRef};
 use crate::store::{
@@ -334,7 +334,7 @@ impl Tenure {
     pub(crate) fn call_detached(&self, request: impl Into<Request>) {
         let (request, (reply, _)) = (request.into(), oneshot::channel());
         let timeout = LeaseSettings::default().attempt_timeout();
-        self.keeper.send(Command::Call(StoreCall { request, timeout, is_work: true, reply }));
+        self.keeper.send(Command::Call(PendingCall { request, timeout, is_work: true, reply }));
     }
 
     /// Emits an event that belongs to no lease, such as a [`ProgramEvent`](crate::ProgramEvent): to the log, the streams and
@@ -421,7 +421,7 @@ async fn call_store_with_priority(
         let message = "cannot use the connection in a forked process: it belongs to the parent";
         return Outcome::Failed(StoreError::new(ErrorKind::Unreachable, message));
     }
-    keeper.send(Command::Call(StoreCall { request, timeout, is_work, reply }));
+    keeper.send(Command::Call(PendingCall { request, timeout, is_work, reply }));
     answer.await.unwrap_or_else(|_| {
         if *keeper.connection_state.borrow() == ConnectionState::Closed {
             let message = "cannot send the request: tenure was shut down";

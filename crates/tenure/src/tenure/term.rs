@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::call_store;
 use crate::event::{Event, EventKind};
-use crate::keeper::{Command, SharedTerm, StoreCall, TermGuard, WorkStart};
+use crate::keeper::{Command, PendingCall, SharedTerm, TermGuard, WorkStart};
 use crate::lease::{Ending, Intent, LeaseState, Loss, ReleaseReason};
 use crate::name::{InstanceId, LeaseName};
 use crate::store::{DocumentRequest, ErrorKind, Holding, LogRequest, Outcome, Reply, Request, StoreError};
@@ -435,7 +435,7 @@ impl TermHandle {
         let (request, (reply, answer)) = (request.into(), oneshot::channel());
         let timeout = self.0.settings.attempt_timeout();
         if !self.0.keeper.is_forked() {
-            self.0.keeper.call_deferred(StoreCall { request, timeout, is_work: true, reply });
+            self.0.keeper.call_deferred(PendingCall { request, timeout, is_work: true, reply });
         }
         answer
     }

@@ -43,13 +43,13 @@ impl ServerClock {
 }
 
 /// The time of the store's clock at this moment, with this offset in microseconds.
-pub(crate) fn server_time(moment: Moment, offset: i64) -> ServerTime {
+pub fn server_time(moment: Moment, offset: i64) -> ServerTime {
     let micros = signed(moment.as_nanos() / 1_000).saturating_add(offset);
     ServerTime::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 /// The moment at which the store's clock shows this time, with this offset in microseconds.
-pub(crate) fn local_moment(server: ServerTime, offset: i64) -> Moment {
+pub fn local_moment(server: ServerTime, offset: i64) -> Moment {
     let micros = signed(server.as_micros()).saturating_sub(offset);
     Moment::from_nanos(u64::try_from(micros).unwrap_or(0).saturating_mul(1_000))
 }

@@ -1,6 +1,6 @@
 //! The last term of each name in this process, for as long as the store may list it as ours. The next claim names it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::name::LeaseName;
@@ -12,13 +12,13 @@ const MIN_SWEEP_LEN: usize = 1_024;
 
 #[derive(Debug)]
 pub(super) struct EndedTerms {
-    terms: HashMap<LeaseName, (Token, Moment)>,
+    terms: BTreeMap<LeaseName, (Token, Moment)>,
     sweep_at: usize,
 }
 
 impl EndedTerms {
     pub(super) fn new() -> Self {
-        Self { terms: HashMap::new(), sweep_at: MIN_SWEEP_LEN }
+        Self { terms: BTreeMap::new(), sweep_at: MIN_SWEEP_LEN }
     }
 
     pub(super) fn remember(&mut self, now: Moment, name: &LeaseName, token: Token, ttl: Duration) {

@@ -1,52 +1,95 @@
 //! The table of driven leases, by id and by name.
 
-use std::hash::{BuildHasher, RandomState};
+use std::fmt;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 use slotmap::SlotMap;
+use xxhash_rust::xxh3::Xxh3Builder;
 
-use super::shared::SharedTerm;
-use super::{Heartbeat, LeaseId, Waiter};
-use crate::lease::{Ending, Lease, Loss, ReleaseReason};
+use crate::ending::ReleaseReason;
+use crate::lease::{Lease, LeaseSettings};
 use crate::name::LeaseName;
 use crate::time::Moment;
+use crate::token::Token;
+
+use super::waiters::Waiter;
+use super::{Heartbeat, LeaseId};
 
 /// One driven lease.
+#[derive(Debug)]
 pub(super) struct LeaseEntry {
     pub(super) lease: Lease,
-    pub(super) shared: Arc<SharedTerm>,
     /// The caller that waits, until the lease is granted and work may start.
     pub(super) waiter: Option<Box<Waiter>>,
     /// Sent with every claim and every renewal.
     pub(super) heartbeat: Option<Arc<Heartbeat>>,
-    /// The reason of the release, if the program requested one.
-    pub(super) release_reason: Option<ReleaseReason>,
+    /// The token of the term and when it began. Zero before that.
+    pub(super) token: Token,
+    pub(super) acquired_at: Moment,
     /// The one wake-up in the queue that is current.
     pub(super) queued: Moment,
     /// When its work ended; [`Moment::END`] while it may still run.
     pub(super) demoted: Moment,
+    /// The reason of the release, if the program requested one.
+    pub(super) release_reason: Option<ReleaseReason>,
+    /// Whether the work was told to stop, and whether its time to do so has passed.
+    pub(super) is_stopped: bool,
+    pub(super) must_be_gone: bool,
 }
 
-impl Drop for LeaseEntry {
-    /// Ends the term, so that a keeper that ends for any reason leaves no caller waiting.
-    fn drop(&mut self) {
-        if !self.shared.is_over() {
-            self.shared.end(Ending::Lost(Loss::Unreachable), false);
+impl LeaseEntry {
+    pub(super) fn new(lease: Lease, waiter: Waiter) -> Self {
+        Self {
+            lease,
+            heartbeat: waiter.request.heartbeat.clone(),
+            waiter: Some(Box::new(waiter)),
+            token: Token::ZERO,
+            acquired_at: Moment::ZERO,
+            queued: Moment::END,
+            demoted: Moment::END,
+            release_reason: None,
+            is_stopped: false,
+            must_be_gone: false,
         }
+    }
+
+    /// Whether a term has begun. Until then no work can run.
+    pub(super) fn has_begun(&self) -> bool {
+        self.token != Token::ZERO
+    }
+
+    /// Whether work may still run although the lease may have another holder. There is nothing left to release.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.must_be_gone && self.demoted == Moment::END
+    }
+
+    pub(super) fn settings(&self) -> &Arc<LeaseSettings> {
+        self.lease.settings()
     }
 }
 
 /// All driven leases, at most one of each name.
-#[derive(Default)]
 pub(super) struct LeaseTable {
     entries: SlotMap<LeaseId, LeaseEntry>,
     /// Only ids are stored; the names are in the leases.
     by_name: HashTable<LeaseId>,
-    hasher: RandomState,
+    hasher: Xxh3Builder,
+}
+
+impl fmt::Debug for LeaseTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.entries.iter()).finish()
+    }
 }
 
 impl LeaseTable {
+    /// An empty table. Names are chosen outside, so they are hashed with a seed that is not known there.
+    pub(super) fn new(seed: u64) -> Self {
+        Self { entries: SlotMap::with_key(), by_name: HashTable::new(), hasher: Xxh3Builder::new().with_seed(seed) }
+    }
+
     /// The number of leases.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
