@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tenure::election::{BackoffReason, CampaignBackoff, CandidateInput, CandidateState};
-use tenure::lease::{AcquireStatus, Ending, LeaseSettings, ReleaseReason};
-use tenure::time::Moment;
-use tenure::{EventKind, Token};
+use tenure_core::election::{BackoffReason, CampaignBackoff, CandidateInput, CandidateState};
+use tenure_core::ending::{Ending, ReleaseReason};
+use tenure_core::lease::{AcquireStatus, LeaseSettings};
+use tenure_core::time::Moment;
+use tenure_core::{EventKind, Token};
 
 /// Election events, each with the term that it is about.
 pub type ElectionEvents = Vec<(Option<Token>, EventKind)>;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::time::{MergedClock, Now, ServerTime};
+use tenure_core::time::{MergedClock, Now, ServerTime};
 
 use crate::timeline::SimTime;
 
@@ -104,7 +104,7 @@ fn scale(span: Duration, numerator: i64, denominator: i64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use tenure::time::Moment;
+    use tenure_core::time::Moment;
 
     use super::*;
 

@@ -20,6 +20,7 @@ pub mod process;
 pub mod promise;
 pub mod server;
 pub mod timeline;
+mod user;
 pub mod validity;
 pub mod work;
 pub mod world;

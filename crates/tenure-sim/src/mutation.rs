@@ -1,6 +1,6 @@
 //! Mutations (planted bugs), which prove that the invariants can fail.
 
-use tenure::mutation::Mutation;
+use tenure_core::mutation::Mutation;
 
 /// A mutation of the library's core or of the program that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

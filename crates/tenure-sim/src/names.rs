@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tenure::store::{DocumentRequest, LeaseRequest, Request};
-use tenure::{InstanceId, LeaseKind, LeaseName, NameError};
+use tenure_core::store::{DocumentRequest, LeaseRequest, Request};
+use tenure_core::{InstanceId, LeaseKind, LeaseName, NameError};
 
 use crate::observation::{LeaseIndex, ProcessId};
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::store::{Announcement, AttachRequest, Attached, Reply, Request};
+use tenure_core::store::{Announcement, AttachRequest, Attached, Reply, Request};
 
 use crate::timeline::SimTime;
 

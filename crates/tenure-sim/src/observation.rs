@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tenure::EventKind;
-use tenure::Token;
-use tenure::lease::Loss;
-use tenure::time::Moment;
+use tenure_core::EventKind;
+use tenure_core::Token;
+use tenure_core::ending::Loss;
+use tenure_core::time::Moment;
 
 use crate::faults::Fault;
 

@@ -1,50 +1,44 @@
-//! One simulated instance: drives the lease machines against the store over one connection and runs work under them.
+//! One simulated instance: it executes what the library's lease manager decides, as the keeper's thread does in a program.
 //!
-//! It carries out what the machines request. On its own it decides only when to replace a connection (on any timeout or
-//! reset) and what its users do.
+//! On its own it decides nothing about leases. Its users (`user.rs`) acquire, work, release and hang.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::election::BackoffReason;
-use tenure::lease::{Action, Attempt, Ending, Epoch, Input, Intent, Lease, LeaseSettings, Permission, ReleaseReason};
-use tenure::store::{
-    Ask, AttachRequest, Attached, Continuity, DocumentRequest, ErrorKind, Holding, LeaseRequest, NamespaceMemory,
-    Reply, Request, StoreError,
+use tenure_core::ending::Ending;
+use tenure_core::lease::{LeaseSettings, Permission};
+use tenure_core::manager::{
+    Batch, CallId, LeaseId, LeaseManager, LinkId, ManagerConfig, Output, Recipients, StoreCall, WaiterId,
 };
-use tenure::time::{Moment, deadline};
-use tenure::{EventKind, InstanceId, Token};
+use tenure_core::store::{AttachRequest, Attached, ErrorKind, LeaseRequest, Outcome, Reply, Request, StoreError};
+use tenure_core::time::{Moment, Now, deadline};
+use tenure_core::{EventKind, InstanceId, LeaseName, Token};
 
-use crate::candidate::{ElectionEvents, SimCandidate};
 use crate::clock::LocalClock;
 use crate::mutation::SimMutation;
 use crate::names::NameTable;
 use crate::network::{ConnectionId, Packet};
 use crate::observation::{LeaseIndex, Observation, ProcessId, TermId};
 use crate::timeline::SimTime;
-use crate::work::SimWork;
+use crate::user::{LeaseUser, SimTerm};
 
-/// Interval at which every machine reads the clock, regardless of its timers.
-const BACKSTOP_INTERVAL: Duration = Duration::from_millis(250);
+/// The longest time between two looks at the clocks, regardless of timers.
+const MAX_SLEEP: Duration = Duration::from_millis(250);
 
 /// A reason to wake a process.
 #[derive(Clone, Debug)]
 pub enum Timer {
-    /// A machine's wake-up.
-    Wake(LeaseIndex, u64, Epoch),
-    /// A request got no reply in time.
-    RequestTimeout(u64),
+    /// The manager has something to do, or the clocks are to be read.
+    Alarm(Moment),
+    /// A batch got no reply in time.
+    BatchTimeout(u64),
     /// An attach got no reply in time.
     AttachTimeout(ConnectionId),
-    /// Connect again.
-    Connect,
-    /// Read the clock.
-    Backstop,
     /// Acquire a lease (again).
     Acquire(LeaseIndex),
     /// Start a unit of work, if the term permits it.
-    StartWork(LeaseIndex, u64),
+    StartWork(LeaseIndex, Token),
     /// Work performs an action.
     Act(LeaseIndex, u64),
     /// Cancelled work has cleaned up.
@@ -80,56 +74,47 @@ pub struct ProcessConfig {
 pub struct SimProcess {
     /// Its clock.
     pub clock: LocalClock,
-    id: ProcessId,
-    instance: InstanceId,
-    settings: Arc<LeaseSettings>,
-    rng: fastrand::Rng,
-    memory: Option<NamespaceMemory>,
+    pub(crate) id: ProcessId,
+    pub(crate) instance: InstanceId,
+    pub(crate) settings: Arc<LeaseSettings>,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) manager: LeaseManager,
     /// The longest ttl that it assumes for the leases of others until it knows better.
     assumed_ttl: Duration,
     link: SimLink,
-    failures: u32,
-    drivers: Vec<LeaseDriver>,
-    inbox: VecDeque<(LeaseIndex, Input)>,
-    pending: BTreeMap<u64, PendingRequest>,
-    requests: u64,
-    units: u64,
+    batches: BTreeMap<u64, PendingBatch>,
+    /// The batch of each request without a reply, and its place there.
+    requests: BTreeMap<u64, (u64, usize)>,
+    /// The last number given to a request, batch, call or waiter.
+    last_number: u64,
+    /// The next alarm. Others are stale.
+    alarm_at: Moment,
+    pub(crate) users: Vec<LeaseUser>,
+    /// The lease of each term and each waiter.
+    pub(crate) terms: BTreeMap<LeaseId, LeaseIndex>,
+    pub(crate) waiters: BTreeMap<WaiterId, LeaseIndex>,
     /// Whether its users act.
     pub user_actions_enabled: bool,
-    mutation: Option<SimMutation>,
+    pub(crate) mutation: Option<SimMutation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SimLink {
     Down,
-    Attaching(ConnectionId),
-    Up(ConnectionId),
+    Attaching(LinkId, ConnectionId),
+    Up(LinkId, ConnectionId),
 }
 
-#[derive(Debug, Default)]
-struct LeaseDriver {
-    lease: Option<Lease>,
-    /// Number of the current machine. Timers of earlier machines are stale.
-    number: u64,
-    /// The last term of an earlier machine.
-    ended_term: Option<Token>,
-    /// End of the term's validity, computed here from the times at which requests were sent.
-    valid_until: Moment,
-    /// What a client that caches its permission would rely on.
-    cached_may_start: bool,
-    work: Option<SimWork>,
-    hung: bool,
-    candidate: SimCandidate,
-    /// How the last term ended, until the lease is requested again.
-    backoff_reason: Option<BackoffReason>,
-}
-
-/// A request without a reply.
+/// A batch without replies to all of its requests.
 #[derive(Debug)]
-enum PendingRequest {
-    Machine { lease: LeaseIndex, number: u64, attempt: Attempt, sent: Moment },
-    Publication { lease: LeaseIndex, token: Token },
-    Other,
+struct PendingBatch {
+    link: LinkId,
+    recipients: Recipients,
+    outcomes: Vec<Outcome>,
+    missing: usize,
+    /// The claims and renewals in it, with their leases.
+    extensions: Vec<(usize, LeaseIndex)>,
+    sent: Moment,
 }
 
 impl SimProcess {
@@ -139,31 +124,45 @@ impl SimProcess {
         names: &NameTable,
         clock: LocalClock,
         config: ProcessConfig,
-        rng: fastrand::Rng,
+        mut rng: fastrand::Rng,
         effects: &mut Vec<Effect>,
     ) -> Self {
         let ProcessConfig { settings, assumed_ttl, mutation } = config;
+        let manager_config = ManagerConfig {
+            instance: names.instance(id).clone(),
+            location: "simulated:".to_owned(),
+            assumed_ttl,
+            observer: false,
+            bootstrap: false,
+            durable: false,
+        };
+        let mut manager = LeaseManager::new(manager_config, rng.u64(..));
+        if let Some(SimMutation::Core(mutation)) = mutation {
+            manager.plant(mutation);
+        }
         let mut process = Self {
             clock,
             id,
             instance: names.instance(id).clone(),
             settings,
             rng,
-            memory: None,
+            manager,
             assumed_ttl,
             link: SimLink::Down,
-            failures: 0,
-            drivers: (0..names.leases()).map(|_| LeaseDriver::default()).collect(),
-            inbox: VecDeque::new(),
-            pending: BTreeMap::new(),
-            requests: 0,
-            units: 0,
+            batches: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            last_number: 0,
+            alarm_at: Moment::END,
+            users: (0..names.leases()).map(|lease| LeaseUser::new(names.name(LeaseIndex(lease)).clone())).collect(),
+            terms: BTreeMap::new(),
+            waiters: BTreeMap::new(),
             user_actions_enabled: true,
             mutation,
         };
-        let soon = process.random_up_to(BACKSTOP_INTERVAL / 5);
-        effects.push(Effect::Wake(soon, Timer::Connect));
-        effects.push(Effect::Wake(BACKSTOP_INTERVAL, Timer::Backstop));
+        for lease in 0..names.leases() {
+            let soon = process.random_up_to(MAX_SLEEP / 5);
+            effects.push(Effect::Wake(soon, Timer::Acquire(LeaseIndex(lease))));
+        }
         let pause = process.random_up_to(process.settings.ttl() * 4);
         effects.push(Effect::Wake(pause, Timer::UserAction));
         process
@@ -175,94 +174,71 @@ impl SimProcess {
         now: SimTime,
         timer: Timer,
         names: &NameTable,
-        next_connection: &mut u64,
+        connections: &mut u64,
         effects: &mut Vec<Effect>,
     ) {
+        let local = self.clock.read(now);
         match timer {
-            Timer::Wake(lease, number, epoch) => {
-                if self.drivers[lease.0].number == number {
-                    self.inbox.push_back((lease, Input::Wake(epoch)));
-                }
-            }
-            Timer::RequestTimeout(request) => {
-                if let Some(pending) = self.pending.remove(&request) {
-                    if let PendingRequest::Machine { lease, number, attempt, .. } = pending
-                        && self.drivers[lease.0].number == number
-                    {
-                        self.inbox.push_back((lease, Input::Unknown { attempt, error: unreachable_error() }));
-                    }
-                    self.disconnect(true, effects);
-                }
-            }
+            Timer::Alarm(at) if at == self.alarm_at => self.alarm_at = Moment::END,
+            Timer::Alarm(_) => return,
+            Timer::BatchTimeout(batch) => self.finish_batch(local, batch),
             Timer::AttachTimeout(connection) => {
-                if self.link == SimLink::Attaching(connection) {
-                    self.disconnect(true, effects);
+                if let SimLink::Attaching(link, current) = self.link
+                    && current == connection
+                {
+                    effects.push(Effect::Send(connection, Packet::Reset));
+                    self.link = SimLink::Down;
+                    self.manager.attached(local, link, Err(unreachable_error()));
                 }
             }
-            Timer::Connect => {
-                if self.link == SimLink::Down {
-                    *next_connection += 1;
-                    let connection = ConnectionId(*next_connection);
-                    self.link = SimLink::Attaching(connection);
-                    let knows = self.memory.as_ref().is_some_and(|memory| !memory.max_ttl.is_zero());
-                    let own = self.settings.ttl();
-                    let request = AttachRequest {
-                        memory: self.memory.clone(),
-                        stamp: self.rng.u64(..),
-                        max_ttl: if knows { own } else { own.max(self.assumed_ttl) },
-                        ..AttachRequest::new(fastrand::u64(..))
-                    };
-                    effects.push(Effect::Send(connection, Packet::Attach(request)));
-                    effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::AttachTimeout(connection)));
-                }
-            }
-            Timer::Backstop => {
-                self.push_all(Input::Tick);
-                effects.push(Effect::Wake(BACKSTOP_INTERVAL, Timer::Backstop));
-            }
-            Timer::Acquire(lease) => self.acquire(lease, names),
-            Timer::StartWork(lease, number) => self.start_work(now, lease, number, effects),
-            Timer::Act(lease, unit) => self.act(now, lease, unit, names, effects),
+            Timer::Acquire(lease) => self.acquire(local, lease),
+            Timer::StartWork(lease, token) => self.start_work(local, lease, token, effects),
+            Timer::Act(lease, unit) => self.act(local, lease, unit, effects),
             Timer::CleanupDone(lease, unit) => {
-                if self.drivers[lease.0].work.as_ref().is_some_and(|work| work.number == unit) {
-                    self.end_work(lease, effects);
+                if self.users[lease.0].work.as_ref().is_some_and(|work| work.number == unit) {
+                    self.end_work(local, lease, effects);
                 }
             }
             Timer::UserAction => {
                 if self.user_actions_enabled {
-                    self.perform_user_action(now, names, effects);
+                    self.perform_user_action(local, names, effects);
                 }
                 let next = self.random_up_to(self.settings.ttl() * 4);
                 effects.push(Effect::Wake(next, Timer::UserAction));
             }
         }
-        self.drain_inbox(now, effects);
+        self.finish_round(local, connections, effects);
     }
 
     /// Handles a packet.
-    pub fn receive(&mut self, now: SimTime, connection: ConnectionId, packet: Packet, effects: &mut Vec<Effect>) {
-        match packet {
-            Packet::Attached(attached) if self.link == SimLink::Attaching(connection) => {
-                self.link = SimLink::Up(connection);
-                self.failures = 0;
-                self.on_attached(&attached, effects);
+    pub fn receive(
+        &mut self,
+        now: SimTime,
+        connection: ConnectionId,
+        packet: Packet,
+        connections: &mut u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let local = self.clock.read(now);
+        match (packet, self.link) {
+            (Packet::Attached(attached), SimLink::Attaching(link, current)) if current == connection => {
+                self.link = SimLink::Up(link, connection);
+                self.on_attached(local, link, &attached);
             }
-            Packet::Reply(request, reply) if self.link == SimLink::Up(connection) => self.on_reply(now, request, reply),
-            Packet::Announcement(announcement) if self.link == SimLink::Up(connection) => {
-                if let Some(memory) = &mut self.memory {
-                    memory.learn_announcement(&announcement);
-                    if memory.is_outdated_by(&announcement) {
-                        self.disconnect(true, effects);
-                    }
-                }
-                self.push_all(Input::Announced(announcement));
+            (Packet::Reply(request, reply), SimLink::Up(_, current)) if current == connection => {
+                self.on_reply(local, request, reply);
             }
-            Packet::Reset if matches!(self.link, SimLink::Attaching(c) | SimLink::Up(c) if c == connection) => {
-                self.disconnect(false, effects);
+            (Packet::Announcement(announcement), SimLink::Up(_, current)) if current == connection => {
+                self.manager.announced(local, announcement);
             }
-            _ => {}
+            (Packet::Reset, SimLink::Attaching(link, current)) if current == connection => {
+                self.link = SimLink::Down;
+                self.manager.attached(local, link, Err(unreachable_error()));
+            }
+            (Packet::Reset, SimLink::Up(link, current)) if current == connection => self.manager.closed(local, link),
+            _ => return,
         }
-        self.drain_inbox(now, effects);
+        self.finish_round(local, connections, effects);
     }
 
     /// The ttl of its leases.
@@ -272,409 +248,270 @@ impl SimProcess {
 
     /// The longest ttl that it would wait for after a data loss.
     pub fn longest_known_ttl(&self) -> Duration {
-        let known = self.memory.as_ref().map_or(Duration::ZERO, |memory| memory.max_ttl);
+        let known = self.manager.memory().map_or(Duration::ZERO, |memory| memory.max_ttl);
         known.max(self.settings.ttl()).max(self.assumed_ttl)
     }
 
     /// Prepares for a stop: work may be between its check and its action.
     pub fn before_stop(&mut self, now: SimTime) {
-        let clocks = self.clock.read(now);
-        for driver in &mut self.drivers {
-            if let (Some(lease), Some(work)) = (&driver.lease, &mut driver.work) {
-                work.check_passed = work.gone_by.is_none() && lease.is_valid(clocks) && self.rng.f64() < 0.3;
+        let local = self.clock.read(now).moment;
+        for user in &mut self.users {
+            if let (Some(term), Some(work)) = (&user.term, &mut user.work) {
+                work.check_passed = work.gone_by.is_none() && term.is_valid(local) && self.rng.f64() < 0.3;
             }
         }
     }
 
     /// Resumes the process. Actions whose check had passed are carried out, whatever has happened since.
-    pub fn resume(&mut self, now: SimTime, names: &NameTable, effects: &mut Vec<Effect>) {
-        for index in 0..self.drivers.len() {
+    pub fn resume(&mut self, now: SimTime, connections: &mut u64, effects: &mut Vec<Effect>) {
+        let local = self.clock.read(now);
+        for index in 0..self.users.len() {
             let lease = LeaseIndex(index);
-            let work = self.drivers[index].work.as_mut();
+            let work = self.users[index].work.as_mut();
             let late = work.and_then(|work| std::mem::take(&mut work.check_passed).then_some(work.token));
             if let Some(token) = late {
                 effects.push(Effect::Observed(Observation::ActedLate(self.term(lease, token))));
-                self.publish(lease, token, names, effects);
+                self.publish(local, lease, token);
             }
         }
-        // Either the machines or the work may run first.
+        // Either the manager or the work may run first.
         if self.rng.bool() {
-            self.push_all(Input::Tick);
+            self.finish_round(local, connections, effects);
         }
-        self.drain_inbox(now, effects);
     }
 
     /// Stops user actions and unblocks hung work.
     pub fn quiesce(&mut self) {
         self.user_actions_enabled = false;
-        self.drivers.iter_mut().for_each(|driver| driver.hung = false);
+        self.users.iter_mut().for_each(|user| user.hung = false);
     }
 
-    fn drain_inbox(&mut self, now: SimTime, effects: &mut Vec<Effect>) {
-        while let Some((lease, input)) = self.inbox.pop_front() {
-            self.step(now, lease, input, effects);
+    /// Does what the keeper's thread does after each input.
+    fn finish_round(&mut self, now: Now, connections: &mut u64, effects: &mut Vec<Effect>) {
+        self.execute_outputs(now, connections, effects);
+        self.manager.check_timers(now);
+        loop {
+            self.execute_outputs(now, connections, effects);
+            self.manager.flush(now);
+            if !self.execute_outputs(now, connections, effects) {
+                break;
+            }
+        }
+        let longest = now.moment + MAX_SLEEP;
+        let wake = self.manager.next_wake().map_or(longest, |at| at.min(longest));
+        if wake < self.alarm_at || self.alarm_at <= now.moment {
+            self.alarm_at = wake;
+            effects.push(Effect::Wake(wake.since(now.moment) + Duration::from_micros(1), Timer::Alarm(wake)));
         }
     }
 
-    fn step(&mut self, now: SimTime, lease: LeaseIndex, input: Input, effects: &mut Vec<Effect>) {
-        let clocks = self.clock.read(now);
-        let local = clocks.moment;
-        let driver = &mut self.drivers[lease.0];
-        let Some(machine) = &mut driver.lease else { return };
-        let actions = machine.step(clocks, input);
-        for action in actions {
-            match action {
-                Action::Send { attempt, request, give_up_at } => {
-                    self.send_for_machine(local, lease, attempt, request, give_up_at, effects);
+    fn execute_outputs(&mut self, now: Now, connections: &mut u64, effects: &mut Vec<Effect>) -> bool {
+        let mut any = false;
+        loop {
+            let outputs = self.manager.take_outputs();
+            if outputs.is_empty() {
+                return any;
+            }
+            any = true;
+            for output in outputs {
+                self.execute(now, output, connections, effects);
+            }
+        }
+    }
+
+    fn execute(&mut self, now: Now, output: Output, connections: &mut u64, effects: &mut Vec<Effect>) {
+        match output {
+            Output::Attach { link, request, timeout } => {
+                *connections += 1;
+                self.attach(link, ConnectionId(*connections), *request, timeout, effects);
+            }
+            Output::Send(batch) => self.send_batch(now.moment, batch, effects),
+            Output::Disconnect => {
+                if let SimLink::Up(_, connection) = self.link {
+                    effects.push(Effect::Send(connection, Packet::Reset));
                 }
-                Action::Attach => self.disconnect(true, effects),
-                Action::Permit(permission) => self.apply_permission(local, lease, permission, effects),
-                Action::Wake { at, epoch } => {
-                    let number = self.drivers[lease.0].number;
-                    let span = at.since(local) + Duration::from_micros(1);
-                    effects.push(Effect::Wake(span, Timer::Wake(lease, number, epoch)));
+                self.link = SimLink::Down;
+                self.batches.clear();
+                self.requests.clear();
+            }
+            Output::Granted { waiter, lease } => self.granted(now, waiter, lease),
+            Output::Refused { waiter, .. } => self.refused(waiter, effects),
+            Output::Status { waiter, status } => {
+                if let Some(lease) = self.waiters.get(&waiter).copied() {
+                    let events = self.users[lease.0].candidate.on_status(status);
+                    self.observe_election(lease, events, effects);
                 }
-                Action::Emit(event) => {
-                    if let (EventKind::Lost(loss), Some(token)) = (event.kind, event.token) {
-                        self.drivers[lease.0].candidate.on_lost(Ending::Lost(loss.clone()));
-                        effects.push(Effect::Observed(Observation::Lost(self.term(lease, token), loss)));
-                    }
+            }
+            Output::TermBegan { lease, name, .. } => {
+                if let Some(index) = self.index(&name) {
+                    self.terms.insert(lease, index);
+                    self.users[index.0].term = Some(SimTerm::new(lease));
                 }
+            }
+            Output::TermUpdated { lease, validity } => {
+                if let Some(term) = self.term_of(lease) {
+                    term.update(&validity);
+                }
+            }
+            Output::Permit { lease, permission } => self.permit(now, lease, permission, effects),
+            Output::Drain { lease } => self.check_work(now, lease),
+            Output::TermEnded { lease, .. } => self.term_ended(lease, effects),
+            Output::Emit(event) => {
+                if let (EventKind::Lost(loss), Some(token), Some(name)) = (event.kind, event.token, event.lease)
+                    && let Some(lease) = self.index(&name)
+                {
+                    self.users[lease.0].candidate.on_lost(Ending::Lost(loss.clone()));
+                    effects.push(Effect::Observed(Observation::Lost(self.term(lease, token), loss)));
+                }
+            }
+            Output::Connection(_)
+            | Output::Announced(_)
+            | Output::MissedAnnouncements
+            | Output::TermCause { .. }
+            | Output::Replied { .. }
+            | Output::Renewed(_) => {}
+        }
+    }
+
+    // The connection.
+
+    fn attach(
+        &mut self,
+        link: LinkId,
+        connection: ConnectionId,
+        request: AttachRequest,
+        timeout: Duration,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.link = SimLink::Attaching(link, connection);
+        effects.push(Effect::Send(connection, Packet::Attach(request)));
+        effects.push(Effect::Wake(timeout, Timer::AttachTimeout(connection)));
+    }
+
+    fn on_attached(&mut self, now: Now, link: LinkId, attached: &Attached) {
+        self.manager.attached(now, link, Ok(attached));
+        // The subscription is made anew.
+        self.manager.announcements_missed(now);
+    }
+
+    fn send_batch(&mut self, local: Moment, batch: Batch, effects: &mut Vec<Effect>) {
+        let SimLink::Up(_, connection) = self.link else { return };
+        let Batch { link, requests, recipients, timeout } = batch;
+        let number = self.next_number();
+        let mut extensions = Vec::new();
+        let outcomes = vec![Outcome::Unknown(unreachable_error()); requests.len()];
+        let missing = requests.len();
+        for (place, request) in requests.into_iter().enumerate() {
+            self.observe_request(&request, effects);
+            extensions.extend(self.extended_lease(&request).map(|lease| (place, lease)));
+            let request_number = self.next_number();
+            self.requests.insert(request_number, (number, place));
+            effects.push(Effect::Send(connection, Packet::Request(request_number, request)));
+        }
+        let pending = PendingBatch { link, recipients, outcomes, missing, extensions, sent: local };
+        self.batches.insert(number, pending);
+        effects.push(Effect::Wake(timeout, Timer::BatchTimeout(number)));
+    }
+
+    fn observe_request(&self, request: &Request, effects: &mut Vec<Effect>) {
+        let (holding, is_renewal) = match request {
+            Request::Lease(LeaseRequest::Renew { holding, .. }) => (holding, true),
+            Request::Lease(LeaseRequest::Release { holding, .. } | LeaseRequest::HandOver { holding, .. }) => {
+                (holding, false)
+            }
+            _ => return,
+        };
+        if let Some(lease) = self.index(&holding.name) {
+            let term = self.term(lease, holding.token);
+            effects.push(Effect::Observed(match is_renewal {
+                true => Observation::RenewSent(term),
+                false => Observation::ReleaseSent(term),
+            }));
+        }
+    }
+
+    /// The lease that this request acquires or renews.
+    fn extended_lease(&self, request: &Request) -> Option<LeaseIndex> {
+        match request {
+            Request::Lease(LeaseRequest::Acquire { claim, .. } | LeaseRequest::TakeOver { claim, .. }) => {
+                self.index(&claim.name)
+            }
+            Request::Lease(LeaseRequest::Renew { holding, .. }) => self.index(&holding.name),
+            _ => None,
+        }
+    }
+
+    fn on_reply(&mut self, now: Now, request: u64, reply: Reply) {
+        let Some((number, place)) = self.requests.remove(&request) else { return };
+        let Some(batch) = self.batches.get_mut(&number) else { return };
+        batch.outcomes[place] = Outcome::Answered(reply);
+        batch.missing -= 1;
+        if batch.missing == 0 {
+            self.finish_batch(now, number);
+        }
+    }
+
+    /// Reports the outcomes of a batch: what was not answered by now is unknown.
+    fn finish_batch(&mut self, now: Now, number: u64) {
+        let Some(batch) = self.batches.remove(&number) else { return };
+        for (place, lease) in &batch.extensions {
+            let valid_until = deadline(batch.sent, self.settings.ttl(), self.settings.clock_tolerance());
+            let until = &mut self.users[lease.0].valid_until;
+            match &batch.outcomes[*place] {
+                // Each grant was asked for after the last renewal of the term before it.
+                Outcome::Answered(Reply::Granted(_)) => *until = valid_until.max(*until),
+                // A renewal that is answered after the deadline does not extend the term.
+                Outcome::Answered(Reply::Renewed { .. }) if now.moment < *until => *until = valid_until.max(*until),
                 _ => {}
             }
         }
-        let driver = &mut self.drivers[lease.0];
-        if let Some(status) = driver.lease.as_ref().and_then(Lease::acquire_status) {
-            let events = driver.candidate.on_status(status);
-            self.observe_election(lease, events, effects);
-        }
-        let driver = &mut self.drivers[lease.0];
-        if driver.lease.as_ref().is_some_and(|machine| machine.ending().is_some()) {
-            driver.ended_term = driver.lease.take().and_then(|machine| machine.ended_term());
-            let chance = self.rng.f64();
-            let backoff_reason = driver.backoff_reason.take().unwrap_or(BackoffReason::Resigned);
-            let pause = driver.candidate.backoff(backoff_reason, &self.settings, chance).mul_f64(chance);
-            effects.push(Effect::Wake(pause, Timer::Acquire(lease)));
-        }
+        self.manager.answered(now, batch.link, batch.recipients, batch.outcomes);
     }
 
-    /// Reports a candidate's election events.
-    fn observe_election(&mut self, lease: LeaseIndex, events: ElectionEvents, effects: &mut Vec<Effect>) {
-        let process = self.id;
-        let seen = |(token, event)| Effect::Observed(Observation::ElectionReported { process, lease, token, event });
-        effects.extend(events.into_iter().map(seen));
+    pub(crate) fn call(&mut self, now: Now, request: impl Into<Request>, is_work: bool) {
+        let (id, timeout) = (CallId(self.next_number()), self.settings.attempt_timeout());
+        self.manager.call(now, StoreCall { id, request: request.into(), timeout, is_work });
     }
 
-    fn stop_candidate(&mut self, local: Moment, lease: LeaseIndex, effects: &mut Vec<Effect>) {
-        if self.mutation == Some(SimMutation::SilentDemotion) {
-            return;
-        }
-        let (events, backoff_reason) = self.drivers[lease.0].candidate.on_must_stop(local);
-        self.drivers[lease.0].backoff_reason = backoff_reason.or(self.drivers[lease.0].backoff_reason);
-        self.observe_election(lease, events, effects);
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
     }
 
-    fn acquire(&mut self, lease: LeaseIndex, names: &NameTable) {
-        let driver = &mut self.drivers[lease.0];
-        if driver.lease.is_some() || !matches!(self.link, SimLink::Up(_)) {
-            // Without a connection, the next attach starts the acquisition.
-            return;
-        }
-        let mut machine =
-            Lease::new(names.name(lease).clone(), self.instance.clone(), self.settings.clone(), self.rng.u64(..))
-                .with_ended_term(driver.ended_term);
-        if let Some(SimMutation::Core(mutation)) = self.mutation {
-            machine.plant(mutation);
-        }
-        driver.lease = Some(machine);
-        driver.number += 1;
-        self.inbox.push_back((lease, Input::Tick));
+    fn index(&self, name: &LeaseName) -> Option<LeaseIndex> {
+        self.users.iter().position(|user| user.name == *name).map(LeaseIndex)
     }
 
-    fn send_for_machine(
-        &mut self,
-        local: Moment,
-        lease: LeaseIndex,
-        attempt: Attempt,
-        request: LeaseRequest,
-        give_up_at: Moment,
-        effects: &mut Vec<Effect>,
-    ) {
-        match &request {
-            LeaseRequest::Renew { holding, .. } => {
-                effects.push(Effect::Observed(Observation::RenewSent(self.term(lease, holding.token))));
-            }
-            LeaseRequest::Release { holding, .. } | LeaseRequest::HandOver { holding, .. } => {
-                effects.push(Effect::Observed(Observation::ReleaseSent(self.term(lease, holding.token))));
-            }
-            _ => {}
-        }
-        let SimLink::Up(connection) = self.link else {
-            self.inbox.push_back((lease, Input::Failed { attempt, error: unreachable_error() }));
-            return;
-        };
-        self.requests += 1;
-        let number = self.drivers[lease.0].number;
-        self.pending.insert(self.requests, PendingRequest::Machine { lease, number, attempt, sent: local });
-        effects.push(Effect::Send(connection, Packet::Request(self.requests, request.into())));
-        effects.push(Effect::Wake(give_up_at.since(local), Timer::RequestTimeout(self.requests)));
+    fn term_of(&mut self, lease: LeaseId) -> Option<&mut SimTerm> {
+        let index = self.terms.get(&lease)?;
+        self.users[index.0].term.as_mut().filter(|term| term.lease == lease)
     }
 
-    fn on_reply(&mut self, now: SimTime, request: u64, reply: Reply) {
-        if let Some(memory) = &mut self.memory {
-            memory.learn(&reply);
-        }
-        let (lease, number, attempt, sent) = match self.pending.remove(&request) {
-            Some(PendingRequest::Machine { lease, number, attempt, sent }) => (lease, number, attempt, sent),
-            Some(PendingRequest::Publication { lease, token }) => {
-                if let Reply::Refused(refusal) = reply {
-                    self.inbox.push_back((lease, Input::Refused { token, refusal }));
-                }
-                return;
-            }
-            Some(PendingRequest::Other) | None => return,
-        };
-        let driver = &mut self.drivers[lease.0];
-        if driver.number != number {
-            return;
-        }
-        let local = self.clock.read(now).moment;
-        let valid_until = deadline(sent, self.settings.ttl(), self.settings.clock_tolerance());
-        match &reply {
-            Reply::Granted(_) => driver.valid_until = valid_until,
-            // A renewal that is answered after the deadline does not extend the term.
-            Reply::Renewed { .. } if local < driver.valid_until => {
-                driver.valid_until = driver.valid_until.max(valid_until)
-            }
-            _ => {}
-        }
-        self.inbox.push_back((lease, Input::Answered { attempt, reply }));
-    }
-
-    fn on_attached(&mut self, attached: &Attached, effects: &mut Vec<Effect>) {
-        let continuity = match &mut self.memory {
-            Some(memory) => memory.reattach(attached),
-            None => {
-                self.memory = Some(NamespaceMemory::new(attached));
-                Continuity::Changed
-            }
-        };
-        self.push_all(Input::Attached(continuity));
-        for (index, driver) in self.drivers.iter().enumerate() {
-            if driver.lease.is_none() {
-                let pause = Duration::from_micros(self.rng.u64(1..5_000));
-                effects.push(Effect::Wake(pause, Timer::Acquire(LeaseIndex(index))));
-            }
-        }
-    }
-
-    /// Drops the connection, with a reset unless the other side sent one, and connects again.
-    fn disconnect(&mut self, reset: bool, effects: &mut Vec<Effect>) {
-        if let SimLink::Attaching(connection) | SimLink::Up(connection) = self.link {
-            if reset {
-                effects.push(Effect::Send(connection, Packet::Reset));
-            }
-            self.link = SimLink::Down;
-            self.pending.clear();
-            self.push_all(Input::ConnectionLost);
-            let longest = self.settings.renew_every();
-            let pause = Duration::from_millis(2).saturating_mul(1 << self.failures.min(12)).min(longest);
-            self.failures += 1;
-            let pause = pause.mul_f64(0.5 + 0.5 * self.rng.f64());
-            effects.push(Effect::Wake(pause, Timer::Connect));
-        }
-    }
-
-    fn apply_permission(
-        &mut self,
-        local: Moment,
-        lease: LeaseIndex,
-        permission: Permission,
-        effects: &mut Vec<Effect>,
-    ) {
-        if matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone) {
-            self.stop_candidate(local, lease, effects);
-        }
-        let driver = &mut self.drivers[lease.0];
-        driver.cached_may_start = matches!(permission, Permission::MayStart { .. });
-        match permission {
-            Permission::MayStart { token } => {
-                let events = driver.candidate.on_may_start(token, local);
-                self.observe_election(lease, events, effects);
-                effects.push(Effect::Observed(Observation::MayStart(TermId { process: self.id, lease, token })));
-                self.schedule_work(lease, effects);
-            }
-            Permission::MustCancel { gone_by } => match &mut driver.work {
-                Some(work) => {
-                    let was_cancelled = work.gone_by.replace(gone_by).is_some();
-                    let budget = gone_by.since(local).min(self.settings.stop_budget());
-                    let clean_up =
-                        if work.ignores_cancel { gone_by.since(local) } else { budget.mul_f64(self.rng.f64()) };
-                    if !was_cancelled || work.ignores_cancel {
-                        effects.push(Effect::Wake(clean_up, Timer::CleanupDone(lease, work.number)));
-                    }
-                }
-                None => self.inbox.push_back((lease, Input::WorkEnded)),
-            },
-            Permission::MustBeGone => {
-                if driver.work.is_some() {
-                    self.end_work(lease, effects);
-                } else {
-                    self.inbox.push_back((lease, Input::WorkEnded));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn schedule_work(&mut self, lease: LeaseIndex, effects: &mut Vec<Effect>) {
-        let pause = self.random_up_to(self.settings.ttl() / 50);
-        effects.push(Effect::Wake(pause, Timer::StartWork(lease, self.drivers[lease.0].number)));
-    }
-
-    fn start_work(&mut self, now: SimTime, lease: LeaseIndex, number: u64, effects: &mut Vec<Effect>) {
-        let local = self.clock.read(now).moment;
-        let driver = &mut self.drivers[lease.0];
-        let Some(machine) = &driver.lease else { return };
-        if driver.number != number || driver.work.is_some() {
-            return;
-        }
-        let allowed = match self.mutation {
-            Some(SimMutation::CachedBoolean) => driver.cached_may_start,
-            _ => matches!(machine.permission(self.clock.read(now)), Permission::MayStart { .. }),
-        };
-        let Some(token) = machine.token().filter(|_| allowed) else { return };
-        self.units += 1;
-        let unit = self.units;
-        let length = self.settings.ttl().mul_f64(0.02 + 0.6 * self.rng.f64() * self.rng.f64());
-        driver.work = Some(SimWork {
-            number: unit,
-            token,
-            done_at: local + length,
-            ignores_cancel: self.rng.f64() < 0.3,
-            gone_by: None,
-            check_passed: false,
-        });
-        effects.push(Effect::Observed(Observation::WorkStarted(TermId { process: self.id, lease, token })));
-        effects.push(Effect::Wake(Duration::ZERO, Timer::Act(lease, unit)));
-    }
-
-    fn act(&mut self, now: SimTime, lease: LeaseIndex, unit: u64, names: &NameTable, effects: &mut Vec<Effect>) {
-        let clocks = self.clock.read(now);
-        let local = clocks.moment;
-        let driver = &self.drivers[lease.0];
-        let (Some(machine), Some(work)) = (&driver.lease, &driver.work) else { return };
-        if work.number != unit {
-            return;
-        }
-        let allowed = match (self.mutation, work.gone_by) {
-            (Some(SimMutation::CachedBoolean), _) => true,
-            (_, Some(gone_by)) => local < gone_by,
-            (_, None) => machine.is_valid(clocks),
-        };
-        if !allowed {
-            self.end_work(lease, effects);
-            return;
-        }
-        let (token, valid_until) = (work.token, driver.valid_until);
-        let done = local >= work.done_at && work.gone_by.is_none();
-        effects.push(Effect::Observed(Observation::Acted { term: self.term(lease, token), local, valid_until }));
-        if !driver.hung {
-            self.inbox.push_back((lease, Input::Progress));
-        }
-        if done && !driver.hung {
-            self.publish(lease, token, names, effects);
-            self.end_work(lease, effects);
-            self.schedule_work(lease, effects);
-        } else {
-            let pause = self.random_up_to(self.settings.ttl() / 25);
-            effects.push(Effect::Wake(pause, Timer::Act(lease, unit)));
-        }
-    }
-
-    fn end_work(&mut self, lease: LeaseIndex, effects: &mut Vec<Effect>) {
-        if let Some(work) = self.drivers[lease.0].work.take() {
-            self.drivers[lease.0].hung = false;
-            effects.push(Effect::Observed(Observation::WorkEnded(self.term(lease, work.token))));
-            self.inbox.push_back((lease, Input::WorkEnded));
-        }
-    }
-
-    fn publish(&mut self, lease: LeaseIndex, token: Token, names: &NameTable, effects: &mut Vec<Effect>) {
-        let holding = Holding { name: names.name(lease).clone(), holder: self.instance.clone(), token };
-        let request =
-            DocumentRequest::Publish { holding, record: "state".to_owned(), value: Vec::new(), announced: true };
-        self.send(PendingRequest::Publication { lease, token }, request, effects);
-    }
-
-    fn send_other(&mut self, request: impl Into<Request>, effects: &mut Vec<Effect>) {
-        self.send(PendingRequest::Other, request, effects);
-    }
-
-    fn send(&mut self, pending: PendingRequest, request: impl Into<Request>, effects: &mut Vec<Effect>) {
-        if let SimLink::Up(connection) = self.link {
-            self.requests += 1;
-            self.pending.insert(self.requests, pending);
-            effects.push(Effect::Send(connection, Packet::Request(self.requests, request.into())));
-            effects.push(Effect::Wake(self.settings.attempt_timeout(), Timer::RequestTimeout(self.requests)));
-        }
-    }
-
-    /// Performs a random action of a user or an operator.
-    fn perform_user_action(&mut self, now: SimTime, names: &NameTable, effects: &mut Vec<Effect>) {
-        let lease = LeaseIndex(self.rng.usize(..self.drivers.len()));
-        let clocks = self.clock.read(now);
-        let receiver = names.instance(ProcessId(self.rng.usize(..names.processes()))).clone();
-        let held = self.drivers[lease.0].lease.as_ref().filter(|machine| machine.is_valid(clocks));
-        let token = held.and_then(Lease::token);
-        let known = token.or(self.memory.as_ref().map(|memory| memory.high_water));
-        let wish = match self.rng.u32(..10) {
-            0..3 => Some(Intent::Release(ReleaseReason::Voluntary)),
-            3..5 => Some(Intent::Drain(ReleaseReason::Rebalance)),
-            5..7 => token.map(|_| Intent::HandOver(receiver)),
-            7 => {
-                self.drivers[lease.0].hung = true;
-                None
-            }
-            8 => {
-                if let Some(token) = known {
-                    self.send_other(LeaseRequest::Revoke { name: names.name(lease).clone(), token }, effects);
-                }
-                None
-            }
-            _ => {
-                if let Some(token) = known {
-                    let to = self.rng.bool().then_some(receiver);
-                    let ask = Ask::StepDown { to };
-                    self.send_other(LeaseRequest::Ask { name: names.name(lease).clone(), token, ask }, effects);
-                }
-                None
-            }
-        };
-        if let Some(wish) = wish
-            && self.drivers[lease.0].lease.is_some()
-        {
-            let idle = self.drivers[lease.0].work.is_none();
-            let drain = matches!(wish, Intent::Drain(_));
-            self.inbox.push_back((lease, Input::Intent(wish)));
-            if drain && idle {
-                self.inbox.push_back((lease, Input::WorkEnded));
-            }
-        }
-    }
-
-    fn push_all(&mut self, input: Input) {
-        for index in 0..self.drivers.len() {
-            self.inbox.push_back((LeaseIndex(index), input.clone()));
-        }
-    }
-
-    fn term(&self, lease: LeaseIndex, token: Token) -> TermId {
+    pub(crate) fn term(&self, lease: LeaseIndex, token: Token) -> TermId {
         TermId { process: self.id, lease, token }
     }
 
-    fn random_up_to(&mut self, span: Duration) -> Duration {
+    pub(crate) fn random_up_to(&mut self, span: Duration) -> Duration {
         span.mul_f64(self.rng.f64())
+    }
+
+    /// Reports that the work of a term has ended, if none is running.
+    pub(crate) fn check_work(&mut self, now: Now, lease: LeaseId) {
+        let is_running = self.terms.get(&lease).is_some_and(|index| self.users[index.0].work.is_some());
+        if !is_running {
+            self.manager.work_ended(now, lease);
+        }
+    }
+
+    fn permit(&mut self, now: Now, lease: LeaseId, permission: Permission, effects: &mut Vec<Effect>) {
+        let Some(index) = self.terms.get(&lease).copied() else { return };
+        if let Some(term) = self.term_of(lease) {
+            term.permission = permission;
+        }
+        self.apply_permission(now, index, permission, effects);
+        if matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone) {
+            self.check_work(now, lease);
+        }
     }
 }
 

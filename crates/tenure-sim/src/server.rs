@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::store::{
-    Announcement, DocumentRequest, Generation, LeaseRequest, Ledger, Quarantine, RecordedEnd, Reply, Request,
-    ServerInfo, ServerRun,
+use tenure_core::ledger::{Ledger, ServerInfo};
+use tenure_core::store::{
+    Announcement, DocumentRequest, Generation, LeaseRequest, Quarantine, RecordedEnd, Reply, Request, ServerRun,
 };
-use tenure::{InstanceId, Token};
+use tenure_core::{InstanceId, Token};
 
 use crate::clock::SimServerClock;
 use crate::faults::DataSurvival;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::Token;
+use tenure_core::Token;
 
 use crate::observation::LeaseIndex;
 use crate::timeline::SimTime;

@@ -1,7 +1,7 @@
 //! Work that runs under a lease: one unit at a time, which acts repeatedly and checks its guard before each action.
 
-use tenure::Token;
-use tenure::time::Moment;
+use tenure_core::Token;
+use tenure_core::time::Moment;
 
 /// One unit of work.
 #[derive(Debug)]

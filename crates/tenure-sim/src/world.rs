@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::EventKind;
-use tenure::lease::LeaseSettings;
-use tenure::store::Ledger;
+use tenure_core::EventKind;
+use tenure_core::lease::LeaseSettings;
+use tenure_core::ledger::Ledger;
 
 use crate::clock::{LocalClock, SimServerClock};
 use crate::faults::{Fault, FaultSchedule};
@@ -231,7 +231,7 @@ impl World {
             SimEvent::ToProcess { process, connection, packet } => {
                 if let Some(instance) = &mut self.hosts[process.0].process {
                     let mut effects = Vec::new();
-                    instance.receive(now, connection, packet, &mut effects);
+                    instance.receive(now, connection, packet, &mut self.connections, &mut effects);
                     self.apply_effects(process, effects);
                 }
             }
@@ -406,7 +406,7 @@ impl World {
         host.frozen = false;
         let mut waiting = std::mem::take(&mut host.deferred);
         let mut effects = Vec::new();
-        instance.resume(now, &self.names, &mut effects);
+        instance.resume(now, &mut self.connections, &mut effects);
         self.record(Observation::Resumed(process));
         self.apply_effects(process, effects);
         // Deliver everything that fell due meanwhile: timers in random order, packets in their own order.

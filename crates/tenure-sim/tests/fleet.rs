@@ -4,12 +4,12 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use tenure::fleet::InstanceRecord;
-use tenure::lease::{Ending, Loss};
-use tenure::placement::{FULL_WEIGHT, Presence};
-use tenure::pool::{Engine, EngineSettings, PoolAction, PoolInput, TargetName};
-use tenure::store::LiveInstance;
-use tenure::time::Moment;
+use tenure_core::ending::{Ending, Loss};
+use tenure_core::fleet::InstanceRecord;
+use tenure_core::placement::{FULL_WEIGHT, Presence};
+use tenure_core::pool::{Engine, EngineSettings, PoolAction, PoolInput, TargetName};
+use tenure_core::store::LiveInstance;
+use tenure_core::time::Moment;
 use tenure_sim::campaign;
 use tenure_sim::fleet::storm::{self, FleetSize};
 use tenure_sim::fleet::world::{FleetMutation, FleetWorld, id, secs, settings};

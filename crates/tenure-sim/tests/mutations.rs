@@ -3,7 +3,7 @@
 
 #![expect(clippy::panic, reason = "helpers of tests fail like tests")]
 
-use tenure::mutation::Mutation;
+use tenure_core::mutation::Mutation;
 use tenure_sim::campaign;
 use tenure_sim::mutation::SimMutation;
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::InstanceId;
-use tenure::placement::FULL_WEIGHT;
+use tenure_core::InstanceId;
+use tenure_core::placement::FULL_WEIGHT;
 use tenure_sim::fleet::world::{FleetWorld, id};
 
 const fn secs(n: u64) -> Duration {

@@ -8,7 +8,7 @@ use super::waiters::Waiter;
 use super::{AcquireMode, LeaseId, LeaseManager, Output, Validity};
 use crate::ending::{Ending, ReleaseReason};
 use crate::event::{Event, EventKind};
-use crate::lease::{AcquireStatus, Action, Input, Lease, LeaseSettings, Permission};
+use crate::lease::{AcquireStatus, Action, Input, Lease, Permission};
 use crate::name::LeaseKind;
 use crate::store::{DocumentRequest, LeaseRequest, LogRequest, MembershipRequest, ROLES, TermNote};
 use crate::time::{Moment, Now};
@@ -16,11 +16,6 @@ use crate::time::{Moment, Now};
 /// Wake-ups of held leases are rounded to this fraction of their ttl, so that renewals share a batch.
 const WAKE_UPS_PER_TTL: u32 = 2_000;
 const MAX_WAKE_UP_GRANULARITY: Duration = Duration::from_millis(10);
-
-/// The attempt timeout of a lease with default settings.
-pub(super) fn default_attempt_timeout() -> Duration {
-    LeaseSettings::default().attempt_timeout()
-}
 
 impl LeaseManager {
     /// Starts to drive a lease for a waiter.

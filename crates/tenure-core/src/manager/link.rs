@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::backoff::{Backoff, jittered};
+use crate::lease::LeaseSettings;
 use crate::store::StoreError;
 use crate::time::Moment;
 
@@ -74,10 +75,18 @@ impl Link {
         self.id
     }
 
-    /// The timeout of the next attempt: time for several round trips, but no longer than leases can wait.
-    pub(super) fn attach_timeout(&self, attempt_timeout: Duration) -> Duration {
+    /// The timeout of the next attempt, for these leases: time for several round trips, and more after each failure, but
+    /// no longer than leases last. What the network has swallowed is not waited for.
+    pub(super) fn attach_timeout<'a>(&self, leases: impl Iterator<Item = &'a LeaseSettings>) -> Duration {
+        let default = LeaseSettings::default();
+        let (mut attempt_timeout, mut ttl) = (default.attempt_timeout(), default.ttl());
+        for settings in leases {
+            attempt_timeout = attempt_timeout.min(settings.attempt_timeout());
+            ttl = ttl.min(settings.ttl());
+        }
         let factor = 1 << self.failures.min(MAX_TIMEOUT_DOUBLINGS);
-        (attempt_timeout * 2).max(MIN_ATTACH_TIMEOUT).saturating_mul(factor).min(MAX_ATTACH_TIMEOUT)
+        let longest = ttl.clamp(MIN_ATTACH_TIMEOUT, MAX_ATTACH_TIMEOUT);
+        (attempt_timeout * 2).max(MIN_ATTACH_TIMEOUT).saturating_mul(factor).min(longest)
     }
 
     /// Starts to use a connection that has attached.
@@ -175,11 +184,15 @@ mod tests {
     fn the_timeout_of_an_attempt_grows_with_the_failures() {
         let (mut link, mut rng) = (Link::new(), fastrand::Rng::with_seed(1));
         let down = StoreError::new(ErrorKind::Unreachable, "connection refused");
-        assert_eq!(link.attach_timeout(Duration::from_millis(10)), MIN_ATTACH_TIMEOUT);
-        assert_eq!(link.attach_timeout(Duration::from_secs(1)), Duration::from_secs(2));
+        let settings = |millis| LeaseSettings::builder().ttl(Duration::from_millis(millis)).build().unwrap();
+        let (short, long) = (settings(400), settings(15_000));
+        let timeouts =
+            |link: &Link| [link.attach_timeout([&short, &long].into_iter()), link.attach_timeout([&long].into_iter())];
+        assert_eq!(timeouts(&link), [MIN_ATTACH_TIMEOUT, Duration::from_secs(2)]);
         link.attach_failed(at(0), &down, &mut rng);
-        assert_eq!(link.attach_timeout(Duration::from_secs(1)), Duration::from_secs(4));
+        assert_eq!(timeouts(&link), [short.ttl(), Duration::from_secs(4)], "no longer than the shortest lease lasts");
         link.attach_failed(at(0), &down, &mut rng);
-        assert_eq!(link.attach_timeout(Duration::from_secs(1)), MAX_ATTACH_TIMEOUT);
+        assert_eq!(timeouts(&link), [short.ttl(), MAX_ATTACH_TIMEOUT]);
+        assert_eq!(link.attach_timeout([].into_iter()), MAX_ATTACH_TIMEOUT, "without leases");
     }
 }

@@ -228,14 +228,15 @@ impl LeaseManager {
             self.outbox.send_all_notes(now.moment);
         }
         if self.outbox.is_online() {
+            let token = |id| self.leases.peek(id).and_then(|entry| entry.lease.token());
+            self.outbox.drop_renewals(|id, renewed| token(id) != Some(renewed));
             let batches = self.outbox.take_batches(now.moment, self.link.id());
             self.outputs.extend(batches);
         }
     }
 
     fn attach(&mut self, now: Moment) {
-        let attempt_timeout = self.leases.iter().map(|entry| entry.settings().attempt_timeout()).min();
-        let timeout = self.link.attach_timeout(attempt_timeout.unwrap_or_else(driving::default_attempt_timeout));
+        let timeout = self.link.attach_timeout(self.leases.iter().map(|entry| &**entry.settings()));
         let own = self.leases.iter().map(|entry| entry.settings().ttl()).max().unwrap_or_default();
         let assumed = if self.knowledge.has_recent_ttls(now) { Duration::ZERO } else { self.config.assumed_ttl };
         let request = AttachRequest {

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crate::lease::LeaseSettings;
-use crate::store::{DocumentRequest, ErrorKind, LogRequest, Request, StoreError};
+use crate::store::{DocumentRequest, ErrorKind, LeaseRequest, LogRequest, Request, StoreError};
 use crate::time::Moment;
+use crate::token::Token;
 
 use super::calls::{StoreCalls, failed};
 use super::notes::Notes;
 use super::output::{Outgoing, ReplyTo};
-use super::{Batch, LinkId, Output, Recipients, StoreCall};
+use super::{Batch, LeaseId, LinkId, Output, Recipients, StoreCall};
 
 /// Largest number of requests in one batch.
 const MAX_BATCH_LEN: usize = 512;
@@ -125,18 +126,35 @@ impl Outbox {
         !self.is_online || self.notes.is_empty() && self.calls.is_empty() && self.batches_in_flight == 0
     }
 
+    /// Drops the renewals of terms that have ended since they were queued.
+    pub(super) fn drop_renewals(&mut self, is_over: impl Fn(LeaseId, Token) -> bool) {
+        self.outgoing.retain(|outgoing| match (&outgoing.request, &outgoing.reply_to) {
+            (Request::Lease(LeaseRequest::Renew { holding, .. }), ReplyTo::Lease(id, _)) => {
+                !is_over(*id, holding.token)
+            }
+            _ => true,
+        });
+    }
+
     /// The batches to be sent now.
     pub(super) fn take_batches(&mut self, now: Moment, link: LinkId) -> Vec<Output> {
         let mut batches = Vec::new();
         let mut outgoing = std::mem::take(&mut self.outgoing).into_iter().peekable();
         while outgoing.peek().is_some() {
-            let (mut requests, mut recipients, mut give_up_at) = (Vec::new(), Vec::new(), now);
+            let (mut requests, mut recipients) = (Vec::new(), Vec::new());
+            let (mut first_lease, mut last_other) = (None, now);
             for outgoing in outgoing.by_ref().take(MAX_BATCH_LEN) {
-                give_up_at = give_up_at.max(outgoing.give_up_at);
+                match outgoing.reply_to {
+                    ReplyTo::Lease(..) => {
+                        first_lease = Some(first_lease.unwrap_or(Moment::END).min(outgoing.give_up_at));
+                    }
+                    _ => last_other = last_other.max(outgoing.give_up_at),
+                }
                 requests.push(outgoing.request);
                 recipients.push(outgoing.reply_to);
             }
-            let timeout = give_up_at.since(now).max(MIN_BATCH_TIMEOUT);
+            // A lease cannot wait for longer, whatever was sent with its request: another attempt must be possible.
+            let timeout = first_lease.unwrap_or(last_other).since(now).max(MIN_BATCH_TIMEOUT);
             batches.push(Output::Send(Batch { link, requests, recipients: Recipients(recipients), timeout }));
         }
         self.batches_in_flight += batches.len();

@@ -443,6 +443,39 @@ fn low_priority_calls_are_sent_in_order_and_a_few_at_a_time() {
 }
 
 #[test]
+fn a_request_of_a_lease_is_given_up_in_time_whatever_is_sent_with_it() {
+    let mut harness = ManagerHarness::new();
+    harness.acquire("job");
+    harness.call(1, DocumentRequest::IndexList { index: "all".to_owned() }, true);
+    harness.manager.flush(harness.read());
+    let outputs = harness.manager.take_outputs();
+    let [Output::Send(batch)] = &outputs[..] else { panic!("not one batch: {outputs:?}") };
+    assert!(batch.requests.len() > 1 && TTL > LeaseSettings::default().attempt_timeout());
+    assert_eq!(batch.timeout, LeaseSettings::default().attempt_timeout());
+}
+
+#[test]
+fn a_renewal_that_was_not_sent_is_dropped_with_its_term() {
+    let mut harness = ManagerHarness::new();
+    let waiter = harness.acquire("job");
+    harness.settle();
+    let lease = harness.granted(waiter);
+    let renew_at = harness.manager.lease(lease).unwrap().next_wake().unwrap().0;
+    harness.now = renew_at + Duration::from_millis(20);
+    harness.manager.check_timers(harness.read());
+    harness.release(lease);
+    harness.manager.flush(harness.read());
+    let outputs = harness.manager.take_outputs();
+    let Some(Output::Send(batch)) = outputs.iter().find(|output| matches!(output, Output::Send(_))) else {
+        panic!("nothing is sent: {outputs:?}")
+    };
+    let is_renewal = |request: &&Request| matches!(request, Request::Lease(LeaseRequest::Renew { .. }));
+    let is_release = |request: &&Request| matches!(request, Request::Lease(LeaseRequest::Release { .. }));
+    assert_eq!(batch.requests.iter().filter(is_renewal).count(), 0);
+    assert_eq!(batch.requests.iter().filter(is_release).count(), 1);
+}
+
+#[test]
 fn calls_that_were_not_sent_wait_for_the_next_connection_and_the_others_have_an_unknown_outcome() {
     let mut harness = ManagerHarness::new();
     harness.store_replies = false;

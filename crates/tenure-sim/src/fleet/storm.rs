@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure::placement::FULL_WEIGHT;
+use tenure_core::placement::FULL_WEIGHT;
 
 use super::world::{FleetMutation, FleetWorld, TTL, secs, settings};
 use crate::promise::Measurements;

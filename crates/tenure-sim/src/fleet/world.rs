@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::{Duration, UNIX_EPOCH};
 
-use tenure::InstanceId;
-use tenure::fleet::{CrashBackoff, InstanceRecord, InstanceStatus};
-use tenure::lease::{Ending, Loss};
-use tenure::placement::{FULL_WEIGHT, MoveReason};
-use tenure::pool::{Engine, EngineSettings, PoolAction, PoolInput, TargetName, next_due, phase, release_reason};
-use tenure::store::LiveInstance;
-use tenure::time::{Moment, ServerTime};
+use tenure_core::InstanceId;
+use tenure_core::ending::{Ending, Loss};
+use tenure_core::fleet::{CrashBackoff, InstanceRecord, InstanceStatus};
+use tenure_core::placement::{FULL_WEIGHT, MoveReason};
+use tenure_core::pool::{Engine, EngineSettings, PoolAction, PoolInput, TargetName, next_due, phase, release_reason};
+use tenure_core::store::LiveInstance;
+use tenure_core::time::{Moment, ServerTime};
 
 /// Time that a lease lasts without renewal.
 pub const TTL: Duration = Duration::from_secs(30);

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tenure::EventKind;
-use tenure::{ElectionState, Token};
+use tenure_core::EventKind;
+use tenure_core::{ElectionState, Token};
 
 use super::Invariant;
 use crate::observation::{LeaseIndex, Observation, ProcessId};

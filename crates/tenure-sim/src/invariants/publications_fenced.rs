@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure::Token;
+use tenure_core::Token;
 
 use super::Invariant;
 use crate::observation::{LeaseIndex, Observation, TermId};

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tenure::Token;
+use tenure_core::Token;
 
 use super::Invariant;
 use crate::faults::Fault;
