@@ -9,3 +9,6 @@ pub use crash_history::CrashHistory;
 pub use event::FleetEvent;
 pub use liveness::{InstanceLiveness, Liveness, MembershipDelta};
 pub use record::{CrashBackoff, InstanceRecord, InstanceStatus};
+
+/// The index of instances that are asked to drain.
+pub const DRAINING_INDEX: &str = "draining";

@@ -19,7 +19,7 @@ const DECLINED_FOR_SETTLE_WINDOWS: u32 = 20;
 const REJOIN_WINDOW: Duration = Duration::from_secs(5);
 
 /// An instance that restarts within this time gets its targets back.
-pub const HAND_BACK_WINDOW: Duration = Duration::from_secs(600);
+pub(super) const HAND_BACK_WINDOW: Duration = Duration::from_secs(600);
 
 /// A crash within this time after an instance got work counts as early.
 const EARLY_CRASH_WINDOW: Duration = Duration::from_secs(60);

@@ -2,15 +2,24 @@
 
 mod due;
 mod engine;
+mod index;
 mod io;
+mod manager;
+mod manager_io;
 mod mark;
 mod membership;
+mod move_timer;
+mod naming;
+mod queries;
 mod status;
 mod table;
 
 pub use due::{last_tick, next_due, phase};
 pub use engine::Engine;
+pub use index::{MOVE_RECORD, held_index, holders_index};
 pub use io::{EngineSettings, PoolAction, PoolInput, TargetName, release_reason};
+pub use manager::{PoolConfig, PoolManager};
+pub use manager_io::{PoolOutput, QueryId, TargetError, WorkerCommand};
 pub use mark::Mark;
-pub use membership::HAND_BACK_WINDOW;
+pub use naming::Naming;
 pub use status::{PoolStatus, TargetStatus};

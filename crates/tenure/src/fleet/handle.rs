@@ -10,9 +10,6 @@ use crate::name::Group;
 use crate::store::{DocumentRequest, LiveInstance, MembershipRequest, Reply, StoreError, SubscriptionItem};
 use crate::tenure::{RequestError, Tenure};
 
-/// The index of instances that are asked to drain.
-pub(crate) const DRAINING_INDEX: &str = "draining";
-
 /// The limit of announcements queued for a slow subscriber. Beyond it, the subscriber gets a gap instead.
 const MAX_QUEUED_ANNOUNCEMENTS: usize = 4_096;
 
@@ -124,14 +121,6 @@ impl Tenure {
         let (ttl, every) = (record.heartbeat_ttl, record.heartbeat_every);
         let heartbeat = Arc::new(Heartbeat { group: Group::FLEET, ttl, record: record.encode() });
         self.keeper().send(Command::JoinFleet { heartbeat, every });
-    }
-
-    /// Whether this instance is asked to drain.
-    pub(crate) async fn is_asked_to_drain(&self) -> Result<bool, StoreError> {
-        match self.call_for_work(DocumentRequest::IndexList { index: DRAINING_INDEX.to_owned() }).await? {
-            Reply::Index(entries) => Ok(entries.iter().any(|entry| entry == self.instance().as_str())),
-            other => Err(self.unexpected_reply(&other)),
-        }
     }
 
     pub(crate) fn announcements(&self) -> Announcements {

@@ -27,8 +27,8 @@
 
 mod handle;
 
-pub(crate) use handle::DRAINING_INDEX;
 pub use handle::{Announcements, Fleet};
+pub(crate) use tenure_core::fleet::DRAINING_INDEX;
 #[doc(inline)]
 pub use tenure_core::fleet::{CrashBackoff, FleetEvent, InstanceRecord, InstanceStatus};
 #[doc(hidden)]

@@ -42,7 +42,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 pub(crate) use event_queue::{EventQueue, EventStreams};
 pub(crate) use listeners::{Callback, ListenerId, Listeners};
 pub(crate) use shared::{SharedTerm, WorkStart};
-pub(crate) use tenure_core::manager::{AcquireMode, Heartbeat, LeaseId, WaiterId, local_moment, server_time};
+pub(crate) use tenure_core::manager::{AcquireMode, Heartbeat, LeaseId, WaiterId, server_time};
 pub(crate) use thread::{KeeperConfig, start};
 
 use crate::election::ElectionError;

@@ -12,9 +12,9 @@ use tokio::sync::{mpsc, watch};
 use tenure_core::backoff::Backoff;
 
 use super::EngineSettings;
+use super::Naming;
 use super::driver::{Driver, HeldTerms, PoolCommand};
 use super::handle::Views;
-use super::naming::Naming;
 use super::reconciler::ReconcilerTerm;
 use super::source::{TargetSource, follow_source};
 use super::target::Payloads;

@@ -6,9 +6,12 @@ use std::sync::{Arc, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::driver::{HeldTerms, MOVE_RECORD, PoolCommand};
-use super::naming::Naming;
-use super::outcome::{StopReport, TargetError, TargetInfo};
+use tenure_core::pool::MOVE_RECORD;
+
+use super::Naming;
+use super::TargetError;
+use super::driver::{HeldTerms, PoolCommand};
+use super::outcome::{StopReport, TargetInfo};
 use super::reconciler::ReconcilerTerm;
 use super::source::Rejected;
 use super::target::Payloads;

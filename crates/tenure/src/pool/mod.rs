@@ -1,8 +1,7 @@
 //! A pool: many targets, each a lease, distributed over a fleet. Exactly one instance holds each target. Placement is
 //! even, and as few targets as possible move when instances join and leave.
 //!
-//! [`Tenure::pool`](crate::Tenure::pool) sets one up. An engine without I/O decides; it is public for the simulator and
-//! not part of the documented API.
+//! [`Tenure::pool`](crate::Tenure::pool) sets one up. Its decisions are in `tenure-core`; this module executes them.
 //!
 //! ```
 //! use std::time::Duration;
@@ -29,7 +28,6 @@
 mod builder;
 mod driver;
 mod handle;
-mod naming;
 mod outcome;
 mod reconciler;
 mod source;
@@ -38,12 +36,9 @@ mod target;
 mod ticks;
 mod worker;
 
-#[doc(hidden)]
-pub use tenure_core::pool::{
-    Engine, EngineSettings, PoolAction, PoolInput, last_tick, next_due, phase, release_reason,
-};
+pub(crate) use tenure_core::pool::{EngineSettings, Naming, last_tick, next_due, phase};
 #[doc(inline)]
-pub use tenure_core::pool::{PoolStatus, TargetName, TargetStatus};
+pub use tenure_core::pool::{PoolStatus, TargetError, TargetName, TargetStatus};
 
 pub use self::{
     builder::{NoState, PoolBuilder, PoolError, ReadyPool, WithState},
@@ -56,4 +51,4 @@ pub use self::{
 #[doc(inline)]
 pub use crate::placement::{Move, MoveReason};
 use builder::PoolSettings;
-pub use outcome::{StopReport, TargetError, TargetInfo};
+pub use outcome::{StopReport, TargetInfo};

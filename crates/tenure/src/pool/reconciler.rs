@@ -7,12 +7,12 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tenure_core::pool::{held_index, holders_index};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::Naming;
 use super::PoolSettings;
-use super::driver::{ask_until_answered, held_index, holders_index};
-use super::naming::Naming;
 use crate::event::EventKind;
 use crate::fleet::DRAINING_INDEX;
 use crate::name::{Group, InstanceId};
@@ -34,6 +34,9 @@ const FORGET_AFTER_ROUNDS: u32 = 10;
 
 /// The limit of targets of a gone instance per query.
 const MAX_HOLDERS_PER_REQUEST: usize = 500;
+
+/// The backoff after a failed request.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The pause between two parts of a scan, so that the server can serve other clients.
 const SCAN_PAUSE: Duration = Duration::from_millis(2);
@@ -286,6 +289,18 @@ async fn discover(tenure: &Tenure, term: &TermHandle, kind: &ForeignKind) -> Dis
             list_documents(tenure, collection, &found, &entries.into_iter().collect())
         }
         _ => Discovery::Nothing,
+    }
+}
+
+/// Sends a request until the store replies, or refuses for good.
+async fn ask_until_answered(tenure: &Tenure, request: impl Into<Request>) -> Option<Reply> {
+    let request = request.into();
+    loop {
+        match tenure.call_for_work(request.clone()).await {
+            Ok(reply) => return Some(reply),
+            Err(error) if error.is_retryable() => tokio::time::sleep(RETRY_AFTER).await,
+            Err(_) => return None,
+        }
     }
 }
 

@@ -10,9 +10,9 @@ use futures_util::StreamExt;
 use tokio::sync::mpsc::{self, WeakUnboundedSender};
 use tokio::sync::watch;
 
+use super::Naming;
 use super::TargetName;
 use super::driver::PoolCommand;
-use super::naming::Naming;
 use super::target::Payloads;
 use crate::name::NameError;
 use crate::store::{Announcement, SubscriptionItem};

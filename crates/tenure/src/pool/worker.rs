@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tenure_core::backoff::Backoff;
+use tenure_core::pool::WorkerCommand;
 use tokio::sync::mpsc;
 
 use super::{PoolStats, TargetName};
 use crate::event::EventKind;
 use crate::lease::{Intent, ReleaseReason};
-use crate::name::InstanceId;
 use crate::tenure::{Term, TermHandle, WorkError};
 
 /// The work for each target.
@@ -34,15 +34,6 @@ pub(super) const RESTART_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1),
 /// the work ends sooner than it took to start it.
 fn count_failures(backoff: Backoff, failures: u32, ran: Duration) -> u32 {
     if failures > 0 && ran < backoff.after(failures) { failures.saturating_add(1) } else { 1 }
-}
-
-/// A command to a worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum WorkerCommand {
-    Release(ReleaseReason),
-    HandOver(InstanceId, ReleaseReason),
-    /// Releases the target now, without waiting for running work.
-    Stop(ReleaseReason),
 }
 
 /// What a worker runs, and how.

@@ -31,14 +31,14 @@ use crate::election::CampaignRegistry;
 use crate::event::{Event, EventKind};
 use crate::fleet::{Fleet, InstanceRecord};
 use crate::histogram::HistogramSnapshot;
-use crate::keeper::{self, Command, ConnectionState, KeeperHandle, PendingCall};
+use crate::keeper::{Command, ConnectionState, KeeperHandle, PendingCall};
 use crate::lease::LeaseSettings;
 use crate::name::{Group, InstanceId, LeaseName, LeaseRef};
 use crate::store::{
     DocumentRequest, EntryId, ErrorKind, Keyspace, LeaseReport, LeaseRequest, LogEntry, LogRequest, MembershipRequest,
     Outcome, PublishedRecord, Reply, Request, Store, StoreError,
 };
-use crate::time::{LeaseClock, Moment, ServerTime, SystemClock};
+use crate::time::{LeaseClock, SystemClock};
 
 /// The error of work that a program gives to an election or a pool: any error, as `?` converts it.
 ///
@@ -309,7 +309,8 @@ impl Tenure {
         self.call_with_priority(request.into(), true).await
     }
 
-    async fn call_with_priority(&self, request: Request, is_work: bool) -> Result<Reply, StoreError> {
+    /// Like [`call`](Self::call), with a choice of whether work waits for it.
+    pub(crate) async fn call_with_priority(&self, request: Request, is_work: bool) -> Result<Reply, StoreError> {
         match self.call_with_outcome(request, is_work).await {
             Outcome::Answered(reply) => Ok(reply),
             Outcome::Failed(error) | Outcome::Unknown(error) => Err(error),
@@ -388,9 +389,9 @@ impl Tenure {
         let _ = self.call(MembershipRequest::Leave { group, instance }).await;
     }
 
-    /// The local time at which the store's clock shows `server`, as far as known.
-    pub(crate) fn local_moment(&self, server: ServerTime) -> Moment {
-        keeper::local_moment(server, self.keeper.gauges.server_offset.load(Ordering::Relaxed))
+    /// Server time minus the lease clock, in microseconds, as last seen.
+    pub(crate) fn server_offset(&self) -> i64 {
+        self.keeper.gauges.server_offset.load(Ordering::Relaxed)
     }
 
     pub(crate) fn unexpected_reply(&self, reply: &Reply) -> StoreError {

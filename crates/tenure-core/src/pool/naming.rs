@@ -5,7 +5,7 @@ use crate::name::{LeaseKind, LeaseName, NameError};
 
 /// A pool's name, and the prefix of its targets' leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Naming {
+pub struct Naming {
     pool: String,
     prefix: Option<String>,
     role_prefix: Option<String>,
@@ -13,22 +13,22 @@ pub(super) struct Naming {
 
 impl Naming {
     /// A pool whose leases are `<pool>:lease:<target>`.
-    pub(super) fn of(pool: &str) -> Self {
+    pub fn of(pool: &str) -> Self {
         Self { pool: pool.to_owned(), prefix: None, role_prefix: None }
     }
 
     /// Sets another prefix for the leases.
-    pub(super) fn with_prefix(self, prefix: &str) -> Self {
+    pub fn with_prefix(self, prefix: &str) -> Self {
         Self { prefix: Some(prefix.to_owned()), ..self }
     }
 
     /// Sets another prefix for the pool's own role.
-    pub(super) fn with_role_prefix(self, prefix: &str) -> Self {
+    pub fn with_role_prefix(self, prefix: &str) -> Self {
         Self { role_prefix: Some(prefix.to_owned()), ..self }
     }
 
     /// The lease of the reconciler role.
-    pub(super) fn reconciler_lease(&self) -> Result<LeaseName, NameError> {
+    pub fn reconciler_lease(&self) -> Result<LeaseName, NameError> {
         let role = format!("{}-reconciler", self.pool);
         match &self.role_prefix {
             Some(prefix) => LeaseName::with_prefix(LeaseKind::Role, prefix, &role),
@@ -36,12 +36,13 @@ impl Naming {
         }
     }
 
-    pub(super) fn pool(&self) -> &str {
+    /// The name of the pool.
+    pub fn pool(&self) -> &str {
         &self.pool
     }
 
     /// The lease of a target.
-    pub(super) fn lease(&self, target: &str) -> Result<LeaseName, NameError> {
+    pub fn lease(&self, target: &str) -> Result<LeaseName, NameError> {
         match &self.prefix {
             Some(prefix) => LeaseName::with_prefix(LeaseKind::Target, prefix, target),
             None => LeaseName::target(&self.pool, target),
@@ -49,12 +50,12 @@ impl Naming {
     }
 
     /// The target of a lease, if it is one of this pool's.
-    pub(super) fn target(&self, lease: &LeaseName) -> Option<TargetName> {
+    pub fn target(&self, lease: &LeaseName) -> Option<TargetName> {
         self.lease(lease.label()).is_ok_and(|ours| ours == *lease).then(|| TargetName::from(lease.label()))
     }
 
     /// Checks that the names are valid.
-    pub(super) fn check(&self) -> Result<(), NameError> {
+    pub fn check(&self) -> Result<(), NameError> {
         LeaseName::target(&self.pool, "any")
             .and_then(|_| self.lease("any"))
             .and_then(|_| self.reconciler_lease())
