@@ -405,6 +405,8 @@ fn each_instance_inspects_the_targets_of_a_dead_instance_once() {
     let mut world = FleetWorld::new(1, 300);
     (0..3).for_each(|n| world.join(n));
     assert_settles(&mut world, secs(60));
+    // The givers have checked what they handed over.
+    world.run_for(secs(10));
     world.kill(0);
     let reads = world.reads;
     // Until the first lease may have expired.

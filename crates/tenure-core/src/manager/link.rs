@@ -60,6 +60,10 @@ impl Link {
         self.state == LinkState::Up
     }
 
+    pub(super) fn is_attaching(&self) -> bool {
+        self.state == LinkState::Attaching
+    }
+
     /// When to retry, while there is no connection or attempt.
     pub(super) fn retry_at(&self) -> Option<Moment> {
         match self.state {

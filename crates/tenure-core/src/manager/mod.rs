@@ -189,6 +189,11 @@ impl LeaseManager {
         self.link.id() == link
     }
 
+    /// Whether this is an attempt to connect that has not ended.
+    pub fn is_attaching(&self, link: LinkId) -> bool {
+        self.is_current(link) && self.link.is_attaching()
+    }
+
     /// Whether a shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         self.is_shutting_down

@@ -475,10 +475,11 @@ impl Membership {
         self.lost_at = Some(now);
     }
 
-    /// Until when missing instances count as present, when we ourselves have just been away.
+    /// Until when missing instances count as present, when we ourselves have just been away: for a while after the end of
+    /// the outage, because the others need longer than we did to connect and to send a heartbeat.
     pub(super) fn outage_grace_until(&self, now: Moment) -> Option<Moment> {
-        let reunion = self.recovered_at.map_or(Moment::ZERO, |back| back + REJOIN_WINDOW);
-        let until = (self.lost_at? + self.outage_grace).max(reunion);
+        let since = self.recovered_at.max(self.lost_at)?;
+        let until = since + self.outage_grace;
         (until > now).then_some(until)
     }
 

@@ -1,5 +1,6 @@
-//! Whole fleets: the engines of many instances of a pool around one store, with joins, leaves, crashes, partitions,
+//! Whole fleets: many instances of a pool around one store, with joins, leaves, crashes, partitions,
 //! outages, wedged instances, lost announcements and changing targets.
 
+mod instance;
 pub mod storm;
 pub mod world;
