@@ -44,9 +44,12 @@ pub async fn serve(store: &StoreArguments, serve: ServeArguments) -> Result<u8, 
         keys: store.keys(),
         results: ResultSettings { max_body: serve.max_body, keep_results: serve.keep_results, backoff: serve.backoff },
     };
-    let usage_error = |error: ServeError| CliError::Usage(error.to_string());
-    tenure_serve::check(|pool| configure_pool(pool, &serve), &settings).map_err(usage_error)?;
+    let not_started = |error: ServeError| match error {
+        ServeError::Store(error) => CliError::from(error),
+        error => CliError::Usage(error.to_string()),
+    };
     raise_file_limit();
+    tenure_serve::check(|pool| configure_pool(pool, &serve), &settings).map_err(not_started)?;
     // The service also starts while the store is down, and waits for it.
     let builder = store.builder(serve.name.as_deref())?.longest_ttl(serve.ttl).share_events();
     let taken = |error: std::io::Error| {
@@ -58,7 +61,7 @@ pub async fn serve(store: &StoreArguments, serve: ServeArguments) -> Result<u8, 
     notice::set_instance(tenure.instance());
     let stop_requested = stop_signal()?;
     let running =
-        tenure_serve::start(&tenure, |pool| configure_pool(pool, &serve), settings, listener).map_err(usage_error)?;
+        tenure_serve::start(&tenure, |pool| configure_pool(pool, &serve), settings, listener).map_err(not_started)?;
     let about = format!(
         "{} on {}, API at http://{address}; after a crash a session has another holder within {} + {} ms (99 of 100), after a clean stop at once",
         tenure.instance(),

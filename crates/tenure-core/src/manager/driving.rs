@@ -65,10 +65,7 @@ impl LeaseManager {
                         let beat = self.heartbeat_with(id, &request);
                         let reply_to = ReplyTo::Lease(id, attempt);
                         self.outbox.send(Outgoing { request: request.into(), give_up_at, reply_to });
-                        if let Some(beat) = beat {
-                            let reply_to = ReplyTo::Discard;
-                            self.outbox.send(Outgoing { request: beat.into(), give_up_at, reply_to });
-                        }
+                        beat.into_iter().for_each(|beat| self.outbox.send_unawaited_by(give_up_at, beat));
                     }
                     Action::Attach => self.wants_reattach = true,
                     Action::Wake { at, .. } => self.arm(id, at),

@@ -31,6 +31,7 @@ mod store;
 mod timers;
 mod waiters;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ use knowledge::Knowledge;
 use lease_table::LeaseTable;
 use link::Link;
 use outbox::Outbox;
+use output::Unawaited;
 use timers::Timers;
 use waiters::{Waiter, Waiters, Withdrawn};
 
@@ -95,8 +97,8 @@ pub struct LeaseManager {
     attach_error: Option<StoreError>,
     /// The kind of error that was last reported, while there is no connection.
     reported_loss: Option<ErrorKind>,
-    /// Whether a refusal of requests without a caller was reported.
-    refusal_reported: bool,
+    /// The requests without a caller that are refused for good, as reported.
+    refused: BTreeSet<Unawaited>,
     /// Whether it was reported that announcements cannot be received.
     silence_reported: bool,
     /// Whether a lease needs the store to be attached again.
@@ -125,7 +127,7 @@ impl LeaseManager {
             knowledge: Knowledge::default(),
             attach_error: None,
             reported_loss: None,
-            refusal_reported: false,
+            refused: BTreeSet::new(),
             silence_reported: false,
             wants_reattach: false,
             is_shutting_down: false,
@@ -177,6 +179,11 @@ impl LeaseManager {
     /// The number of notes dropped because too many waited.
     pub fn notes_dropped(&self) -> u64 {
         self.outbox.notes_dropped()
+    }
+
+    /// Whether the store refuses the heartbeats of this instance, so that no other instance counts with it.
+    pub fn are_heartbeats_refused(&self) -> bool {
+        self.refused.contains(&Unawaited::Heartbeat)
     }
 
     /// The longest delay of a wake-up since the last call.

@@ -9,7 +9,7 @@ use crate::token::Token;
 
 use super::calls::{StoreCalls, failed};
 use super::notes::Notes;
-use super::output::{Outgoing, ReplyTo};
+use super::output::{Outgoing, ReplyTo, Unawaited};
 use super::{Batch, LeaseId, LinkId, Output, Recipients, StoreCall};
 
 /// Largest number of requests in one batch.
@@ -46,8 +46,16 @@ impl Outbox {
             return;
         }
         let give_up_at = now + LeaseSettings::default().attempt_timeout();
-        let outgoing = |request: R| Outgoing { request: request.into(), give_up_at, reply_to: ReplyTo::Discard };
-        self.outgoing.extend(requests.into_iter().map(outgoing));
+        for request in requests {
+            self.send_unawaited_by(give_up_at, request);
+        }
+    }
+
+    /// Queues a request without a caller, with a time limit.
+    pub(super) fn send_unawaited_by(&mut self, give_up_at: Moment, request: impl Into<Request>) {
+        let request = request.into();
+        let reply_to = ReplyTo::Unawaited(Unawaited::of(&request));
+        self.outgoing.push(Outgoing { request, give_up_at, reply_to });
     }
 
     /// Queues a caller's request, or fails it.

@@ -7,7 +7,7 @@ use crate::ending::Ending;
 use crate::event::Event;
 use crate::lease::{AcquireStatus, Attempt, LeaseSettings, Permission};
 use crate::name::{InstanceId, LeaseName};
-use crate::store::{Announcement, AttachRequest, Holding, Outcome, Quarantine, Request, StoreError};
+use crate::store::{Announcement, AttachRequest, Holding, MembershipRequest, Outcome, Quarantine, Request, StoreError};
 use crate::time::Moment;
 use crate::token::Token;
 
@@ -260,7 +260,28 @@ pub(super) enum ReplyTo {
     /// A caller that publishes a result of this term.
     Publication(Box<Holding>, CallId),
     /// No caller waits for the reply.
-    Discard,
+    Unawaited(Unawaited),
+}
+
+/// The purpose of a request whose reply no caller waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Unawaited {
+    /// To say that this instance is there.
+    Heartbeat,
+    /// To record or announce what happened.
+    Record,
+    /// To read, or to keep lists in order.
+    Upkeep,
+}
+
+impl Unawaited {
+    pub(super) fn of(request: &Request) -> Self {
+        match request {
+            Request::Membership(MembershipRequest::Heartbeat { .. }) => Self::Heartbeat,
+            Request::Log(_) | Request::Announce(_) => Self::Record,
+            Request::Membership(_) | Request::Lease(_) | Request::Document(_) => Self::Upkeep,
+        }
+    }
 }
 
 impl ReplyTo {
@@ -268,7 +289,7 @@ impl ReplyTo {
     pub(super) fn call(&self) -> Option<CallId> {
         match self {
             Self::Caller(call) | Self::LowPriority(call) | Self::Publication(_, call) => Some(*call),
-            Self::Lease(..) | Self::Discard => None,
+            Self::Lease(..) | Self::Unawaited(_) => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What comes from the store: connections, replies and announcements.
 
-use super::output::ReplyTo;
+use super::output::{ReplyTo, Unawaited};
 use super::{AcquireMode, AcquireRefusal, ConnectionChange, LeaseId, LeaseManager, LinkId, Output, Recipients};
 use crate::event::{Event, EventKind};
 use crate::lease::Input;
@@ -134,7 +134,7 @@ impl LeaseManager {
         }
         self.outbox.call_answered(now.moment, &reply_to);
         match reply_to {
-            ReplyTo::Discard => self.report_refusal(&outcome),
+            ReplyTo::Unawaited(purpose) => self.report_refusal(purpose, &outcome),
             ReplyTo::Caller(call) | ReplyTo::LowPriority(call) => self.outputs.push(Output::Replied { call, outcome }),
             ReplyTo::Publication(holding, call) => {
                 let refusal = match &outcome {
@@ -188,13 +188,14 @@ impl LeaseManager {
         }
     }
 
-    /// Reports, once, that requests without a caller are refused for good.
-    fn report_refusal(&mut self, outcome: &Outcome) {
-        if let Outcome::Failed(error) = outcome
-            && !error.is_retryable()
-            && !std::mem::replace(&mut self.refusal_reported, true)
-        {
-            self.emit_kind(EventKind::StoreRefused { error: error.to_string() });
+    /// Reports that requests without a caller are refused for good: once for each purpose, until one is accepted again.
+    fn report_refusal(&mut self, purpose: Unawaited, outcome: &Outcome) {
+        match outcome {
+            Outcome::Answered(_) => drop(self.refused.remove(&purpose)),
+            Outcome::Failed(error) if !error.is_retryable() && self.refused.insert(purpose) => {
+                self.emit_kind(EventKind::StoreRefused { error: error.to_string() });
+            }
+            Outcome::Failed(_) | Outcome::Unknown(_) => {}
         }
     }
 

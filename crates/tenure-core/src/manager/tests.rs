@@ -6,7 +6,7 @@ use super::calls::MAX_LOW_PRIORITY_IN_FLIGHT;
 use super::*;
 use crate::lease::{LeaseSettings, Permission};
 use crate::ledger::{Ledger, ServerInfo};
-use crate::store::{DocumentRequest, Generation, Outcome, Reply, ServerRun};
+use crate::store::{DocumentRequest, Generation, MembershipRequest, Outcome, Reply, ServerRun};
 use crate::time::ServerTime;
 use crate::token::Token;
 
@@ -30,8 +30,9 @@ struct ManagerHarness {
     terms: BTreeMap<LeaseId, (Token, Permission)>,
     replied: BTreeMap<CallId, Outcome>,
     batches: usize,
-    /// The number of requests in the last batches.
-    last_sent: usize,
+    /// Whether the store refuses heartbeats for good, and how often that was reported.
+    refuses_heartbeats: bool,
+    refusals: usize,
 }
 
 impl ManagerHarness {
@@ -58,7 +59,8 @@ impl ManagerHarness {
             terms: BTreeMap::new(),
             replied: BTreeMap::new(),
             batches: 0,
-            last_sent: 0,
+            refuses_heartbeats: false,
+            refusals: 0,
         };
         harness.settle();
         harness
@@ -150,10 +152,15 @@ impl ManagerHarness {
             }
             Output::Send(batch) => {
                 self.batches += 1;
-                self.last_sent = batch.requests.len();
                 if self.store_replies {
                     let (mut outcomes, mut heard) = (Vec::new(), Vec::new());
                     for request in &batch.requests {
+                        let is_beat = matches!(request, Request::Membership(MembershipRequest::Heartbeat { .. }));
+                        if is_beat && self.refuses_heartbeats {
+                            let error = StoreError::new(ErrorKind::Configuration, "no permission");
+                            outcomes.push(Outcome::Failed(error));
+                            continue;
+                        }
                         let reply = self.ledger.apply(self.server_time(), self.generation, request, &mut heard);
                         outcomes.push(Outcome::Answered(reply));
                     }
@@ -190,6 +197,7 @@ impl ManagerHarness {
             Output::Replied { call, outcome } => {
                 assert!(self.replied.insert(call, outcome).is_none(), "a caller is told once");
             }
+            Output::Emit(Event { kind: EventKind::StoreRefused { .. }, .. }) => self.refusals += 1,
             _ => {}
         }
     }
@@ -413,6 +421,22 @@ fn every_waiter_is_answered_in_the_end() {
         }
         harness.advance(TTL * 2);
         assert!(harness.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_refusal_of_heartbeats_is_reported_again_after_they_were_accepted() {
+    let mut harness = ManagerHarness::new();
+    let record = Heartbeat { group: crate::name::Group::FLEET, ttl: TTL, record: Vec::new() };
+    harness.manager.join_fleet(Arc::new(record), TTL / 3);
+    for _ in 0..2 {
+        assert!(!harness.manager.are_heartbeats_refused());
+        harness.refuses_heartbeats = true;
+        harness.advance(TTL);
+        assert!(harness.manager.are_heartbeats_refused());
+        assert_eq!(std::mem::take(&mut harness.refusals), 1, "once, however many are refused");
+        harness.refuses_heartbeats = false;
+        harness.advance(TTL);
     }
 }
 

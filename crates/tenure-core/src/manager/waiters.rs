@@ -1,12 +1,11 @@
 //! The callers that acquire leases, and the order in which those of one process get a lease.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::lease::AcquireStatus;
 use crate::name::LeaseName;
 use crate::time::Moment;
 
-use super::timers::Timers;
 use super::{AcquireRequest, LeaseId, Output, WaiterId};
 
 /// A caller that acquires a lease.
@@ -40,17 +39,20 @@ pub(super) struct Waiters {
     /// Waiters for a lease that another caller of this process holds or acquires.
     queues: BTreeMap<LeaseName, VecDeque<Waiter>>,
     places: BTreeMap<WaiterId, Place>,
-    timeouts: Timers<WaiterId>,
+    /// When waiters give up, and the same by waiter.
+    timeouts: BTreeSet<(Moment, WaiterId)>,
+    limits: BTreeMap<WaiterId, Moment>,
 }
 
 impl Waiters {
     pub(super) fn new() -> Self {
-        Self { queues: BTreeMap::new(), places: BTreeMap::new(), timeouts: Timers::new() }
+        Self { queues: BTreeMap::new(), places: BTreeMap::new(), timeouts: BTreeSet::new(), limits: BTreeMap::new() }
     }
 
     /// Limits the time of a waiter.
     pub(super) fn limit(&mut self, waiter: WaiterId, at: Moment) {
-        self.timeouts.add(at, waiter);
+        self.limits.insert(waiter, at);
+        self.timeouts.insert((at, waiter));
     }
 
     /// Queues a waiter behind another caller of this process.
@@ -78,10 +80,18 @@ impl Waiters {
     /// Forgets a waiter that got a reply.
     pub(super) fn forget(&mut self, waiter: WaiterId) {
         self.places.remove(&waiter);
+        self.unlimit(waiter);
+    }
+
+    fn unlimit(&mut self, waiter: WaiterId) {
+        if let Some(at) = self.limits.remove(&waiter) {
+            self.timeouts.remove(&(at, waiter));
+        }
     }
 
     /// Removes a waiter, wherever it is.
     pub(super) fn withdraw(&mut self, waiter: WaiterId) -> Option<Withdrawn> {
+        self.unlimit(waiter);
         match self.places.remove(&waiter)? {
             Place::Active(lease) => Some(Withdrawn::Active(lease)),
             Place::Queued(name) => {
@@ -113,12 +123,14 @@ impl Waiters {
 
     /// When the first waiter gives up.
     pub(super) fn next_timeout(&self) -> Option<Moment> {
-        self.timeouts.next()
+        self.timeouts.first().map(|(at, _)| *at)
     }
 
     /// Takes a waiter whose time is up.
     pub(super) fn pop_timed_out(&mut self, now: Moment) -> Option<WaiterId> {
-        self.timeouts.pop_due(now).map(|(_, waiter)| waiter)
+        let (_, waiter) = self.timeouts.first().copied().filter(|(at, _)| *at <= now)?;
+        self.unlimit(waiter);
+        Some(waiter)
     }
 
     /// Whether none is queued.
@@ -129,7 +141,7 @@ impl Waiters {
     /// Whether there is none.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.queues.is_empty() && self.places.is_empty()
+        self.queues.is_empty() && self.places.is_empty() && self.limits.is_empty() && self.timeouts.is_empty()
     }
 }
 

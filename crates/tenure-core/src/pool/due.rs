@@ -17,7 +17,7 @@ pub fn phase(target: &str, interval: Duration) -> u64 {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::pool::next_due;
+/// use tenure_core::pool::next_due;
 /// use tenure::time::ServerTime;
 ///
 /// let second = |n: u64| ServerTime::from_micros(n * 1_000_000);
@@ -39,7 +39,7 @@ pub fn next_due(now: ServerTime, last: ServerTime, interval: Duration, phase: u6
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::pool::last_tick;
+/// use tenure_core::pool::last_tick;
 /// use tenure::time::ServerTime;
 ///
 /// let second = |n: u64| ServerTime::from_micros(n * 1_000_000);

@@ -21,11 +21,16 @@ pub(super) async fn ready(State(service): State<Service>) -> (StatusCode, Json<V
         let error = json!({"code": "not_ready", "message": reason});
         (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"status": "not_ready", "error": error})))
     };
-    if !service.tenure().stats().connected {
-        return not_ready("the store is unreachable");
+    let stats = service.tenure().stats();
+    if !stats.connected {
+        let why = service.tenure().admin().store_error().map_or_else(String::new, |error| format!(": {error}"));
+        return not_ready(&format!("the store is unreachable{why}"));
     }
     if !service.has_joined() {
         return not_ready("this instance has not joined the fleet yet");
+    }
+    if stats.heartbeats_refused {
+        return not_ready("the store refuses the heartbeats of this instance; its log says why (store.refused)");
     }
     match service.tenure().admin().namespace().await {
         Ok(NamespaceReport { quarantine, .. }) => {

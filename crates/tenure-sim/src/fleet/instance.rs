@@ -319,9 +319,10 @@ impl FleetInstance {
             (Some(FleetMutation::SkipIndexLookup), PoolOutput::Query { request, .. }) if is_held_index(request) => {
                 return;
             }
-            (Some(FleetMutation::SkipHolderCheck), PoolOutput::Query { id, request, .. })
-                if matches!(request, Request::Lease(LeaseRequest::Holders { .. })) =>
-            {
+            (
+                Some(FleetMutation::SkipHolderCheck),
+                PoolOutput::Query { id, request: Request::Lease(LeaseRequest::Holders { .. }), .. },
+            ) => {
                 self.pool.answered(now, *id, Ok(Reply::Holders(Vec::new())), 0);
                 return;
             }

@@ -250,6 +250,8 @@ impl Drop for ListenerGuard {
 pub(crate) struct Gauges {
     pub(crate) held: AtomicU64,
     pub(crate) lag: RecentMax,
+    /// Whether the store refuses the heartbeats of this instance.
+    pub(crate) heartbeats_refused: AtomicBool,
     /// Whether events are kept out of the log.
     pub(crate) unlogged: AtomicBool,
     pub(crate) events_dropped: AtomicU64,

@@ -435,6 +435,7 @@ impl Keeper {
         }
         let gauges = &self.gauges;
         gauges.held.store(self.manager.held() as u64, Ordering::Relaxed);
+        gauges.heartbeats_refused.store(self.manager.are_heartbeats_refused(), Ordering::Relaxed);
         gauges.server_offset.store(self.manager.server_offset(), Ordering::Relaxed);
         gauges.notes_dropped.store(self.manager.notes_dropped(), Ordering::Relaxed);
         let lag = self.manager.take_lag();

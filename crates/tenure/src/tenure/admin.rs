@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{RequestError, Tenure};
 use crate::fleet::DRAINING_INDEX;
+use crate::keeper::ConnectionState;
 use crate::name::{InstanceId, LeaseName, LeaseRef};
 use crate::store::{
     Ask, DocumentRequest, Generation, LeaseReport, LeaseRequest, LogRequest, NamespaceReport, ROLES, Reply, StoreError,
@@ -44,6 +45,14 @@ impl Admin {
     pub async fn inspect(&self, lease: impl Into<LeaseRef>) -> Result<LeaseReport, RequestError> {
         let name = lease.into().lease()?;
         Ok(self.0.inspect(&name).await?)
+    }
+
+    /// Why the store cannot be reached, while that is so.
+    pub fn store_error(&self) -> Option<StoreError> {
+        match &*self.0.keeper().connection_state.borrow() {
+            ConnectionState::Lost(error) => Some(error.clone()),
+            ConnectionState::Pending | ConnectionState::Attached | ConnectionState::Closed => None,
+        }
     }
 
     /// Reads the state of the namespace: whether it is in quarantine, and which ttls are reliable.

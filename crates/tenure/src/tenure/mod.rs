@@ -239,6 +239,7 @@ impl Tenure {
         let gauges = &self.keeper.gauges;
         Stats {
             connected: *self.keeper.connection_state.borrow() == ConnectionState::Attached,
+            heartbeats_refused: gauges.heartbeats_refused.load(Ordering::Relaxed),
             held: gauges.held.load(Ordering::Relaxed),
             lag: gauges.lag.read(SystemClock.now()),
             events_dropped: gauges.events_dropped.load(Ordering::Relaxed),
@@ -454,6 +455,8 @@ async fn call_store_with_priority(
 pub struct Stats {
     /// Whether the keeper is attached to the store.
     pub connected: bool,
+    /// Whether the store refuses the heartbeats of this instance, so that the other instances do not count with it.
+    pub heartbeats_refused: bool,
     /// Number of leases held.
     pub held: u64,
     /// The longest delay of any keeper action in the last 30 s.

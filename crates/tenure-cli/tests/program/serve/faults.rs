@@ -37,6 +37,37 @@ fn an_unusable_store_ends_serve_at_once() {
 }
 
 #[test]
+fn an_instance_whose_heartbeats_are_refused_is_not_ready() {
+    let redis = RedisServer::builder().acl_users(&["user carol on >right ~* &* +@all"]).start();
+    let fixture = Fixture::on(&redis.url_as("carol", "right"));
+    let one = ServeInstance::start(&fixture, &["--ttl", "2s"]);
+    for _ in 0..2 {
+        wait_until("the instance is ready", || one.get("/readyz").0 == 200);
+        redis.command(&["ACL", "SETUSER", "carol", "-zadd"]);
+        wait_until("the instance is not ready", || {
+            let (status, body) = one.get("/readyz");
+            status == 503 && body.to_string().contains("heartbeats")
+        });
+        redis.command(&["ACL", "SETUSER", "carol", "+zadd"]);
+    }
+    wait_until("the instance is ready again", || one.get("/readyz").0 == 200);
+}
+
+#[test]
+fn too_few_files_are_no_wrong_usage() {
+    let fixture = Fixture::new();
+    let served = fixture.tenure(&["serve", "--listen", "127.0.0.1:0"]);
+    let limited = std::process::Command::new("sh")
+        .args(["-c", r#"ulimit -n 10; exec "$0" "$@""#])
+        .arg(served.get_program())
+        .args(served.get_args())
+        .envs(served.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .output()
+        .unwrap();
+    assert_eq!(limited.status.code(), Some(69), "{limited:?}");
+}
+
+#[test]
 fn a_second_signal_ends_it_at_once() {
     let (redis, _, fixture) = on_redis();
     let mut one = ServeInstance::start(&fixture, &["--drain-timeout", "10m"]);
