@@ -23,6 +23,10 @@ pub enum Mutation {
     MaxTtlNeverFalls,
     /// A publication is accepted by the token alone, although the lease has expired or is gone.
     PublishAfterExpiry,
+    /// A grant does not notice that the data behind an open connection was replaced.
+    IgnoreLineage,
+    /// An attempt to attach waits for longer than leases last.
+    LongAttachTimeout,
     /// A waiter relies on announcements alone and does not retry when the ttl has passed.
     AnnouncementsOnly,
 }

@@ -77,6 +77,28 @@ pub enum Fault {
         /// Size of the step.
         micros: i64,
     },
+    /// A connected process hears no announcements.
+    Deaf {
+        /// The process.
+        process: ProcessId,
+        /// Duration.
+        span: Duration,
+    },
+    /// The store evicts the record of a lease's last term.
+    EvictTerm {
+        /// The lease.
+        lease: LeaseIndex,
+    },
+    /// The store evicts the namespace record.
+    EvictNamespace,
+    /// The janitor removes what is known of a lease, if it has been idle.
+    Forget {
+        /// The lease.
+        lease: LeaseIndex,
+    },
+    /// The data is replaced by an older copy of another server, behind open connections, as by a proxy that switches to a
+    /// promoted replica.
+    ReplaceData,
     /// A foreign program deletes a lease.
     ForeignDelete {
         /// The lease.
@@ -101,7 +123,7 @@ impl Fault {
     /// Returns whether the store's data differs from before the fault.
     pub fn is_data_loss(&self) -> bool {
         match self {
-            Self::Flush => true,
+            Self::Flush | Self::ReplaceData | Self::EvictNamespace => true,
             Self::Restart { survival, .. } => *survival != DataSurvival::All,
             _ => false,
         }
@@ -116,9 +138,14 @@ impl Fault {
             | Self::Freeze { span, .. }
             | Self::Partition { span, .. }
             | Self::Slow { span, .. }
+            | Self::Deaf { span, .. }
             | Self::Stall { span } => *span,
             Self::Reset { .. }
             | Self::Flush
+            | Self::EvictTerm { .. }
+            | Self::EvictNamespace
+            | Self::Forget { .. }
+            | Self::ReplaceData
             | Self::WallClockStep { .. }
             | Self::ServerClockStep { .. }
             | Self::ForeignDelete { .. } => Duration::ZERO,
@@ -142,6 +169,11 @@ impl Fault {
             Self::Flush => "flush",
             Self::WallClockStep { .. } => "wall clock step",
             Self::ServerClockStep { .. } => "server clock step",
+            Self::Deaf { .. } => "deafness",
+            Self::EvictTerm { .. } => "eviction of a term",
+            Self::EvictNamespace => "eviction of the namespace record",
+            Self::Forget { .. } => "removal of what is known of a lease",
+            Self::ReplaceData => "replaced data",
             Self::ForeignDelete { .. } => "foreign delete of a lease",
         }
     }
@@ -165,7 +197,7 @@ impl FaultSchedule {
         let lease = LeaseIndex(rng.usize(..leases));
         let span = |rng: &mut fastrand::Rng, most: f64| ttl.mul_f64(rng.f64() * rng.f64() * most);
         loop {
-            return match rng.u32(..100) {
+            return match rng.u32(..118) {
                 0..12 => Fault::Crash { process, down: span(rng, 2.0) },
                 12..27 => Fault::Stop { process, span: span(rng, 4.0) },
                 27..45 => {
@@ -191,6 +223,12 @@ impl FaultSchedule {
                     Fault::ServerClockStep { micros: (shift * 1e6) as i64 }
                 }
                 97..100 if self.outside_promise => Fault::ForeignDelete { lease },
+                100..106 => Fault::Deaf { process, span: span(rng, 4.0) },
+                106..110 => Fault::Forget { lease },
+                // Nothing shortens a lease without a term when the clock is set back: another program may hold it.
+                110..112 if self.store_faults && !self.outside_promise => Fault::EvictTerm { lease },
+                112..114 if self.store_faults => Fault::EvictNamespace,
+                114..118 if self.store_faults => Fault::ReplaceData,
                 _ => continue,
             };
         }

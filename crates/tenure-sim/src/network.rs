@@ -45,6 +45,7 @@ pub struct Network {
     latency: Duration,
     slow: (Duration, SimTime),
     partitioned_until: BTreeMap<(usize, Direction), SimTime>,
+    deaf_until: BTreeMap<usize, SimTime>,
     last_delivery: BTreeMap<(ConnectionId, Direction), SimTime>,
 }
 
@@ -56,6 +57,7 @@ impl Network {
             latency,
             slow: Default::default(),
             partitioned_until: BTreeMap::new(),
+            deaf_until: BTreeMap::new(),
             last_delivery: BTreeMap::new(),
         }
     }
@@ -63,6 +65,12 @@ impl Network {
     /// Drops packets of a process until the given time.
     pub fn partition(&mut self, process: usize, direction: Direction, until: SimTime) {
         let end = self.partitioned_until.entry((process, direction)).or_default();
+        *end = until.max(*end);
+    }
+
+    /// Drops announcements to a process until the given time.
+    pub fn deafen(&mut self, process: usize, until: SimTime) {
+        let end = self.deaf_until.entry(process).or_default();
         *end = until.max(*end);
     }
 
@@ -75,6 +83,7 @@ impl Network {
     pub fn heal(&mut self) {
         self.slow = Default::default();
         self.partitioned_until.clear();
+        self.deaf_until.clear();
     }
 
     /// Arrival times of a packet: usually one, sometimes none, rarely two.
@@ -98,7 +107,8 @@ impl Network {
             }
             at = healed + delay;
         }
-        if matches!(packet, Packet::Announcement(_)) && self.rng.f64() < 0.1 {
+        let is_deaf = self.deaf_until.get(&process).is_some_and(|until| now < *until);
+        if matches!(packet, Packet::Announcement(_)) && (self.rng.f64() < 0.1 || is_deaf) {
             return Vec::new();
         }
         // A connection keeps the order of its packets.

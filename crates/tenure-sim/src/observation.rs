@@ -123,6 +123,9 @@ pub enum Observation {
     /// A new process initialised a lost namespace without a quarantine, or with one that was too short, because no
     /// process with a memory of it was attached.
     BootstrappedTooSoon,
+    /// The store lost the last grant. A process that had not heard of its ttl noticed the loss first, and began a
+    /// quarantine that is too short for it.
+    LostGrantUnknown,
     /// No fault happens for this long. By then every lease must be held or have been held; then the storm goes on.
     Lull {
         /// The bound.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use tenure_core::ending::Ending;
 use tenure_core::lease::{LeaseSettings, Permission};
 use tenure_core::manager::{
-    Batch, CallId, LeaseId, LeaseManager, LinkId, ManagerConfig, Output, Recipients, StoreCall, WaiterId,
+    AcquireRefusal, Batch, CallId, LeaseId, LeaseManager, LinkId, ManagerConfig, Output, Recipients, StoreCall,
+    WaiterId,
 };
 use tenure_core::store::{AttachRequest, Attached, ErrorKind, LeaseRequest, Outcome, Reply, Request, StoreError};
 use tenure_core::time::{Moment, Now, deadline};
@@ -56,6 +57,8 @@ pub enum Effect {
     Wake(Duration, Timer),
     /// Report an observation.
     Observed(Observation),
+    /// Count a transition that some world must reach.
+    Reached(&'static str),
 }
 
 /// Configuration of a process.
@@ -335,7 +338,17 @@ impl SimProcess {
                 self.requests.clear();
             }
             Output::Granted { waiter, lease } => self.granted(now, waiter, lease),
-            Output::Refused { waiter, .. } => self.refused(waiter, effects),
+            Output::Refused { waiter, refusal } => {
+                effects.push(Effect::Reached(match refusal {
+                    AcquireRefusal::Held { .. } => "refused: held",
+                    AcquireRefusal::Quarantined(_) => "refused: quarantined",
+                    AcquireRefusal::TimedOut { .. } => "refused: timed out",
+                    AcquireRefusal::Store(_) => "refused: store error",
+                    AcquireRefusal::Observer => "refused: observer",
+                    AcquireRefusal::ShutDown => "refused: shut down",
+                }));
+                self.refused(waiter, effects);
+            }
             Output::Status { waiter, status } => {
                 if let Some(lease) = self.waiters.get(&waiter).copied() {
                     let events = self.users[lease.0].candidate.on_status(status);
@@ -354,9 +367,13 @@ impl SimProcess {
                 }
             }
             Output::Permit { lease, permission } => self.permit(now, lease, permission, effects),
-            Output::Drain { lease } => self.check_work(now, lease),
+            Output::Drain { lease } => {
+                effects.push(Effect::Reached("a term is drained"));
+                self.check_work(now, lease);
+            }
             Output::TermEnded { lease, .. } => self.term_ended(lease, effects),
             Output::Emit(event) => {
+                effects.push(Effect::Reached(event.kind.name()));
                 if let (EventKind::Lost(loss), Some(token), Some(name)) = (event.kind, event.token, event.lease)
                     && let Some(lease) = self.index(&name)
                 {
@@ -506,12 +523,30 @@ impl SimProcess {
     fn permit(&mut self, now: Now, lease: LeaseId, permission: Permission, effects: &mut Vec<Effect>) {
         let Some(index) = self.terms.get(&lease).copied() else { return };
         if let Some(term) = self.term_of(lease) {
-            term.permission = permission;
+            let before = std::mem::replace(&mut term.permission, permission);
+            effects.push(Effect::Reached(transition(before, permission)));
         }
         self.apply_permission(now, index, permission, effects);
         if matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone) {
             self.check_work(now, lease);
         }
+    }
+}
+
+/// The name of a change of permission.
+fn transition(from: Permission, to: Permission) -> &'static str {
+    use Permission::{HoldStarts, MayStart, MustBeGone, MustCancel, None};
+    match (from, to) {
+        (None, MayStart { .. }) => "a term begins",
+        (None, HoldStarts { .. }) => "a term waits for its predecessor",
+        (HoldStarts { .. }, MayStart { .. }) => "starts are permitted again",
+        (MayStart { .. }, HoldStarts { .. }) => "starts are held back",
+        (MayStart { .. }, MustCancel { .. }) => "running work is cancelled",
+        (HoldStarts { .. }, MustCancel { .. }) => "work is cancelled while starts are held back",
+        (MustCancel { .. }, MustCancel { .. }) => "the time to stop changes",
+        (MustCancel { .. }, MustBeGone) => "cancelled work must be gone",
+        (_, MustBeGone) => "work must be gone at once",
+        _ => "another change of permission",
     }
 }
 

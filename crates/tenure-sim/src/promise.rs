@@ -12,10 +12,11 @@ use crate::timeline::SimTime;
 ///
 /// Inside the promise: crashes, stops, partitions, stalls, restarts with or without the last writes, and flushes that a
 /// process notices. Outside: a machine whose clocks were frozen, a server clock that is set, a deletion by a foreign
-/// program, and a data loss that a process without memory handles alone.
+/// program, an eviction, a data loss that a process without memory handles alone, and a grant that is lost before other
+/// processes have heard of its ttl.
 ///
-/// Each of these four exempts an overlap only with a term that it affects: one that was granted before the fault and
-/// belongs to the frozen process or the deleted lease.
+/// Each of these six exempts an overlap only with a term that it affects: one that was granted before the fault and
+/// belongs to the frozen process or to the deleted or evicted lease.
 #[derive(Debug)]
 pub struct Promise {
     ttl: Duration,
@@ -57,6 +58,13 @@ impl Promise {
             }
             Observation::Fault(Fault::ForeignDelete { lease }) => {
                 ("overlap after a foreign delete", (None, Some(*lease)), Duration::ZERO)
+            }
+            // What is known of a holder that was taken over is gone with the term of its successor.
+            Observation::Fault(Fault::EvictTerm { lease }) => {
+                ("overlap after an eviction of a term", (None, Some(*lease)), Duration::ZERO)
+            }
+            Observation::LostGrantUnknown => {
+                ("overlap after a grant was lost whose ttl was not known to others", all_terms, Duration::ZERO)
             }
             Observation::BootstrappedTooSoon => {
                 ("overlap after a process without memory initialised a lost namespace", all_terms, Duration::ZERO)

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tenure_core::ledger::{Ledger, ServerInfo};
 use tenure_core::store::{
-    Announcement, DocumentRequest, Generation, LeaseRequest, Quarantine, RecordedEnd, Reply, Request, ServerRun,
+    Announcement, DocumentRequest, Generation, LeaseRequest, Lineage, Quarantine, RecordedEnd, Reply, Request,
+    ServerRun,
 };
 use tenure_core::{InstanceId, Token};
 
@@ -39,6 +40,12 @@ pub struct SimServer {
     synced_at: SimTime,
     backed_up_at: SimTime,
     data_losses: u32,
+    /// The number of histories that the data has had.
+    lineages: u128,
+    /// Whether the data was replaced and no process has attached since.
+    is_replaced: bool,
+    /// The time of the older data that has replaced the store's, until the quarantine that follows is over.
+    rolled_back_to: Option<SimTime>,
     clock_stepped: bool,
     was_bootstrapped: bool,
     /// Whether a process has attached to this run.
@@ -80,6 +87,9 @@ impl SimServer {
             synced_at: SimTime::default(),
             backed_up_at: SimTime::default(),
             data_losses: 0,
+            lineages: 0,
+            is_replaced: false,
+            rolled_back_to: None,
             clock_stepped: false,
             was_bootstrapped: false,
             has_served: false,
@@ -115,14 +125,21 @@ impl SimServer {
                 let attached = self.ledger.attach(&facts, &request, &mut announcements);
                 // A process without memory starts a quarantine of a lost namespace for the longest ttl that it assumes,
                 // if at all.
-                let newcomer = attached.minted && request.memory.is_none() && self.was_bootstrapped;
+                let handles_loss = attached.minted || attached.began_quarantine;
+                let newcomer = handles_loss && request.memory.is_none() && self.was_bootstrapped;
                 if newcomer && attached.quarantine_remaining() < self.validity.longest_remaining(now) {
                     out.observations.push(Observation::BootstrappedTooSoon);
+                }
+                // The data does not show a grant that is newer, and the process may not have heard of its ttl.
+                let lost = self.validity.longest_remaining_since(now, self.data_as_of);
+                if handles_loss && attached.quarantine_remaining() < lost {
+                    out.observations.push(Observation::LostGrantUnknown);
                 }
                 let high_water = request.memory.as_ref().map(|memory| memory.high_water);
                 out.observations.push(Observation::Attached { high_water });
                 self.was_bootstrapped = true;
                 self.has_served = true;
+                self.is_replaced = false;
                 // The memory of the process and the data of the store may both be out of date.
                 let age = request.memory.as_ref().map_or(Duration::ZERO, |memory| facts.now.since(memory.as_of()));
                 let remembered_at = now.earlier_by(age.mul_f64(MAX_CLOCK_DRIFT_FACTOR));
@@ -160,7 +177,7 @@ impl SimServer {
 
     /// Time up to which the data is current. Restored data stays old until a process attaches.
     fn written_at(&self, now: SimTime) -> SimTime {
-        if self.has_served { now } else { self.data_as_of }
+        if self.has_served && !self.is_replaced { now } else { self.data_as_of }
     }
 
     /// Makes a backup.
@@ -215,6 +232,39 @@ impl SimServer {
         self.data_as_of = now;
         self.data_losses += 1;
         self.ledger.flush();
+    }
+
+    /// Replaces the data by an older copy from another server, without a restart: connections stay.
+    pub fn replace_data(&mut self) {
+        self.data_as_of = self.synced_at;
+        self.data_losses += 1;
+        self.ledger.restore(self.on_disk.clone());
+        self.lineages += 1;
+        self.is_replaced = true;
+        self.rolled_back_to = Some(self.synced_at);
+        self.ledger.set_lineage(Lineage { id: self.lineages, before: Some(self.lineages) });
+        self.on_disk = self.ledger.clone();
+    }
+
+    /// Evicts the record of a lease's last term.
+    pub fn evict_term(&mut self, lease: LeaseIndex, names: &NameTable) {
+        self.ledger.evict_term(names.name(lease));
+    }
+
+    /// Evicts the namespace record.
+    pub fn evict_namespace(&mut self, now: SimTime) {
+        self.data_as_of = now;
+        self.data_losses += 1;
+        self.ledger.evict_namespace();
+    }
+
+    /// Removes what is known of a lease, if its last term began this long ago.
+    pub fn forget(&mut self, now: SimTime, lease: LeaseIndex, idle_for: Duration, names: &NameTable) {
+        let (name, logs, document) = (names.name(lease).clone(), Vec::new(), None);
+        let request = LeaseRequest::Forget { name, logs, idle_for, document };
+        let generations = self.connections.values().map(|peer| peer.generation);
+        let generation = generations.max_by_key(|generation| generation.number).unwrap_or_default();
+        self.ledger.apply(self.clock.read(now), generation, &request.into(), &mut Vec::new());
     }
 
     /// Steps the server's clock.
@@ -329,7 +379,8 @@ impl SimServer {
             (Request::Document(DocumentRequest::Publish { holding, .. }), Reply::Done) => {
                 let is_current = before == Some((holding.holder.clone(), Some(holding.token)));
                 // A clock that is set back extends leases.
-                let is_alive = self.clock_stepped || self.validity.is_alive(now, lease, holding.token);
+                let is_alive =
+                    self.clock_stepped || self.validity.is_alive(now, lease, holding.token, self.rolled_back_to);
                 out.observations.push(Observation::Published { term: term(holding.token), is_current, is_alive });
             }
             (Request::Lease(LeaseRequest::Revoke { .. }), Reply::Done) => {
@@ -340,6 +391,10 @@ impl SimServer {
     }
 
     fn observe_quarantine(&mut self, now: SimTime, out: &mut ServerOutput) {
+        if self.is_replaced {
+            // Nothing is granted before a process has attached to the new data.
+            return;
+        }
         match self.ledger.report(self.clock.read(now)).quarantine {
             Some(Quarantine { remaining, .. }) => {
                 self.validity.record_quarantine(self.max_quarantine, now + remaining);
@@ -349,6 +404,7 @@ impl SimServer {
                 // The cause of the quarantine is over, whatever the data was restored from.
                 self.max_quarantine = Duration::ZERO;
                 self.data_as_of = now;
+                self.rolled_back_to = None;
             }
         }
     }

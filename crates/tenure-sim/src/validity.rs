@@ -28,6 +28,7 @@ pub struct ValidityTracker {
 #[derive(Debug)]
 struct GrantedTerm {
     ttl: Duration,
+    granted_at: SimTime,
     extended_at: SimTime,
     released_at: Option<SimTime>,
 }
@@ -35,7 +36,8 @@ struct GrantedTerm {
 impl ValidityTracker {
     /// Records a grant or renewal of a term for this ttl.
     pub fn record_extension(&mut self, now: SimTime, lease: LeaseIndex, token: Token, ttl: Duration) {
-        let term = self.terms.entry((lease, token)).or_insert(GrantedTerm { ttl, extended_at: now, released_at: None });
+        let new = GrantedTerm { ttl, granted_at: now, extended_at: now, released_at: None };
+        let term = self.terms.entry((lease, token)).or_insert(new);
         (term.ttl, term.extended_at, term.released_at) = (term.ttl.max(ttl), now, None);
     }
 
@@ -65,11 +67,14 @@ impl ValidityTracker {
         }
     }
 
-    /// Returns whether a term can still be relied on, by its last renewal and the maximal clock drift.
-    pub fn is_alive(&self, now: SimTime, lease: LeaseIndex, token: Token) -> bool {
+    /// Returns whether a term can still be relied on, by its last renewal and the maximal clock drift. A store that went
+    /// back in time knows no later release.
+    pub fn is_alive(&self, now: SimTime, lease: LeaseIndex, token: Token, rolled_back_to: Option<SimTime>) -> bool {
         let term = self.terms.get(&(lease, token));
+        let is_known = |released: SimTime| rolled_back_to.is_none_or(|at| released < at);
         term.is_some_and(|term| {
-            term.released_at.is_none() && term.extended_at + term.ttl.mul_f64(MAX_CLOCK_DRIFT_FACTOR) >= now
+            !term.released_at.is_some_and(is_known)
+                && term.extended_at + term.ttl.mul_f64(MAX_CLOCK_DRIFT_FACTOR) >= now
         })
     }
 
@@ -110,7 +115,12 @@ impl ValidityTracker {
 
     /// Time for which the last lease can still be relied on, and thus the shortest safe quarantine.
     pub fn longest_remaining(&self, now: SimTime) -> Duration {
-        let relied_on = self.terms.values().filter(|term| term.released_at.is_none());
+        self.longest_remaining_since(now, SimTime::default())
+    }
+
+    /// Like [`longest_remaining`](Self::longest_remaining), of the leases granted since then.
+    pub fn longest_remaining_since(&self, now: SimTime, since: SimTime) -> Duration {
+        let relied_on = self.terms.values().filter(|term| term.released_at.is_none() && term.granted_at >= since);
         relied_on.map(|term| (term.extended_at + term.ttl).since(now)).max().unwrap_or_default()
     }
 }

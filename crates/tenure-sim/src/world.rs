@@ -336,6 +336,11 @@ impl World {
                 }
             }
             Fault::ServerClockStep { micros } => self.server.step_clock(micros),
+            Fault::Deaf { process, span } => self.network.deafen(process.0, now + span),
+            Fault::EvictTerm { lease } => self.server.evict_term(lease, &self.names),
+            Fault::EvictNamespace => self.server.evict_namespace(now),
+            Fault::Forget { lease } => self.server.forget(now, lease, self.ttl, &self.names),
+            Fault::ReplaceData => self.server.replace_data(),
             Fault::ForeignDelete { lease } => self.server.delete(lease, &self.names),
         }
     }
@@ -468,6 +473,7 @@ impl World {
                     self.timeline.schedule(at, SimEvent::Timer { process, incarnation: host.incarnation, timer });
                 }
                 Effect::Observed(seen) => self.record(seen),
+                Effect::Reached(what) => *self.counts.entry(what).or_default() += 1,
             }
         }
     }

@@ -98,7 +98,20 @@ fn an_unreported_demotion_is_caught() {
 }
 
 #[test]
-fn the_worlds_cover_every_fault_and_loss() {
+fn a_grant_by_replaced_data_is_caught() {
+    must_be_caught(SimMutation::Core(Mutation::IgnoreLineage), &["no two terms of a lease have work running"]);
+}
+
+#[test]
+fn an_attach_that_waits_for_longer_than_leases_last_is_caught() {
+    must_be_caught(
+        SimMutation::Core(Mutation::LongAttachTimeout),
+        &["an unheld lease is held within the bound", "a quarantine ends"],
+    );
+}
+
+#[test]
+fn the_worlds_cover_every_fault_loss_and_transition() {
     let summary = campaign::run(0, WORLDS, None, 1);
     for what in ["expired", "taken", "missing", "store_reset", "clock_step", "revoked", "unreachable", "stalled"] {
         assert!(summary.counts.contains_key(what), "no term was lost with the reason {what}");
@@ -106,6 +119,42 @@ fn the_worlds_cover_every_fault_and_loss() {
     for what in ["hand-overs", "take-overs from the stalled", "leaderships won"] {
         assert!(summary.counts.contains_key(what), "no {what}");
     }
+    // Every transition of a term, every event and every refusal that a process with a store of this kind can have.
+    let transitions = [
+        "a term begins",
+        "a term waits for its predecessor",
+        "starts are permitted again",
+        "starts are held back",
+        "running work is cancelled",
+        "work is cancelled while starts are held back",
+        "the time to stop changes",
+        "cancelled work must be gone",
+        "work must be gone at once",
+        "a term is drained",
+        "lease.acquired",
+        "lease.waiting",
+        "lease.acquire_failed",
+        "lease.renewed",
+        "lease.renew_failed",
+        "lease.uncertain",
+        "lease.recovered",
+        "lease.released",
+        "lease.release_failed",
+        "lease.lost",
+        "lease.taken_over",
+        "publish.refused",
+        "store.attached",
+        "store.lost",
+        "store.quarantined",
+        "refused: held",
+        "refused: quarantined",
+        "refused: timed out",
+        "refused: store error",
+    ];
+    for transition in transitions {
+        assert!(summary.counts.contains_key(transition), "no world reached {transition:?}");
+    }
+    assert!(!summary.counts.contains_key("another change of permission"), "a transition without a name");
     let faults = [
         "crash",
         "stop",
@@ -122,6 +171,11 @@ fn the_worlds_cover_every_fault_and_loss() {
         "wall clock step",
         "server clock step",
         "foreign delete of a lease",
+        "deafness",
+        "eviction of a term",
+        "eviction of the namespace record",
+        "removal of what is known of a lease",
+        "replaced data",
     ];
     for fault in faults {
         assert!(summary.counts.contains_key(fault), "no fault of the kind {fault:?}");

@@ -148,10 +148,10 @@ impl Lease {
         self.context.ended_term
     }
 
-    /// Plants a bug for the simulator to find.
-    #[cfg(feature = "mutations")]
-    pub fn plant(&mut self, mutation: crate::mutation::Mutation) {
-        self.context.mutations.plant(mutation);
+    /// Plants the bugs of its manager.
+    pub(crate) fn with_mutations(mut self, mutations: Mutations) -> Self {
+        self.context.mutations = mutations;
+        self
     }
 
     /// Sets the number of leases that the instance holds. The more it holds, the more their renewals are spread.

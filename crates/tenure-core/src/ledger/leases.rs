@@ -368,7 +368,11 @@ impl Ledger {
     fn refuse_claims(&mut self, now: ServerTime, generation: Generation) -> Option<Reply> {
         let lineage = self.lineage;
         match &mut self.namespace {
-            Some(namespace) if namespace.generation == generation && lineage.is_continuation_of(namespace.lineage) => {
+            Some(namespace)
+                if namespace.generation == generation
+                    && (lineage.is_continuation_of(namespace.lineage)
+                        || self.mutations.has(Mutation::IgnoreLineage)) =>
+            {
                 namespace.lineage = lineage.id;
                 if let Some(quarantine) = namespace.quarantine(now) {
                     // A server clock that was set back must not make it longer.

@@ -273,6 +273,16 @@ impl Ledger {
         self.leases.remove(name.key());
     }
 
+    /// Deletes the record of a lease's last term, as an eviction would.
+    pub fn evict_term(&mut self, name: &LeaseName) {
+        self.terms.remove(name.key());
+    }
+
+    /// Deletes the namespace record, as an eviction would.
+    pub fn evict_namespace(&mut self) {
+        self.namespace = None;
+    }
+
     /// Overwrites the token in the record of a lease's last term, as a foreign program would.
     pub fn corrupt_token(&mut self, name: &LeaseName, token: Token) {
         if let Some(term) = self.terms.get_mut(name.key()) {

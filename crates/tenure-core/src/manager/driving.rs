@@ -24,8 +24,7 @@ impl LeaseManager {
         let ended_term = self.ended_terms.take(&name);
         let instance = self.config.instance.clone();
         let lease = Lease::new(name, instance, settings, self.rng.u64(..)).with_ended_term(ended_term);
-        #[cfg(feature = "mutations")]
-        let lease = self.planted(lease);
+        let lease = lease.with_mutations(self.mutations);
         let waiter_id = waiter.request.waiter;
         let id = self.leases.insert(LeaseEntry::new(lease, waiter));
         self.waiters.activate(waiter_id, id);
@@ -33,12 +32,6 @@ impl LeaseManager {
             self.step(now, id, Input::ConnectionLost);
         }
         self.step(now, id, Input::Tick);
-    }
-
-    #[cfg(feature = "mutations")]
-    fn planted(&self, mut lease: Lease) -> Lease {
-        self.mutation.into_iter().for_each(|mutation| lease.plant(mutation));
-        lease
     }
 
     /// Passes an input to a lease and carries out its actions, until none produces another input.

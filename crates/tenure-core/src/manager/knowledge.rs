@@ -21,6 +21,8 @@ pub(super) struct Knowledge {
     /// When the store last reported the ttls that are relied on, or was asked to.
     ttls_known_at: Moment,
     server_clock: ServerClock,
+    /// Whether the last attach found the quarantine that goes on, if one does.
+    knows_quarantine: bool,
 }
 
 impl Knowledge {
@@ -32,12 +34,26 @@ impl Knowledge {
     /// Learns from an attach. Returns what it means for held leases.
     pub(super) fn attached(&mut self, now: Moment, attached: &Attached) -> Continuity {
         self.ttls_known_at = now;
+        self.knows_quarantine = attached.quarantine.is_some();
         match &mut self.memory {
             Some(memory) => memory.reattach(attached),
             None => {
                 self.memory = Some(NamespaceMemory::new(attached));
                 Continuity::Changed
             }
+        }
+    }
+
+    /// Whether a reply shows a quarantine that began behind this connection. Then another process has found a loss of
+    /// data, perhaps without the tokens and ttls that this one remembers, and an attach tells the store.
+    pub(super) fn take_unknown_quarantine(&mut self, reply: &Reply) -> bool {
+        match reply {
+            Reply::Quarantined(_) => !std::mem::replace(&mut self.knows_quarantine, true),
+            Reply::Granted(_) => {
+                self.knows_quarantine = false;
+                false
+            }
+            _ => false,
         }
     }
 

@@ -81,13 +81,15 @@ impl Link {
 
     /// The timeout of the next attempt, for these leases: time for several round trips, and more after each failure, but
     /// no longer than leases last. What the network has swallowed is not waited for.
-    pub(super) fn attach_timeout<'a>(&self, leases: impl Iterator<Item = &'a LeaseSettings>) -> Duration {
-        let default = LeaseSettings::default();
-        let (mut attempt_timeout, mut ttl) = (default.attempt_timeout(), default.ttl());
-        for settings in leases {
-            attempt_timeout = attempt_timeout.min(settings.attempt_timeout());
-            ttl = ttl.min(settings.ttl());
-        }
+    /// Without leases it is for leases of the assumed ttl.
+    pub(super) fn attach_timeout<'a>(
+        &self,
+        assumed_ttl: Duration,
+        leases: impl Iterator<Item = &'a LeaseSettings>,
+    ) -> Duration {
+        let shortest = leases.map(|settings| (settings.attempt_timeout(), settings.ttl()));
+        let shortest = shortest.reduce(|one, other| (one.0.min(other.0), one.1.min(other.1)));
+        let (attempt_timeout, ttl) = shortest.unwrap_or((LeaseSettings::default().attempt_timeout(), assumed_ttl));
         let factor = 1 << self.failures.min(MAX_TIMEOUT_DOUBLINGS);
         let longest = ttl.clamp(MIN_ATTACH_TIMEOUT, MAX_ATTACH_TIMEOUT);
         (attempt_timeout * 2).max(MIN_ATTACH_TIMEOUT).saturating_mul(factor).min(longest)
@@ -190,13 +192,15 @@ mod tests {
         let down = StoreError::new(ErrorKind::Unreachable, "connection refused");
         let settings = |millis| LeaseSettings::builder().ttl(Duration::from_millis(millis)).build().unwrap();
         let (short, long) = (settings(400), settings(15_000));
-        let timeouts =
-            |link: &Link| [link.attach_timeout([&short, &long].into_iter()), link.attach_timeout([&long].into_iter())];
+        let timeout = |link: &Link, leases: &[&LeaseSettings]| {
+            link.attach_timeout(Duration::from_secs(3), leases.iter().copied())
+        };
+        let timeouts = |link: &Link| [timeout(link, &[&short, &long]), timeout(link, &[&long])];
         assert_eq!(timeouts(&link), [MIN_ATTACH_TIMEOUT, Duration::from_secs(2)]);
         link.attach_failed(at(0), &down, &mut rng);
         assert_eq!(timeouts(&link), [short.ttl(), Duration::from_secs(4)], "no longer than the shortest lease lasts");
         link.attach_failed(at(0), &down, &mut rng);
         assert_eq!(timeouts(&link), [short.ttl(), MAX_ATTACH_TIMEOUT]);
-        assert_eq!(link.attach_timeout([].into_iter()), MAX_ATTACH_TIMEOUT, "without leases");
+        assert_eq!(timeout(&link, &[]), Duration::from_secs(3), "without leases");
     }
 }

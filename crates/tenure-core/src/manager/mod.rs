@@ -56,10 +56,11 @@ use crate::ending::ReleaseReason;
 use crate::event::{Event, EventKind};
 use crate::fleet::FleetEvent;
 use crate::lease::{AcquireStatus, Input, Intent, Lease};
-#[cfg(feature = "mutations")]
-use crate::mutation::Mutation;
+use crate::mutation::{Mutation, Mutations};
 use crate::name::{InstanceId, LeaseName};
-use crate::store::{Announcement, AttachRequest, ErrorKind, LeaseRequest, NamespaceMemory, Request, StoreError};
+use crate::store::{
+    Announcement, AttachRequest, ErrorKind, LeaseRequest, MAX_TTL, NamespaceMemory, Request, StoreError,
+};
 use crate::time::{Moment, Now};
 
 /// The configuration of a manager.
@@ -101,14 +102,13 @@ pub struct LeaseManager {
     refused: BTreeSet<Unawaited>,
     /// Whether it was reported that announcements cannot be received.
     silence_reported: bool,
-    /// Whether a lease needs the store to be attached again.
+    /// Whether the store is to be attached again.
     wants_reattach: bool,
     is_shutting_down: bool,
     /// The longest delay of a wake-up since the last look.
     lag: Duration,
     outputs: Vec<Output>,
-    #[cfg(feature = "mutations")]
-    mutation: Option<Mutation>,
+    mutations: Mutations,
 }
 
 impl LeaseManager {
@@ -135,15 +135,14 @@ impl LeaseManager {
             outputs: Vec::new(),
             config,
             rng,
-            #[cfg(feature = "mutations")]
-            mutation: None,
+            mutations: Mutations::default(),
         }
     }
 
-    /// Plants a bug into every lease, for the simulator to find.
+    /// Plants a bug, also into every lease, for the simulator to find.
     #[cfg(feature = "mutations")]
     pub fn plant(&mut self, mutation: Mutation) {
-        self.mutation = Some(mutation);
+        self.mutations.plant(mutation);
     }
 
     /// The number of driven leases, held or not.
@@ -248,7 +247,10 @@ impl LeaseManager {
     }
 
     fn attach(&mut self, now: Moment) {
-        let timeout = self.link.attach_timeout(self.leases.iter().map(|entry| &**entry.settings()));
+        let waits_longer = self.mutations.has(Mutation::LongAttachTimeout);
+        let assumed_ttl = if waits_longer { MAX_TTL } else { self.config.assumed_ttl };
+        let leases = self.leases.iter().map(|entry| &**entry.settings()).filter(|_| !waits_longer);
+        let timeout = self.link.attach_timeout(assumed_ttl, leases);
         let own = self.leases.iter().map(|entry| entry.settings().ttl()).max().unwrap_or_default();
         let assumed = if self.knowledge.has_recent_ttls(now) { Duration::ZERO } else { self.config.assumed_ttl };
         let request = AttachRequest {

@@ -130,6 +130,7 @@ impl LeaseManager {
     fn deliver(&mut self, now: Now, reply_to: ReplyTo, outcome: Outcome) {
         if let Outcome::Answered(reply) = &outcome {
             self.knowledge.learn(now.moment, reply);
+            self.wants_reattach |= self.knowledge.take_unknown_quarantine(reply);
             self.refresh_doubtful_ttls(now);
         }
         self.outbox.call_answered(now.moment, &reply_to);

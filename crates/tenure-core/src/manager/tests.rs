@@ -6,7 +6,7 @@ use super::calls::MAX_LOW_PRIORITY_IN_FLIGHT;
 use super::*;
 use crate::lease::{LeaseSettings, Permission};
 use crate::ledger::{Ledger, ServerInfo};
-use crate::store::{DocumentRequest, Generation, MembershipRequest, Outcome, Reply, ServerRun};
+use crate::store::{Attached, DocumentRequest, Generation, Lineage, MembershipRequest, Outcome, Reply, ServerRun};
 use crate::time::ServerTime;
 use crate::token::Token;
 
@@ -33,6 +33,7 @@ struct ManagerHarness {
     /// Whether the store refuses heartbeats for good, and how often that was reported.
     refuses_heartbeats: bool,
     refusals: usize,
+    attaches: usize,
 }
 
 impl ManagerHarness {
@@ -61,9 +62,23 @@ impl ManagerHarness {
             batches: 0,
             refuses_heartbeats: false,
             refusals: 0,
+            attaches: 0,
         };
         harness.settle();
         harness
+    }
+
+    fn attach(&mut self, request: &AttachRequest) -> Attached {
+        let (now, run) = (self.server_time(), ServerRun(1));
+        let server = ServerInfo { now, run, uptime: Duration::MAX, subscribers: 0, has_served: false };
+        let attached = self.ledger.attach(&server, request, &mut Vec::new());
+        self.generation = attached.generation;
+        attached
+    }
+
+    /// Another process attaches, without a memory.
+    fn attach_another(&mut self) {
+        self.attach(&AttachRequest::new(1));
     }
 
     fn read(&self) -> Now {
@@ -139,11 +154,8 @@ impl ManagerHarness {
     fn execute_one(&mut self, now: Now, output: Output) {
         match output {
             Output::Attach { link, request, .. } if self.store_is_up => {
-                let (server_now, run) = (self.server_time(), ServerRun(1));
-                let server =
-                    ServerInfo { now: server_now, run, uptime: Duration::MAX, subscribers: 0, has_served: false };
-                let attached = self.ledger.attach(&server, &request, &mut Vec::new());
-                self.generation = attached.generation;
+                self.attaches += 1;
+                let attached = self.attach(&request);
                 self.manager.attached(now, link, Ok(&attached));
             }
             Output::Attach { link, .. } => {
@@ -438,6 +450,24 @@ fn a_refusal_of_heartbeats_is_reported_again_after_they_were_accepted() {
         harness.refuses_heartbeats = false;
         harness.advance(TTL);
     }
+}
+
+/// The data of the server is replaced behind the connection, and another process finds that.
+#[test]
+fn a_quarantine_that_began_behind_the_connection_makes_it_attach_again() {
+    let mut harness = ManagerHarness::new();
+    let waiter = harness.acquire("job");
+    harness.settle();
+    harness.granted(waiter);
+    let attaches = harness.attaches;
+    harness.ledger.set_lineage(Lineage { id: 9, before: Some(8) });
+    harness.attach_another();
+    harness.acquire("other");
+    harness.settle();
+    assert_eq!(harness.attaches, attaches + 1, "it tells what it remembers");
+    harness.acquire("third");
+    harness.settle();
+    assert_eq!(harness.attaches, attaches + 1, "once");
 }
 
 #[test]

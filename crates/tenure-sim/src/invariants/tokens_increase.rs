@@ -5,7 +5,7 @@
 //! (2) the store lost the expiry of an offer and its clock was set back before it, so that the receiver accepts the
 //! offer after all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tenure_core::Token;
 
@@ -18,19 +18,26 @@ use crate::timeline::SimTime;
 #[derive(Debug, Default)]
 pub(super) struct TokensIncrease {
     highest: BTreeMap<LeaseIndex, HighestTerm>,
-    granted: BTreeSet<TermId>,
+    /// When each term was granted first.
+    granted: BTreeMap<TermId, GrantedAt>,
     data_losses: u32,
     clock_steps_back: u32,
     /// The highest token that a process has reported to the store since its last data loss.
     reported_since_loss: Option<Token>,
 }
 
-/// The term with the highest token of a lease, with the numbers of data losses and clock steps back before its grant.
+/// The numbers of data losses and clock steps back before a grant.
+#[derive(Clone, Copy, Debug)]
+struct GrantedAt {
+    data_losses: u32,
+    clock_steps_back: u32,
+}
+
+/// The term with the highest token of a lease.
 #[derive(Debug)]
 struct HighestTerm {
     term: TermId,
-    data_losses: u32,
-    clock_steps_back: u32,
+    granted_at: GrantedAt,
 }
 
 impl Invariant for TokensIncrease {
@@ -54,22 +61,21 @@ impl Invariant for TokensIncrease {
                 {
                     // A token is at least the time of the clock that minted it: the clock was ahead then or is behind
                     // now.
-                    let was_lost = self.data_losses > highest.data_losses;
-                    let was_set_back = self.clock_steps_back > highest.clock_steps_back;
+                    let was_lost = self.data_losses > highest.granted_at.data_losses;
                     if was_lost && self.reported_since_loss < Some(highest.term.token) {
                         promise.count("tokens that went back (clock behind, data lost, not reported by a process)");
                         return Ok(());
                     }
-                    if was_lost && was_set_back && self.granted.contains(term) {
+                    let was_set_back = |before: &GrantedAt| self.clock_steps_back > before.clock_steps_back;
+                    if was_lost && self.granted.get(term).is_some_and(was_set_back) {
                         promise.count("offers accepted after their expiry (clock set back, data lost)");
                         return Ok(());
                     }
                     return Err(format!("{term} was granted after {}", highest.term));
                 }
-                self.granted.insert(*term);
-                let (data_losses, clock_steps_back) = (self.data_losses, self.clock_steps_back);
-                let highest = HighestTerm { term: *term, data_losses, clock_steps_back };
-                self.highest.insert(term.lease, highest);
+                let granted_at = GrantedAt { data_losses: self.data_losses, clock_steps_back: self.clock_steps_back };
+                self.granted.entry(*term).or_insert(granted_at);
+                self.highest.insert(term.lease, HighestTerm { term: *term, granted_at });
             }
             _ => {}
         }
