@@ -20,7 +20,6 @@
 
 #[doc(inline)]
 pub use tenure_core::ending::{Ending, Loss, ReleaseReason};
-#[doc(hidden)]
-pub use tenure_core::lease::{AcquireStatus, Action, Attempt, Epoch, Input, Intent, Lease, Permission};
+pub(crate) use tenure_core::lease::{AcquireStatus, Intent, Permission};
 #[doc(inline)]
 pub use tenure_core::lease::{LeaseSettings, LeaseSettingsBuilder, LeaseState, SettingsError};

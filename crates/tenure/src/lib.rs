@@ -61,7 +61,7 @@ lease.release().await?;
 //! | `testing` | | the conformance suite for stores |
 //!
 //! Decisions are pure and I/O is at the edge: state machines take a clock reading and an input and return actions. The
-//! same code runs in a program and in the simulator. The machines are public for the simulator, but not documented here.
+//! same code runs in a program and in the simulator. The state machines are in `tenure-core`.
 
 pub mod election;
 pub mod fleet;
@@ -80,9 +80,12 @@ pub mod time;
 
 #[doc(inline)]
 pub use tenure_core::histogram;
-use tenure_core::{event, json, name, token};
+#[cfg(feature = "mutations")]
 #[doc(hidden)]
-pub use tenure_core::{mutation, placement};
+pub use tenure_core::mutation;
+#[doc(hidden)]
+pub use tenure_core::placement;
+use tenure_core::{event, json, name, token};
 
 pub use crate::tenure::{
     Admin, ConnectError, DocumentError, Documents, EventStream, LeaseBuilder, LogFollower, Lost, PublishError,

@@ -26,7 +26,7 @@ pub enum BackoffReason {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::election::{BackoffReason, CampaignBackoff};
+/// use tenure_core::election::{BackoffReason, CampaignBackoff};
 /// use tenure::lease::LeaseSettings;
 ///
 /// let (mut backoff, settings) = (CampaignBackoff::default(), LeaseSettings::default());

@@ -23,8 +23,8 @@ pub enum CandidateInput {
 /// The state of one candidate for one role: a state machine that takes inputs and returns the events to emit.
 ///
 /// ```
-/// use tenure::election::{CandidateState, CandidateInput};
-/// use tenure::lease::AcquireStatus;
+/// use tenure_core::election::{CandidateState, CandidateInput};
+/// use tenure_core::lease::AcquireStatus;
 /// use tenure::{ElectionState, Token};
 ///
 /// let mut state = CandidateState::default();

@@ -17,7 +17,7 @@ const MAX_CRASH_DELAY: Duration = Duration::from_secs(30);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::fleet::CrashHistory;
+/// use tenure_core::fleet::CrashHistory;
 /// use tenure::time::Moment;
 ///
 /// let (mut crash_history, now, step) = (CrashHistory::default(), Moment::ZERO, Duration::from_secs(3));

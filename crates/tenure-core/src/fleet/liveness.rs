@@ -53,7 +53,7 @@ impl MembershipDelta {
 /// ```
 /// use std::time::Duration;
 /// use tenure::InstanceId;
-/// use tenure::fleet::{InstanceRecord, Liveness};
+/// use tenure_core::fleet::{InstanceRecord, Liveness};
 /// use tenure::store::LiveInstance;
 /// use tenure::time::Moment;
 ///

@@ -38,7 +38,6 @@ use stopping::Stopping;
 use term::HeldTerm;
 
 pub use input::LeaseState;
-#[doc(hidden)]
 pub use input::{AcquireStatus, Action, Attempt, Epoch, Input, Intent, Permission};
 pub use settings::{LeaseSettings, LeaseSettingsBuilder, SettingsError};
 
@@ -56,7 +55,7 @@ use crate::token::{Nonce, Token};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tenure::lease::{Action, Input, Lease, LeaseSettings, LeaseState};
+/// use tenure_core::lease::{Action, Input, Lease, LeaseSettings, LeaseState};
 /// use tenure::store::LeaseRequest;
 /// use tenure::time::Now;
 /// use tenure::{InstanceId, LeaseName};
@@ -69,7 +68,6 @@ use crate::token::{Nonce, Token};
 /// # Ok::<(), tenure::NameError>(())
 /// ```
 #[derive(Debug)]
-#[doc(hidden)]
 pub struct Lease {
     context: Context,
     phase: Phase,

@@ -68,7 +68,7 @@ pub fn plan_handoffs(
 ///
 /// ```
 /// use tenure::InstanceId;
-/// use tenure::placement::{InstanceLoad, Ranking, TargetScore};
+/// use tenure_core::placement::{InstanceLoad, Ranking, TargetScore};
 ///
 /// let ids = [InstanceId::new("api-1")?, InstanceId::new("api-2")?, InstanceId::new("api-3")?];
 /// let loads = ids.clone().map(InstanceLoad::new);
@@ -108,7 +108,7 @@ impl Ranking {
 ///
 /// ```
 /// use tenure::InstanceId;
-/// use tenure::placement::{InstanceLoad, TargetScore, successors};
+/// use tenure_core::placement::{InstanceLoad, TargetScore, successors};
 ///
 /// let loads = [InstanceLoad::new(InstanceId::new("api-1")?), InstanceLoad::new(InstanceId::new("api-2")?)];
 /// let targets: Vec<TargetScore> = (0..10).map(|n| TargetScore::of(&format!("endpoint-{n}"))).collect();
@@ -150,7 +150,7 @@ pub fn successors(loads: &[InstanceLoad], quotas: &[usize], targets: &[TargetSco
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::placement::claim_delay;
+/// use tenure_core::placement::claim_delay;
 ///
 /// let second = Duration::from_secs(1);
 /// assert_eq!(claim_delay(0, true, second), Duration::ZERO);

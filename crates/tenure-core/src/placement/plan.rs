@@ -61,7 +61,7 @@ impl Move {
     ///
     /// ```
     /// use tenure::InstanceId;
-    /// use tenure::placement::{Move, MoveReason};
+    /// use tenure_core::placement::{Move, MoveReason};
     ///
     /// let (from, to) = (Some(InstanceId::new("api-1")?), InstanceId::new("api-2")?);
     /// let moved = Move { target: "eu-1".to_owned(), from, to, reason: MoveReason::Surplus { held: 5, quota: 3 } };
@@ -161,7 +161,7 @@ impl PlacementPlan {
 ///
 /// ```
 /// use tenure::InstanceId;
-/// use tenure::placement::{Assignment, InstanceLoad, plan};
+/// use tenure_core::placement::{Assignment, InstanceLoad, plan};
 ///
 /// let (one, two) = (InstanceId::new("api-1")?, InstanceId::new("api-2")?);
 /// let held: Vec<Assignment> =

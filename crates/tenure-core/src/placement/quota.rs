@@ -27,7 +27,7 @@ pub enum Presence {
 ///
 /// ```
 /// use tenure::InstanceId;
-/// use tenure::placement::{InstanceLoad, Presence, quotas};
+/// use tenure_core::placement::{InstanceLoad, Presence, quotas};
 ///
 /// let load = |name, held| Ok(InstanceLoad { held, ..InstanceLoad::new(InstanceId::new(name)?) });
 /// let loads: Vec<InstanceLoad> = [("a", 5), ("b", 5), ("c", 0)].map(|(n, h)| load(n, h)).into_iter().collect::<Result<_, _>>()?;

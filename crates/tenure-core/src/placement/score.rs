@@ -48,7 +48,7 @@ impl TargetScore {
 ///
 /// ```
 /// use tenure::InstanceId;
-/// use tenure::placement::score;
+/// use tenure_core::placement::score;
 ///
 /// let (one, two) = (InstanceId::new("api-1")?, InstanceId::new("api-2")?);
 /// assert_ne!(score(&one, "eu-1") > score(&two, "eu-1"), score(&one, "us-2") > score(&two, "us-2"));

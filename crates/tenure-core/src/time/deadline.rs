@@ -56,7 +56,7 @@ impl Default for ClockTolerance {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure::time::{ClockTolerance, Moment, deadline};
+/// use tenure_core::time::{ClockTolerance, Moment, deadline};
 ///
 /// let d = deadline(Moment::ZERO, Duration::from_secs(30), ClockTolerance::default());
 /// assert_eq!(d.since(Moment::ZERO), Duration::from_millis(29_698));

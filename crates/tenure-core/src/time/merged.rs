@@ -17,7 +17,7 @@ const MAX_READ_NOISE_NANOS: i64 = 500_000;
 /// which only grows, so readers on many threads need no lock.
 ///
 /// ```
-/// use tenure::time::MergedClock;
+/// use tenure_core::time::MergedClock;
 ///
 /// const SECOND: i64 = 1_000_000_000;
 /// let clock = MergedClock::starting_at(0, 1_700_000_000 * SECOND);

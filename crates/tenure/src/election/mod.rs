@@ -37,8 +37,7 @@ mod leadership;
 mod observer;
 mod registry;
 
-#[doc(hidden)]
-pub use tenure_core::election::{BackoffReason, CampaignBackoff, CandidateInput, CandidateState};
+pub(crate) use tenure_core::election::{BackoffReason, CampaignBackoff, CandidateInput, CandidateState};
 
 pub use self::{
     builder::{ElectionBuilder, ElectionError},

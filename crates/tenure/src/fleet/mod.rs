@@ -31,5 +31,3 @@ pub use handle::{Announcements, Fleet};
 pub(crate) use tenure_core::fleet::DRAINING_INDEX;
 #[doc(inline)]
 pub use tenure_core::fleet::{CrashBackoff, FleetEvent, InstanceRecord, InstanceStatus};
-#[doc(hidden)]
-pub use tenure_core::fleet::{CrashHistory, InstanceLiveness, Liveness, MembershipDelta};

@@ -23,7 +23,6 @@
 mod system;
 
 pub use system::SystemClock;
+use tenure_core::time::MergedClock;
 #[doc(inline)]
 pub use tenure_core::time::{ClockTolerance, LeaseClock, ManualClock, Moment, Now, ServerTime, SteadyMoment};
-#[doc(hidden)]
-pub use tenure_core::time::{FIXED_SLACK, MergedClock, ServerReading, deadline};

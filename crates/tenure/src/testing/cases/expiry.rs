@@ -6,7 +6,7 @@ use crate::store::{RecordedEnd, Refusal, Reply};
 use crate::testing::StoreFault;
 use crate::testing::client::{acquire, shown};
 use crate::testing::harness::{CaseHarness, Checked, LONG_TTL, QUARANTINE_TTL, SHORT_TTL, job, lease};
-use crate::time::FIXED_SLACK;
+use tenure_core::time::FIXED_SLACK;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
