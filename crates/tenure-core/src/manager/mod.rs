@@ -57,7 +57,7 @@ use crate::event::{Event, EventKind};
 use crate::fleet::FleetEvent;
 use crate::lease::{AcquireStatus, Input, Intent, Lease};
 use crate::mutation::{Mutation, Mutations};
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{
     Announcement, AttachRequest, ErrorKind, LeaseRequest, MAX_TTL, NamespaceMemory, Request, StoreError,
 };
@@ -182,7 +182,7 @@ impl LeaseManager {
 
     /// Whether the store refuses the heartbeats of this instance, so that no other instance counts with it.
     pub fn are_heartbeats_refused(&self) -> bool {
-        self.refused.contains(&Unawaited::Heartbeat)
+        self.refused.contains(&Unawaited::Heartbeat(Group::FLEET))
     }
 
     /// The longest delay of a wake-up since the last call.

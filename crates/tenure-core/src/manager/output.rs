@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ending::Ending;
 use crate::event::Event;
 use crate::lease::{AcquireStatus, Attempt, LeaseSettings, Permission};
-use crate::name::{InstanceId, LeaseName};
+use crate::name::{Group, InstanceId, LeaseName};
 use crate::store::{Announcement, AttachRequest, Holding, MembershipRequest, Outcome, Quarantine, Request, StoreError};
 use crate::time::Moment;
 use crate::token::Token;
@@ -264,10 +264,10 @@ pub(super) enum ReplyTo {
 }
 
 /// The purpose of a request whose reply no caller waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Unawaited {
-    /// To say that this instance is there.
-    Heartbeat,
+    /// To say in this group that this instance is there.
+    Heartbeat(Group),
     /// To record or announce what happened.
     Record,
     /// To read, or to keep lists in order.
@@ -277,7 +277,7 @@ pub(super) enum Unawaited {
 impl Unawaited {
     pub(super) fn of(request: &Request) -> Self {
         match request {
-            Request::Membership(MembershipRequest::Heartbeat { .. }) => Self::Heartbeat,
+            Request::Membership(MembershipRequest::Heartbeat { group, .. }) => Self::Heartbeat(group.clone()),
             Request::Log(_) | Request::Announce(_) => Self::Record,
             Request::Membership(_) | Request::Lease(_) | Request::Document(_) => Self::Upkeep,
         }

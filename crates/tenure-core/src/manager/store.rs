@@ -189,14 +189,15 @@ impl LeaseManager {
         }
     }
 
-    /// Reports that requests without a caller are refused for good: once for each purpose, until one is accepted again.
+    /// Reports that requests without a caller are refused for good: once for each purpose, and heartbeats again after
+    /// one was accepted. Of the other purposes some requests may be accepted while others are refused.
     fn report_refusal(&mut self, purpose: Unawaited, outcome: &Outcome) {
         match outcome {
-            Outcome::Answered(_) => drop(self.refused.remove(&purpose)),
+            Outcome::Answered(_) if matches!(purpose, Unawaited::Heartbeat(_)) => drop(self.refused.remove(&purpose)),
             Outcome::Failed(error) if !error.is_retryable() && self.refused.insert(purpose) => {
                 self.emit_kind(EventKind::StoreRefused { error: error.to_string() });
             }
-            Outcome::Failed(_) | Outcome::Unknown(_) => {}
+            Outcome::Answered(_) | Outcome::Failed(_) | Outcome::Unknown(_) => {}
         }
     }
 

@@ -30,8 +30,8 @@ struct ManagerHarness {
     terms: BTreeMap<LeaseId, (Token, Permission)>,
     replied: BTreeMap<CallId, Outcome>,
     batches: usize,
-    /// Whether the store refuses heartbeats for good, and how often that was reported.
-    refuses_heartbeats: bool,
+    /// The group whose heartbeats the store refuses for good, and how often that was reported.
+    refused_group: Option<Group>,
     refusals: usize,
     attaches: usize,
 }
@@ -60,7 +60,7 @@ impl ManagerHarness {
             terms: BTreeMap::new(),
             replied: BTreeMap::new(),
             batches: 0,
-            refuses_heartbeats: false,
+            refused_group: None,
             refusals: 0,
             attaches: 0,
         };
@@ -167,8 +167,9 @@ impl ManagerHarness {
                 if self.store_replies {
                     let (mut outcomes, mut heard) = (Vec::new(), Vec::new());
                     for request in &batch.requests {
-                        let is_beat = matches!(request, Request::Membership(MembershipRequest::Heartbeat { .. }));
-                        if is_beat && self.refuses_heartbeats {
+                        if let Request::Membership(MembershipRequest::Heartbeat { group, .. }) = request
+                            && self.refused_group.as_ref() == Some(group)
+                        {
                             let error = StoreError::new(ErrorKind::Configuration, "no permission");
                             outcomes.push(Outcome::Failed(error));
                             continue;
@@ -439,17 +440,43 @@ fn every_waiter_is_answered_in_the_end() {
 #[test]
 fn a_refusal_of_heartbeats_is_reported_again_after_they_were_accepted() {
     let mut harness = ManagerHarness::new();
-    let record = Heartbeat { group: crate::name::Group::FLEET, ttl: TTL, record: Vec::new() };
-    harness.manager.join_fleet(Arc::new(record), TTL / 3);
+    harness.manager.join_fleet(heartbeat(Group::FLEET), TTL / 3);
     for _ in 0..2 {
         assert!(!harness.manager.are_heartbeats_refused());
-        harness.refuses_heartbeats = true;
+        harness.refused_group = Some(Group::FLEET);
         harness.advance(TTL);
         assert!(harness.manager.are_heartbeats_refused());
         assert_eq!(std::mem::take(&mut harness.refusals), 1, "once, however many are refused");
-        harness.refuses_heartbeats = false;
+        harness.refused_group = None;
         harness.advance(TTL);
     }
+}
+
+#[test]
+fn a_refusal_of_heartbeats_is_reported_once_while_those_of_another_group_are_accepted() {
+    let mut harness = ManagerHarness::new();
+    let candidates = Group::of_role("job").unwrap();
+    harness.refused_group = Some(candidates.clone());
+    harness.manager.join_fleet(heartbeat(Group::FLEET), TTL / 3);
+    harness.last_waiter += 1;
+    let request = AcquireRequest {
+        waiter: WaiterId(harness.last_waiter),
+        name: LeaseName::lease("job").unwrap(),
+        settings: Arc::new(LeaseSettings::default()),
+        mode: AcquireMode::Wait,
+        timeout: None,
+        heartbeat: Some(heartbeat(candidates)),
+        wants_status: false,
+    };
+    harness.manager.acquire(harness.read(), request);
+    harness.execute();
+    harness.advance(TTL * 3);
+    assert_eq!(harness.refusals, 1);
+    assert!(!harness.manager.are_heartbeats_refused(), "the fleet still counts with this instance");
+}
+
+fn heartbeat(group: Group) -> Arc<Heartbeat> {
+    Arc::new(Heartbeat { group, ttl: TTL, record: Vec::new() })
 }
 
 /// The data of the server is replaced behind the connection, and another process finds that.

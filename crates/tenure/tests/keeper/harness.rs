@@ -86,10 +86,15 @@ impl Instance {
         wait_until(&format!("{name} among {:?}", self.event_names()), || self.has_event(name)).await;
     }
 
+    /// The texts of all events of this name.
+    pub fn events_named(&self, name: &str) -> Vec<String> {
+        let events = self.events.lock().unwrap();
+        events.iter().filter(|event| event.kind.name() == name).map(ToString::to_string).collect()
+    }
+
     /// The text of the first event of this name.
     pub fn first_event(&self, name: &str) -> String {
-        let events = self.events.lock().unwrap();
-        events.iter().find(|event| event.kind.name() == name).map(ToString::to_string).unwrap_or_default()
+        self.events_named(name).into_iter().next().unwrap_or_default()
     }
 }
 
