@@ -302,6 +302,19 @@ async fn sqlite_a_file_replaced_during_an_attach_does_not_grant_a_lease_twice() 
 }
 
 #[tokio::test]
+async fn sqlite_a_file_with_a_second_name_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, second) = (folder.path().join("leases.db"), folder.path().join("second.db"));
+    let first = sqlite(&path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap();
+    std::fs::hard_link(&path, &second).unwrap();
+    for path in [&path, &second] {
+        let refused = sqlite(path).attach(AttachRequest::new(fastrand::u64(..))).await.unwrap_err();
+        assert!(!refused.is_retryable() && refused.to_string().contains("hard link"), "{refused}");
+    }
+    acquire_term(&first, 2).await;
+}
+
+#[tokio::test]
 async fn sqlite_another_programs_database_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("theirs.db");

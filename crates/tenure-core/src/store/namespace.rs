@@ -154,7 +154,7 @@ pub enum QuarantineReason {
     OlderGeneration,
     /// The server was restarted.
     ServerRestarted,
-    /// The server's data was replaced by another server's.
+    /// The data was replaced: by another server's, or by a file without its latest writes.
     DataReplaced,
     /// The store had lost a remembered token.
     TokensWentBack,
@@ -204,7 +204,7 @@ impl fmt::Display for QuarantineReason {
             Self::RecordMissing => "the store has lost its data",
             Self::OlderGeneration => "the store was restored from older data",
             Self::ServerRestarted => "the server was restarted",
-            Self::DataReplaced => "the server's data was replaced by another server's",
+            Self::DataReplaced => "the store's data was replaced by other data",
             Self::TokensWentBack => "the store has forgotten tokens it had granted",
             Self::OthersListening => "there is no namespace record, yet other instances are connected",
             Self::RecordErased => "the namespace record was erased while the server was running",

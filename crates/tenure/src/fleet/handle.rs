@@ -51,7 +51,7 @@ impl Fleet {
         self.0.describe(key, value);
     }
 
-    /// Reads all valid heartbeats. A [`Liveness`](super::Liveness) decides which of these instances count as alive.
+    /// Reads all valid heartbeats. An instance whose heartbeat has ended may still hold leases until these end.
     ///
     /// # Errors
     /// When the store cannot be reached or refuses the request.

@@ -16,6 +16,10 @@ use crate::store::{
 /// The part of the timeout for which the thread waits for other writers.
 const LOCK_WAIT_FRACTION: f64 = 0.75;
 
+/// Interval at which an unused connection checks that its files are in place: others of this process may wait for it
+/// to end.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
 /// A connection that has attached.
 pub(super) struct SqliteConnection {
     location: String,
@@ -106,14 +110,23 @@ fn attach(config: &FileConfig, request: &AttachRequest) -> Result<(DatabaseFile,
     let tx = file.write(until)?;
     let now = clock.now();
     let mut rows = Rows::load(&tx, &config.namespace).map_err(failed)?;
-    let attached = rows.attach(now, request, orphaned).map_err(failed)?;
+    let lost_writes = config.observed().lost_companions;
+    let attached = rows.attach(now, request, orphaned, lost_writes).map_err(failed)?;
     rows.save().map_err(failed)?;
     tx.commit().map_err(failed)?;
+    if lost_writes {
+        config.observed().lost_companions = false;
+    }
     Ok((file, attached))
 }
 
 fn serve(file: &mut DatabaseFile, config: &FileConfig, generation: Generation, queue: &mpsc::Receiver<Job>) {
-    while let Ok(Job { batch, until, outcomes }) = queue.recv() {
+    loop {
+        let Job { batch, until, outcomes } = match queue.recv_timeout(CHECK_EVERY) {
+            Ok(job) => job,
+            Err(mpsc::RecvTimeoutError::Timeout) if file.is_in_place() => continue,
+            Err(_) => break,
+        };
         let answers = if Instant::now() >= until {
             let why = "the store was too busy to begin in time; nothing was done";
             let error = StoreError::new(ErrorKind::Unavailable, format!("{}: {why}", config.location));
@@ -126,8 +139,11 @@ fn serve(file: &mut DatabaseFile, config: &FileConfig, generation: Generation, q
         let _ = outcomes.send(answers);
         file.truncate_wal();
         if !file.is_in_place() {
-            return;
+            break;
         }
+    }
+    if file.has_lost_companions() {
+        config.observed().lost_companions = true;
     }
 }
 

@@ -1,9 +1,11 @@
 //! Classifies errors of SQLite, and finds the process that causes "busy".
 
+use std::io;
 use std::path::Path;
 
 use rusqlite::ffi::ErrorCode;
 
+use super::companions::companion;
 use crate::store::{ErrorKind, StoreError};
 
 /// The byte of the shared-memory file that a writer locks (SQLite's `WAL_WRITE_LOCK`).
@@ -28,6 +30,15 @@ pub(super) fn from_sqlite(path: &Path, error: &rusqlite::Error) -> StoreError {
                 .to_owned(),
         ),
         _ => (ErrorKind::Unavailable, "SQLite failed".to_owned()),
+    };
+    StoreError::new(kind, format!("{}: {why} ({error})", location(path)))
+}
+
+/// Converts an error of the kernel while a file is opened.
+pub(super) fn from_open(path: &Path, error: &io::Error) -> StoreError {
+    let (kind, why) = match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => (ErrorKind::Configuration, cannot_open(path)),
+        _ => (ErrorKind::Unavailable, "cannot open the file".to_owned()),
     };
     StoreError::new(kind, format!("{}: {why} ({error})", location(path)))
 }
@@ -77,7 +88,7 @@ fn busy(path: &Path) -> StoreError {
 /// closing it again would drop every lock that this process has on it.
 fn writer(path: &Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
-    let shared = std::fs::metadata(format!("{}-shm", path.display())).ok()?;
+    let shared = std::fs::metadata(companion(&path.canonicalize().ok()?, "-shm")).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let pid = locks.lines().find_map(|line| lock_holder(line, shared.ino()))?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

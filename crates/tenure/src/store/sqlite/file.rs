@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use rusqlite::ffi::ErrorCode;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 
+use super::companions::{ClaimError, DatabaseUse, companion};
 use super::failure::{self, location};
 use super::host::{self, Host};
 use crate::store::MAX_TTL;
@@ -78,11 +80,11 @@ const WAL_TRUNCATE_BYTES: u64 = 64 * 1024 * 1024;
 /// The size is checked after this many writes.
 const WAL_CHECK_EVERY_WRITES: u32 = 256;
 
-/// An open file.
+/// An open file. SQLite closes its connection first: fields are dropped in this order.
 pub(super) struct DatabaseFile {
     pub(super) connection: Connection,
+    database: DatabaseUse,
     pub(super) path: PathBuf,
-    inode: (u64, u64),
     /// See `host` in `schema.sql`.
     epoch: i64,
     touched: i64,
@@ -104,10 +106,20 @@ impl BootClock {
     }
 }
 
+/// What a process has seen of a file that it could not use, or no longer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Observed {
+    /// Of a file in use under another host's identity.
+    foreign_use: Option<ForeignUse>,
+    /// That the files beside it were not those of all processes, so that the latest writes may be lost. The next attach
+    /// has to allow for leases that are not on record.
+    pub(super) lost_companions: bool,
+}
+
 /// What a process has seen of a file in use under another host's identity: its last `touched` time, and since when that
 /// has not changed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ForeignUse {
+struct ForeignUse {
     touched: i64,
     since: i64,
 }
@@ -115,26 +127,22 @@ pub(super) struct ForeignUse {
 impl DatabaseFile {
     /// Opens the file, creates it if there is none, and checks that it can be used here. Waits for other writers until
     /// `until` at the latest.
-    pub(super) fn open(
-        path: &Path,
-        host: &Host,
-        until: Instant,
-        foreign_use: &mut Option<ForeignUse>,
-    ) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path, host: &Host, until: Instant, observed: &mut Observed) -> Result<Self, StoreError> {
         refuse_shared_file_systems(path)?;
-        let beside = |end: &str| Path::new(&format!("{}{end}", path.display())).exists();
+        let behind = std::fs::read_link(path).map(|link| path.parent().unwrap_or(path).join(link));
+        let file = behind.as_deref().unwrap_or(path);
+        let beside = |end: &str| companion(file, end).exists();
         // In this order: another process that creates the file at this moment creates it before the files beside it.
         let orphaned = (beside("-wal") || beside("-shm")) && !path.exists();
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
         // Sessions contain secrets, so only the owner may read the file and those that SQLite creates beside it. An
         // existing file keeps its mode. If the file cannot be created, SQLite reports why.
-        let behind = std::fs::read_link(path).map(|link| path.parent().unwrap_or(path).join(link));
-        let file = behind.as_deref().unwrap_or(path);
         let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+        refuse_second_names(path)?;
+        let mut database = begin_use(path)?;
         // An absolute path: SQLite would take one that begins with `file:` for a URI.
         let mut connection =
             Connection::open_with_flags(path, OPEN_FLAGS | OpenFlags::SQLITE_OPEN_CREATE).map_err(failed)?;
-        let inode = self::inode(path).ok_or_else(|| file_replaced(path))?;
         set_busy_deadline(until);
         connection.busy_handler(Some(back_off)).map_err(failed)?;
         if connection.is_readonly("main").map_err(failed)? {
@@ -157,29 +165,39 @@ impl DatabaseFile {
             times += 1;
         }
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+        if let Err(error) = database.claim() {
+            observed.lost_companions |= matches!(error, ClaimError::UsedWithOthers);
+            return Err(claim_failed(path, &error));
+        }
         migrate(path, &tx)?;
-        let (epoch, touched) = adopt_times(path, &tx, host, foreign_use)?;
+        let (epoch, touched) = adopt_times(path, &tx, host, &mut observed.foreign_use)?;
         let orphaned = record_orphaned(&tx, orphaned).map_err(failed)?;
         tx.commit().map_err(failed)?;
         // The file may have been replaced while we waited for other writers.
-        if self::inode(path) != Some(inode) {
+        if !database.is_at(path) {
             return Err(file_replaced(path));
         }
-        Ok(Self { connection, path: path.to_owned(), inode, epoch, touched, orphaned, writes: 0 })
+        Ok(Self { connection, database, path: path.to_owned(), epoch, touched, orphaned, writes: 0 })
     }
 
     /// Opens a file that an instance has attached to, for a subscription. Does not create it: the creator has to know
     /// what was there before.
     pub(super) fn open_for_subscription(path: &Path, until: Instant) -> Result<Self, StoreError> {
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
-        let inode = self::inode(path).ok_or_else(|| file_replaced(path))?;
+        let mut database = begin_use(path)?;
         let mut connection = Connection::open_with_flags(path, OPEN_FLAGS).map_err(failed)?;
         set_busy_deadline(until);
         connection.busy_handler(Some(back_off)).map_err(failed)?;
-        if read_schema_version(path, &connection)?.is_none() || self::inode(path) != Some(inode) {
+        let tx = connection.transaction().map_err(failed)?;
+        if read_schema_version(path, &tx)?.is_none() {
             return Err(file_replaced(path));
         }
-        Ok(Self { connection, path: path.to_owned(), inode, epoch: 0, touched: 0, orphaned: false, writes: 0 })
+        database.claim().map_err(|error| claim_failed(path, &error))?;
+        drop(tx);
+        if !database.is_at(path) {
+            return Err(file_replaced(path));
+        }
+        Ok(Self { connection, database, path: path.to_owned(), epoch: 0, touched: 0, orphaned: false, writes: 0 })
     }
 
     /// The store's clock.
@@ -192,7 +210,7 @@ impl DatabaseFile {
         set_busy_deadline(until);
         let path = &self.path;
         let failed = |error: rusqlite::Error| failure::from_sqlite(path, &error);
-        if inode(path) != Some(self.inode) {
+        if !(self.database.is_at(path) && self.database.has_companions()) {
             return Err(file_replaced(path));
         }
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
@@ -212,17 +230,26 @@ impl DatabaseFile {
             return;
         }
         self.writes = 0;
-        let log = format!("{}-wal", self.path.display());
-        if std::fs::metadata(log).is_ok_and(|log| log.len() >= WAL_TRUNCATE_BYTES) {
+        if std::fs::metadata(self.wal()).is_ok_and(|log| log.len() >= WAL_TRUNCATE_BYTES) {
             // No waiting: renewals come first, and the next check follows soon.
             set_busy_deadline(Instant::now());
             let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
     }
 
-    /// Whether the path still leads to this file.
+    /// The write-ahead log (WAL) of this file.
+    pub(super) fn wal(&self) -> PathBuf {
+        self.database.wal()
+    }
+
+    /// Whether the path still leads to this file, and to the files beside it that SQLite uses.
     pub(super) fn is_in_place(&self) -> bool {
-        inode(&self.path) == Some(self.inode)
+        self.database.is_at(&self.path) && self.database.has_companions()
+    }
+
+    /// Whether only the files beside it were replaced.
+    pub(super) fn has_lost_companions(&self) -> bool {
+        self.database.is_at(&self.path) && !self.database.has_companions()
     }
 }
 
@@ -242,13 +269,44 @@ fn back_off(times: i32) -> bool {
     BUSY_DEADLINE.get().is_some_and(|until| Instant::now() < until)
 }
 
-fn inode(path: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+fn begin_use(path: &Path) -> Result<DatabaseUse, StoreError> {
+    DatabaseUse::begin(path).map_err(|error| failure::from_open(path, &error))
 }
 
 fn file_replaced(path: &Path) -> StoreError {
-    let why = "the file was moved, deleted or replaced while in use; attach again to use the present file";
+    let why = "the file, its -wal or its -shm was moved, deleted or replaced while in use; attach again to use the present one";
     StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", location(path)))
+}
+
+fn claim_failed(path: &Path, error: &ClaimError) -> StoreError {
+    let why = match error {
+        ClaimError::Replaced => return file_replaced(path),
+        ClaimError::UsedWithOthers => {
+            "another process uses this file with another -wal and -shm: they were deleted while \
+             in use, or the file has a second name; it can be used when that process has noticed or ended"
+                .to_owned()
+        }
+        ClaimError::Lock(error) => format!("the file cannot be locked ({error}); use a local disk"),
+    };
+    StoreError::new(ErrorKind::Unavailable, format!("{}: {why}", location(path)))
+}
+
+/// Refuses a file that can be opened by another path: SQLite would use another `-wal` and `-shm` there, even long after
+/// this process has ended.
+fn refuse_second_names(path: &Path) -> Result<(), StoreError> {
+    let refuse = |why: &str| Err(StoreError::new(ErrorKind::Configuration, format!("{}: {why}", location(path))));
+    // What cannot be examined cannot be opened either, and that error is better.
+    let Ok(found) = std::fs::metadata(path) else { return Ok(()) };
+    if found.nlink() > 1 {
+        return refuse(
+            "the file has a second name (a hard link), by which its latest writes would be missed; remove one",
+        );
+    }
+    let attributes = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::empty());
+    if attributes.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)) {
+        return refuse("only the file is mounted here, without its -wal and -shm; mount its directory instead");
+    }
+    Ok(())
 }
 
 fn refuse_shared_file_systems(path: &Path) -> Result<(), StoreError> {

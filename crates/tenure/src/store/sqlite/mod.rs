@@ -15,6 +15,7 @@
 //! # }
 //! ```
 
+mod companions;
 mod connection;
 mod failure;
 mod file;
@@ -24,11 +25,11 @@ mod subscription;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use connection::SqliteConnection;
-use file::{DatabaseFile, ForeignUse};
+use file::{DatabaseFile, Observed};
 use host::Host;
 use subscription::SqliteSubscription;
 
@@ -66,8 +67,8 @@ struct FileConfig {
     namespace: String,
     location: String,
     host: Arc<Host>,
-    /// What was last seen of a file with another host's identity.
-    foreign_use: Arc<Mutex<Option<ForeignUse>>>,
+    /// What was last seen of a file that could not be used.
+    observed: Arc<Mutex<Observed>>,
 }
 
 impl SqliteStore {
@@ -102,7 +103,7 @@ impl SqliteStore {
                 namespace: keyspace.prefix().to_owned(),
                 location: format!("sqlite:{path}"),
                 host: Arc::new(host),
-                foreign_use: Arc::default(),
+                observed: Arc::default(),
             },
         })
     }
@@ -115,12 +116,15 @@ impl FileConfig {
     }
 
     fn open(&self, until: Instant) -> Result<DatabaseFile, StoreError> {
-        let shared = || self.foreign_use.lock().unwrap_or_else(PoisonError::into_inner);
         // Opening may wait for other processes; other tasks must not wait for us meanwhile.
-        let mut foreign_use = *shared();
-        let opened = DatabaseFile::open(&self.path, &self.host, until, &mut foreign_use);
-        *shared() = foreign_use;
+        let mut observed = *self.observed();
+        let opened = DatabaseFile::open(&self.path, &self.host, until, &mut observed);
+        *self.observed() = observed;
         opened
+    }
+
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -89,7 +89,7 @@ impl AnnouncementReader {
         let failed = |error: rusqlite::Error| failure::from_sqlite(&config.path, &error);
         let file = config.open_for_subscription(Instant::now() + OPEN_TIMEOUT)?;
         // The WAL exists now and stays while we have the file open.
-        let watch = watch(&config.path);
+        let watch = watch(&file.wal());
         let last = file
             .connection
             .query_row("SELECT coalesce(max(number), 0) FROM announcements", [], |row| row.get(0))
@@ -169,8 +169,8 @@ fn data_version(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Asks the kernel to report writes to the WAL. `None` if it cannot.
-fn watch(path: &Path) -> Option<OwnedFd> {
+fn watch(wal: &Path) -> Option<OwnedFd> {
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok()?;
-    inotify::add_watch(&watch, format!("{}-wal", path.display()), inotify::WatchFlags::MODIFY).ok()?;
+    inotify::add_watch(&watch, wal, inotify::WatchFlags::MODIFY).ok()?;
     Some(watch)
 }

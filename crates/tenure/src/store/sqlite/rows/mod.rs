@@ -12,7 +12,8 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, OptionalExtension, Result, Row, Transaction, params};
 
 use crate::store::{
-    Announcement, AttachRequest, Attached, Generation, MAX_TTL, QuarantineReason, Reply, Request, ServerInfo, ServerRun,
+    Announcement, AttachRequest, Attached, Generation, Lineage, MAX_TTL, QuarantineReason, Reply, Request, ServerInfo,
+    ServerRun,
 };
 use crate::time::ServerTime;
 use columns::{decoded, from_span, from_time, from_token, optional_time, signed, time, token, unreadable, unsigned};
@@ -23,6 +24,10 @@ const MAX_ANNOUNCEMENTS: i64 = 4_096;
 
 /// A file has no server that could restart. Opening the file detects a reboot.
 const FILE_RUN: ServerRun = ServerRun(0);
+
+/// The history of a file. It is not on record: only a file without its latest writes has another one.
+const CONTINUED: Lineage = Lineage { id: 0, before: Some(0) };
+const ROLLED_BACK: u128 = 1;
 
 /// One write to a namespace of the file.
 pub(super) struct Rows<'a> {
@@ -52,13 +57,33 @@ impl<'a> Rows<'a> {
         Ok(Self { tx, namespace, ledger, found, announcements: Vec::new(), renewal: None })
     }
 
-    /// Attaches. `others` says whether other instances may hold leases that are not on record.
-    pub(super) fn attach(&mut self, now: ServerTime, request: &AttachRequest, others: bool) -> Result<Attached> {
+    /// Attaches. `others` says whether other instances may hold leases that are not on record, `lost_writes` whether the
+    /// latest writes may be missing.
+    pub(super) fn attach(
+        &mut self,
+        now: ServerTime,
+        request: &AttachRequest,
+        others: bool,
+        lost_writes: bool,
+    ) -> Result<Attached> {
+        // A quarantine that has begun covers it. Instances that remember longer leases lengthen it.
+        if lost_writes
+            && let Some(record) = &mut self.ledger.namespace
+            && record.quarantine.is_none_or(|quarantine| quarantine.until <= now)
+        {
+            record.lineage = ROLLED_BACK;
+            self.ledger.set_lineage(CONTINUED);
+        }
         let mut granted =
             self.tx.prepare_cached("SELECT 1 FROM leases WHERE namespace = ?1 AND token IS NOT NULL LIMIT 1")?;
         let has_served = granted.exists([self.namespace])?;
-        let server =
-            ServerInfo { now, run: FILE_RUN, uptime: Duration::MAX, subscribers: usize::from(others), has_served };
+        let server = ServerInfo {
+            now,
+            run: FILE_RUN,
+            uptime: Duration::MAX,
+            subscribers: usize::from(others || lost_writes),
+            has_served,
+        };
         Ok(self.ledger.attach(&server, request, &mut self.announcements))
     }
 
