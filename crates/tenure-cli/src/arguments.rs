@@ -24,7 +24,7 @@ const GLOBAL_HEADING: &str = "Settings of every command";
 Every flag can be set in the environment (--drain-timeout as TENURE_DRAIN_TIMEOUT) and in the file of --config (drain-timeout = \"10s\"). A flag beats the environment, \
 which beats the file. Booleans are true/false, 1/0 or yes/no.
 
-Exit status: 0 done, 1 the answer is no, 64 wrong usage, 69 store unreachable or refusing, 70 internal error, 71 cannot listen on the --listen address, 73 cannot write the folder \
+Exit status: 0 done, 1 the answer is no, 64 wrong usage, 69 store unreachable or refusing, 70 internal error, 71 the system refuses (cannot listen on the --listen address, too few files or threads), 73 cannot write the folder \
 of the embedded store or the file of --output, 75 not leader, 76 lease lost while the command was running.
 
 Examples:

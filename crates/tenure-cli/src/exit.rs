@@ -17,8 +17,8 @@ pub const USAGE: u8 = 64;
 pub const UNAVAILABLE: u8 = 69;
 /// Internal error.
 pub const SOFTWARE: u8 = 70;
-/// The program cannot listen on the address.
-pub const CANNOT_LISTEN: u8 = 71;
+/// The system refuses: an address to listen on, a thread, an open file.
+pub const OS_ERROR: u8 = 71;
 /// The program cannot write the folder of the embedded store, or a file of the user.
 pub const CANNOT_WRITE: u8 = 73;
 /// Not leader.
@@ -67,7 +67,7 @@ impl CliError {
             Self::Store(error) if error.kind() == ErrorKind::Address => USAGE,
             Self::Store(_) | Self::Unknown(_) | Self::Refused(_) => UNAVAILABLE,
             Self::NotLeader(_) => NOT_LEADER,
-            Self::Listen(_) => CANNOT_LISTEN,
+            Self::Listen(_) => OS_ERROR,
             Self::CannotWrite(_) => CANNOT_WRITE,
             Self::System { .. } => SOFTWARE,
         }

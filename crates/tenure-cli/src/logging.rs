@@ -8,6 +8,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::arguments::{LogArguments, LogLevel};
 use crate::notice;
+use crate::stderr::{self, Stderr};
 
 /// Writes events as log lines from now on. Events of other crates are left out: each line is an event of this instance.
 pub fn start(arguments: &LogArguments, default: LogLevel) {
@@ -20,6 +21,8 @@ pub fn start(arguments: &LogArguments, default: LogLevel) {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Off => LevelFilter::OFF,
     };
+    // Without the thread, lines are written directly.
+    let _ = stderr::start();
     let ours = Targets::new().with_target("tenure", level);
-    tracing_subscriber::registry().with(EventLayer::new(format, std::io::stderr()).with_filter(ours)).init();
+    tracing_subscriber::registry().with(EventLayer::new(format, Stderr).with_filter(ours)).init();
 }

@@ -7,10 +7,12 @@ mod exit;
 mod logging;
 mod notice;
 mod output;
+mod resources;
 mod run;
 mod secrets;
 mod serve;
 mod settings;
+mod stderr;
 mod store;
 
 use std::process::ExitCode;
@@ -29,27 +31,38 @@ fn main() -> ExitCode {
         return run::guardian::run(guard);
     }
     logging::start(&arguments.log, arguments.default_log_level());
+    let code = run_command(arguments);
+    stderr::flush();
+    ExitCode::from(code)
+}
+
+fn run_command(arguments: Arguments) -> u8 {
+    if let Err(why) = resources::check() {
+        failure!("{why}");
+        return exit::OS_ERROR;
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             failure!("cannot start: {error}");
-            return ExitCode::from(exit::SOFTWARE);
+            return exit::OS_ERROR;
         }
     };
     let done = runtime.block_on(execute(arguments));
     // Do not wait for name lookups that the system has not finished.
     runtime.shutdown_background();
     match done {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => code,
         Err(failure) => {
             failure!("{failure}");
-            ExitCode::from(failure.code())
+            failure.code()
         }
     }
 }
 
 async fn execute(arguments: Arguments) -> Result<u8, CliError> {
     let Arguments { command, store, json, .. } = arguments;
+    store.check_keys()?;
     match command {
         CliCommand::Serve(serve) => serve::serve(&store, serve).await,
         CliCommand::Run(run) => run::run(&store, run).await,

@@ -4,13 +4,14 @@
 use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tenure::InstanceId;
 use tenure::log::Format;
 
 use crate::arguments::{LogFormat, LogLevel};
+use crate::stderr::Stderr;
 
 static FORMAT: OnceLock<Format> = OnceLock::new();
 static LEVEL: OnceLock<LogLevel> = OnceLock::new();
@@ -84,8 +85,8 @@ pub fn print(importance: Importance, text: fmt::Arguments<'_>) {
         Format::Text => format!("tenure: {text}"),
         Format::Json => json(importance, &text.to_string()),
     };
-    // A failure to write to stderr cannot be reported.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    // A failure to write to stderr cannot be reported. One write, so that a line stays whole.
+    let _ = Stderr.write_all(format!("{line}\n").as_bytes());
 }
 
 fn json(importance: Importance, text: &str) -> String {
@@ -94,7 +95,8 @@ fn json(importance: Importance, text: &str) -> String {
         Importance::Warning => ("warn", "program.notice"),
         Importance::Failure => ("error", "program.failed"),
     };
-    let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+    // A clock before 1970 has no such text.
+    let timestamp = humantime::format_rfc3339_micros(SystemTime::now().max(UNIX_EPOCH)).to_string();
     let fields = [
         ("timestamp", timestamp.into()),
         ("level", level.into()),

@@ -20,11 +20,19 @@ pub fn print_line(line: &str) -> Result<u8, CliError> {
 }
 
 /// Replaces a file atomically: readers see the old text or the new one, also after a crash. Only its owner may read it.
-/// A symbolic link is followed and its target replaced. Devices and folders are refused.
+/// A symbolic link is followed and its target replaced. Devices, pipes, folders and links to nothing are refused.
 pub fn replace_file(file: &Path, text: &[u8]) -> IoResult<()> {
-    let file = match file.canonicalize() {
-        Ok(file) if file.is_file() => file,
-        Ok(_) => return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+    let refused = |why| Err(Error::new(ErrorKind::InvalidInput, why));
+    let file = match std::fs::metadata(file) {
+        // What a link leads to is replaced, unless that has no name: a pipe or a deleted file behind /dev/stdout.
+        Ok(found) if found.is_file() => match file.canonicalize() {
+            Ok(file) => file,
+            Err(_) => return refused("it leads to a file without a name"),
+        },
+        Ok(_) => return refused("it is not a regular file"),
+        Err(error) if error.kind() == ErrorKind::NotFound && file.is_symlink() => {
+            return refused("it is a link to a file that does not exist");
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => file.to_owned(),
         Err(error) => return Err(error),
     };

@@ -16,6 +16,7 @@ use crate::arguments::{ServeArguments, StoreArguments};
 use crate::duration::format_duration;
 use crate::exit::{CliError, DONE};
 use crate::notice::{self, note, warning};
+use crate::stderr;
 
 /// Part of the drain timeout for handing over sessions. The rest is for releasing those that no instance accepted.
 const HANDOVER_PART_OF_DRAIN: f64 = 0.8;
@@ -139,8 +140,8 @@ fn read_token(serve: &ServeArguments) -> Result<Option<ApiToken>, CliError> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| CliError::Usage(format!("cannot read the token from {}: {error}", file.display())))?;
     match ApiToken::read(&text) {
-        Some(token) => Ok(Some(token)),
-        None => Err(CliError::Usage(format!("cannot read the token from {}: the first line is empty", file.display()))),
+        Ok(token) => Ok(Some(token)),
+        Err(why) => Err(CliError::Usage(format!("cannot read the token from {}: {why}", file.display()))),
     }
 }
 
@@ -160,7 +161,7 @@ fn stop_signal() -> Result<impl Future<Output = ()>, CliError> {
         next(&mut terminate, &mut interrupt).await;
         tokio::spawn(async move {
             let signal = next(&mut terminate, &mut interrupt).await;
-            std::process::exit(128 + signal.as_raw_value());
+            stderr::exit(128 + signal.as_raw_value());
         });
     })
 }

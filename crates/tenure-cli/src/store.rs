@@ -43,6 +43,30 @@ impl StoreArguments {
         Ok(self.builder_on(&url, name))
     }
 
+    /// Checks the names of keys. Of two prefixes none may begin like the other: a key would be two things.
+    pub fn check_keys(&self) -> Result<(), CliError> {
+        if let Some(namespace) = &self.namespace {
+            Keyspace::default().namespace(namespace).map_err(|error| CliError::Usage(error.to_string()))?;
+        }
+        let all = [
+            ("lease", &self.keys_lease),
+            ("node", &self.keys_node),
+            ("session", &self.keys_session),
+            ("leader", &self.keys_leader),
+            ("heartbeat", &self.keys_heartbeat),
+        ];
+        for (setting, prefix) in all {
+            for (other, longer) in all.into_iter().filter(|(other, _)| *other != setting) {
+                if plain(longer).starts_with(&plain(prefix)) {
+                    return Err(CliError::Usage(format!(
+                        "keys.{other} ({longer:?}) begins with keys.{setting} ({prefix:?}), so a key could be either; choose prefixes of which none begins with another"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Opens the store itself, unless it is the embedded one.
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
         tenure::store::open(self.store.as_deref().unwrap_or("memory:"), &Keyspace::default())
@@ -156,6 +180,11 @@ fn state_dir(is_root: bool, state: Option<OsString>, home: Option<OsString>) -> 
         return Some(PathBuf::from("/var/lib/tenure"));
     }
     named(state).map(|state| state.join("tenure")).or_else(|| Some(named(home)?.join(".local/state/tenure")))
+}
+
+/// Returns a prefix without the braces of its hash tag.
+fn plain(prefix: &str) -> String {
+    prefix.replace(['{', '}'], "")
 }
 
 #[cfg(test)]

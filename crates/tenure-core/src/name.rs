@@ -76,6 +76,14 @@ pub enum NameError {
         /// The key.
         key: String,
     },
+    /// A namespace has a word that begins keys, so its keys could be those of another namespace.
+    #[error("the namespace {namespace:?} contains the word {word:?}, with which keys begin; choose another name")]
+    KeyWord {
+        /// The namespace.
+        namespace: String,
+        /// The word.
+        word: String,
+    },
     /// The key has no prefix.
     #[error("the key {key:?} has no prefix: write it with a colon, as in `my-app:leader`")]
     NoPrefix {

@@ -60,13 +60,17 @@ pub fn run(guard: &GuardianArguments) -> ExitCode {
 }
 
 async fn guard_command(guard: &GuardianArguments) -> io::Result<()> {
-    processes::adopt_orphans();
+    // `tenure run` has warned of a failure.
+    let _ = processes::adopt_orphans();
     // When `tenure run` dies, the kernel continues a stopped guardian, which then ends the command.
     let _ = set_parent_process_death_signal(Some(Signal::CONT));
     let mut ignored = Vec::new();
     for kind in IGNORED_SIGNALS {
-        // The signal has no effect as long as this stream lives.
-        ignored.push(signal(kind)?);
+        // `nohup` holds for the command, too: the signal stays ignored.
+        if kind != SignalKind::hangup() || !signals::is_hangup_ignored() {
+            // The signal has no effect as long as this stream lives.
+            ignored.push(signal(kind)?);
+        }
     }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let stdin = receive_stdin(&socket)?;

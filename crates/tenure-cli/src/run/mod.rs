@@ -27,13 +27,14 @@ use protocol::{Deadline, GuardianOrder, GuardianReport, now};
 use signals::{SecondSignal, Signals};
 use tenure::election::{ElectionBuilder, Leadership};
 use tenure::lease::{Ending, LeaseSettings};
-use tenure::{AcquireError, EventKind, LeaseName, Tenure, TermHandle};
+use tenure::{AcquireError, EventKind, LeaseName, ReleaseError, Tenure, TermHandle};
 use tokio::time::MissedTickBehavior;
 
 use crate::arguments::{RunArguments, StoreArguments};
 use crate::duration::format_duration;
 use crate::exit::{self, CliError};
 use crate::notice::{self, failure, warning};
+use crate::stderr;
 
 /// First and longest delay before a command is run again.
 const MIN_RESTART_DELAY: Duration = Duration::from_millis(500);
@@ -61,7 +62,11 @@ const STORE_VARIABLE: &str = "TENURE_STORE";
 pub async fn run(store: &StoreArguments, arguments: RunArguments) -> Result<u8, CliError> {
     let settings = settings(&arguments)?;
     let name = store.role(&arguments.role)?;
-    processes::adopt_orphans();
+    if let Err(error) = processes::adopt_orphans() {
+        warning!(
+            "cannot adopt orphaned processes ({error}): a process that leaves the command's group is not ended with it"
+        );
+    }
     let was_attached = Arc::new(AtomicBool::new(false));
     let attached = was_attached.clone();
     let tenure = store
@@ -281,16 +286,23 @@ impl Runner<'_> {
             CommandOutcome::Stuck(pids) => self.leave_to_expire(&pids),
         };
         let period = self.arguments.once_per.filter(|_| is_completed);
+        let (validity, ended) = (term.remaining(), Instant::now());
         let finish = async {
             if period.is_some() {
                 once::record_completion(self.tenure, &term).await;
             }
-            // A lost term has ended anyway.
-            let _ = term.release().await;
+            term.release().await
         };
         let finished = signals.or_second_signal(finish).await;
         let next_run_in = period.map(|period| period.saturating_sub(began.elapsed()));
-        Ok(finished.map(|()| TermRun { code: Some(code), next_run_in }))
+        Ok(finished.map(|released| match released {
+            // The store refused although the lease would still last: it was lost while the command ran.
+            Err(ReleaseError::Lost(lost)) if is_completed && ended.elapsed() < validity => {
+                failure!("the lease of {:?} was lost while the command ran: {lost}", self.arguments.role);
+                TermRun { code: Some(exit::LEASE_LOST), next_run_in: None }
+            }
+            Ok(()) | Err(_) => TermRun { code: Some(code), next_run_in },
+        }))
     }
 
     /// Runs the command under a guardian until no process of it is left.
@@ -401,7 +413,7 @@ impl Runner<'_> {
             "cannot end the command: processes still running: {pids}; the lease is not released and expires within {}",
             format_duration(self.settings.ttl())
         );
-        std::process::exit(i32::from(exit::LEASE_LOST))
+        stderr::exit(i32::from(exit::LEASE_LOST))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The children of this process and all their descendants.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -25,9 +26,9 @@ pub enum Children {
 }
 
 /// Makes this process the parent of orphaned descendants from now on, so that a double fork does not escape it.
-pub fn adopt_orphans() {
-    // The kernel ignores which process is the argument. A kernel without subreapers leaves no alternative.
-    let _ = rustix::process::set_child_subreaper(Some(getpid()));
+pub fn adopt_orphans() -> io::Result<()> {
+    // The kernel ignores which process is the argument.
+    rustix::process::set_child_subreaper(Some(getpid())).map_err(Into::into)
 }
 
 /// Reaps every child that has exited since the last call.

@@ -30,7 +30,11 @@ pub struct Signals {
 impl Signals {
     pub fn new() -> io::Result<Self> {
         let mut streams = Vec::new();
+        let is_hangup_ignored = is_hangup_ignored();
         for number in FORWARDED_SIGNALS {
+            if number == Signal::HUP.as_raw() && is_hangup_ignored {
+                continue;
+            }
             streams.push((number, unix::signal(SignalKind::from_raw(number))?));
         }
         Ok(Self { streams, fatal: None })
@@ -101,6 +105,14 @@ impl Signals {
 /// Returns whether this signal ends a program that does not handle it.
 pub fn is_fatal(number: i32) -> bool {
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].iter().any(|signal| signal.as_raw() == number)
+}
+
+/// Returns whether this process was started with SIGHUP ignored, as by `nohup`. It must stay so.
+pub fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & 1 << (Signal::HUP.as_raw() - 1) != 0
 }
 
 /// Returns whether this is the signal of ctrl-Z.

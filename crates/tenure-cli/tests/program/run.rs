@@ -169,6 +169,50 @@ fn a_lost_lease_ends_the_command_and_exits_76() {
 }
 
 #[test]
+fn a_lease_that_is_found_lost_at_its_release_exits_76() {
+    for loss in [&["FLUSHALL"][..], &["DEL", "leader:role"], &["SET", "leader:role", "another"]] {
+        let server = RedisServer::start();
+        let fixture = Fixture::on(&server.url());
+        let script = r#"echo begun >> "$FIXTURE/log"; while [ ! -e "$FIXTURE/end" ]; do sleep 0.01; done"#;
+        // No renewal is due meanwhile.
+        let mut program = fixture.run("role", &["--ttl", "10m"], script);
+        fixture.lines("log", 1);
+        server.command(loss);
+        std::fs::write(fixture.path("end"), "").unwrap();
+        assert_eq!(program.wait_exit(), 76, "{loss:?}");
+    }
+}
+
+#[test]
+fn the_log_has_the_release_when_run_exits() {
+    let fixture = Fixture::new();
+    for _ in 0..40 {
+        let output = fixture.output(&["run", "role", "--log", "json", "--", "true"]);
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert!(log.contains("\"lease.released\""), "{log}");
+    }
+}
+
+#[test]
+fn a_hangup_that_is_ignored_stays_ignored() {
+    let fixture = Fixture::new();
+    let script =
+        r#"grep SigIgn /proc/self/status >> "$FIXTURE/log"; while [ ! -e "$FIXTURE/end" ]; do sleep 0.01; done"#;
+    let tenure = fixture.tenure(&["run", "role", "--", "sh", "-c", script]);
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"trap "" HUP; exec "$@""#, "sh"]).arg(tenure.get_program()).args(tenure.get_args());
+    command.envs(tenure.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+    let mut program = Program::spawn(command);
+    let mask = fixture.lines("log", 1).remove(0);
+    let mask = u64::from_str_radix(mask.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(mask & 1, 1, "the command ignores it, too: {mask:x}");
+    program.signal(Signal::HUP);
+    std::thread::sleep(Duration::from_millis(200));
+    std::fs::write(fixture.path("end"), "").unwrap();
+    assert_eq!(program.wait_exit(), 0);
+}
+
+#[test]
 fn signals_are_forwarded() {
     let fixture = Fixture::new();
     let script = r#"trap 'echo usr1 >> "$FIXTURE/log"' USR1; trap 'echo term >> "$FIXTURE/log"; exit 4' TERM

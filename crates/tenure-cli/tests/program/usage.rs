@@ -16,6 +16,12 @@ fn usage_errors_are_explained_and_exit_64() {
         &["--store", "redis://", "leader", "role"],
         &["--config", "/no/such/file", "leader", "role"],
         &["dance"],
+        // A key would be two things, or another namespace's.
+        &["--keys-lease", "session:", "status"],
+        &["--keys-session", "poll:lease:x:", "status"],
+        &["--keys-heartbeat", "{leader}:x:", "status"],
+        &["--namespace", "session", "status"],
+        &["--namespace", "a:leader", "status"],
     ] {
         let output = fixture.output(arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}: {output:?}");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::name::{Group, InstanceId};
-use crate::store::MembershipRequest;
+use crate::store::{MembershipRequest, Outcome};
 use crate::time::Moment;
 
 /// The record that an instance publishes about itself.
@@ -38,12 +38,14 @@ pub(super) struct HeartbeatTimer {
     heartbeat: Arc<Heartbeat>,
     every: Duration,
     next: Moment,
+    /// Since when each heartbeat has failed.
+    failing_since: Option<Moment>,
 }
 
 impl HeartbeatTimer {
     /// Creates a timer whose first heartbeat is due at once.
     pub(super) fn new(heartbeat: Arc<Heartbeat>, every: Duration) -> Self {
-        Self { heartbeat, every, next: Moment::ZERO }
+        Self { heartbeat, every, next: Moment::ZERO, failing_since: None }
     }
 
     /// When the next heartbeat is due.
@@ -54,6 +56,19 @@ impl HeartbeatTimer {
     /// Makes the next heartbeat due now.
     pub(super) fn fire_now(&mut self) {
         self.next = Moment::ZERO;
+    }
+
+    /// Records the outcome of a heartbeat. Returns whether they have failed for so long that none is valid.
+    pub(super) fn record_outcome(&mut self, now: Moment, group: &Group, outcome: &Outcome) -> bool {
+        if *group != self.heartbeat.group {
+            return false;
+        }
+        match outcome {
+            Outcome::Answered(_) => self.failing_since = None,
+            Outcome::Failed(_) => _ = self.failing_since.get_or_insert(now),
+            Outcome::Unknown(_) => {}
+        }
+        self.failing_since.is_some_and(|since| now >= since + self.heartbeat.ttl)
     }
 
     /// The heartbeat, if it is due.

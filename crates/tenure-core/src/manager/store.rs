@@ -5,7 +5,7 @@ use super::{AcquireMode, AcquireRefusal, ConnectionChange, LeaseId, LeaseManager
 use crate::event::{Event, EventKind};
 use crate::lease::Input;
 use crate::store::{Announcement, Attached, ErrorKind, Holding, Outcome, Refusal, Reply, StoreError};
-use crate::time::Now;
+use crate::time::{Moment, Now};
 
 impl LeaseManager {
     /// Handles a connection that has attached to the store, or an attempt that failed.
@@ -135,7 +135,7 @@ impl LeaseManager {
         }
         self.outbox.call_answered(now.moment, &reply_to);
         match reply_to {
-            ReplyTo::Unawaited(purpose) => self.report_refusal(purpose, &outcome),
+            ReplyTo::Unawaited(purpose) => self.report_refusal(now.moment, purpose, &outcome),
             ReplyTo::Caller(call) | ReplyTo::LowPriority(call) => self.outputs.push(Output::Replied { call, outcome }),
             ReplyTo::Publication(holding, call) => {
                 let refusal = match &outcome {
@@ -190,11 +190,16 @@ impl LeaseManager {
     }
 
     /// Reports that requests without a caller are refused for good: once for each purpose, and heartbeats again after
-    /// one was accepted. Of the other purposes some requests may be accepted while others are refused.
-    fn report_refusal(&mut self, purpose: Unawaited, outcome: &Outcome) {
+    /// one was accepted. Of the other purposes some requests may be accepted while others are refused. Heartbeats of the
+    /// fleet that have failed for as long as one is valid are refused, too, although a retry may help: a full disk.
+    fn report_refusal(&mut self, now: Moment, purpose: Unawaited, outcome: &Outcome) {
+        let has_lapsed = match (&purpose, &mut self.heartbeat_timer) {
+            (Unawaited::Heartbeat(group), Some(timer)) => timer.record_outcome(now, group, outcome),
+            _ => false,
+        };
         match outcome {
             Outcome::Answered(_) if matches!(purpose, Unawaited::Heartbeat(_)) => drop(self.refused.remove(&purpose)),
-            Outcome::Failed(error) if !error.is_retryable() && self.refused.insert(purpose) => {
+            Outcome::Failed(error) if (has_lapsed || !error.is_retryable()) && self.refused.insert(purpose) => {
                 self.emit_kind(EventKind::StoreRefused { error: error.to_string() });
             }
             Outcome::Answered(_) | Outcome::Failed(_) | Outcome::Unknown(_) => {}

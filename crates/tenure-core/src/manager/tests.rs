@@ -32,6 +32,7 @@ struct ManagerHarness {
     batches: usize,
     /// The group whose heartbeats the store refuses for good, and how often that was reported.
     refused_group: Option<Group>,
+    refused_as: ErrorKind,
     refusals: usize,
     attaches: usize,
 }
@@ -61,6 +62,7 @@ impl ManagerHarness {
             replied: BTreeMap::new(),
             batches: 0,
             refused_group: None,
+            refused_as: ErrorKind::Configuration,
             refusals: 0,
             attaches: 0,
         };
@@ -170,7 +172,7 @@ impl ManagerHarness {
                         if let Request::Membership(MembershipRequest::Heartbeat { group, .. }) = request
                             && self.refused_group.as_ref() == Some(group)
                         {
-                            let error = StoreError::new(ErrorKind::Configuration, "no permission");
+                            let error = StoreError::new(self.refused_as, "refused");
                             outcomes.push(Outcome::Failed(error));
                             continue;
                         }
@@ -450,6 +452,21 @@ fn a_refusal_of_heartbeats_is_reported_again_after_they_were_accepted() {
         harness.refused_group = None;
         harness.advance(TTL);
     }
+}
+
+#[test]
+fn heartbeats_that_fail_for_as_long_as_one_is_valid_are_refused() {
+    let mut harness = ManagerHarness::new();
+    harness.manager.join_fleet(heartbeat(Group::FLEET), TTL / 3);
+    harness.advance(TTL);
+    (harness.refused_group, harness.refused_as) = (Some(Group::FLEET), ErrorKind::Unavailable);
+    harness.advance(TTL);
+    assert!(!harness.manager.are_heartbeats_refused(), "others still count with the last one");
+    harness.advance(TTL);
+    assert_eq!((harness.manager.are_heartbeats_refused(), harness.refusals), (true, 1));
+    harness.refused_group = None;
+    harness.advance(TTL);
+    assert!(!harness.manager.are_heartbeats_refused());
 }
 
 #[test]

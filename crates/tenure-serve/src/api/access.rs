@@ -16,9 +16,19 @@ use crate::service::Service;
 pub struct ApiToken(String);
 
 impl ApiToken {
-    /// Reads a token from the text of a file: the first line, trimmed. Returns `None` when it is empty.
-    pub fn read(text: &str) -> Option<Self> {
-        text.lines().next().map(str::trim).filter(|token| !token.is_empty()).map(|token| Self(token.to_owned()))
+    /// Reads a token from the text of a file: the first line, trimmed.
+    ///
+    /// # Errors
+    /// When it is empty, or has a character that no client can send in a header.
+    pub fn read(text: &str) -> Result<Self, &'static str> {
+        let token = text.lines().next().unwrap_or_default().trim();
+        if token.is_empty() {
+            return Err("the first line is empty");
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the first line has a space or a character outside ASCII, such as a byte order mark");
+        }
+        Ok(Self(token.to_owned()))
     }
 
     /// Compares in constant time, whatever prefix they share.
@@ -95,6 +105,8 @@ mod tests {
         for wrong in ["", "s3cre", "s3crett", "S3cret", "s3cret ", "xxxxxx"] {
             assert!(!token.matches(wrong), "{wrong:?}");
         }
-        assert!(ApiToken::read(" \n").is_none());
+        assert!(ApiToken::read(" \n").is_err());
+        assert!(ApiToken::read("\u{feff}s3cret\n").is_err(), "a byte order mark");
+        assert!(ApiToken::read("s3\u{e4}cret\n").is_err());
     }
 }

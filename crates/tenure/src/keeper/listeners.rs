@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::watch;
+
 use super::Gauges;
 use crate::event::Event;
 
@@ -28,6 +30,8 @@ pub(crate) struct Listeners {
     queue: Mutex<Option<SyncSender<ListenerItem>>>,
     /// What comes after the keeper has ended, while its last events are still dispatched. `None` when they are.
     late: Mutex<Option<Vec<ListenerItem>>>,
+    /// Whether the last event of the keeper was dispatched.
+    is_finished: watch::Sender<bool>,
 }
 
 struct Registry {
@@ -46,7 +50,12 @@ enum ListenerItem {
 impl Listeners {
     pub(crate) fn new(gauges: Arc<Gauges>) -> Arc<Self> {
         let registry = Registry { next_id: AtomicU64::new(0), entries: Mutex::default(), gauges };
-        Arc::new(Self { registry: Arc::new(registry), queue: Mutex::default(), late: Mutex::new(Some(Vec::new())) })
+        Arc::new(Self {
+            registry: Arc::new(registry),
+            queue: Mutex::default(),
+            late: Mutex::new(Some(Vec::new())),
+            is_finished: watch::Sender::new(false),
+        })
     }
 
     /// Adds a listener for every event from now on.
@@ -90,6 +99,12 @@ impl Listeners {
     pub(crate) fn finish_dispatch(&self) {
         let late = self.late.lock().unwrap_or_else(PoisonError::into_inner).take();
         late.into_iter().flatten().for_each(|item| self.send(item));
+        self.is_finished.send_replace(true);
+    }
+
+    /// Waits until the last event of the keeper was dispatched, also to the log and to streams.
+    pub(crate) async fn finished(&self) {
+        let _ = self.is_finished.subscribe().wait_for(|is_finished| *is_finished).await;
     }
 
     fn send_late(&self, item: ListenerItem) {

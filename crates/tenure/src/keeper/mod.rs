@@ -97,6 +97,9 @@ impl Drop for TermGuard {
     }
 }
 
+/// How long a shutdown waits for a log that blocks.
+const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How long a deferred call waits.
 const DEFERRED_CALL_DELAY: Duration = Duration::from_millis(20);
 
@@ -212,6 +215,15 @@ impl KeeperHandle {
         {
             self.listeners.dispatch_late(event);
         }
+    }
+
+    /// Waits until the keeper has ended and its last events were dispatched: to the log, to streams, and to the queue
+    /// of listeners. A log that blocks is waited for a little.
+    pub(crate) async fn ended(&self) {
+        let mut connection_state = self.connection_state.clone();
+        // A keeper thread that ended without reporting it is closed, too.
+        let _ = connection_state.wait_for(|connection_state| *connection_state == ConnectionState::Closed).await;
+        let _ = tokio::time::timeout(LAST_EVENTS_TIMEOUT, self.listeners.finished()).await;
     }
 
     /// Calls a listener for every event from now on, until the returned guard is dropped.

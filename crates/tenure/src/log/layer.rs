@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::Mutex;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tracing::field::{Field, Visit};
@@ -70,7 +70,8 @@ where
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let timestamp = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+        // A clock before 1970 has no such text.
+        let timestamp = humantime::format_rfc3339_micros(SystemTime::now().max(UNIX_EPOCH)).to_string();
         let level = event.metadata().level().as_str().to_ascii_lowercase();
         let line = match self.format {
             Format::Text => fields.text(&timestamp, &level),

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::name::{NameError, check, check_prefix};
 
+/// The words with which keys begin by default.
+const KEY_WORDS: [&str; 6] = ["heartbeat", "leader", "lease", "poll", "session", "tenure"];
+
 /// The keys of one deployment.
 ///
 /// Two deployments with different namespaces can share a store and never interfere.
@@ -13,6 +16,7 @@ use crate::name::{NameError, check, check_prefix};
 ///
 /// let keyspace = Keyspace::default().namespace("staging")?;
 /// assert!(Keyspace::default().namespace("a{b").is_err());
+/// assert!(Keyspace::default().namespace("session").is_err());
 /// # Ok::<(), tenure::NameError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +38,13 @@ impl Keyspace {
     ///
     /// # Errors
     /// When the name is empty, too long, or has a character that is not allowed. Braces are not allowed: a hash tag
-    /// belongs in the prefix of a lease.
+    /// belongs in the prefix of a lease. Words with which keys begin are not allowed, as in `a:session`: its keys would
+    /// be sessions of the namespace `a`.
     pub fn namespace(mut self, name: &str) -> Result<Self, NameError> {
         check("namespace", name)?;
+        if let Some(word) = name.split(':').find(|word| KEY_WORDS.contains(word)) {
+            return Err(NameError::KeyWord { namespace: name.to_owned(), word: word.to_owned() });
+        }
         self.prefix = format!("{name}:");
         Ok(self)
     }

@@ -250,7 +250,8 @@ impl Tenure {
 
     /// Stops all work, releases every lease, and ends the keeper. Waiters are refused. The keeper does not wait for
     /// work that still runs when its lease has expired. While the store cannot be reached, it retries until every lease
-    /// has expired; a program that cannot wait that long adds its own timeout.
+    /// has expired; a program that cannot wait that long adds its own timeout. The log and event streams have the last
+    /// events when this returns, unless the log blocks.
     ///
     /// # Cancel safety
     /// Safe: it continues in the background.
@@ -259,9 +260,7 @@ impl Tenure {
             return;
         }
         self.keeper.send(Command::ShutDown);
-        let mut connection_state = self.keeper.connection_state.clone();
-        // A keeper thread that ended without reporting it is closed, too.
-        let _ = connection_state.wait_for(|connection_state| *connection_state == ConnectionState::Closed).await;
+        self.keeper.ended().await;
     }
 
     pub(crate) fn keeper(&self) -> &Arc<KeeperHandle> {

@@ -1,6 +1,7 @@
 //! Sessions that are paused, deleted and created again before all instances have learned of it.
 
 use std::io::BufRead;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
@@ -135,10 +136,15 @@ fn an_export_replaces_a_file_in_one_step_and_never_by_an_empty_one() {
     let other = fixture.path("other.jsonl");
     assert_eq!(export(&["--output", &other.display().to_string()]).status.code(), Some(1));
     assert_eq!(std::fs::read_to_string(&other).unwrap(), all);
-    // Devices and folders are refused.
-    for wrong in ["/dev/null", &backups.display().to_string(), "/no/such/folder/file"] {
-        assert_eq!(export(&["--output", wrong]).status.code(), Some(73), "{wrong}");
+    // Devices, pipes, folders and links to nothing are refused.
+    let (link, pipe) = (fixture.path("link"), fixture.path("pipe"));
+    std::os::unix::fs::symlink("nothing", &link).unwrap();
+    std::os::unix::fs::symlink("/proc/self/fd/1", &pipe).unwrap();
+    let wrong = ["/dev/null", "/dev/stdout", "/no/such/folder/file"].map(PathBuf::from);
+    for wrong in wrong.iter().chain([&backups, &link, &pipe]) {
+        assert_eq!(export(&["--output", &wrong.display().to_string()]).status.code(), Some(73), "{wrong:?}");
     }
+    assert!(link.is_symlink() && pipe.is_symlink() && !fixture.path("nothing").exists());
     drop(one);
     // All data is lost.
     redis.command(&["FLUSHALL"]);

@@ -57,14 +57,42 @@ fn an_instance_whose_heartbeats_are_refused_is_not_ready() {
 fn too_few_files_are_no_wrong_usage() {
     let fixture = Fixture::new();
     let served = fixture.tenure(&["serve", "--listen", "127.0.0.1:0"]);
-    let limited = std::process::Command::new("sh")
-        .args(["-c", r#"ulimit -n 10; exec "$0" "$@""#])
-        .arg(served.get_program())
-        .args(served.get_args())
-        .envs(served.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .output()
-        .unwrap();
-    assert_eq!(limited.status.code(), Some(69), "{limited:?}");
+    for limit in ["6", "10", "20"] {
+        let limited = std::process::Command::new("sh")
+            .args(["-c", &format!(r#"ulimit -n {limit}; exec "$0" "$@""#)])
+            .arg(served.get_program())
+            .args(served.get_args())
+            .envs(served.get_envs().filter_map(|(name, value)| Some((name, value?))))
+            .output()
+            .unwrap();
+        assert_eq!(limited.status.code(), Some(71), "{limited:?}");
+        assert!(String::from_utf8_lossy(&limited.stderr).contains("ulimit -n"), "{limited:?}");
+    }
+}
+
+#[test]
+fn a_full_pipe_of_log_lines_delays_no_stop() {
+    let fixture = Fixture::new();
+    let mut command = ServeInstance::command(&fixture, &["--log-level", "debug", "--log", "json"]);
+    let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(process.stderr.take().unwrap());
+    rustix::pipe::fcntl_setpipe_size(log.get_ref(), 4_096).unwrap();
+    let mut line = String::new();
+    let address = loop {
+        line.clear();
+        log.read_line(&mut line).unwrap();
+        if let Some((_, rest)) = line.split_once("API at http://") {
+            break rest.split_once(';').unwrap().0.to_owned();
+        }
+    };
+    // Nothing is read from here on.
+    let one = ServeInstance { process, address };
+    (0..50).for_each(|n| drop(one.add(&format!("http://127.0.0.1:1/{n}"))));
+    let written = || rustix::io::ioctl_fionread(log.get_ref()).unwrap();
+    wait_until("the pipe is full", || written() > 3_000);
+    let mut one = one;
+    one.signal(Signal::TERM);
+    assert_eq!(one.wait_exit(), Some(0));
 }
 
 #[test]
