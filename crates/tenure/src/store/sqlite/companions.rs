@@ -33,8 +33,9 @@ static DATABASES: Mutex<BTreeMap<FileId, Database>> = Mutex::new(BTreeMap::new()
 struct Database {
     /// One, or more if the path led to another file for a moment.
     files: Vec<File>,
-    /// What SQLite uses in this process: the same for all connections, whatever their path.
+    /// What SQLite uses in this process: the same for all connections, whatever their path. `None` without a claim.
     companions: Option<Companions>,
+    claims: usize,
     users: usize,
 }
 
@@ -114,8 +115,25 @@ impl DatabaseUse {
                 database.companions = Some(beside);
             }
         }
+        database.claims += 1;
         self.companions = Some(beside);
         Ok(())
+    }
+
+    /// Ends the claim, before SQLite closes the database: it deletes these files when it is the last, and a process that
+    /// opens it then must not find our mark.
+    pub(super) fn end_claim(&mut self) {
+        let (mut databases, Some(companions)) = (databases(), self.companions.take()) else { return };
+        if let Some(database) = databases.get_mut(&self.id) {
+            database.claims -= 1;
+            if database.claims == 0 {
+                database.companions = None;
+                if let Some(file) = database.files.first() {
+                    // Closing the file unlocks it, too.
+                    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&range(libc::F_UNLCK, companions.mark(), 1)));
+                }
+            }
+        }
     }
 
     /// Whether the path leads to this database.
@@ -136,6 +154,7 @@ impl DatabaseUse {
 
 impl Drop for DatabaseUse {
     fn drop(&mut self) {
+        self.end_claim();
         let mut databases = databases();
         if let Some(database) = databases.get_mut(&self.id) {
             database.users -= 1;

@@ -253,6 +253,12 @@ impl DatabaseFile {
     }
 }
 
+impl Drop for DatabaseFile {
+    fn drop(&mut self) {
+        self.database.end_claim();
+    }
+}
+
 thread_local! {
     /// When this thread stops waiting for other writers. SQLite's busy handler takes no argument of its own.
     static BUSY_DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
