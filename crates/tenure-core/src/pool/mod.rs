@@ -13,6 +13,7 @@ mod naming;
 mod queries;
 mod status;
 mod table;
+mod ticker;
 
 pub use due::{last_tick, next_due, phase};
 pub use engine::Engine;
@@ -23,3 +24,4 @@ pub use manager_io::{PoolOutput, QueryId, TargetError, WorkerCommand};
 pub use mark::Mark;
 pub use naming::Naming;
 pub use status::{PoolStatus, TargetStatus};
+pub use ticker::{TermView, Ticker, TickerStep, WriteOutcome};

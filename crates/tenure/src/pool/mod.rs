@@ -36,7 +36,7 @@ mod target;
 mod ticks;
 mod worker;
 
-pub(crate) use tenure_core::pool::{EngineSettings, Naming, last_tick, next_due, phase};
+pub(crate) use tenure_core::pool::{EngineSettings, Naming};
 #[doc(inline)]
 pub use tenure_core::pool::{PoolStatus, TargetError, TargetName, TargetStatus};
 

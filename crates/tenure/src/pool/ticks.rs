@@ -7,41 +7,26 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tenure_core::pool::{Mark, TermView, Ticker, TickerStep, WriteOutcome};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-use super::{last_tick, next_due, phase};
 use crate::event::EventKind;
 use crate::lease::LeaseState;
 use crate::store::{DocumentRequest, ErrorKind, LogRequest, Outcome, Reply, StoreError};
-use crate::tenure::{PublishError, TermHandle, call_store};
+use crate::tenure::{TermHandle, call_store};
 use crate::time::ServerTime;
 use crate::token::Nonce;
-use tenure_core::pool::Mark;
 
 /// The record beside the lease.
 const DUE_RECORD: &str = "due";
-
-/// The longest uninterrupted sleep: clocks may be set meanwhile.
-const MAX_SLEEP: Duration = Duration::from_secs(60);
-
-/// How long a tick that was put back waits at least.
-const PUT_BACK_DELAY: Duration = Duration::from_millis(50);
 
 impl TermHandle {
     /// Ticks at this interval, at least a millisecond. Each target has its own phase, so that targets do not tick
     /// together. The phase stays the same whichever instance holds the target.
     pub fn every(&self, interval: Duration) -> Ticks {
-        Ticks {
-            term: self.clone(),
-            interval: interval.max(Duration::from_millis(1)),
-            last: None,
-            before: None,
-            claimed: false,
-            deferred: false,
-            pending: None,
-            has_reported: false,
-        }
+        let ticker = Ticker::new(self.name().label(), interval, self.0.settings.attempt_timeout());
+        Ticks { term: self.clone(), ticker, append: None, has_reported: false }
     }
 }
 
@@ -67,37 +52,12 @@ impl TermHandle {
 #[derive(Debug)]
 pub struct Ticks {
     term: TermHandle,
-    interval: Duration,
-    /// The last tick that was returned, here or by the previous holder. `None` until it is read.
-    last: Option<ServerTime>,
-    /// The tick before that.
-    before: Option<ServerTime>,
-    /// Whether the store may have a claim of a later tick.
-    claimed: bool,
-    /// Whether the last tick was put back.
-    deferred: bool,
-    /// A request in flight whose reply was not read yet.
-    pending: Option<PendingAppend>,
-    /// Whether a failure to write was reported.
+    /// What decides.
+    ticker: Ticker,
+    /// The append whose reply was not read yet.
+    append: Option<oneshot::Receiver<Outcome>>,
+    /// Whether an error of the store was reported.
     has_reported: bool,
-}
-
-/// An append whose reply is not awaited yet.
-#[derive(Debug)]
-struct PendingAppend {
-    /// The tick that it claims ahead.
-    claimed_due: Option<ServerTime>,
-    reply: oneshot::Receiver<Outcome>,
-}
-
-/// The outcome of a claim ahead.
-enum ClaimOutcome {
-    /// Unknown: nothing to rely on.
-    Unknown,
-    /// The tick is claimed.
-    Claimed(ServerTime),
-    /// The term is over.
-    Refused,
 }
 
 /// One tick.
@@ -138,67 +98,23 @@ impl Ticks {
     /// # Cancel safety
     /// Safe: a tick claimed by a dropped call is returned by the next call, or [given back](Self::end).
     pub async fn next(&mut self) -> Option<Tick> {
-        let phase = phase(self.term.name().label(), self.interval);
-        if self.last.is_none() {
-            let (mark, now) = (self.read().await?, self.term.server_time());
-            // Without a mark, the first tick is the next slot.
-            self.last = Some(mark.map_or(now, |mark| mark.last(now)));
-        }
         loop {
-            if self.term.is_draining() {
-                self.return_claim().await;
-                return None;
+            match self.ticker.next(&self.view()) {
+                TickerStep::Work(due) => return Some(Tick(due)),
+                TickerStep::End => return None,
+                TickerStep::ReadMark => self.read_mark().await,
+                TickerStep::Write(mark) => self.write(mark).await,
+                TickerStep::AwaitAppend => self.await_append().await,
+                TickerStep::AwaitCertainty => self.term.wait_until_certain().await,
+                TickerStep::Sleep(span) => self.sleep(span).await,
             }
-            if self.term.0.must_stop() {
-                return None;
-            }
-            // A tick that was put back is not due before work may begin. By then a later tick may make up for it.
-            if std::mem::take(&mut self.deferred) {
-                // Not at once: work may put a tick back for a reason of its own, again and again.
-                tokio::select! {
-                    () = tokio::time::sleep(PUT_BACK_DELAY) => self.term.wait_until_certain().await,
-                    () = self.term.draining() => {}
-                }
-                continue;
-            }
-            let now = self.term.server_time();
-            let last = last_tick(now, self.last?, self.interval, phase);
-            self.last = Some(last);
-            let due = next_due(now, last, self.interval, phase);
-            let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
-            if !left.is_zero() {
-                tokio::select! {
-                    () = tokio::time::sleep(left.min(MAX_SLEEP)) => {}
-                    () = self.term.draining() => {}
-                }
-                continue;
-            }
-            // No work begins while the lease is uncertain, even if the tick was claimed before.
-            if self.term.state() == LeaseState::Uncertain {
-                self.term.wait_until_certain().await;
-                continue;
-            }
-            let is_ours = match self.resolve_pending().await {
-                ClaimOutcome::Claimed(ahead) if ahead == due => true,
-                ClaimOutcome::Claimed(_) | ClaimOutcome::Unknown => self.claim(due).await?,
-                ClaimOutcome::Refused => return None,
-            };
-            if !is_ours {
-                continue;
-            }
-            (self.before, self.last, self.claimed) = (self.last, Some(due), false);
-            return Some(Tick(due));
         }
     }
 
     /// Puts back a tick, the last one returned, whose work was not begun because the lease is uncertain or draining. It
     /// is returned again: here, when the lease is certain, or by the next holder.
     pub fn put_back(&mut self, tick: Tick) {
-        if self.last == Some(tick.0)
-            && let Some(before) = self.before.take()
-        {
-            (self.last, self.claimed, self.deferred) = (Some(before), true, true);
-        }
+        self.ticker.put_back(tick.0);
     }
 
     /// Appends an entry to a log beside the lease, like [`TermHandle::append`], without waiting: the next tick waits
@@ -238,27 +154,11 @@ impl Ticks {
         kept: usize,
         mut records: Vec<(String, Vec<u8>)>,
     ) {
-        let claimed_due = self.last.and_then(|last| {
-            let now = self.term.server_time();
-            let due = next_due(now, last, self.interval, phase(self.term.name().label(), self.interval));
-            let left = Duration::from_micros(due.as_micros().saturating_sub(now.as_micros()));
-            // If we die before it is due, no other instance could have run it either; and the next holder makes up for
-            // the tick after it.
-            (left + self.interval <= self.term.remaining() && !self.term.is_draining()).then_some(due)
-        });
-        let (holding, log, value) = (self.term.holding(), log.to_owned(), value.into());
-        let mark = self.last.zip(claimed_due).map(|(worked, due)| Mark { worked, ahead: Some(due) });
+        let mark = self.ticker.begin_append(&self.view());
         records.extend(mark.map(|mark| (DUE_RECORD.to_owned(), mark.encode())));
-        self.claimed |= mark.is_some();
-        let reply = self.term.call_ahead(LogRequest::Append {
-            holding,
-            log,
-            value,
-            kept,
-            nonce: Nonce::new(fastrand::u128(..)),
-            records,
-        });
-        self.pending = Some(PendingAppend { claimed_due, reply });
+        let (holding, log, value) = (self.term.holding(), log.to_owned(), value.into());
+        let nonce = Nonce::new(fastrand::u128(..));
+        self.append = Some(self.term.call_ahead(LogRequest::Append { holding, log, value, kept, nonce, records }));
     }
 
     /// Waits for the [appended](Self::append) entries, and gives back a tick claimed ahead, so that the next holder
@@ -267,76 +167,86 @@ impl Ticks {
     /// # Cancel safety
     /// A tick claimed ahead may be skipped.
     pub async fn end(mut self) {
-        self.return_claim().await;
+        self.ticker.end();
+        // Returns no tick any more.
+        let _ = self.next().await;
     }
 
-    /// Gives back a tick that was claimed but not returned. It may be unknown whether the claim reached the store.
-    async fn return_claim(&mut self) {
-        if matches!(self.resolve_pending().await, ClaimOutcome::Refused) || !std::mem::take(&mut self.claimed) {
-            return;
-        }
-        let Some(last) = self.last else { return };
-        loop {
-            let (holding, value) = (self.term.holding(), Mark { worked: last, ahead: None }.encode());
-            let record = DUE_RECORD.to_owned();
-            let reply = self.term.call_ahead(DocumentRequest::Publish { holding, record, value, announced: false });
-            self.term.0.keeper.flush_deferred_calls();
-            match reply.await {
-                Ok(Outcome::Failed(error) | Outcome::Unknown(error)) if error.is_retryable() => {}
-                _ => return,
-            }
-            // If this fails until the lease has ended, a due tick is skipped.
-            tokio::select! {
-                () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
-                () = self.term.wait_until_over() => return,
-            }
+    fn view(&self) -> TermView {
+        let shared = &self.term.0;
+        TermView {
+            now: self.term.server_time(),
+            remaining: self.term.remaining(),
+            is_uncertain: self.term.state() == LeaseState::Uncertain,
+            is_draining: self.term.is_draining(),
+            must_stop: shared.must_stop(),
+            is_over: shared.is_over() || shared.is_overdue() || shared.keeper.is_forked(),
         }
     }
 
-    /// Reads the outcome of the pending append.
-    async fn resolve_pending(&mut self) -> ClaimOutcome {
-        let Some(PendingAppend { claimed_due, mut reply }) = self.pending.take() else { return ClaimOutcome::Unknown };
-        let reply = match reply.try_recv() {
-            Err(TryRecvError::Empty) => {
-                self.term.0.keeper.flush_deferred_calls();
-                reply.await.ok()
-            }
-            reply => reply.ok(),
+    /// Sleeps until the term begins to drain. If it does already, until it is over: a tick is being given back.
+    async fn sleep(&self, span: Duration) {
+        let ends = async {
+            if self.term.is_draining() { self.term.wait_until_over().await } else { self.term.draining().await }
         };
-        match (reply, claimed_due) {
-            (Some(Outcome::Answered(Reply::Done)), Some(due)) => ClaimOutcome::Claimed(due),
-            (Some(Outcome::Answered(Reply::Refused(_))), _) => {
-                self.claimed = false;
-                ClaimOutcome::Refused
-            }
-            (Some(Outcome::Failed(error) | Outcome::Unknown(error)), _) => {
-                self.report_once(&error);
-                ClaimOutcome::Unknown
-            }
-            _ => ClaimOutcome::Unknown,
+        tokio::select! {
+            () = tokio::time::sleep(span) => {}
+            () = ends => {}
         }
     }
 
-    /// Reads the mark of the previous holder. Retries until it is known, or the lease is draining.
-    async fn read(&mut self) -> Option<Option<Mark>> {
-        let timeout = self.term.0.settings.attempt_timeout();
-        loop {
-            let read = DocumentRequest::ReadRecord { name: self.term.name().clone(), record: DUE_RECORD.to_owned() };
-            match call_store(&self.term.0.keeper, read, timeout).await {
-                Outcome::Answered(Reply::Record(found)) => {
-                    return Some(found.and_then(|record| Mark::decode(&record.value)));
-                }
-                // A corrupted mark counts as none. The next mark overwrites it.
-                Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt => {
-                    self.report_once(&error);
-                    return Some(None);
-                }
-                _ => {}
+    /// Reads the mark of the previous holder.
+    async fn read_mark(&mut self) {
+        let read = DocumentRequest::ReadRecord { name: self.term.name().clone(), record: DUE_RECORD.to_owned() };
+        let mark = match call_store(&self.term.0.keeper, read, self.term.0.settings.attempt_timeout()).await {
+            Outcome::Answered(Reply::Record(found)) => found.and_then(|record| Mark::decode(&record.value)),
+            // A corrupted mark counts as none. The next mark overwrites it.
+            Outcome::Failed(error) if error.kind() == ErrorKind::Corrupt => {
+                self.report_once(&error);
+                None
             }
-            tokio::select! {
-                () = tokio::time::sleep(timeout) => {}
-                () = self.term.draining() => return None,
+            _ => return self.ticker.failed(),
+        };
+        self.ticker.mark_read(self.term.server_time(), mark);
+    }
+
+    /// Writes the mark, under the token.
+    async fn write(&mut self, mark: Mark) {
+        let (holding, record, value) = (self.term.holding(), DUE_RECORD.to_owned(), mark.encode());
+        let publish = DocumentRequest::Publish { holding, record, value, announced: false };
+        let outcome = call_store(&self.term.0.keeper, publish, self.term.0.settings.attempt_timeout()).await;
+        let outcome = self.outcome(Some(outcome));
+        self.ticker.written(outcome);
+    }
+
+    /// Reads the reply to the append.
+    async fn await_append(&mut self) {
+        let reply = match &mut self.append {
+            Some(reply) => match reply.try_recv() {
+                Err(TryRecvError::Empty) => {
+                    self.term.0.keeper.flush_deferred_calls();
+                    reply.await.ok()
+                }
+                reply => reply.ok(),
+            },
+            None => None,
+        };
+        self.append = None;
+        let outcome = self.outcome(reply);
+        self.ticker.appended(outcome);
+    }
+
+    fn outcome(&mut self, outcome: Option<Outcome>) -> WriteOutcome {
+        match outcome {
+            Some(Outcome::Answered(Reply::Done)) => WriteOutcome::Done,
+            Some(Outcome::Answered(Reply::Refused(_))) => WriteOutcome::Refused,
+            Some(Outcome::Failed(error) | Outcome::Unknown(error)) => {
+                // No work begins meanwhile, so report why.
+                self.report_once(&error);
+                if error.is_retryable() { WriteOutcome::Unknown } else { WriteOutcome::Failed }
             }
+            Some(Outcome::Answered(_)) => WriteOutcome::Failed,
+            None => WriteOutcome::Unknown,
         }
     }
 
@@ -344,26 +254,6 @@ impl Ticks {
     fn report_once(&mut self, error: &StoreError) {
         if error.kind() != ErrorKind::Unreachable && !std::mem::replace(&mut self.has_reported, true) {
             self.term.emit(EventKind::StoreRefused { error: error.to_string() });
-        }
-    }
-
-    /// Writes the mark, under the token. While the store cannot be reached the tick waits, and no work begins. Returns
-    /// whether the tick is claimed: `false` if the lease drains first, `None` when the term is over.
-    async fn claim(&mut self, due: ServerTime) -> Option<bool> {
-        loop {
-            self.claimed = true;
-            match self.term.publish_silently(DUE_RECORD, Mark { worked: due, ahead: None }.encode()).await {
-                Ok(()) => return Some(true),
-                Err(PublishError::Refused(_)) => return None,
-                Err(PublishError::Store(error) | PublishError::Unknown(error)) => {
-                    // No work begins meanwhile, so report why.
-                    self.report_once(&error);
-                    tokio::select! {
-                        () = tokio::time::sleep(self.term.0.settings.attempt_timeout()) => {}
-                        () = self.term.draining() => return Some(false),
-                    }
-                }
-            }
         }
     }
 }

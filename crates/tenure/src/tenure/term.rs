@@ -382,13 +382,6 @@ impl TermHandle {
         self.write(DocumentRequest::Publish { holding, record, value, announced: true }).await
     }
 
-    /// Like [`publish`](Self::publish), without an announcement, for records that no instance uses before it needs
-    /// them.
-    pub(crate) async fn publish_silently(&self, record: &str, value: Vec<u8>) -> Result<(), PublishError> {
-        let (holding, record) = (self.holding(), record.to_owned());
-        self.write(DocumentRequest::Publish { holding, record, value, announced: false }).await
-    }
-
     /// Appends an entry to a log beside the lease, unless the term is over. The log keeps the latest `kept` entries.
     /// Any instance can [read](super::Tenure::recent) it.
     ///
