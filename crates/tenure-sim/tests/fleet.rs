@@ -563,6 +563,16 @@ fn ignoring_marks_is_caught() {
 }
 
 #[test]
+fn working_without_a_claim_is_caught() {
+    must_be_caught(FleetMutation::SkipClaims, &["no tick runs twice"]);
+}
+
+#[test]
+fn keeping_a_tick_claimed_ahead_is_caught() {
+    must_be_caught(FleetMutation::KeepClaims, &["a hand-over skips no tick"]);
+}
+
+#[test]
 fn skipping_the_holder_check_is_caught() {
     must_be_caught(FleetMutation::SkipHolderCheck, &["in the calm every target is held and balanced"]);
 }

@@ -49,6 +49,13 @@ impl StoreCalls {
         Some(call)
     }
 
+    /// Queues a call again that was taken and not sent, before the others.
+    pub(super) fn put_back(&mut self, give_up_at: Moment, call: StoreCall) {
+        self.in_flight.remove(&call.id);
+        let queue = if call.is_work { &mut self.work } else { &mut self.low_priority };
+        queue.push_front((give_up_at, call));
+    }
+
     /// Records the reply to a call.
     pub(super) fn answered(&mut self, call: CallId, is_low_priority: bool) {
         self.in_flight.remove(&call);
@@ -92,6 +99,6 @@ impl StoreCalls {
 }
 
 /// The output for a call that was not executed.
-pub(super) fn failed(call: CallId, error: StoreError) -> Output {
+fn failed(call: CallId, error: StoreError) -> Output {
     Output::Replied { call, outcome: Outcome::Failed(error) }
 }

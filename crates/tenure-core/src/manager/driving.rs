@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::lease_table::LeaseEntry;
 use super::output::{Outgoing, ReplyTo};
+use super::store::DATA_CHANGED;
 use super::waiters::Waiter;
 use super::{AcquireMode, LeaseId, LeaseManager, Output, Validity};
 use crate::ending::{Ending, ReleaseReason};
@@ -60,7 +61,7 @@ impl LeaseManager {
                         self.outbox.send(Outgoing { request: request.into(), give_up_at, reply_to });
                         beat.into_iter().for_each(|beat| self.outbox.send_unawaited_by(give_up_at, beat));
                     }
-                    Action::Attach => self.wants_reattach = true,
+                    Action::Attach => self.reattach = Some(DATA_CHANGED),
                     Action::Wake { at, .. } => self.arm(id, at),
                     Action::Permit(permission) => next = self.permit(id, permission).or(next),
                     Action::Emit(event) => self.emit_for(now, id, event),

@@ -102,8 +102,8 @@ pub struct LeaseManager {
     refused: BTreeSet<Unawaited>,
     /// Whether it was reported that announcements cannot be received.
     silence_reported: bool,
-    /// Whether the store is to be attached again.
-    wants_reattach: bool,
+    /// Why the store is to be attached again, if it is.
+    reattach: Option<&'static str>,
     is_shutting_down: bool,
     /// The longest delay of a wake-up since the last look.
     lag: Duration,
@@ -129,7 +129,7 @@ impl LeaseManager {
             reported_loss: None,
             refused: BTreeSet::new(),
             silence_reported: false,
-            wants_reattach: false,
+            reattach: None,
             is_shutting_down: false,
             lag: Duration::ZERO,
             outputs: Vec::new(),
@@ -229,8 +229,10 @@ impl LeaseManager {
     /// Ends a round of inputs: connects if it is time to, and puts the queued requests into batches. The executor repeats
     /// it until there are no more outputs.
     pub fn flush(&mut self, now: Now) {
-        if std::mem::take(&mut self.wants_reattach) {
-            self.drop_link(now, "the store's data has changed");
+        // Replies on their way are waited for: the outcome of their requests would be unknown.
+        if let Some(why) = self.reattach.filter(|_| !self.outbox.has_batches_in_flight()) {
+            self.reattach = None;
+            self.replace_link(now, why);
         }
         if self.link.retry_at().is_some_and(|at| now.moment >= at) {
             self.attach(now.moment);
@@ -238,7 +240,7 @@ impl LeaseManager {
         if self.is_shutting_down && self.is_empty() {
             self.outbox.send_all_notes(now.moment);
         }
-        if self.outbox.is_online() {
+        if self.outbox.is_online() && self.reattach.is_none() {
             let token = |id| self.leases.peek(id).and_then(|entry| entry.lease.token());
             self.outbox.drop_renewals(|id, renewed| token(id) != Some(renewed));
             let batches = self.outbox.take_batches(now.moment, self.link.id());

@@ -7,7 +7,7 @@ use crate::store::{DocumentRequest, ErrorKind, LeaseRequest, LogRequest, Request
 use crate::time::Moment;
 use crate::token::Token;
 
-use super::calls::{StoreCalls, failed};
+use super::calls::StoreCalls;
 use super::notes::Notes;
 use super::output::{Outgoing, ReplyTo, Unawaited};
 use super::{Batch, LeaseId, LinkId, Output, Recipients, StoreCall};
@@ -92,18 +92,24 @@ impl Outbox {
         self.is_online = true;
     }
 
-    /// Ends what is in flight or was about to be sent. Calls that still wait for a connection wait for the next one.
-    pub(super) fn connection_lost(&mut self, outputs: &mut Vec<Output>) {
+    /// Ends what is in flight. Calls that were not sent wait for the next connection.
+    pub(super) fn connection_lost(&mut self, now: Moment, outputs: &mut Vec<Output>) {
         self.is_online = false;
         self.batches_in_flight = 0;
-        let message = "the connection was lost before the request was sent";
-        let unsent = StoreError::new(ErrorKind::Unreachable, message);
-        for call in std::mem::take(&mut self.outgoing).iter().filter_map(|outgoing| outgoing.reply_to.call()) {
-            self.calls.answered(call, false);
-            outputs.push(failed(call, unsent.clone()));
+        for Outgoing { request, give_up_at, reply_to } in std::mem::take(&mut self.outgoing).into_iter().rev() {
+            if let Some(id) = reply_to.call() {
+                let is_work = !matches!(reply_to, ReplyTo::LowPriority(_));
+                let timeout = give_up_at.since(now);
+                self.calls.put_back(give_up_at, StoreCall { id, request, timeout, is_work });
+            }
         }
         let lost = StoreError::new(ErrorKind::Unreachable, "the connection was lost before the reply");
         outputs.extend(self.calls.connection_lost(&lost));
+    }
+
+    /// Whether replies of this connection are on their way.
+    pub(super) fn has_batches_in_flight(&self) -> bool {
+        self.batches_in_flight > 0
     }
 
     /// Records that a batch was answered, or will not be.

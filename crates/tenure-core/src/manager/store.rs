@@ -7,6 +7,9 @@ use crate::lease::Input;
 use crate::store::{Announcement, Attached, ErrorKind, Holding, Outcome, Refusal, Reply, StoreError};
 use crate::time::{Moment, Now};
 
+/// Why the store is attached again when a reply shows it.
+pub(super) const DATA_CHANGED: &str = "the store's data has changed";
+
 impl LeaseManager {
     /// Handles a connection that has attached to the store, or an attempt that failed.
     pub fn attached(&mut self, now: Now, link: LinkId, result: Result<&Attached, StoreError>) {
@@ -58,7 +61,8 @@ impl LeaseManager {
             }
             self.update_status(id);
         }
-        self.report_loss(error);
+        self.emit_loss(&error);
+        self.outputs.push(Output::Connection(ConnectionChange::Lost(error)));
     }
 
     /// Whether a caller waits for this lease, in such a way.
@@ -74,14 +78,25 @@ impl LeaseManager {
         }
     }
 
-    /// Abandons the connection, if there is one.
+    /// Abandons the connection, if there is one, because it is of no use any more.
     pub(super) fn drop_link(&mut self, now: Now, why: &str) {
+        if let Some(error) = self.disconnect(now, why) {
+            self.outputs.push(Output::Connection(ConnectionChange::Lost(error)));
+        }
+    }
+
+    /// Attaches again by another connection. Callers are told only if that fails.
+    pub(super) fn replace_link(&mut self, now: Now, why: &str) {
+        let _ = self.disconnect(now, why);
+    }
+
+    fn disconnect(&mut self, now: Now, why: &str) -> Option<StoreError> {
         if !self.link.is_up() {
-            return;
+            return None;
         }
         self.link.disconnect(now.moment, &mut self.rng);
         self.outputs.push(Output::Disconnect);
-        self.outbox.connection_lost(&mut self.outputs);
+        self.outbox.connection_lost(now.moment, &mut self.outputs);
         let error = StoreError::new(ErrorKind::Unreachable, format!("{why}, before the lease was granted"));
         for id in self.leases.ids() {
             self.step(now, id, Input::ConnectionLost);
@@ -90,16 +105,16 @@ impl LeaseManager {
                 self.refuse(now, id, AcquireRefusal::Store(error.clone()));
             }
         }
-        let message = format!("{}: {why}", self.config.location);
-        self.report_loss(StoreError::new(ErrorKind::Unreachable, message));
+        let error = StoreError::new(ErrorKind::Unreachable, format!("{}: {why}", self.config.location));
+        self.emit_loss(&error);
+        Some(error)
     }
 
-    /// Reports that the store cannot be reached, once for each kind of error.
-    fn report_loss(&mut self, error: StoreError) {
+    /// Emits that the store cannot be reached, once for each kind of error.
+    fn emit_loss(&mut self, error: &StoreError) {
         if self.reported_loss.replace(error.kind()) != Some(error.kind()) {
             self.emit_kind(EventKind::StoreLost { error: error.to_string() });
         }
-        self.outputs.push(Output::Connection(ConnectionChange::Lost(error)));
     }
 
     /// Handles the replies to a batch, in order.
@@ -130,7 +145,9 @@ impl LeaseManager {
     fn deliver(&mut self, now: Now, reply_to: ReplyTo, outcome: Outcome) {
         if let Outcome::Answered(reply) = &outcome {
             self.knowledge.learn(now.moment, reply);
-            self.wants_reattach |= self.knowledge.take_unknown_quarantine(reply);
+            if self.knowledge.take_unknown_quarantine(reply) {
+                self.reattach = Some(DATA_CHANGED);
+            }
             self.refresh_doubtful_ttls(now);
         }
         self.outbox.call_answered(now.moment, &reply_to);
@@ -222,7 +239,7 @@ impl LeaseManager {
     /// Handles an announcement.
     pub fn announced(&mut self, now: Now, announcement: Announcement) {
         if self.knowledge.learn_announcement(&announcement) {
-            self.drop_link(now, "the store has lost its data");
+            self.reattach = Some("the store has lost its data");
             return;
         }
         self.refresh_doubtful_ttls(now);

@@ -6,19 +6,27 @@ use std::time::{Duration, SystemTime};
 
 use tenure_core::fleet::InstanceRecord;
 use tenure_core::lease::{Intent, LeaseSettings, Permission};
+use tenure_core::manager::server_time;
 use tenure_core::manager::{
     AcquireMode, AcquireRefusal, AcquireRequest, CallId, Heartbeat, LeaseId, LeaseManager, LinkId, ManagerConfig,
     Output, Recipients, StoreCall, Validity, WaiterId,
 };
-use tenure_core::pool::{PoolConfig, PoolManager, PoolOutput, QueryId, TargetName, WorkerCommand};
-use tenure_core::store::{
-    Announcement, AttachRequest, Attached, DocumentRequest, ErrorKind, LeaseRequest, Outcome, Reply, Request,
-    StoreError,
+use tenure_core::pool::{
+    Mark, PoolConfig, PoolManager, PoolOutput, QueryId, TargetName, TickerStep, WorkerCommand, WriteOutcome, phase,
 };
-use tenure_core::time::{Moment, Now};
+use tenure_core::store::{
+    Announcement, AttachRequest, Attached, DocumentRequest, ErrorKind, Holding, LeaseRequest, LogRequest, Outcome,
+    Reply, Request, StoreError,
+};
+use tenure_core::time::{Moment, Now, ServerTime};
+use tenure_core::token::Nonce;
 use tenure_core::{Group, InstanceId, Token};
 
+use super::worker::{Doing, SimWorker, TICK_INTERVAL, WorkLength, view, write_outcome};
 use super::world::{FleetMutation, TTL};
+
+/// The record of the ticks of a target.
+const DUE_RECORD: &str = "due";
 
 /// How long a wedged instance takes to fail a claim.
 const WEDGED_CLAIM_TIME: Duration = Duration::from_secs(5);
@@ -49,6 +57,24 @@ pub(super) enum InstanceTimer {
     AttachTimeout(LinkId),
     /// A wedged instance fails a claim.
     ClaimFailed(TargetName),
+    /// A worker has slept, or its work has ended.
+    Worker(TargetName, LeaseId, u64, WorkerTimer),
+}
+
+/// Why a worker is woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkerTimer {
+    Slept,
+    Completed,
+    Panicked,
+}
+
+/// What a worker has asked the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorkerCall {
+    ReadMark,
+    Write,
+    Append,
 }
 
 /// An effect of an instance on its world.
@@ -56,8 +82,10 @@ pub(super) enum InstanceTimer {
 pub(super) enum InstanceEffect {
     Send(ToStore),
     Wake(Moment, InstanceTimer),
-    /// Work on a target begins.
-    Started(TargetName, Token),
+    /// A target was acquired.
+    Acquired(TargetName),
+    /// Work on a tick of a target begins.
+    Worked(TargetName, ServerTime),
 }
 
 /// A term of a target.
@@ -69,6 +97,8 @@ struct HeldTarget {
     permission: Permission,
     /// Whether the pool was told of it.
     is_granted: bool,
+    /// Whether the lease is to be released or handed over when the work has ended.
+    is_draining: bool,
 }
 
 /// One instance.
@@ -84,12 +114,17 @@ pub(super) struct FleetInstance {
     claims: BTreeMap<WaiterId, TargetName>,
     queries: BTreeMap<CallId, QueryId>,
     terms: BTreeMap<LeaseId, HeldTarget>,
+    workers: BTreeMap<LeaseId, SimWorker>,
+    worker_calls: BTreeMap<CallId, (LeaseId, WorkerCall)>,
+    rng: fastrand::Rng,
     last_number: u64,
     alarm_at: Moment,
     /// Whether it is alive and sends heartbeats, but never claims a target.
     pub(super) is_wedged: bool,
     /// Whether it has left the pool and releases what is left.
     pub(super) is_leaving: bool,
+    /// Whether its work is late, stuck or panics now and then.
+    pub(super) has_work_faults: bool,
     mutation: Option<FleetMutation>,
 }
 
@@ -120,22 +155,19 @@ impl FleetInstance {
             claims: BTreeMap::new(),
             queries: BTreeMap::new(),
             terms: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            worker_calls: BTreeMap::new(),
+            rng: fastrand::Rng::with_seed(seed ^ 1),
             last_number: 0,
             alarm_at: Moment::END,
             is_wedged: false,
             is_leaving: false,
+            has_work_faults: false,
             mutation,
         }
     }
 
     // What the world looks at.
-
-    /// The term of a target that it holds: its token, and whether work may start.
-    pub(super) fn held(&self, now: Moment, target: &str) -> Option<(Token, bool)> {
-        let term = self.terms.values().find(|term| term.is_granted && *term.target == *target)?;
-        let may_start = matches!(term.permission, Permission::MayStart { .. }) && now < term.deadline;
-        Some((term.token, may_start))
-    }
 
     /// The targets that it holds for sure, with their tokens.
     pub(super) fn held_targets(&self) -> impl Iterator<Item = (&TargetName, Token)> {
@@ -161,6 +193,9 @@ impl FleetInstance {
             }
             InstanceTimer::ClaimFailed(target) => {
                 self.pool.refused(now, target, AcquireRefusal::Store(no_reply()));
+            }
+            InstanceTimer::Worker(target, lease, number, why) => {
+                self.wake_worker(now, &target, lease, number, why, effects);
             }
         }
         self.finish_round(now, effects);
@@ -257,7 +292,10 @@ impl FleetInstance {
             Output::TermBegan { lease, name, .. } => {
                 if let Some(target) = self.naming.target(&name) {
                     let (token, deadline, permission) = (Token::ZERO, Moment::ZERO, Permission::None);
-                    self.terms.insert(lease, HeldTarget { target, token, deadline, permission, is_granted: false });
+                    self.terms.insert(
+                        lease,
+                        HeldTarget { target, token, deadline, permission, is_granted: false, is_draining: false },
+                    );
                 }
             }
             Output::TermUpdated { lease, validity: Validity { token, deadline, .. } } => {
@@ -271,15 +309,28 @@ impl FleetInstance {
                     term.permission = permission;
                 }
                 if matches!(permission, Permission::MustCancel { .. } | Permission::MustBeGone) {
+                    self.workers.remove(&lease);
                     self.manager.work_ended(Now::undisturbed(now), lease);
                 }
+                self.work(now, lease, effects);
             }
-            // Work takes no time here.
-            Output::Drain { lease } => self.manager.work_ended(Now::undisturbed(now), lease),
+            Output::Drain { lease } => {
+                if let Some(term) = self.terms.get_mut(&lease) {
+                    term.is_draining = true;
+                }
+                if self.workers.get(&lease).is_none_or(|worker| worker.doing == Doing::Ended) {
+                    self.manager.work_ended(Now::undisturbed(now), lease);
+                }
+                self.work(now, lease, effects);
+            }
             Output::TermEnded { lease, ending, .. } => {
+                self.workers.remove(&lease);
                 if let Some(term) = self.terms.remove(&lease).filter(|term| term.is_granted && !self.is_leaving) {
                     self.pool.term_ended(now, term.target, ending);
                 }
+            }
+            Output::Replied { call, outcome } if self.worker_calls.contains_key(&call) => {
+                self.worker_replied(now, call, &outcome, effects);
             }
             Output::Replied { call, outcome } => {
                 if let Some(query) = self.queries.remove(&call).filter(|_| !self.is_leaving) {
@@ -304,8 +355,11 @@ impl FleetInstance {
         match (self.claims.remove(&waiter), self.terms.get_mut(&lease)) {
             (Some(target), Some(term)) => {
                 term.is_granted = true;
-                effects.push(InstanceEffect::Started(target.clone(), term.token));
-                self.pool.granted(now, target, term.token);
+                let token = term.token;
+                effects.push(InstanceEffect::Acquired(target.clone()));
+                self.workers.insert(lease, SimWorker::new(lease, &target, self.settings.attempt_timeout()));
+                self.pool.granted(now, target, token);
+                self.work(now, lease, effects);
             }
             _ => {
                 let intent = Intent::Release(tenure_core::ending::ReleaseReason::Voluntary);
@@ -375,6 +429,157 @@ impl FleetInstance {
         }
     }
 
+    // Work.
+
+    /// Takes the steps of a worker until it has to wait.
+    fn work(&mut self, now: Moment, lease: LeaseId, effects: &mut Vec<InstanceEffect>) {
+        loop {
+            let (Some(worker), Some(term)) = (self.workers.get_mut(&lease), self.terms.get(&lease)) else { return };
+            let store_now = server_time(now, self.manager.server_offset());
+            let (permission, is_draining) = (term.permission, term.is_draining);
+            let view = view(now, store_now, term.deadline, permission, is_draining, self.settings.stop_budget());
+            let Some(step) = worker.next(&view) else { return };
+            let target = term.target.clone();
+            match step {
+                TickerStep::ReadMark => self.call_for_worker(now, lease, WorkerCall::ReadMark, None),
+                TickerStep::Write(_) if is_draining && self.mutation == Some(FleetMutation::KeepClaims) => {
+                    worker.ticker.written(WriteOutcome::Failed);
+                }
+                TickerStep::Write(_) if !is_draining && self.mutation == Some(FleetMutation::SkipClaims) => {
+                    worker.ticker.written(WriteOutcome::Done);
+                }
+                TickerStep::Write(mark) => self.call_for_worker(now, lease, WorkerCall::Write, Some(mark)),
+                TickerStep::AwaitAppend => worker.doing = Doing::WaitsForAppend,
+                TickerStep::AwaitCertainty => worker.doing = Doing::WaitsForCertainty,
+                TickerStep::Sleep(span) => {
+                    worker.doing = Doing::Sleeps { wakes_to_drain: !is_draining };
+                    wake_worker_in(worker, now, span, &target, WorkerTimer::Slept, effects);
+                }
+                // As the poller does: nothing begins that may not finish.
+                TickerStep::Work(due) if view.is_uncertain || view.must_stop => worker.ticker.put_back(due),
+                TickerStep::Work(due) => {
+                    worker.doing = Doing::Works;
+                    let (span, why) = match WorkLength::random(&mut self.rng, self.has_work_faults) {
+                        WorkLength::Completes(span) => (span, WorkerTimer::Completed),
+                        WorkLength::Panics(span) => (span, WorkerTimer::Panicked),
+                    };
+                    wake_worker_in(worker, now, span, &target, why, effects);
+                    effects.push(InstanceEffect::Worked(target, due));
+                }
+                TickerStep::End if is_draining => {
+                    worker.doing = Doing::Ended;
+                    self.manager.work_ended(Now::undisturbed(now), lease);
+                }
+                // Work that ends while its term goes on is restarted.
+                TickerStep::End => {
+                    let delay = worker.restart(&target, self.settings.attempt_timeout());
+                    wake_worker_in(worker, now, delay, &target, WorkerTimer::Slept, effects);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn wake_worker(
+        &mut self,
+        now: Moment,
+        target: &TargetName,
+        lease: LeaseId,
+        number: u64,
+        why: WorkerTimer,
+        effects: &mut Vec<InstanceEffect>,
+    ) {
+        let Some(worker) = self.workers.get_mut(&lease).filter(|worker| worker.timer == number) else { return };
+        match why {
+            WorkerTimer::Slept => worker.doing = Doing::Steps,
+            WorkerTimer::Completed => {
+                worker.doing = Doing::Steps;
+                self.append(now, lease);
+            }
+            WorkerTimer::Panicked => {
+                let delay = worker.restart(target, self.settings.attempt_timeout());
+                wake_worker_in(worker, now, delay, target, WorkerTimer::Slept, effects);
+            }
+        }
+        self.work(now, lease, effects);
+    }
+
+    /// Appends the result of a tick, and claims the next one ahead.
+    fn append(&mut self, now: Moment, lease: LeaseId) {
+        let (Some(worker), Some(term)) = (self.workers.get_mut(&lease), self.terms.get(&lease)) else { return };
+        let store_now = server_time(now, self.manager.server_offset());
+        let (permission, is_draining) = (term.permission, term.is_draining);
+        let view = view(now, store_now, term.deadline, permission, is_draining, self.settings.stop_budget());
+        let mark = worker.ticker.begin_append(&view);
+        self.call_for_worker(now, lease, WorkerCall::Append, mark);
+    }
+
+    fn call_for_worker(&mut self, now: Moment, lease: LeaseId, call: WorkerCall, mark: Option<Mark>) {
+        let Some(term) = self.terms.get(&lease) else { return };
+        let Ok(name) = self.naming.lease(&term.target) else { return };
+        let holding = Holding { name: name.clone(), holder: self.id.clone(), token: term.token };
+        let (record, value) = (DUE_RECORD.to_owned(), mark.map(Mark::encode).unwrap_or_default());
+        let request: Request = match call {
+            WorkerCall::ReadMark => DocumentRequest::ReadRecord { name, record }.into(),
+            WorkerCall::Write => DocumentRequest::Publish { holding, record, value, announced: false }.into(),
+            WorkerCall::Append => LogRequest::Append {
+                holding,
+                log: "results".to_owned(),
+                value: b"up".to_vec(),
+                kept: 1,
+                nonce: Nonce::new(self.rng.u128(..)),
+                records: mark.map(|_| (record, value)).into_iter().collect(),
+            }
+            .into(),
+        };
+        let id = self.call(now, request, true);
+        self.worker_calls.insert(id, (lease, call));
+        if let Some(worker) = self.workers.get_mut(&lease) {
+            match call {
+                WorkerCall::ReadMark | WorkerCall::Write => worker.doing = Doing::Waits(id),
+                WorkerCall::Append => worker.append = Some((id, None)),
+            }
+        }
+    }
+
+    fn worker_replied(&mut self, now: Moment, call: CallId, outcome: &Outcome, effects: &mut Vec<InstanceEffect>) {
+        let Some((lease, what)) = self.worker_calls.remove(&call) else { return };
+        let store_now = server_time(now, self.manager.server_offset());
+        let Some(worker) = self.workers.get_mut(&lease) else { return };
+        match what {
+            WorkerCall::Append => {
+                if let Some((_, reply)) = worker.append.as_mut().filter(|(id, _)| *id == call) {
+                    *reply = Some(write_outcome(outcome));
+                }
+            }
+            // The worker that asked was restarted.
+            WorkerCall::ReadMark | WorkerCall::Write if worker.doing != Doing::Waits(call) => return,
+            WorkerCall::Write => {
+                worker.doing = Doing::Steps;
+                worker.ticker.written(write_outcome(outcome));
+            }
+            WorkerCall::ReadMark => {
+                worker.doing = Doing::Steps;
+                match outcome {
+                    Outcome::Answered(Reply::Record(found)) => {
+                        let mark = found.as_ref().and_then(|record| Mark::decode(&record.value));
+                        let mark = match (mark, self.terms.get(&lease)) {
+                            // As if the target had not been worked on for long.
+                            (Some(_), Some(term)) if self.mutation == Some(FleetMutation::IgnoreMarks) => {
+                                let worked = ServerTime::from_micros(phase(&term.target, TICK_INTERVAL));
+                                Some(Mark { worked, ahead: None })
+                            }
+                            (mark, _) => mark,
+                        };
+                        worker.ticker.mark_read(store_now, mark);
+                    }
+                    _ => worker.ticker.failed(),
+                }
+            }
+        }
+        self.work(now, lease, effects);
+    }
+
     fn call(&mut self, now: Moment, request: Request, is_work: bool) -> CallId {
         let (id, timeout) = (CallId(self.next_number()), self.settings.attempt_timeout());
         self.manager.call(Now::undisturbed(now), StoreCall { id, request, timeout, is_work });
@@ -389,6 +594,20 @@ impl FleetInstance {
     pub(super) fn id(&self) -> &InstanceId {
         &self.id
     }
+}
+
+/// Wakes a worker after this time, unless another timer of it is set before.
+fn wake_worker_in(
+    worker: &mut SimWorker,
+    now: Moment,
+    span: Duration,
+    target: &TargetName,
+    why: WorkerTimer,
+    effects: &mut Vec<InstanceEffect>,
+) {
+    worker.timer += 1;
+    let timer = InstanceTimer::Worker(target.clone(), worker.lease, worker.timer, why);
+    effects.push(InstanceEffect::Wake(now + span, timer));
 }
 
 fn is_held_index(request: &Request) -> bool {

@@ -3,4 +3,5 @@
 
 mod instance;
 pub mod storm;
+mod worker;
 pub mod world;

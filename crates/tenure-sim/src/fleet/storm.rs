@@ -86,6 +86,7 @@ impl FleetRun {
 
     fn storm(&mut self, size: FleetSize, targets: usize, lasts: Duration) -> CheckResult {
         let end = self.world.now + lasts;
+        self.world.set_work_faults(true);
         let pause = if size == FleetSize::Small { 8_000 } else { 4_000 };
         while self.world.now < end {
             self.world.run_for(Duration::from_millis(self.rng.u64(1..pause)));

@@ -8,19 +8,18 @@ use std::time::{Duration, UNIX_EPOCH};
 use tenure_core::fleet::InstanceRecord;
 use tenure_core::ledger::{Ledger, ServerInfo};
 use tenure_core::placement::FULL_WEIGHT;
-use tenure_core::pool::{EngineSettings, Naming, PoolConfig, TargetName, held_index, next_due, phase};
+use tenure_core::pool::{EngineSettings, Naming, PoolConfig, TargetName, held_index, phase};
 use tenure_core::store::{
     Announcement, DocumentRequest, Generation, LeaseRequest, MembershipRequest, Reply, Request, ServerRun,
 };
 use tenure_core::time::{Moment, ServerTime};
-use tenure_core::{Group, InstanceId, Token};
+use tenure_core::{Group, InstanceId};
 
 use super::instance::{FleetInstance, FromStore, InstanceEffect, InstanceTimer, ToStore};
+use super::worker::TICK_INTERVAL;
 
 /// Time that a lease lasts without renewal.
 pub const TTL: Duration = Duration::from_secs(30);
-/// Interval between two ticks of a target.
-const TICK_INTERVAL: Duration = Duration::from_secs(5);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// How soon a failed claim is retried.
 const RETRY_CLAIM_AFTER: Duration = Duration::from_secs(10);
@@ -57,13 +56,6 @@ struct Wire {
     is_attached: bool,
 }
 
-/// A tick that is due in one term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct DueTick {
-    due: ServerTime,
-    token: Token,
-}
-
 #[derive(Debug)]
 enum FleetSimEvent {
     Timer(InstanceId, InstanceTimer),
@@ -73,8 +65,6 @@ enum FleetSimEvent {
     Targets(InstanceId, BTreeSet<TargetName>),
     /// A foreign program sends a heartbeat and renews its leases.
     ForeignBeat(InstanceId),
-    /// A tick is due.
-    Tick(InstanceId, TargetName, DueTick),
 }
 
 /// An event and its time. Events at the same time keep the order in which they were scheduled.
@@ -112,8 +102,12 @@ pub enum FleetMutation {
     SkipIndexLookup,
     /// No instance hands over a target.
     SkipHandOver,
-    /// A new holder of a target does not read its last tick.
+    /// A new holder of a target ignores its last tick.
     IgnoreMarks,
+    /// A tick is worked on without a claim in the store.
+    SkipClaims,
+    /// A tick that was claimed ahead is not given back.
+    KeepClaims,
     /// No instance checks whether a target that it handed over was accepted.
     SkipHolderCheck,
 }
@@ -140,8 +134,8 @@ pub struct FleetWorld {
     /// Number of reads from the store.
     pub reads: usize,
     last_holder: BTreeMap<TargetName, InstanceId>,
-    /// The last tick of each target.
-    marks: BTreeMap<TargetName, ServerTime>,
+    /// The last tick of each target that was worked on.
+    worked: BTreeMap<TargetName, ServerTime>,
     /// Number of skipped ticks.
     pub skipped_ticks: u64,
     /// The first violation.
@@ -151,6 +145,8 @@ pub struct FleetWorld {
     /// The mutation, if any.
     pub mutation: Option<FleetMutation>,
     hand_back: bool,
+    /// Whether work is late, stuck for a while or panics now and then.
+    has_work_faults: bool,
     rng: fastrand::Rng,
 }
 
@@ -178,12 +174,13 @@ impl FleetWorld {
             moves: 0,
             reads: 0,
             last_holder: BTreeMap::new(),
-            marks: BTreeMap::new(),
+            worked: BTreeMap::new(),
             skipped_ticks: 0,
             violation: None,
             drops_announcements: false,
             mutation: None,
             hand_back: true,
+            has_work_faults: false,
             rng: fastrand::Rng::with_seed(seed),
         }
     }
@@ -235,6 +232,7 @@ impl FleetWorld {
         };
         let mut instance = FleetInstance::new(now, config, record, self.mutation, self.rng.u64(..));
         instance.is_wedged = wedged;
+        instance.has_work_faults = self.has_work_faults;
         instance.pool.set_targets(now, self.targets.clone());
         self.instances.insert(id(n), instance);
         self.wires.insert(id(n), Wire::default());
@@ -328,9 +326,16 @@ impl FleetWorld {
         }
     }
 
+    /// Lets work be late, stuck for a while or panic now and then.
+    pub fn set_work_faults(&mut self, has_work_faults: bool) {
+        self.has_work_faults = has_work_faults;
+        self.instances.values_mut().for_each(|instance| instance.has_work_faults = has_work_faults);
+    }
+
     /// Ends every fault.
     pub fn heal(&mut self) {
         self.drops_announcements = false;
+        self.set_work_faults(false);
         for instance in self.instances.values_mut() {
             instance.is_wedged = false;
         }
@@ -469,7 +474,6 @@ impl FleetWorld {
                 return;
             }
             FleetSimEvent::ForeignBeat(one) => return self.beat_foreign(&one),
-            FleetSimEvent::Tick(one, target, tick) => return self.run_tick(&one, &target, tick),
         };
         self.apply_effects(&one, effects);
         if self.instances.get(&one).is_some_and(|instance| instance.is_leaving && instance.manager.is_done()) {
@@ -490,7 +494,11 @@ impl FleetWorld {
         for effect in effects {
             match effect {
                 InstanceEffect::Wake(at, timer) => self.push(at, FleetSimEvent::Timer(one.clone(), timer)),
-                InstanceEffect::Started(target, token) => self.start_work(one, target, token),
+                InstanceEffect::Acquired(target) => {
+                    let last = self.last_holder.insert(target, one.clone());
+                    self.moves += usize::from(last.is_some_and(|last| last != *one));
+                }
+                InstanceEffect::Worked(target, due) => self.check_tick(target, due),
                 InstanceEffect::Send(message) => {
                     let arrives = self.now + self.latency();
                     if self.is_reachable(one)
@@ -596,45 +604,17 @@ impl FleetWorld {
         }
     }
 
-    // Work.
-
-    /// Starts work on an acquired target: reads its last tick and schedules the next one.
-    fn start_work(&mut self, one: &InstanceId, target: TargetName, token: Token) {
-        if self.last_holder.insert(target.clone(), one.clone()).is_some_and(|last| last != *one) {
-            self.moves += 1;
-        }
-        let now = self.server_time();
-        let last = *self.marks.entry(target.clone()).or_insert(now);
-        // Without a mark, the new holder would run the current slot again.
-        let last = if self.mutation == Some(FleetMutation::IgnoreMarks) { ServerTime::from_micros(0) } else { last };
-        self.schedule_tick(one, target, token, last);
-    }
-
-    fn schedule_tick(&mut self, one: &InstanceId, target: TargetName, token: Token, last: ServerTime) {
-        let due = next_due(self.server_time(), last, TICK_INTERVAL, phase(&target, TICK_INTERVAL));
-        let at = Moment::from_nanos(due.as_micros() * 1_000).max(self.now);
-        self.push(at, FleetSimEvent::Tick(one.clone(), target, DueTick { due, token }));
-    }
-
-    fn run_tick(&mut self, one: &InstanceId, target: &TargetName, tick: DueTick) {
-        let DueTick { due, token } = tick;
-        let held = self.instances.get(one).and_then(|instance| instance.held(self.now, target));
-        match held.filter(|(held, _)| *held == token) {
-            Some((_, true)) if self.is_reachable(one) => {}
-            // A tick that cannot be claimed waits.
-            Some(_) => return self.push(self.now + secs(1), FleetSimEvent::Tick(one.clone(), target.clone(), tick)),
-            // The next holder of the target starts afresh.
-            None => return,
-        }
-        let last = self.marks.get(target).copied().unwrap_or(due);
-        if due <= last {
-            self.violation.get_or_insert(format!("{target} ran twice for {due:?}"));
-        }
+    /// Checks that no tick of a target is worked on twice, and counts those that were skipped.
+    fn check_tick(&mut self, target: TargetName, due: ServerTime) {
         let slot = |time: ServerTime| {
-            time.as_micros().saturating_sub(phase(target, TICK_INTERVAL)) / (TICK_INTERVAL.as_micros() as u64)
+            time.as_micros().saturating_sub(phase(&target, TICK_INTERVAL)) / (TICK_INTERVAL.as_micros() as u64)
         };
-        self.skipped_ticks += slot(due).saturating_sub(slot(last) + 1);
-        self.marks.insert(target.clone(), due);
-        self.schedule_tick(one, target.clone(), token, due);
+        if let Some(last) = self.worked.get(&target) {
+            if due <= *last {
+                self.violation.get_or_insert(format!("{target} ran twice for {due:?}"));
+            }
+            self.skipped_ticks += slot(due).saturating_sub(slot(*last) + 1);
+        }
+        self.worked.insert(target, due);
     }
 }

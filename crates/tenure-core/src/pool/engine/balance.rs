@@ -4,6 +4,7 @@
 //! |---|---|
 //! | an instance or a target comes, goes or moves | wait for a quiet period, at most for the longest settle time |
 //! | the period has passed | read the heartbeats, then hand over the surplus, a tenth at a time |
+//! | something changes during this read | wait for another quiet period |
 //! | the last of these has moved, and there is still a surplus | read and hand over again |
 //! | this instance drains or cannot work | hand over everything at once, to instances that can take it |
 //! | no instance can take anything | a draining instance releases; one that cannot work keeps what it holds |
@@ -35,20 +36,29 @@ pub(super) struct Balance {
     /// Since when nothing has changed, and since when the pool may be unbalanced.
     quiet_since: Moment,
     unsettled_since: Option<Moment>,
-    /// Whether heartbeats are being read in order to rebalance.
-    awaits_read: bool,
+    /// While heartbeats are being read in order to rebalance: since when nothing had changed.
+    awaits_read: Option<Moment>,
     /// Number of rebalancing moves still in flight.
     moves_in_flight: usize,
 }
 
+/// A read of heartbeats in order to rebalance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RebalanceRead {
+    /// Nothing has changed meanwhile.
+    Current,
+    /// Something has. A read can take as long as an outage, and then targets move for a while.
+    Disturbed,
+}
+
 impl Balance {
     pub(super) fn new() -> Self {
-        Self { quiet_since: Moment::ZERO, unsettled_since: None, awaits_read: false, moves_in_flight: 0 }
+        Self { quiet_since: Moment::ZERO, unsettled_since: None, awaits_read: None, moves_in_flight: 0 }
     }
 
     /// When to rebalance: after a quiet period, or when there has been none for too long.
     pub(super) fn due(&self, settings: &EngineSettings) -> Option<Moment> {
-        let unsettled_since = self.unsettled_since.filter(|_| !self.awaits_read)?;
+        let unsettled_since = self.unsettled_since.filter(|_| self.awaits_read.is_none())?;
         Some((self.quiet_since + settings.settle).min(unsettled_since + settings.max_settle))
     }
 
@@ -73,12 +83,14 @@ impl Balance {
 
     fn begin_read(&mut self) {
         self.unsettled_since = None;
-        self.awaits_read = true;
+        self.awaits_read = Some(self.quiet_since);
     }
 
-    /// Ends the wait for a read. Returns whether there was one.
-    pub(super) fn take_read(&mut self) -> bool {
-        std::mem::take(&mut self.awaits_read)
+    /// Ends the wait for a read, if there was one.
+    pub(super) fn take_read(&mut self) -> Option<RebalanceRead> {
+        let quiet_since = self.awaits_read.take()?;
+        let is_current = quiet_since == self.quiet_since;
+        Some(if is_current { RebalanceRead::Current } else { RebalanceRead::Disturbed })
     }
 
     fn begin_moves(&mut self, moves: usize) {
@@ -230,9 +242,19 @@ mod tests {
         }
         balance.begin_read();
         assert_eq!(balance.due(&settings), None, "the read decides");
-        assert!(balance.take_read() && !balance.take_read());
+        assert_eq!((balance.take_read(), balance.take_read()), (Some(RebalanceRead::Current), None));
         balance.restart(at(130));
         assert_eq!(balance.due(&settings), Some(at(130) + settings.settle), "a failed read decides nothing");
+    }
+
+    #[test]
+    fn a_read_during_which_something_changed_decides_nothing() {
+        let (mut balance, settings) = (Balance::new(), settings());
+        balance.disturb(at(100), true);
+        balance.begin_read();
+        balance.disturb(at(140), true);
+        assert_eq!(balance.take_read(), Some(RebalanceRead::Disturbed));
+        assert_eq!(balance.due(&settings), Some(at(140) + settings.settle));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use super::Engine;
+use super::balance::RebalanceRead;
 use crate::pool::io::PoolAction;
 use crate::store::LiveInstance;
 use crate::time::Moment;
@@ -104,8 +105,11 @@ impl Engine {
         if self.is_evacuating() {
             self.balance.take_read();
             self.evacuate(now);
-        } else if !is_outdated && self.balance.take_read() {
-            self.rebalance(now);
+        } else if !is_outdated && let Some(read) = self.balance.take_read() {
+            match read {
+                RebalanceRead::Current => self.rebalance(now),
+                RebalanceRead::Disturbed => self.balance.mark_unbalanced(now),
+            }
         } else if self.held() > self.own_quota(now) {
             self.balance.mark_unbalanced(now);
         }
@@ -114,7 +118,7 @@ impl Engine {
     /// After a failed read, decide nothing by an earlier one.
     pub(super) fn handle_read_failed(&mut self, now: Moment) {
         self.finish_read(now);
-        if self.balance.take_read() {
+        if self.balance.take_read().is_some() {
             self.balance.restart(now);
         }
     }
