@@ -4,7 +4,7 @@
 //! |---|---|
 //! | an instance or a target comes, goes or moves | wait for a quiet period, at most for the longest settle time |
 //! | the period has passed | read the heartbeats, then hand over the surplus, a tenth at a time |
-//! | something changes during this read | wait for another quiet period |
+//! | this instance gains or loses a target during this read, as after an outage | wait for another quiet period |
 //! | the last of these has moved, and there is still a surplus | read and hand over again |
 //! | this instance drains or cannot work | hand over everything at once, to instances that can take it |
 //! | no instance can take anything | a draining instance releases; one that cannot work keeps what it holds |
@@ -36,8 +36,8 @@ pub(super) struct Balance {
     /// Since when nothing has changed, and since when the pool may be unbalanced.
     quiet_since: Moment,
     unsettled_since: Option<Moment>,
-    /// While heartbeats are being read in order to rebalance: since when nothing had changed.
-    awaits_read: Option<Moment>,
+    /// Whether heartbeats are being read in order to rebalance.
+    awaits_read: Option<RebalanceRead>,
     /// Number of rebalancing moves still in flight.
     moves_in_flight: usize,
 }
@@ -45,9 +45,9 @@ pub(super) struct Balance {
 /// A read of heartbeats in order to rebalance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RebalanceRead {
-    /// Nothing has changed meanwhile.
+    /// This instance holds what it held when the read began.
     Current,
-    /// Something has. A read can take as long as an outage, and then targets move for a while.
+    /// It has gained or lost targets since. A read can take as long as an outage, and then targets move for a while.
     Disturbed,
 }
 
@@ -83,14 +83,17 @@ impl Balance {
 
     fn begin_read(&mut self) {
         self.unsettled_since = None;
-        self.awaits_read = Some(self.quiet_since);
+        self.awaits_read = Some(RebalanceRead::Current);
     }
 
     /// Ends the wait for a read, if there was one.
     pub(super) fn take_read(&mut self) -> Option<RebalanceRead> {
-        let quiet_since = self.awaits_read.take()?;
-        let is_current = quiet_since == self.quiet_since;
-        Some(if is_current { RebalanceRead::Current } else { RebalanceRead::Disturbed })
+        self.awaits_read.take()
+    }
+
+    /// Records that this instance has gained or lost a target. Moves by others disturb no read: they are announced.
+    pub(super) fn record_own_change(&mut self) {
+        self.awaits_read = self.awaits_read.map(|_| RebalanceRead::Disturbed);
     }
 
     fn begin_moves(&mut self, moves: usize) {
@@ -248,13 +251,18 @@ mod tests {
     }
 
     #[test]
-    fn a_read_during_which_something_changed_decides_nothing() {
+    fn a_read_during_which_own_targets_changed_decides_nothing() {
         let (mut balance, settings) = (Balance::new(), settings());
         balance.disturb(at(100), true);
         balance.begin_read();
         balance.disturb(at(140), true);
+        assert_eq!(balance.take_read(), Some(RebalanceRead::Current), "others have moved a target");
+        balance.begin_read();
+        balance.record_own_change();
+        balance.disturb(at(150), true);
         assert_eq!(balance.take_read(), Some(RebalanceRead::Disturbed));
-        assert_eq!(balance.due(&settings), Some(at(140) + settings.settle));
+        balance.restart(at(150));
+        assert_eq!(balance.due(&settings), Some(at(150) + settings.settle));
     }
 
     #[test]

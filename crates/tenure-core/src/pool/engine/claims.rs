@@ -130,6 +130,7 @@ impl Engine {
         let last = entry.last_holder.replace(self.me.clone()).filter(|last| *last != self.me);
         entry.orphan = None;
         self.targets.set_state(target, TargetState::Held);
+        self.balance.record_own_change();
         if let Some(instance) = last {
             self.actions.push(PoolAction::RecordTakeover { target: target.clone(), from: instance.clone() });
             self.actions.push(PoolAction::Forget { instance, target: target.clone() });

@@ -262,6 +262,9 @@ impl Engine {
             _ => return,
         };
         let wanted = entry.wanted;
+        if !left {
+            self.balance.record_own_change();
+        }
         let is_last_move = left && self.balance.finish_move();
         let handed_over = matches!(
             ending,

@@ -108,7 +108,7 @@ impl Engine {
         } else if !is_outdated && let Some(read) = self.balance.take_read() {
             match read {
                 RebalanceRead::Current => self.rebalance(now),
-                RebalanceRead::Disturbed => self.balance.mark_unbalanced(now),
+                RebalanceRead::Disturbed => self.balance.restart(now),
             }
         } else if self.held() > self.own_quota(now) {
             self.balance.mark_unbalanced(now);
