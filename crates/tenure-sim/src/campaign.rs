@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::mutation::SimMutation;
 use crate::promise::Measurements;
-use crate::world::{Violation, World, WorldOutcome};
+use crate::world::{Violation, World, WorldOptions, WorldOutcome};
 
 /// The results of many worlds.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Summary {
 
 /// Runs the worlds of these seeds and stops at the first failure.
 pub fn run(first: u64, count: u64, mutation: Option<SimMutation>, jobs: usize) -> Summary {
-    run_each(first, count, jobs, |seed| World::run(seed, mutation, false))
+    run_each(first, count, jobs, |seed| World::run(seed, WorldOptions { mutation, ..WorldOptions::default() }))
 }
 
 /// Like [`run`], with any kind of world.

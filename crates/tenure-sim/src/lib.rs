@@ -18,6 +18,7 @@ pub mod network;
 pub mod observation;
 pub mod process;
 pub mod promise;
+pub mod reduction;
 pub mod server;
 pub mod timeline;
 mod user;

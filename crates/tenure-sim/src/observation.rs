@@ -137,3 +137,62 @@ pub enum Observation {
         within: Duration,
     },
 }
+
+/// A line of a trace: who, and what.
+impl fmt::Display for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let store = |what: String| format!("{:<11}{what}", "store");
+        let by = |process: ProcessId, what: String| format!("{:<11}{what}", format!("process {}", process.0));
+        let term = |term: &TermId, what: &str| {
+            by(term.process, format!("{what} (lease {}, token {})", term.lease.0, term.token))
+        };
+        let line = match self {
+            Self::Granted(id) => {
+                store(format!("grants lease {} to process {} with token {}", id.lease.0, id.process.0, id.token))
+            }
+            Self::RequestApplied { term: id, ended, .. } => {
+                let what = if *ended { "ends" } else { "renews" };
+                store(format!("{what} token {} of lease {}, held by process {}", id.token, id.lease.0, id.process.0))
+            }
+            Self::Published { term: id, is_current, is_alive } => {
+                let doubt = if *is_current && *is_alive { "" } else { ", which is over" };
+                store(format!("accepts a publication of token {} of lease {}{doubt}", id.token, id.lease.0))
+            }
+            Self::Attached { high_water: Some(token) } => {
+                store(format!("is attached to, with a memory of token {token}"))
+            }
+            Self::Attached { high_water: None } => store("is attached to, without a memory".to_owned()),
+            Self::Revoked(lease) => store(format!("revokes lease {} for an operator", lease.0)),
+            Self::Quarantined { remaining, at_most } => {
+                store(format!("is in quarantine for {remaining:.3?}, which may last {at_most:.3?}"))
+            }
+            Self::Transferred { handed_over: true } => store("has handed a lease over".to_owned()),
+            Self::Transferred { handed_over: false } => store("has taken a lease from a stalled holder".to_owned()),
+            Self::RenewSent(id) => term(id, "sends a renewal"),
+            Self::ReleaseSent(id) => term(id, "sends a release or hand-over"),
+            Self::ElectionReported { process, lease, token, event } => {
+                let token = token.map_or_else(String::new, |token| format!(", token {token}"));
+                by(*process, format!("emits {} (lease {}{token})", event.name(), lease.0))
+            }
+            Self::Lost(id, loss) => term(id, &format!("has lost its term, {loss}")),
+            Self::MayStart(id) => term(id, "may start work"),
+            Self::WorkStarted(id) => term(id, "starts work"),
+            Self::Acted { term: id, local, valid_until } => {
+                term(id, &format!("acts, {:.3?} before the end of its validity", valid_until.since(*local)))
+            }
+            Self::ActedLate(id) => term(id, "acts after it was stopped, although its check is old"),
+            Self::WorkEnded(id) => term(id, "ends work"),
+            Self::Stopped(process) => by(*process, "is stopped".to_owned()),
+            Self::Resumed(process) => by(*process, "goes on".to_owned()),
+            Self::Crashed(process) => by(*process, "dies".to_owned()),
+            Self::Fault(fault) => format!("{:<11}{}: {fault:?}", "FAULT", fault.name()),
+            Self::BootstrappedTooSoon => store("begins anew, since no process with a memory is attached".to_owned()),
+            Self::LostGrantUnknown => store("begins a quarantine that does not know of its last grant".to_owned()),
+            Self::Lull { within } => format!("{:<11}for {within:.3?} no fault happens", "LULL"),
+            Self::Calm { within } => {
+                format!("{:<11}no fault happens any more; work must run within {within:.3?}", "CALM")
+            }
+        };
+        f.write_str(&line)
+    }
+}

@@ -17,14 +17,26 @@ use crate::network::{ConnectionId, Direction, Network, Packet};
 use crate::observation::{LeaseIndex, Observation, ProcessId};
 use crate::process::{Effect, ProcessConfig, SimProcess, Timer};
 use crate::promise::{Measurements, Promise};
+use crate::reduction::Reduction;
 use crate::server::{ServerOutput, SimServer};
 use crate::timeline::{SimTime, Timeline};
 
 /// Probability that the storm pauses after a fault.
 const LULL_PROBABILITY: f64 = 0.05;
 
+/// How to run one world.
+#[derive(Clone, Debug, Default)]
+pub struct WorldOptions {
+    /// A planted bug.
+    pub mutation: Option<SimMutation>,
+    /// What takes part.
+    pub reduction: Reduction,
+    /// Whether everything that is observed is written down.
+    pub has_trace: bool,
+}
+
 /// The result of running one world.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct WorldOutcome {
     /// The first violated invariant, if any.
     pub violation: Option<Violation>,
@@ -34,6 +46,12 @@ pub struct WorldOutcome {
     pub counts: BTreeMap<&'static str, u64>,
     /// Simulated time that passed.
     pub simulated: Duration,
+    /// Number of faults, those that were left out included.
+    pub faults: usize,
+    /// Number of processes, those that were left out included.
+    pub processes: usize,
+    /// What was observed, a line each.
+    pub trace: Vec<String>,
 }
 
 /// A violated invariant.
@@ -98,22 +116,22 @@ pub struct World {
     invariants: Vec<Box<dyn Invariant>>,
     violation: Option<Violation>,
     counts: BTreeMap<&'static str, u64>,
-    mutation: Option<SimMutation>,
-    trace: bool,
+    options: WorldOptions,
+    /// Draws faults and pauses, so that leaving one out changes no other.
+    fault_rng: fastrand::Rng,
+    process_seed: u64,
+    faults: usize,
+    trace: Vec<String>,
 }
 
 impl World {
     /// Runs the world of a seed to its end: a storm in which no invariant may be violated, a calm in which every lease
     /// must recover, then a crash in the calm.
-    pub fn run(seed: u64, mutation: Option<SimMutation>, trace: bool) -> WorldOutcome {
-        let Some(mut world) = Self::new(seed, mutation, trace) else {
+    pub fn run(seed: u64, options: WorldOptions) -> WorldOutcome {
+        let Some(mut world) = Self::new(seed, options) else {
             let message = "cannot build the world: its settings do not fit together".to_owned();
-            return WorldOutcome {
-                violation: Some(Violation { invariant: "a world can be built", message, at: SimTime::default() }),
-                measurements: Measurements::new(),
-                counts: BTreeMap::new(),
-                simulated: Duration::ZERO,
-            };
+            let violation = Violation { invariant: "a world can be built", message, at: SimTime::default() };
+            return WorldOutcome { violation: Some(violation), ..WorldOutcome::default() };
         };
         let ttl = world.ttl;
         world.run_for(ttl * 35);
@@ -137,7 +155,7 @@ impl World {
         longest * 4 + Duration::from_secs(1)
     }
 
-    fn new(seed: u64, mutation: Option<SimMutation>, trace: bool) -> Option<Self> {
+    fn new(seed: u64, options: WorldOptions) -> Option<Self> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let leases = rng.usize(1..=3);
         let processes = rng.usize(2..=5);
@@ -151,7 +169,7 @@ impl World {
         let shortest = settings.iter().map(|settings| settings.ttl()).min()?;
         let names = NameTable::new(leases, processes).ok()?;
         let mut ledger = Ledger::default();
-        if let Some(SimMutation::Core(mutation)) = mutation {
+        if let Some(SimMutation::Core(mutation)) = options.mutation {
             ledger.plant(mutation);
         }
         let outside = rng.f64() < 0.4;
@@ -177,8 +195,11 @@ impl World {
             invariants: invariants::all(leases, longest),
             violation: None,
             counts: BTreeMap::new(),
-            mutation,
-            trace,
+            options,
+            fault_rng: rng.fork(),
+            process_seed: rng.u64(..),
+            faults: 0,
+            trace: Vec::new(),
             names,
             rng,
         };
@@ -248,12 +269,15 @@ impl World {
                 if self.faults_enabled {
                     let ttl = self.ttl;
                     let (hosts, leases) = (self.hosts.len(), self.names.leases());
-                    let fault = self.plan.choose(&mut self.rng, hosts, leases, ttl);
-                    self.inject_fault(fault);
-                    if self.rng.f64() < LULL_PROBABILITY {
+                    let fault = self.plan.choose(&mut self.fault_rng, hosts, leases, ttl);
+                    self.faults += 1;
+                    if self.options.reduction.has_fault(self.faults - 1) {
+                        self.inject_fault(fault);
+                    }
+                    if self.fault_rng.f64() < LULL_PROBABILITY {
                         self.timeline.schedule(self.faults_until.max(now), SimEvent::Lull);
                     } else {
-                        let pause = self.plan.mean_interval.mul_f64(2.0 * self.rng.f64());
+                        let pause = self.plan.mean_interval.mul_f64(2.0 * self.fault_rng.f64());
                         self.timeline.schedule(now + pause, SimEvent::NextFault);
                     }
                 }
@@ -262,7 +286,7 @@ impl World {
                 if self.faults_enabled {
                     let within = self.recovery_bound();
                     self.record(Observation::Lull { within });
-                    let pause = within + self.plan.mean_interval.mul_f64(0.01 + self.rng.f64());
+                    let pause = within + self.plan.mean_interval.mul_f64(0.01 + self.fault_rng.f64());
                     self.timeline.schedule(now + pause, SimEvent::NextFault);
                 }
             }
@@ -347,17 +371,26 @@ impl World {
 
     fn start_process(&mut self, process: ProcessId) {
         let now = self.timeline.now();
+        if !self.options.reduction.has_process(process.0) {
+            return;
+        }
         let host = &mut self.hosts[process.0];
         host.incarnation += 1;
         if self.names.assign_new_id(process, host.incarnation).is_err() {
             return;
         }
-        let clock = LocalClock::new(now, self.rng.i64(-4_000..4_000));
-        let long = host.long_ttl_settings.clone().filter(|_| self.faults_enabled && self.rng.f64() < 0.25);
+        // From the seed and the start, so that what happens before changes no other process.
+        let start = u64::try_from(process.0).unwrap_or(0) << 32 | host.incarnation;
+        let mut rng = fastrand::Rng::with_seed(self.process_seed ^ start.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let clock = LocalClock::new(now, rng.i64(-4_000..4_000));
+        let long = host.long_ttl_settings.clone().filter(|_| self.faults_enabled && rng.f64() < 0.25);
         let settings = long.unwrap_or_else(|| host.settings.clone());
-        let config = ProcessConfig { settings, assumed_ttl: self.assumed_ttl, mutation: self.mutation };
+        let config = ProcessConfig { settings, assumed_ttl: self.assumed_ttl, mutation: self.options.mutation };
         let mut effects = Vec::new();
-        let instance = SimProcess::start(process, &self.names, clock, config, self.rng.fork(), &mut effects);
+        let mut instance = SimProcess::start(process, &self.names, clock, config, rng, &mut effects);
+        if self.options.reduction.plain_users {
+            instance.quiesce();
+        }
         host.process = Some(instance);
         self.apply_effects(process, effects);
     }
@@ -501,8 +534,10 @@ impl World {
 
     fn record(&mut self, seen: Observation) {
         let now = self.timeline.now();
-        if self.trace {
-            eprintln!("{now}  {seen:?}");
+        if self.options.has_trace {
+            let number =
+                if matches!(seen, Observation::Fault(_)) { format!(" {}", self.faults - 1) } else { String::new() };
+            self.trace.push(format!("{now}{number}  {seen}"));
         }
         self.count(&seen);
         self.promise.observe(now, &seen, self.server.longest_counted_ttl(now));
@@ -546,6 +581,9 @@ impl World {
             measurements: self.promise.into_measurements(),
             counts: self.counts,
             simulated: Duration::from_nanos(now.as_nanos()),
+            faults: self.faults,
+            processes: self.hosts.len(),
+            trace: self.trace,
         }
     }
 }

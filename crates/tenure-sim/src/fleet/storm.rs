@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure_core::placement::FULL_WEIGHT;
+use tenure_core::time::Moment;
 
 use super::world::{FleetMutation, FleetWorld, TTL, secs, settings};
-use crate::promise::Measurements;
+use crate::reduction::Reduction;
 use crate::timeline::SimTime;
 use crate::world::{Violation, WorldOutcome};
 
@@ -26,14 +27,24 @@ const MAX_RECOVERY: Duration = Duration::from_secs(30 + 30 + 60 + 60);
 
 /// Runs one fleet, optionally with a mutation.
 pub fn run(seed: u64, size: FleetSize, mutation: Option<FleetMutation>) -> WorldOutcome {
+    run_reduced(seed, size, mutation, Reduction::default())
+}
+
+/// Runs one fleet with only some of its faults.
+pub fn run_reduced(seed: u64, size: FleetSize, mutation: Option<FleetMutation>, reduction: Reduction) -> WorldOutcome {
     let mut fleet = FleetRun {
         rng: fastrand::Rng::with_seed(seed),
         world: FleetWorld::new(seed, 0),
         next_number: 0,
         counts: BTreeMap::new(),
+        reduction,
+        faults: 0,
+        begun: Moment::ZERO,
+        trace: Vec::new(),
     };
     fleet.world.mutation = mutation;
     let begun = fleet.world.now;
+    fleet.begun = begun;
     let violation = fleet.run_phases(size).err().map(|(invariant, message)| Violation {
         invariant,
         message,
@@ -41,7 +52,8 @@ pub fn run(seed: u64, size: FleetSize, mutation: Option<FleetMutation>) -> World
     });
     let simulated = fleet.world.now.since(begun);
     fleet.counts.insert("moves", fleet.world.moves as u64);
-    WorldOutcome { violation, measurements: Measurements::default(), counts: fleet.counts, simulated }
+    let FleetRun { counts, faults, trace, .. } = fleet;
+    WorldOutcome { violation, counts, simulated, faults, trace, ..WorldOutcome::default() }
 }
 
 type CheckResult = Result<(), (&'static str, String)>;
@@ -52,6 +64,11 @@ struct FleetRun {
     /// Number of the next instance that joins.
     next_number: usize,
     counts: BTreeMap<&'static str, u64>,
+    reduction: Reduction,
+    /// Number of steps of the storm.
+    faults: usize,
+    begun: Moment,
+    trace: Vec<String>,
 }
 
 impl FleetRun {
@@ -79,9 +96,15 @@ impl FleetRun {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    fn random_instance(&mut self) -> Option<usize> {
-        let members = self.world.alive_instances();
-        (!members.is_empty()).then(|| members[self.rng.usize(..members.len())])
+    /// Counts a fault, and writes it down.
+    fn count_fault(&mut self, one: usize, what: &'static str) {
+        self.count(what);
+        self.note(&format!("{what}, instance {one}"));
+    }
+
+    fn note(&mut self, what: &str) {
+        let at = SimTime::default() + self.world.now.since(self.begun);
+        self.trace.push(format!("{at} {}  {what}", self.faults.saturating_sub(1)));
     }
 
     fn storm(&mut self, size: FleetSize, targets: usize, lasts: Duration) -> CheckResult {
@@ -92,55 +115,63 @@ impl FleetRun {
             self.world.run_for(Duration::from_millis(self.rng.u64(1..pause)));
             self.check_violation()?;
             let members = self.world.alive_instances().len();
-            let Some(one) = self.random_instance() else {
+            // Each step draws from its own source, so that leaving one out changes no other.
+            let mut rng = self.rng.fork();
+            let number = self.faults;
+            self.faults += 1;
+            if !self.reduction.has_fault(number) {
+                continue;
+            }
+            let Some(one) = random_instance(&self.world, &mut rng) else {
+                self.note("an instance joins, since there is none");
                 self.join_next();
                 continue;
             };
-            match self.rng.u8(..14) {
+            match rng.u8(..14) {
                 0 | 1 => {
-                    self.count("joins");
+                    self.count_fault(one, "joins");
                     self.join_next();
                 }
                 2 if members > 1 => {
-                    self.count("crashes");
+                    self.count_fault(one, "crashes");
                     self.world.kill(one);
                 }
                 3 if members > 1 => {
-                    self.count("farewells");
+                    self.count_fault(one, "farewells");
                     self.world.drain(one);
-                    self.world.run_for(Duration::from_millis(self.rng.u64(1..5_000)));
+                    self.world.run_for(Duration::from_millis(rng.u64(1..5_000)));
                     self.world.leave(one);
                 }
                 4 | 5 => {
-                    self.count("partitions");
-                    self.world.partition(one, Duration::from_millis(self.rng.u64(100..45_000)));
+                    self.count_fault(one, "partitions");
+                    self.world.partition(one, Duration::from_millis(rng.u64(100..45_000)));
                 }
                 6 => {
-                    self.count("outages");
-                    self.world.outage(Duration::from_millis(self.rng.u64(100..60_000)));
+                    self.count_fault(one, "outages");
+                    self.world.outage(Duration::from_millis(rng.u64(100..60_000)));
                 }
                 7 => {
-                    self.count("announcements lost for a while");
+                    self.count_fault(one, "announcements lost for a while");
                     self.world.drops_announcements = !self.world.drops_announcements;
                 }
                 8 => {
-                    self.count("target changes");
-                    let (from, to) = (self.rng.usize(..targets), self.rng.usize(..targets));
+                    self.count_fault(one, "target changes");
+                    let (from, to) = (rng.usize(..targets), rng.usize(..targets));
                     self.world.set_targets(from.min(to)..targets.max(from.max(to)));
                 }
                 9 => {
-                    self.count("wedged instances");
+                    self.count_fault(one, "wedged instances");
                     self.world.join_with(self.next_number, FULL_WEIGHT, true);
                     self.next_number += 1;
                 }
                 11 => {
-                    self.count("inabilities");
+                    self.count_fault(one, "inabilities");
                     self.world.set_able(one, false);
                 }
                 12 => self.world.set_able(one, true),
                 10 => {
                     // The previous reconciler may be gone.
-                    self.count("reconciler changes");
+                    self.count_fault(one, "reconciler changes");
                     self.world.set_reconciler(one);
                 }
                 _ => {}
@@ -174,7 +205,9 @@ impl FleetRun {
             self.join_next();
         }
         self.check_settled("an instance that joins gets its quota")?;
-        let (Some(one), before) = (self.random_instance(), self.world.moves) else { return Ok(()) };
+        let (Some(one), before) = (random_instance(&self.world, &mut self.rng), self.world.moves) else {
+            return Ok(());
+        };
         let held = self.world.counts().get(&super::world::id(one)).copied().unwrap_or(0);
         self.count("crashes in the calm");
         self.world.kill(one);
@@ -197,7 +230,9 @@ impl FleetRun {
         }
         self.check_settled("an instance that joins gets its quota")?;
         self.check_idle()?;
-        let (Some(one), before, skipped) = (self.random_instance(), self.world.moves, self.world.skipped_ticks) else {
+        let (Some(one), before, skipped) =
+            (random_instance(&self.world, &mut self.rng), self.world.moves, self.world.skipped_ticks)
+        else {
             return Ok(());
         };
         let held = self.world.counts().get(&super::world::id(one)).copied().unwrap_or(0);
@@ -273,4 +308,9 @@ impl FleetRun {
             None => Ok(()),
         }
     }
+}
+
+fn random_instance(world: &FleetWorld, rng: &mut fastrand::Rng) -> Option<usize> {
+    let members = world.alive_instances();
+    (!members.is_empty()).then(|| members[rng.usize(..members.len())])
 }
