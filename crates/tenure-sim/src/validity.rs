@@ -27,7 +27,10 @@ pub struct ValidityTracker {
 
 #[derive(Debug)]
 struct GrantedTerm {
+    /// The longest ttl that it was granted or renewed with: a hand-over keeps that of the previous holder.
     ttl: Duration,
+    /// The ttl of the last grant or renewal, in whose class the store counts it.
+    last_ttl: Duration,
     granted_at: SimTime,
     extended_at: SimTime,
     released_at: Option<SimTime>,
@@ -36,9 +39,10 @@ struct GrantedTerm {
 impl ValidityTracker {
     /// Records a grant or renewal of a term for this ttl.
     pub fn record_extension(&mut self, now: SimTime, lease: LeaseIndex, token: Token, ttl: Duration) {
-        let new = GrantedTerm { ttl, granted_at: now, extended_at: now, released_at: None };
+        let new = GrantedTerm { ttl, last_ttl: ttl, granted_at: now, extended_at: now, released_at: None };
         let term = self.terms.entry((lease, token)).or_insert(new);
-        (term.ttl, term.extended_at, term.released_at) = (term.ttl.max(ttl), now, None);
+        (term.ttl, term.last_ttl) = (term.ttl.max(ttl), ttl);
+        (term.extended_at, term.released_at) = (now, None);
     }
 
     /// The ttl that a term was last granted or renewed with.
@@ -90,8 +94,8 @@ impl ValidityTracker {
             return ever.max().unwrap_or_default();
         }
         let mut classes: BTreeMap<Duration, (SimTime, bool)> = BTreeMap::new();
-        for term in self.terms.values() {
-            let (extended_at, is_held) = classes.entry(term.ttl).or_default();
+        for (class, term) in self.terms.values().flat_map(|term| [(term.ttl, term), (term.last_ttl, term)]) {
+            let (extended_at, is_held) = classes.entry(class).or_default();
             *extended_at = term.extended_at.max(*extended_at);
             *is_held |= term.released_at.is_none_or(|released| released >= since);
         }
